@@ -1,0 +1,291 @@
+"""What can go wrong, grouped by what a handler would do about it.
+
+    IcefloeError (also known as IcechunkError)
+    ├── ConflictError            reload, rebase, try again
+    │   └── RebaseFailedError    carries the conflicts
+    ├── NotFoundError (KeyError)
+    │   └── NodeNotFoundError, SnapshotNotFoundError, RefNotFoundError, RepositoryNotFoundError
+    ├── AlreadyExistsError       choose another name
+    ├── ReadOnlyError            open writable
+    ├── SessionStateError        wrong moment
+    ├── InvalidInputError (ValueError)   fix the call
+    ├── StorageError             the environment failed; see `retryable`
+    │   ├── ObjectNotFoundError (also a NotFoundError)
+    │   ├── PreconditionFailedError     somebody else changed the object first
+    │   └── OutcomeUnknownError         a write may or may not have landed
+    ├── FormatError              stored bytes are wrong, or newer than we read
+    └── InternalError            our bug
+
+Each error carries a stable, append-only `kind` code, and its context as data.
+All of them survive pickling, so they travel from Spark executors.
+"""
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class ErrorKind(StrEnum):
+    """Stable codes for failures; members are plain strings as well."""
+
+    COMMIT_CONFLICT = "commit-conflict"
+    BRANCH_UPDATE_CONFLICT = "branch-update-conflict"
+    REBASE_FAILED = "rebase-failed"
+    CONFIG_UPDATED = "config-updated"
+    REPO_INFO_UPDATED = "repo-info-updated"
+    UPDATE_ATTEMPTS_EXHAUSTED = "update-attempts-exhausted"
+    GC_DELETES_FAILING = "gc-deletes-failing"
+    NODE_NOT_FOUND = "node-not-found"
+    ANCESTOR_NODE_NOT_FOUND = "ancestor-node-not-found"
+    CHUNK_NOT_FOUND = "chunk-not-found"
+    KEY_NOT_FOUND = "key-not-found"
+    SNAPSHOT_NOT_FOUND = "snapshot-not-found"
+    NO_SNAPSHOT_AT_TIME = "no-snapshot-at-time"
+    REF_NOT_FOUND = "ref-not-found"
+    BRANCH_NOT_FOUND = "branch-not-found"
+    TAG_NOT_FOUND = "tag-not-found"
+    REPOSITORY_NOT_FOUND = "repository-not-found"
+    MANIFEST_INFO_NOT_FOUND = "manifest-info-not-found"
+    NODE_ALREADY_EXISTS = "node-already-exists"
+    BRANCH_ALREADY_EXISTS = "branch-already-exists"
+    TAG_ALREADY_EXISTS = "tag-already-exists"
+    TAG_PREVIOUSLY_DELETED = "tag-previously-deleted"
+    MOVE_WONT_OVERWRITE = "move-wont-overwrite"
+    READ_ONLY_SESSION = "read-only-session"
+    READ_ONLY_STORE = "read-only-store"
+    READ_ONLY_STORAGE = "read-only-storage"
+    READ_ONLY_REPOSITORY = "read-only-repository"
+    INVALID_KEY = "invalid-key"
+    INVALID_CHUNK_INDEX = "invalid-chunk-index"
+    ZERO_LENGTH_CHUNK = "zero-length-chunk"
+    INVALID_MANIFEST_SPLIT_INDEX = "invalid-manifest-split-index"
+    INVALID_REF_TYPE = "invalid-ref-type"
+    INVALID_REF_NAME = "invalid-ref-name"
+    INVALID_SNAPSHOT_ID = "invalid-snapshot-id"
+    INVALID_PATH = "invalid-path"
+    BAD_KEY_PREFIX = "bad-key-prefix"
+    BAD_METADATA = "bad-metadata"
+    BAD_PREFIX = "bad-prefix"
+    NOT_AN_ARRAY = "not-an-array"
+    NOT_A_GROUP = "not-a-group"
+    INVALID_BYTE_RANGE = "invalid-byte-range"
+    INVALID_COMMIT_CONFIGURATION = "invalid-commit-configuration"
+    INVALID_ARRAY_METADATA = "invalid-array-metadata"
+    INVALID_FEATURE_FLAG = "invalid-feature-flag"
+    INVALID_VIRTUAL_REF = "invalid-virtual-ref"
+    INVALID_CREDENTIALS = "invalid-credentials"
+    NO_CONTAINER_FOR_VIRTUAL_CHUNK = "no-container-for-virtual-chunk"
+    UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER = "unauthorized-virtual-chunk-container"
+    EMPTY_PREFIX_CREATION = "empty-prefix-creation"
+    PARENT_DIRECTORY_NOT_CLEAN = "parent-directory-not-clean"
+    BAD_SNAPSHOT_CHAIN_FOR_DIFF = "bad-snapshot-chain-for-diff"
+    COMMIT_NOT_ALLOWED = "commit-not-allowed"
+    MERGE_NOT_ALLOWED = "merge-not-allowed"
+    CANNOT_FORK_READ_ONLY_SESSION = "cannot-fork-read-only-session"
+    REARRANGE_SESSION_ONLY = "rearrange-session-only"
+    NON_REARRANGE_SESSION = "non-rearrange-session"
+    MOVE_INTO_SELF_OR_DESCENDANT = "move-into-self-or-descendant"
+    MOVE_DESTINATION_PARENT_MISSING = "move-destination-parent-missing"
+    MOVE_DESTINATION_PARENT_NOT_GROUP = "move-destination-parent-not-group"
+    NO_CHANGES_TO_COMMIT = "no-changes-to-commit"
+    NO_AMEND_FOR_INITIAL_COMMIT = "no-amend-for-initial-commit"
+    NOT_ON_BRANCH = "not-on-branch"
+    NO_SNAPSHOT = "no-snapshot"
+    CANNOT_DELETE_MAIN = "cannot-delete-main"
+    UNCOMMITTED_CHANGES = "uncommitted-changes"
+    MERGE_FAILED = "merge-failed"
+    NOT_ALLOWED = "not-allowed"
+    UNIMPLEMENTED = "unimplemented"
+    REBASE_TX_LOG_PRUNED = "rebase-tx-log-pruned"
+    FEATURE_FLAG_DISABLED = "feature-flag-disabled"
+    TAG_ERROR = "tag-error"
+    INVALID_REPOSITORY_MIGRATION = "invalid-repository-migration"
+    OBJECT_NOT_FOUND = "object-not-found"
+    OBJECT_STORE = "object-store"
+    IO = "io"
+    STORAGE_CONFIG = "storage-config"
+    CANNOT_PARSE_URL = "cannot-parse-url"
+    BAD_REDIRECT = "bad-redirect"
+    SEMAPHORE_ACQUIRE = "semaphore-acquire"
+    THROTTLED = "throttled"
+    STORAGE_OTHER = "storage-other"
+    VIRTUAL_CHUNK_FETCH = "virtual-chunk-fetch"
+    VIRTUAL_CHUNK_MODIFIED = "virtual-chunk-modified"
+    INVALID_OBJECT_SIZE = "invalid-object-size"
+    SERIALIZATION = "serialization"
+    DESERIALIZATION = "deserialization"
+    CONFIG_DESERIALIZATION = "config-deserialization"
+    INVALID_FILE_FORMAT = "invalid-file-format"
+    UNSUPPORTED_SPEC_VERSION = "unsupported-spec-version"
+    UNSUPPORTED_OPERATION_FOR_VERSION = "unsupported-operation-for-version"
+    SNAPSHOT_TIMESTAMP = "snapshot-timestamp"
+    DUPLICATE_SNAPSHOT_ID = "duplicate-snapshot-id"
+    CONCURRENCY = "concurrency"
+    FLUSH = "flush"
+    PARTIAL_VALUES_PANIC = "partial-values-panic"
+    CONFLICTING_PATH_NOT_FOUND = "conflicting-path-not-found"
+    INCONSISTENT_MANIFESTS = "inconsistent-manifests"
+    POISON_LOCK = "poison-lock"
+    PICKLE = "pickle"
+    UNKNOWN = "unknown"
+    # ours, beyond the drop-in list
+    OUTCOME_UNKNOWN = "outcome-unknown"
+    PRECONDITION_FAILED = "precondition-failed"
+    LIMIT_EXCEEDED = "limit-exceeded"
+
+
+class IcefloeError(Exception):
+    """Base of every error raised on purpose by this package.
+
+    `str()` is the message; `kind` a stable code; `context` says what and where.
+    """
+
+    default_kind: ClassVar[ErrorKind] = ErrorKind.UNKNOWN
+
+    def __init__(self, message: str, kind: str | None = None, **context: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind: str = kind if kind is not None else self.default_kind
+        self.context = context
+        for name, value in context.items():
+            self.add_note(f"{name}: {value}")
+
+    def __str__(self) -> str:
+        # KeyError would quote the message.
+        return self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.args, dict(self.__dict__)))
+
+
+def _rebuild(
+    kind: type[IcefloeError], args: tuple[object, ...], state: dict[str, object]
+) -> IcefloeError:
+    """Restore a pickled error without running its constructor again."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
+
+IcechunkError = IcefloeError
+
+
+class ConflictError(IcefloeError):
+    """A commit or branch update lost a race; reload, rebase and try again."""
+
+    default_kind = ErrorKind.COMMIT_CONFLICT
+
+    def __init__(
+        self,
+        expected_parent: str | None = None,
+        actual_parent: str | None = None,
+        message: str | None = None,
+        kind: str | None = None,
+        **context: object,
+    ) -> None:
+        text = message or (
+            f"the branch moved: expected parent {expected_parent}, found {actual_parent}"
+        )
+        super().__init__(text, kind, **context)
+        self.expected_parent = expected_parent
+        self.actual_parent = actual_parent
+
+
+class NotFoundError(IcefloeError, KeyError):
+    """Something that was asked for by name does not exist."""
+
+    default_kind = ErrorKind.KEY_NOT_FOUND
+
+
+class NodeNotFoundError(NotFoundError):
+    """No group or array at that path."""
+
+    default_kind = ErrorKind.NODE_NOT_FOUND
+
+
+class SnapshotNotFoundError(NotFoundError):
+    """No snapshot with that id, or none at that time."""
+
+    default_kind = ErrorKind.SNAPSHOT_NOT_FOUND
+
+
+class RefNotFoundError(NotFoundError):
+    """No branch or tag with that name."""
+
+    default_kind = ErrorKind.REF_NOT_FOUND
+
+
+class RepositoryNotFoundError(NotFoundError):
+    """No repository in that storage."""
+
+    default_kind = ErrorKind.REPOSITORY_NOT_FOUND
+
+
+class AlreadyExistsError(IcefloeError):
+    """The name is taken; a deleted tag's name stays taken."""
+
+    default_kind = ErrorKind.NODE_ALREADY_EXISTS
+
+
+class ReadOnlyError(IcefloeError):
+    """A write through something that may only be read."""
+
+    default_kind = ErrorKind.READ_ONLY_SESSION
+
+
+class SessionStateError(IcefloeError):
+    """Not allowed in the session's present state."""
+
+    default_kind = ErrorKind.NOT_ALLOWED
+
+
+class InvalidInputError(IcefloeError, ValueError):
+    """The call itself is wrong; the message says how to mend it."""
+
+    default_kind = ErrorKind.INVALID_KEY
+
+
+class StorageError(IcefloeError):
+    """The storage failed; `retryable` says whether trying again may help."""
+
+    default_kind = ErrorKind.STORAGE_OTHER
+
+    def __init__(
+        self,
+        message: str,
+        kind: str | None = None,
+        *,
+        retryable: bool = False,
+        **context: object,
+    ) -> None:
+        super().__init__(message, kind, **context)
+        self.retryable = retryable
+
+
+class ObjectNotFoundError(StorageError, NotFoundError):
+    """No object under that key."""
+
+    default_kind = ErrorKind.OBJECT_NOT_FOUND
+
+
+class PreconditionFailedError(StorageError):
+    """A conditional write was refused: the object is not in the expected state."""
+
+    default_kind = ErrorKind.PRECONDITION_FAILED
+
+
+class OutcomeUnknownError(StorageError):
+    """A write got no answer, and reading back could not tell whether it landed."""
+
+    default_kind = ErrorKind.OUTCOME_UNKNOWN
+
+
+class FormatError(IcefloeError):
+    """Stored bytes are damaged, hostile, or of a newer format."""
+
+    default_kind = ErrorKind.INVALID_FILE_FORMAT
+
+
+class InternalError(IcefloeError):
+    """A bug of ours: please report it."""
+
+    default_kind = ErrorKind.UNKNOWN

@@ -1,0 +1,108 @@
+"""The storage port: opaque bytes under keys, with conditional writes.
+
+Keys are relative to the root of a storage, use `/` and never start with it. Every
+method is a coroutine of the core (see `icefloe.effects`): the same code serves
+blocking and asynchronous callers. What a caller may rely on:
+
+- An object is visible whole or not at all; a listing never shows half of one.
+- A write that returned is seen by every later read, listing and condition.
+- `put` with `if_absent` or `if_version` is atomic against every other writer that uses
+  this port, in this process or another. When it loses, `PreconditionFailedError`. When it
+  cannot tell whether it won, `OutcomeUnknownError`: never a guess.
+- Absence is `ObjectNotFoundError`, for `get`, `get_ranges`, `head` and `copy`.
+- All other failures are a `StorageError` whose `retryable` says whether to try again.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+type Buffer = bytes | bytearray | memoryview
+"""Readable bytes, handed over without a copy where the source allows it."""
+
+type ByteRange = tuple[int, int]
+"""First byte and first byte after, both from the start of the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One state of one object, as its storage names it.
+
+    Two states of an object never share a version, even if their bytes are equal.
+    """
+
+    etag: str | None = None
+    generation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a storage tells about an object without reading it."""
+
+    key: str
+    size_bytes: int
+    last_modified: datetime
+    version: Version = field(default_factory=Version)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The bytes of an object (or of one range of it) and the state they belong to."""
+
+    data: Buffer
+    info: ObjectInfo
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReport:
+    """How a batch of deletions went; deleting what is absent counts as deleted."""
+
+    deleted: int
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Key to reason, for each object that may still exist."""
+
+
+class Backend(Protocol):
+    """A place for objects; one small class per kind of storage."""
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        """Read an object, or one range of it; a range past the end is `InvalidInputError`."""
+        ...
+
+    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Read several ranges of one object, near ones in one request; results in order."""
+        ...
+
+    async def put(
+        self,
+        key: str,
+        data: Buffer,
+        *,
+        if_absent: bool = False,
+        if_version: Version | None = None,
+        attributes: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        """Write an object whole; the conditions exclude each other."""
+        ...
+
+    def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+        """Walk all objects whose key starts with `prefix`, in batches, in no set order."""
+        ...
+
+    async def head(self, key: str) -> Fetched:
+        """Look at an object without its bytes (`data` is empty)."""
+        ...
+
+    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
+        """Copy within the storage, replacing the target.
+
+        With `if_version`, fails with `PreconditionFailedError` unless the source is in that state.
+        """
+        ...
+
+    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
+        """Delete objects in batches, going on past failures and reporting them."""
+        ...
