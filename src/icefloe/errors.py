@@ -131,6 +131,7 @@ class ErrorKind(StrEnum):
     OUTCOME_UNKNOWN = "outcome-unknown"
     PRECONDITION_FAILED = "precondition-failed"
     LIMIT_EXCEEDED = "limit-exceeded"
+    INVALID_CONFIG = "invalid-config"
 
 
 class IcefloeError(Exception):

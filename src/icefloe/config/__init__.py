@@ -1,0 +1,81 @@
+"""Configuration as values: what is set, what applies where nothing is, and how they merge."""
+
+from icefloe.config.attribution import Attribution
+from icefloe.config.conditions import (
+    ManifestPreloadCondition,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+)
+from icefloe.config.containers import VirtualChunkContainer
+from icefloe.config.effective import (
+    EffectiveConfig,
+    EffectiveStorageSettings,
+    effective_config,
+    effective_storage_settings,
+)
+from icefloe.config.manifest import (
+    ManifestConfig,
+    ManifestPreloadConfig,
+    ManifestSplittingConfig,
+    ManifestVirtualChunkLocationCompressionConfig,
+)
+from icefloe.config.repository import (
+    CachingConfig,
+    CompressionAlgorithm,
+    CompressionConfig,
+    RepositoryConfig,
+    RepoUpdateRetryConfig,
+)
+from icefloe.config.storage import (
+    StorageConcurrencySettings,
+    StorageRetriesSettings,
+    StorageSettings,
+    StorageTimeoutSettings,
+)
+from icefloe.config.stores import (
+    AnyObjectStoreConfig,
+    ChecksumAlgorithm,
+    ObjectStoreConfig,
+    S3Options,
+    azure_store,
+    gcs_store,
+    http_store,
+    local_filesystem_store,
+    s3_store,
+)
+from icefloe.config.versions import SpecVersion
+
+__all__ = [
+    "AnyObjectStoreConfig",
+    "Attribution",
+    "CachingConfig",
+    "ChecksumAlgorithm",
+    "CompressionAlgorithm",
+    "CompressionConfig",
+    "EffectiveConfig",
+    "EffectiveStorageSettings",
+    "ManifestConfig",
+    "ManifestPreloadCondition",
+    "ManifestPreloadConfig",
+    "ManifestSplitCondition",
+    "ManifestSplitDimCondition",
+    "ManifestSplittingConfig",
+    "ManifestVirtualChunkLocationCompressionConfig",
+    "ObjectStoreConfig",
+    "RepoUpdateRetryConfig",
+    "RepositoryConfig",
+    "S3Options",
+    "SpecVersion",
+    "StorageConcurrencySettings",
+    "StorageRetriesSettings",
+    "StorageSettings",
+    "StorageTimeoutSettings",
+    "VirtualChunkContainer",
+    "azure_store",
+    "effective_config",
+    "effective_storage_settings",
+    "gcs_store",
+    "http_store",
+    "local_filesystem_store",
+    "s3_store",
+]

@@ -62,6 +62,8 @@ class DeleteReport:
     deleted: int
     failures: Mapping[str, str] = field(default_factory=dict)
     """Key to reason, for each object that may still exist."""
+    retryable: frozenset[str] = frozenset()
+    """Those of the failures for which trying again may help."""
 
 
 class Backend(Protocol):

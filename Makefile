@@ -1,0 +1,52 @@
+# Every target prepares what it needs first: see tools/bootstrap.py.
+
+PYTHON ?= python3
+RUN := $(PYTHON) tools/bootstrap.py
+WORKERS ?= 2
+N ?= 1000000
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench fuzz docs lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  Options: make test ARGS='-k manifest -x'   make fuzz N=1000   make lock ARGS=--upgrade"
+
+setup: ## Only prepare the environment (.venv, Java, servers for the tests)
+	@$(RUN) --servers
+
+demo: ## Run the main job on made-up data and explain what it does
+	@$(RUN) python examples/demo.py $(ARGS)
+
+test: ## Run the whole test suite, starting every server it needs
+	@$(RUN) --servers python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+lint: ## Check format, style, types, layers and spelling
+	@$(RUN) ruff format --check .
+	@$(RUN) ruff check .
+	@$(RUN) mypy
+	@$(RUN) lint-imports
+	@$(RUN) codespell
+
+format: ## Rewrite the sources in the common format, with safe fixes
+	@$(RUN) ruff format .
+	@$(RUN) ruff check --fix .
+
+bench: ## Measure speed, memory and size against the reference implementation
+	@$(RUN) python -m bench $(ARGS)
+
+fuzz: ## Mutate stored files N times (default a million) and decode each of them
+	@$(RUN) python -m tests.fuzz $(N) $(ARGS)
+
+docs: ## Write the API reference from the docstrings to docs/reference/api
+	@$(RUN) python -m tools.reference
+
+lock: ## Recompile the pinned requirement files from pyproject.toml
+	@$(RUN) python -m tools.lock $(ARGS)
+
+clean: ## Remove everything that was made here, the environment included
+	rm -rf .venv .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist docs/reference/api tools/azurite/node_modules spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

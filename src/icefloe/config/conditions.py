@@ -1,0 +1,274 @@
+"""Conditions that choose arrays, and dimensions of arrays, in the manifest settings."""
+
+# Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
+# ruff: noqa: UP040
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.values import U32, U64, Check, Variant, variant_of
+
+
+def _conditions(kind: type) -> Check:
+    def check(given: Any, place: str) -> tuple[Any, ...]:
+        if not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
+            raise InvalidInputError(
+                f"{place} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
+            )
+        return tuple(given)
+
+    return check
+
+
+class ManifestSplitCondition(Variant):
+    """Which arrays a splitting rule is for.
+
+    >>> ManifestSplitCondition.name_matches("^temp")
+    icefloe.config.ManifestSplitCondition.name_matches('^temp')
+    """
+
+    __slots__ = ()
+    Or: TypeAlias = "SplitOr"
+    And: TypeAlias = "SplitAnd"
+    PathMatches: TypeAlias = "SplitPathMatches"
+    NameMatches: TypeAlias = "SplitNameMatches"
+    AnyArray: TypeAlias = "SplitAnyArray"
+
+    @staticmethod
+    def or_conditions(
+        conditions: Sequence["ManifestSplitCondition"],
+    ) -> "ManifestSplitCondition":
+        """Hold where any of the conditions holds."""
+        return SplitOr(tuple(conditions))
+
+    @staticmethod
+    def and_conditions(
+        conditions: Sequence["ManifestSplitCondition"],
+    ) -> "ManifestSplitCondition":
+        """Hold where all of the conditions hold."""
+        return SplitAnd(tuple(conditions))
+
+    @staticmethod
+    def path_matches(regex: str) -> "ManifestSplitCondition":
+        """Hold for arrays with a match of the pattern anywhere in their path."""
+        return SplitPathMatches(regex)
+
+    @staticmethod
+    def name_matches(regex: str) -> "ManifestSplitCondition":
+        """Hold for arrays with a match of the pattern anywhere in their name."""
+        return SplitNameMatches(regex)
+
+
+type _SplitConditions = tuple[ManifestSplitCondition, ...]
+
+
+@variant_of(ManifestSplitCondition, "Or")
+@dataclass(frozen=True, slots=True)
+class SplitOr(ManifestSplitCondition):
+    """Any of these holds."""
+
+    _made_by = "or_conditions"
+    conditions: Annotated[_SplitConditions, _conditions(ManifestSplitCondition)]
+
+
+@variant_of(ManifestSplitCondition, "And")
+@dataclass(frozen=True, slots=True)
+class SplitAnd(ManifestSplitCondition):
+    """All of these hold."""
+
+    _made_by = "and_conditions"
+    conditions: Annotated[_SplitConditions, _conditions(ManifestSplitCondition)]
+
+
+@variant_of(ManifestSplitCondition, "PathMatches")
+@dataclass(frozen=True, slots=True)
+class SplitPathMatches(ManifestSplitCondition):
+    """The pattern is found in the path."""
+
+    _made_by = "path_matches"
+    regex: str
+
+
+@variant_of(ManifestSplitCondition, "NameMatches")
+@dataclass(frozen=True, slots=True)
+class SplitNameMatches(ManifestSplitCondition):
+    """The pattern is found in the name."""
+
+    _made_by = "name_matches"
+    regex: str
+
+
+@variant_of(ManifestSplitCondition, "AnyArray")
+@dataclass(frozen=True, slots=True)
+class SplitAnyArray(ManifestSplitCondition):
+    """Every array."""
+
+
+class ManifestSplitDimCondition(Variant):
+    """Which dimension a split size is for: one of the variants below."""
+
+    __slots__ = ()
+    Axis: TypeAlias = "SplitAxis"
+    DimensionName: TypeAlias = "SplitDimensionName"
+    Any: TypeAlias = "SplitAnyDimension"
+
+
+@variant_of(ManifestSplitDimCondition, "Axis")
+@dataclass(frozen=True, slots=True)
+class SplitAxis(ManifestSplitDimCondition):
+    """The dimension with this number, from 0."""
+
+    axis: U64
+
+
+@variant_of(ManifestSplitDimCondition, "DimensionName")
+@dataclass(frozen=True, slots=True)
+class SplitDimensionName(ManifestSplitDimCondition):
+    """Dimensions with a match of the pattern anywhere in their name."""
+
+    regex: str
+
+
+@variant_of(ManifestSplitDimCondition, "Any")
+@dataclass(frozen=True, slots=True)
+class SplitAnyDimension(ManifestSplitDimCondition):
+    """Every dimension that no earlier rule is for."""
+
+
+class ManifestPreloadCondition(Variant):
+    """Whose manifests to fetch ahead when a session opens.
+
+    >>> ManifestPreloadCondition.num_refs(None, 1000)
+    icefloe.config.ManifestPreloadCondition.num_refs(None, 1000)
+    """
+
+    __slots__ = ()
+    Or: TypeAlias = "PreloadOr"
+    And: TypeAlias = "PreloadAnd"
+    PathMatches: TypeAlias = "PreloadPathMatches"
+    NameMatches: TypeAlias = "PreloadNameMatches"
+    NumRefs: TypeAlias = "PreloadNumRefs"
+
+    @staticmethod
+    def or_conditions(
+        conditions: Sequence["ManifestPreloadCondition"],
+    ) -> "ManifestPreloadCondition":
+        """Hold where any of the conditions holds."""
+        return PreloadOr(tuple(conditions))
+
+    @staticmethod
+    def and_conditions(
+        conditions: Sequence["ManifestPreloadCondition"],
+    ) -> "ManifestPreloadCondition":
+        """Hold where all of the conditions hold."""
+        return PreloadAnd(tuple(conditions))
+
+    @staticmethod
+    def path_matches(regex: str) -> "ManifestPreloadCondition":
+        """Hold for arrays with a match of the pattern anywhere in their path."""
+        return PreloadPathMatches(regex)
+
+    @staticmethod
+    def name_matches(regex: str) -> "ManifestPreloadCondition":
+        """Hold for arrays with a match of the pattern anywhere in their name."""
+        return PreloadNameMatches(regex)
+
+    @staticmethod
+    def num_refs(from_refs: int | None, to_refs: int | None) -> "ManifestPreloadCondition":
+        """Hold for manifests of at least `from_refs` and fewer than `to_refs` references."""
+        return PreloadNumRefs(from_refs, to_refs)
+
+    @staticmethod
+    def true() -> "ManifestPreloadCondition":
+        """Hold always."""
+        return PreloadTrue()
+
+    @staticmethod
+    def false() -> "ManifestPreloadCondition":
+        """Hold never."""
+        return PreloadFalse()
+
+
+type _PreloadConditions = tuple[ManifestPreloadCondition, ...]
+
+
+@variant_of(ManifestPreloadCondition, "Or")
+@dataclass(frozen=True, slots=True)
+class PreloadOr(ManifestPreloadCondition):
+    """Any of these holds."""
+
+    _made_by = "or_conditions"
+    conditions: Annotated[_PreloadConditions, _conditions(ManifestPreloadCondition)]
+
+
+@variant_of(ManifestPreloadCondition, "And")
+@dataclass(frozen=True, slots=True)
+class PreloadAnd(ManifestPreloadCondition):
+    """All of these hold."""
+
+    _made_by = "and_conditions"
+    conditions: Annotated[_PreloadConditions, _conditions(ManifestPreloadCondition)]
+
+
+@variant_of(ManifestPreloadCondition, "PathMatches")
+@dataclass(frozen=True, slots=True)
+class PreloadPathMatches(ManifestPreloadCondition):
+    """The pattern is found in the path."""
+
+    _made_by = "path_matches"
+    regex: str
+
+
+@variant_of(ManifestPreloadCondition, "NameMatches")
+@dataclass(frozen=True, slots=True)
+class PreloadNameMatches(ManifestPreloadCondition):
+    """The pattern is found in the name."""
+
+    _made_by = "name_matches"
+    regex: str
+
+
+@variant_of(ManifestPreloadCondition, "NumRefs")
+@dataclass(frozen=True, slots=True)
+class PreloadNumRefs(ManifestPreloadCondition):
+    """The manifest has at least `from_refs` and fewer than `to` references."""
+
+    _made_by = "num_refs"
+    from_refs: U32 | None
+    to: U32 | None
+
+
+# The drop-in name is a keyword, so it can only be reached with `getattr`.
+setattr(PreloadNumRefs, "from", property(lambda condition: condition.from_refs))
+
+
+@variant_of(ManifestPreloadCondition, "True")
+@dataclass(frozen=True, slots=True)
+class PreloadTrue(ManifestPreloadCondition):
+    """Always."""
+
+    _made_by = "true"
+
+
+@variant_of(ManifestPreloadCondition, "False")
+@dataclass(frozen=True, slots=True)
+class PreloadFalse(ManifestPreloadCondition):
+    """Never."""
+
+    _made_by = "false"
+
+
+_COORDINATE_NAME: Final = (
+    r"(?i)^(t|x|y|z|i|j|(valid_|forecast_|reference_)?time\w*|date\w*|step|lat\w*|lon\w*|[xy]c|"
+    r"[rn](lat|lon)|nav_(lat|lon)|easting|northing|lev\w*|plev\w*|depth\w*|height\w*|"
+    r"alt(itude)?|pressure\w*|isobaric\w*|sigma\w*)$"
+)
+DEFAULT_PRELOAD_CONDITION: Final = ManifestPreloadCondition.and_conditions(
+    [
+        ManifestPreloadCondition.name_matches(_COORDINATE_NAME),
+        ManifestPreloadCondition.num_refs(None, 1001),
+    ]
+)
+"""Small arrays that look like coordinates: nearly every reader needs them first."""

@@ -1,0 +1,209 @@
+"""What applies: defaults, below what the repository stores, below what the caller gives.
+
+The result is complete and frozen, so that the engine never has to ask "or what?".
+"""
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, cast, get_type_hints
+
+from icefloe.config.conditions import (
+    DEFAULT_PRELOAD_CONDITION,
+    ManifestPreloadCondition,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+)
+from icefloe.config.containers import VirtualChunkContainer
+from icefloe.config.repository import CompressionAlgorithm, RepositoryConfig
+from icefloe.config.storage import StorageSettings, StorageTimeoutSettings
+from icefloe.values import Settings, defaults_of, merged
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveRetries:
+    """How often and how long to try."""
+
+    max_tries: int
+    initial_backoff_ms: int
+    max_backoff_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveConcurrency:
+    """How the transfer of one object is cut into requests."""
+
+    max_concurrent_requests_for_object: int
+    ideal_concurrent_request_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveTimeouts:
+    """How long to wait; None is as long as the client library does."""
+
+    connect_timeout_ms: int | None
+    read_timeout_ms: int | None
+    operation_timeout_ms: int | None
+    operation_attempt_timeout_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveStorageSettings:
+    """How a storage is used."""
+
+    concurrency: EffectiveConcurrency
+    retries: EffectiveRetries
+    timeouts: EffectiveTimeouts
+    unsafe_use_conditional_create: bool
+    unsafe_use_conditional_update: bool
+    unsafe_use_metadata: bool
+    storage_class: str | None
+    metadata_storage_class: str | None
+    chunks_storage_class: str | None
+    minimum_size_for_multipart_upload: int
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveCompression:
+    """How metadata files are compressed."""
+
+    algorithm: CompressionAlgorithm
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveCaching:
+    """How much is kept in memory."""
+
+    num_snapshot_nodes: int
+    num_chunk_refs: int
+    num_transaction_changes: int
+    num_bytes_attributes: int
+    num_bytes_chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePreload:
+    """Which manifests to fetch ahead."""
+
+    max_total_refs: int
+    preload_if: ManifestPreloadCondition
+    max_arrays_to_scan: int
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveLocationCompression:
+    """How locations of virtual chunks are compressed."""
+
+    min_num_chunks: int
+    dictionary_max_training_samples: int
+    dictionary_max_size_bytes: int
+    compression_level: int
+
+
+type EffectiveSplitSizes = tuple[
+    tuple[ManifestSplitCondition, tuple[tuple[ManifestSplitDimCondition, int], ...]], ...
+]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveManifest:
+    """How manifests are laid out and fetched."""
+
+    preload: EffectivePreload
+    split_sizes: EffectiveSplitSizes
+    virtual_chunk_location_compression: EffectiveLocationCompression
+    max_concurrent_manifest_fetches_during_commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveConfig:
+    """Everything that applies to an open repository."""
+
+    inline_chunk_threshold_bytes: int
+    get_partial_values_concurrency: int
+    max_concurrent_requests: int
+    max_concurrent_decodes: int
+    num_updates_per_repo_info_file: int
+    compression: EffectiveCompression
+    caching: EffectiveCaching
+    storage: EffectiveStorageSettings
+    manifest: EffectiveManifest
+    repo_update_retries: EffectiveRetries
+    virtual_chunk_containers: tuple[VirtualChunkContainer, ...]
+    """Longest prefix first: the order in which they are matched."""
+
+
+def effective_storage_settings(*layers: StorageSettings | None) -> EffectiveStorageSettings:
+    """Resolve storage settings; later layers win over earlier ones, all over the defaults.
+
+    >>> effective_storage_settings(StorageSettings(storage_class="STANDARD")).retries.max_tries
+    10
+    """
+    base = StorageSettings(timeouts=StorageTimeoutSettings())
+    return _frozen(EffectiveStorageSettings, _resolved(StorageSettings, base, *layers))
+
+
+def effective_config(
+    *layers: RepositoryConfig | None, storage_defaults: StorageSettings | None = None
+) -> EffectiveConfig:
+    """Resolve a configuration: defaults < each layer in turn (stored, then given by the caller).
+
+    `storage_defaults` are those of the backend in use, below every layer.
+
+    >>> effective_config(RepositoryConfig(inline_chunk_threshold_bytes=7)).compression.level
+    3
+    """
+    config = _resolved(RepositoryConfig, *layers)
+    manifest = config.manifest
+    assert manifest is not None
+    preload = _resolved(type(cast("Any", manifest.preload)), manifest.preload)
+    splitting = _resolved(type(cast("Any", manifest.splitting)), manifest.splitting)
+    preload.preload_if = preload.preload_if or DEFAULT_PRELOAD_CONDITION
+    containers = (config.virtual_chunk_containers or {}).values()
+    return EffectiveConfig(
+        **_plain(EffectiveConfig, config),
+        compression=_frozen(EffectiveCompression, config.compression),
+        caching=_frozen(EffectiveCaching, config.caching),
+        storage=effective_storage_settings(storage_defaults, config.storage),
+        manifest=EffectiveManifest(
+            preload=_frozen(EffectivePreload, preload),
+            split_sizes=tuple((rule, tuple(sizes)) for rule, sizes in splitting.split_sizes),
+            virtual_chunk_location_compression=_frozen(
+                EffectiveLocationCompression, manifest.virtual_chunk_location_compression
+            ),
+            **_plain(EffectiveManifest, manifest),
+        ),
+        repo_update_retries=_frozen(
+            EffectiveRetries, cast("Any", config.repo_update_retries).default
+        ),
+        virtual_chunk_containers=tuple(
+            sorted(containers, key=lambda each: (-len(each.url_prefix), each.url_prefix))
+        ),
+    )
+
+
+def _resolved[S: Settings](kind: type[S], *layers: S | None) -> S:
+    result = cast("S", defaults_of(kind))
+    for layer in layers:
+        if layer is not None:
+            result = merged(result, layer)
+    return result
+
+
+def _frozen[T](kind: type[T], settings: object) -> T:
+    """Copy fully resolved settings, and those nested in them, into their frozen form."""
+    hints = get_type_hints(kind)
+    values = {}
+    for each in fields(cast("Any", kind)):
+        value = getattr(settings, each.name)
+        is_nested = isinstance(value, Settings) and is_dataclass(hints[each.name])
+        values[each.name] = _frozen(hints[each.name], value) if is_nested else value
+    return kind(**values)
+
+
+def _plain(kind: type, settings: Settings) -> dict[str, Any]:
+    """Take the plain values that a frozen form shares with its settings."""
+    return {
+        each.name: value
+        for each in fields(kind)
+        if isinstance(value := getattr(settings, each.name, None), int)
+    }

@@ -1,0 +1,135 @@
+"""Credentials of any platform under one type: what a reader grants to a virtual chunk container."""
+
+# Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
+# ruff: noqa: UP040
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from icefloe.credentials.azure import AnyAzureCredential, AzureCredentials
+from icefloe.credentials.gcs import AnyGcsCredential, GcsCredentials
+from icefloe.credentials.s3 import AnyS3Credential, S3Credentials
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.values import Variant, variant_of
+
+
+class Credentials(Variant):
+    """Credentials for one platform: one of the variants below."""
+
+    __slots__ = ()
+    S3: TypeAlias = "S3Access"
+    Gcs: TypeAlias = "GcsAccess"
+    Azure: TypeAlias = "AzureAccess"
+    LocalFileSystemAccess: TypeAlias = "LocalAccess"
+    HttpAccess: TypeAlias = "WebAccess"
+
+
+@variant_of(Credentials, "S3")
+@dataclass(frozen=True, slots=True)
+class S3Access(Credentials):
+    """Access to S3 and compatible storages."""
+
+    credentials: AnyS3Credential
+
+
+@variant_of(Credentials, "Gcs")
+@dataclass(frozen=True, slots=True)
+class GcsAccess(Credentials):
+    """Access to Google Cloud Storage."""
+
+    credentials: AnyGcsCredential
+
+
+@variant_of(Credentials, "Azure")
+@dataclass(frozen=True, slots=True)
+class AzureAccess(Credentials):
+    """Access to Azure Blob Storage."""
+
+    credentials: AnyAzureCredential
+
+
+@variant_of(Credentials, "LocalFileSystemAccess")
+@dataclass(frozen=True, slots=True)
+class LocalAccess(Credentials):
+    """Leave to read local files."""
+
+
+@variant_of(Credentials, "HttpAccess")
+@dataclass(frozen=True, slots=True)
+class WebAccess(Credentials):
+    """Leave to read over HTTP(S)."""
+
+
+AnyCredential: TypeAlias = (
+    Credentials.S3
+    | Credentials.Gcs
+    | Credentials.Azure
+    | Credentials.LocalFileSystemAccess
+    | Credentials.HttpAccess
+)
+
+HttpAccess: Final = Credentials.HttpAccess()
+LocalFileSystemAccess: Final = Credentials.LocalFileSystemAccess()
+
+
+def containers_credentials(
+    m: Mapping[
+        str,
+        AnyS3Credential
+        | AnyGcsCredential
+        | AnyAzureCredential
+        | Credentials.LocalFileSystemAccess
+        | Credentials.HttpAccess
+        | None,
+    ],
+) -> dict[str, AnyCredential | None]:
+    """Turn url prefix -> credential into what `authorize_virtual_chunk_access` takes.
+
+    None stands for access without explicit credentials.
+
+    >>> containers_credentials({"s3://bucket/": S3Credentials.Anonymous()})["s3://bucket/"]
+    icefloe.credentials.Credentials.S3(icefloe.credentials.S3Credentials.Anonymous())
+    """
+    return {prefix: _wrapped(prefix, credential) for prefix, credential in m.items()}
+
+
+def _wrapped(prefix: str, credential: object) -> AnyCredential | None:
+    match credential:
+        case None:
+            return None
+        case (
+            Credentials.S3()
+            | Credentials.Gcs()
+            | Credentials.Azure()
+            | Credentials.LocalFileSystemAccess()
+            | Credentials.HttpAccess()
+        ):
+            return credential
+        case (
+            S3Credentials.Static()
+            | S3Credentials.Anonymous()
+            | S3Credentials.FromEnv()
+            | S3Credentials.Refreshable()
+        ):
+            return Credentials.S3(credential)
+        case (
+            GcsCredentials.Anonymous()
+            | GcsCredentials.FromEnv()
+            | GcsCredentials.Static()
+            | GcsCredentials.Refreshable()
+        ):
+            return Credentials.Gcs(credential)
+        case (
+            AzureCredentials.FromEnv()
+            | AzureCredentials.Anonymous()
+            | AzureCredentials.Static()
+            | AzureCredentials.Refreshable()
+        ):
+            return Credentials.Azure(credential)
+    raise InvalidInputError(
+        f"containers_credentials: {type(credential).__name__} is no credential for {prefix!r}; "
+        "make one with s3_credentials, gcs_credentials or azure_credentials, or use "
+        "LocalFileSystemAccess or HttpAccess",
+        ErrorKind.INVALID_CREDENTIALS,
+    )

@@ -1,0 +1,239 @@
+"""Credentials for Azure Blob Storage."""
+
+# Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
+# ruff: noqa: UP040
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TypeAlias
+
+from icefloe.credentials.choice import choose, invalid, require
+from icefloe.credentials.refresh import Clock, Renewal, pickle_function, utc_now
+from icefloe.values import Moment, Variant, secret, variant_of
+
+
+class AzureStaticCredentials(Variant):
+    """Fixed credentials for Azure: one of the variants below."""
+
+    __slots__ = ()
+    AccessKey: TypeAlias = "AzureAccessKey"
+    SasToken: TypeAlias = "AzureSasToken"
+    BearerToken: TypeAlias = "AzureBearerToken"
+
+
+@variant_of(AzureStaticCredentials, "AccessKey")
+@dataclass(frozen=True, slots=True)
+class AzureAccessKey(AzureStaticCredentials):
+    """The access key of a storage account."""
+
+    key: str = secret()
+
+
+@variant_of(AzureStaticCredentials, "SasToken")
+@dataclass(frozen=True, slots=True)
+class AzureSasToken(AzureStaticCredentials):
+    """A shared access signature."""
+
+    token: str = secret()
+
+
+@variant_of(AzureStaticCredentials, "BearerToken")
+@dataclass(frozen=True, slots=True)
+class AzureBearerToken(AzureStaticCredentials):
+    """A bearer token that is never renewed."""
+
+    token: str = secret()
+
+
+AnyAzureStaticCredential: TypeAlias = (
+    AzureStaticCredentials.AccessKey
+    | AzureStaticCredentials.SasToken
+    | AzureStaticCredentials.BearerToken
+)
+
+
+class AzureRefreshableCredential(Variant):
+    """What a function that renews Azure credentials returns: one of the variants below."""
+
+    __slots__ = ()
+    AccessKey: TypeAlias = "AzureRefreshableAccessKey"
+    SasToken: TypeAlias = "AzureRefreshableSasToken"
+    BearerToken: TypeAlias = "AzureRefreshableBearerToken"
+
+    expires_after: Moment | None
+
+
+@variant_of(AzureRefreshableCredential, "AccessKey")
+@dataclass(frozen=True, slots=True)
+class AzureRefreshableAccessKey(AzureRefreshableCredential):
+    """The access key of a storage account, perhaps for a limited time."""
+
+    key: str = secret()
+    _: KW_ONLY
+    expires_after: Moment | None = None
+
+
+@variant_of(AzureRefreshableCredential, "SasToken")
+@dataclass(frozen=True, slots=True)
+class AzureRefreshableSasToken(AzureRefreshableCredential):
+    """A shared access signature, perhaps for a limited time."""
+
+    token: str = secret()
+    _: KW_ONLY
+    expires_after: Moment | None = None
+
+
+@variant_of(AzureRefreshableCredential, "BearerToken")
+@dataclass(frozen=True, slots=True)
+class AzureRefreshableBearerToken(AzureRefreshableCredential):
+    """A bearer token, perhaps for a limited time."""
+
+    bearer: str = secret()
+    _: KW_ONLY
+    expires_after: Moment | None = None
+
+
+class AzureCredentials(Variant):
+    """How to authenticate with Azure Blob Storage: one of the variants below."""
+
+    __slots__ = ()
+    FromEnv: TypeAlias = "AzureFromEnv"
+    Anonymous: TypeAlias = "AzureAnonymous"
+    Static: TypeAlias = "AzureStatic"
+    Refreshable: TypeAlias = "AzureRefreshable"
+
+
+@variant_of(AzureCredentials, "FromEnv")
+@dataclass(frozen=True, slots=True)
+class AzureFromEnv(AzureCredentials):
+    """Credentials of the environment: variables, command line login, managed identity."""
+
+
+@variant_of(AzureCredentials, "Anonymous")
+@dataclass(frozen=True, slots=True)
+class AzureAnonymous(AzureCredentials):
+    """Unsigned requests, for public data."""
+
+
+@variant_of(AzureCredentials, "Static")
+@dataclass(frozen=True, slots=True)
+class AzureStatic(AzureCredentials):
+    """Fixed credentials that are given."""
+
+    credentials: AnyAzureStaticCredential
+
+
+@variant_of(AzureCredentials, "Refreshable")
+@dataclass(frozen=True, slots=True)
+class AzureRefreshable(AzureCredentials):
+    """Credentials that a pickled function returns, asked again shortly before they end."""
+
+    pickled_function: bytes = secret()
+    current: AzureRefreshableCredential | None = None
+    _renewal: Renewal = field(init=False, repr=False, compare=False, default_factory=Renewal)
+
+    def get_credentials(self, clock: Clock = utc_now) -> AzureRefreshableCredential:
+        """Return credentials good for a while yet; one call serves many waiting threads."""
+        return self._renewal.get(
+            self.pickled_function, self.current, AzureRefreshableCredential, clock
+        )
+
+
+AnyAzureCredential: TypeAlias = (
+    AzureCredentials.FromEnv
+    | AzureCredentials.Anonymous
+    | AzureCredentials.Static
+    | AzureCredentials.Refreshable
+)
+
+
+def azure_from_env_credentials() -> AzureCredentials.FromEnv:
+    """Use the credentials of the environment."""
+    return AzureCredentials.FromEnv()
+
+
+def azure_anonymous_credentials() -> AzureCredentials.Anonymous:
+    """Send unsigned requests."""
+    return AzureCredentials.Anonymous()
+
+
+def azure_static_credentials(
+    *,
+    access_key: str | None = None,
+    sas_token: str | None = None,
+    bearer_token: str | None = None,
+) -> AnyAzureStaticCredential:
+    """Use exactly one of these credentials.
+
+    >>> azure_static_credentials(access_key="very secret")
+    icefloe.credentials.AzureStaticCredentials.AccessKey('***')
+    """
+    name = "azure_static_credentials"
+    arguments = {
+        "access_key": access_key,
+        "sas_token": sas_token,
+        "bearer_token": bearer_token,
+    }
+    choose(name, {argument: {argument: value} for argument, value in arguments.items()})
+    if access_key is not None:
+        return AzureStaticCredentials.AccessKey(access_key)
+    if sas_token is not None:
+        return AzureStaticCredentials.SasToken(sas_token)
+    if bearer_token is not None:
+        return AzureStaticCredentials.BearerToken(bearer_token)
+    raise invalid(name, f"one of {', '.join(arguments)} must be given")
+
+
+def azure_refreshable_credentials(
+    get_credentials: Callable[[], AzureRefreshableCredential],
+    scatter_initial_credentials: bool = False,  # noqa: FBT001, FBT002 - the drop-in signature
+) -> AzureCredentials.Refreshable:
+    """Use the credentials that a function returns, and call it again when they have expired.
+
+    With `scatter_initial_credentials` it is called once now, and its result travels along
+    when the credentials are pickled to workers.
+    """
+    refreshable = AzureCredentials.Refreshable(pickle_function(get_credentials))
+    if not scatter_initial_credentials:
+        return refreshable
+    return AzureCredentials.Refreshable(refreshable.pickled_function, refreshable.get_credentials())
+
+
+def azure_credentials(
+    *,
+    access_key: str | None = None,
+    sas_token: str | None = None,
+    bearer_token: str | None = None,
+    from_env: bool | None = None,
+    anonymous: bool | None = None,
+    get_credentials: Callable[[], AzureRefreshableCredential] | None = None,
+    scatter_initial_credentials: bool = False,
+) -> AnyAzureCredential:
+    """Make credentials of the kind that the arguments say; without any, from the environment."""
+    name = "azure_credentials"
+    static = {"access_key": access_key, "sas_token": sas_token, "bearer_token": bearer_token}
+    refresh = {
+        "get_credentials": get_credentials,
+        "scatter_initial_credentials": scatter_initial_credentials,
+    }
+    way = choose(
+        name,
+        {
+            "static": static,
+            "anonymous": {"anonymous": anonymous},
+            "from_env": {"from_env": from_env},
+            "refresh": refresh,
+        },
+    )
+    match way:
+        case "static":
+            return AzureCredentials.Static(azure_static_credentials(**static))
+        case "anonymous":
+            return azure_anonymous_credentials()
+        case "refresh":
+            require(name, "with scatter_initial_credentials", get_credentials=get_credentials)
+            assert get_credentials is not None
+            return azure_refreshable_credentials(get_credentials, scatter_initial_credentials)
+    if way is None and from_env is False:
+        raise invalid(name, "from_env=False leaves no credentials: give a key or anonymous=True")
+    return azure_from_env_credentials()

@@ -1,0 +1,225 @@
+"""Credentials for Google Cloud Storage."""
+
+# Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
+# ruff: noqa: UP040
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TypeAlias
+
+from icefloe.credentials.choice import choose, invalid, require
+from icefloe.credentials.refresh import Clock, Renewal, pickle_function, utc_now
+from icefloe.values import Moment, Value, Variant, secret, variant_of
+
+
+@dataclass(frozen=True, slots=True)
+class GcsBearerCredential(Value):
+    """A bearer token, perhaps for a limited time."""
+
+    bearer: str = secret()
+    _: KW_ONLY
+    expires_after: Moment | None = None
+
+
+class GcsStaticCredentials(Variant):
+    """Fixed credentials for Google Cloud Storage: one of the variants below."""
+
+    __slots__ = ()
+    ServiceAccount: TypeAlias = "GcsServiceAccount"
+    ServiceAccountKey: TypeAlias = "GcsServiceAccountKey"
+    ApplicationCredentials: TypeAlias = "GcsApplicationCredentials"
+    BearerToken: TypeAlias = "GcsBearerToken"
+
+
+@variant_of(GcsStaticCredentials, "ServiceAccount")
+@dataclass(frozen=True, slots=True)
+class GcsServiceAccount(GcsStaticCredentials):
+    """A file with the key of a service account."""
+
+    path: str
+
+
+@variant_of(GcsStaticCredentials, "ServiceAccountKey")
+@dataclass(frozen=True, slots=True)
+class GcsServiceAccountKey(GcsStaticCredentials):
+    """The key of a service account itself, as JSON text."""
+
+    key: str = secret()
+
+
+@variant_of(GcsStaticCredentials, "ApplicationCredentials")
+@dataclass(frozen=True, slots=True)
+class GcsApplicationCredentials(GcsStaticCredentials):
+    """A file with application credentials."""
+
+    path: str
+
+
+@variant_of(GcsStaticCredentials, "BearerToken")
+@dataclass(frozen=True, slots=True)
+class GcsBearerToken(GcsStaticCredentials):
+    """A bearer token that is never renewed."""
+
+    token: str = secret()
+
+
+AnyGcsStaticCredential: TypeAlias = (
+    GcsStaticCredentials.ServiceAccount
+    | GcsStaticCredentials.ServiceAccountKey
+    | GcsStaticCredentials.ApplicationCredentials
+    | GcsStaticCredentials.BearerToken
+)
+
+
+class GcsCredentials(Variant):
+    """How to authenticate with Google Cloud Storage: one of the variants below."""
+
+    __slots__ = ()
+    Anonymous: TypeAlias = "GcsAnonymous"
+    FromEnv: TypeAlias = "GcsFromEnv"
+    Static: TypeAlias = "GcsStatic"
+    Refreshable: TypeAlias = "GcsRefreshable"
+
+
+@variant_of(GcsCredentials, "Anonymous")
+@dataclass(frozen=True, slots=True)
+class GcsAnonymous(GcsCredentials):
+    """Unsigned requests, for public data."""
+
+
+@variant_of(GcsCredentials, "FromEnv")
+@dataclass(frozen=True, slots=True)
+class GcsFromEnv(GcsCredentials):
+    """Credentials of the environment: variables, default files, instance metadata."""
+
+
+@variant_of(GcsCredentials, "Static")
+@dataclass(frozen=True, slots=True)
+class GcsStatic(GcsCredentials):
+    """Fixed credentials that are given."""
+
+    credentials: AnyGcsStaticCredential
+
+
+@variant_of(GcsCredentials, "Refreshable")
+@dataclass(frozen=True, slots=True)
+class GcsRefreshable(GcsCredentials):
+    """Tokens that a pickled function returns, asked again shortly before they end."""
+
+    pickled_function: bytes = secret()
+    current: GcsBearerCredential | None = None
+    _renewal: Renewal = field(init=False, repr=False, compare=False, default_factory=Renewal)
+
+    def get_credentials(self, clock: Clock = utc_now) -> GcsBearerCredential:
+        """Return a token that is good for a while yet; one call serves many waiting threads."""
+        return self._renewal.get(self.pickled_function, self.current, GcsBearerCredential, clock)
+
+
+AnyGcsCredential: TypeAlias = (
+    GcsCredentials.Anonymous
+    | GcsCredentials.FromEnv
+    | GcsCredentials.Static
+    | GcsCredentials.Refreshable
+)
+
+
+def gcs_from_env_credentials() -> GcsCredentials.FromEnv:
+    """Use the credentials of the environment."""
+    return GcsCredentials.FromEnv()
+
+
+def gcs_anonymous_credentials() -> GcsCredentials.Anonymous:
+    """Send unsigned requests."""
+    return GcsCredentials.Anonymous()
+
+
+def gcs_static_credentials(
+    *,
+    service_account_file: str | None = None,
+    service_account_key: str | None = None,
+    application_credentials: str | None = None,
+    bearer_token: str | None = None,
+) -> AnyGcsStaticCredential:
+    """Use exactly one of these credentials.
+
+    >>> gcs_static_credentials(bearer_token="very secret")
+    icefloe.credentials.GcsStaticCredentials.BearerToken('***')
+    """
+    name = "gcs_static_credentials"
+    arguments = {
+        "service_account_file": service_account_file,
+        "service_account_key": service_account_key,
+        "application_credentials": application_credentials,
+        "bearer_token": bearer_token,
+    }
+    choose(name, {argument: {argument: value} for argument, value in arguments.items()})
+    if service_account_file is not None:
+        return GcsStaticCredentials.ServiceAccount(service_account_file)
+    if service_account_key is not None:
+        return GcsStaticCredentials.ServiceAccountKey(service_account_key)
+    if application_credentials is not None:
+        return GcsStaticCredentials.ApplicationCredentials(application_credentials)
+    if bearer_token is not None:
+        return GcsStaticCredentials.BearerToken(bearer_token)
+    raise invalid(name, f"one of {', '.join(arguments)} must be given")
+
+
+def gcs_refreshable_credentials(
+    get_credentials: Callable[[], GcsBearerCredential],
+    scatter_initial_credentials: bool = False,  # noqa: FBT001, FBT002 - the drop-in signature
+) -> GcsCredentials.Refreshable:
+    """Use the tokens that a function returns, and call it again when they have expired.
+
+    With `scatter_initial_credentials` it is called once now, and its result travels along
+    when the credentials are pickled to workers.
+    """
+    refreshable = GcsCredentials.Refreshable(pickle_function(get_credentials))
+    if not scatter_initial_credentials:
+        return refreshable
+    return GcsCredentials.Refreshable(refreshable.pickled_function, refreshable.get_credentials())
+
+
+def gcs_credentials(
+    *,
+    service_account_file: str | None = None,
+    service_account_key: str | None = None,
+    application_credentials: str | None = None,
+    bearer_token: str | None = None,
+    from_env: bool | None = None,
+    anonymous: bool | None = None,
+    get_credentials: Callable[[], GcsBearerCredential] | None = None,
+    scatter_initial_credentials: bool = False,
+) -> AnyGcsCredential:
+    """Make credentials of the kind that the arguments say; without any, from the environment."""
+    name = "gcs_credentials"
+    static = {
+        "service_account_file": service_account_file,
+        "service_account_key": service_account_key,
+        "application_credentials": application_credentials,
+        "bearer_token": bearer_token,
+    }
+    refresh = {
+        "get_credentials": get_credentials,
+        "scatter_initial_credentials": scatter_initial_credentials,
+    }
+    way = choose(
+        name,
+        {
+            "static": static,
+            "anonymous": {"anonymous": anonymous},
+            "from_env": {"from_env": from_env},
+            "refresh": refresh,
+        },
+    )
+    match way:
+        case "static":
+            return GcsCredentials.Static(gcs_static_credentials(**static))
+        case "anonymous":
+            return gcs_anonymous_credentials()
+        case "refresh":
+            require(name, "with scatter_initial_credentials", get_credentials=get_credentials)
+            assert get_credentials is not None
+            return gcs_refreshable_credentials(get_credentials, scatter_initial_credentials)
+    if way is None and from_env is False:
+        raise invalid(name, "from_env=False leaves no credentials: give a key or anonymous=True")
+    return gcs_from_env_credentials()

@@ -1,0 +1,136 @@
+"""Credentials that a function of the user's hands out, and renews when they run out."""
+
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol, cast
+
+import cloudpickle
+
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+
+type Clock = Callable[[], datetime]
+
+LARGEST_MARGIN: Final = timedelta(minutes=1)
+"""How long before their end credentials are renewed; a tenth of a life shorter than ten minutes."""
+
+
+class Expiring(Protocol):
+    """A credential that may end at some time."""
+
+    @property
+    def expires_after(self) -> datetime | None:
+        """When it ends; None for never."""
+        ...
+
+
+def utc_now() -> datetime:
+    """Read the clock."""
+    return datetime.now(UTC)
+
+
+def pickle_function(get_credentials: Callable[[], object]) -> bytes:
+    """Pickle a function so that it can travel; lambdas and closures travel too."""
+    if not callable(get_credentials):
+        raise InvalidInputError(
+            "get_credentials must be a function without parameters that returns credentials, "
+            f"got {type(get_credentials).__name__}",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+    try:
+        return cast("bytes", cloudpickle.dumps(get_credentials))
+    except (pickle.PicklingError, TypeError, AttributeError) as reason:
+        raise InvalidInputError(
+            "the function given as get_credentials cannot be pickled, so it could not travel to "
+            "workers: open files, locks and clients belong inside it, not around it",
+            ErrorKind.PICKLE,
+        ) from reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    credential: Any
+    renew_at: datetime | None
+
+
+class Renewal:
+    """What a refreshable credential remembers within one process; never pickled.
+
+    Many threads may ask at once: one of them calls the function, the others wait for it.
+    """
+
+    __slots__ = ("_function", "_lease", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lease: _Lease | None = None
+        self._function: Callable[[], object] | None = None
+
+    def __reduce__(self) -> tuple[type["Renewal"], tuple[()]]:
+        return (Renewal, ())
+
+    def get[C: Expiring](
+        self, pickled_function: bytes, first: C | None, kind: type[C], clock: Clock
+    ) -> C:
+        """Return credentials that are good for a while yet."""
+        lease = self._lease
+        if lease is None or _is_over(lease, clock):
+            with self._lock:
+                lease = self._lease
+                if lease is None and first is not None:
+                    lease = _lease(first, clock)
+                if lease is None or _is_over(lease, clock):
+                    lease = _lease(self._call(pickled_function, kind), clock)
+                self._lease = lease
+        return cast("C", lease.credential)
+
+    def _call[C](self, pickled_function: bytes, kind: type[C]) -> C:
+        if self._function is None:
+            self._function = _unpickle_function(pickled_function)
+        try:
+            credential = self._function()
+        except Exception as reason:
+            # Only the type: the text of a foreign exception may hold a secret.
+            raise StorageError(
+                f"the function that gives credentials failed with {type(reason).__name__}",
+                ErrorKind.INVALID_CREDENTIALS,
+            ) from reason
+        if not isinstance(credential, kind):
+            raise InvalidInputError(
+                f"the function that gives credentials must return {kind.__qualname__}, "
+                f"it returned {type(credential).__name__}",
+                ErrorKind.INVALID_CREDENTIALS,
+            )
+        return credential
+
+
+def _unpickle_function(pickled_function: bytes) -> Callable[[], object]:
+    try:
+        # The user's own function, from the user's own process or job: never from a repository.
+        function = pickle.loads(pickled_function)  # noqa: S301
+    except Exception as reason:
+        raise InvalidInputError(
+            f"pickled_function cannot be unpickled here ({type(reason).__name__}): "
+            "is the module that defines the function importable?",
+            ErrorKind.PICKLE,
+        ) from reason
+    if not callable(function):
+        raise InvalidInputError(
+            f"pickled_function holds a {type(function).__name__}, not a function",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+    return cast("Callable[[], object]", function)
+
+
+def _lease(credential: Expiring, clock: Clock) -> _Lease:
+    end = credential.expires_after
+    if end is None:
+        return _Lease(credential, None)
+    life = max(end - clock(), timedelta(0))
+    return _Lease(credential, end - min(LARGEST_MARGIN, life / 10))
+
+
+def _is_over(lease: _Lease, clock: Clock) -> bool:
+    return lease.renew_at is not None and clock() >= lease.renew_at

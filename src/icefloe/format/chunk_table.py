@@ -1,0 +1,431 @@
+"""The chunk references of one array, as columns sorted by chunk coordinates.
+
+A reference is a row, never an object, on every bulk path. What a row points at (a chunk
+object, a place in a foreign file, or bytes kept inline) is kept once per distinct target,
+however many rows share it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import reduce
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes
+from icefloe.format.ids import ChunkId
+
+type Coordinates = NDArray[np.uint32]
+"""An (n, dimensions) matrix of chunk coordinates."""
+type Extents = NDArray[np.uint32]
+"""A (dimensions, 2) matrix: first chunk, and first chunk after, along each dimension."""
+
+
+class ChunkKind(IntEnum):
+    """How a chunk is stored; the numbers are those of the drop-in `ChunkType`."""
+
+    NATIVE = 1
+    VIRTUAL = 2
+    INLINE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NativeChunk:
+    """A range of a chunk object of the repository."""
+
+    id: ChunkId
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualChunk:
+    """A range of a file outside of the repository."""
+
+    location: str
+    offset: int
+    length: int
+    etag: str | None = None
+    last_modified: int | None = None
+    """Whole seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlineChunk:
+    """Bytes kept within the manifest."""
+
+    data: bytes
+
+
+type ChunkRef = NativeChunk | VirtualChunk | InlineChunk
+
+_LARGEST_INDEX: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkTable:
+    """Chunk references in columns; rows are sorted by coordinates and unique.
+
+    `targets` gives, for each row, the row of its chunk id, location or inline bytes in the
+    column that belongs to its kind.
+    """
+
+    coordinates: Coordinates
+    kinds: Bytes
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    targets: NDArray[np.uint32]
+    chunk_ids: Bytes = field(default_factory=lambda: np.empty((0, ChunkId.WIDTH), np.uint8))
+    locations: BytesColumn = field(default_factory=BytesColumn.empty)
+    inline: BytesColumn = field(default_factory=BytesColumn.empty)
+    etags: BytesColumn = field(default_factory=BytesColumn.empty)
+    etag_rows: NDArray[np.int32] | None = None
+    """Row in `etags`, or -1; `None` when no reference has one."""
+    last_modified: NDArray[np.uint32] | None = None
+    """Seconds since 1970, 0 for none; `None` when no reference has one."""
+
+    # -- making tables ---------------------------------------------------------------------
+
+    @classmethod
+    def empty(cls, dimensions: int) -> Self:
+        """Make a table without rows."""
+        wide = np.empty(0, np.uint64)
+        none = np.empty(0, np.uint32)
+        return cls(np.empty((0, dimensions), np.uint32), none.astype(np.uint8), wide, wide, none)
+
+    @classmethod
+    def native(
+        cls,
+        coordinates: Coordinates,
+        chunk_ids: Bytes,
+        lengths: NDArray[np.uint64],
+        offsets: NDArray[np.uint64] | None = None,
+        targets: NDArray[np.uint32] | None = None,
+    ) -> Self:
+        """Make references to chunk objects, one id per row unless `targets` shares them."""
+        rows = len(coordinates)
+        return cls(
+            coordinates,
+            np.full(rows, ChunkKind.NATIVE, np.uint8),
+            np.zeros(rows, np.uint64) if offsets is None else offsets,
+            lengths,
+            np.arange(rows, dtype=np.uint32) if targets is None else targets,
+            chunk_ids=chunk_ids,
+        ).sorted()
+
+    @classmethod
+    def virtual(
+        cls,
+        coordinates: Coordinates,
+        locations: BytesColumn,
+        offsets: NDArray[np.uint64],
+        lengths: NDArray[np.uint64],
+        *,
+        targets: NDArray[np.uint32] | None = None,
+        etags: BytesColumn | None = None,
+        etag_rows: NDArray[np.int32] | None = None,
+        last_modified: NDArray[np.uint32] | None = None,
+    ) -> Self:
+        """Make references into foreign files, one location per row unless `targets` shares them.
+
+        >>> import numpy as np
+        >>> table = ChunkTable.virtual(
+        ...     coordinates=np.array([[0], [1]], np.uint32),
+        ...     locations=BytesColumn.from_strings(["s3://bucket/2020.nc"]),
+        ...     targets=np.array([0, 0], np.uint32),
+        ...     offsets=np.array([0, 400], np.uint64),
+        ...     lengths=np.array([400, 400], np.uint64),
+        ... )
+        >>> table.find([1])
+        VirtualChunk(location='s3://bucket/2020.nc', offset=400, length=400, ...)
+        """
+        if targets is None:
+            locations, targets = locations.distinct()
+        return cls(
+            coordinates,
+            np.full(len(coordinates), ChunkKind.VIRTUAL, np.uint8),
+            offsets,
+            lengths,
+            targets,
+            locations=locations,
+            etags=BytesColumn.empty() if etags is None else etags,
+            etag_rows=etag_rows,
+            last_modified=last_modified,
+        ).sorted()
+
+    @classmethod
+    def inlined(cls, coordinates: Coordinates, data: BytesColumn) -> Self:
+        """Make references that hold their bytes."""
+        rows = len(coordinates)
+        return cls(
+            coordinates,
+            np.full(rows, ChunkKind.INLINE, np.uint8),
+            np.zeros(rows, np.uint64),
+            data.lengths().astype(np.uint64),
+            np.arange(rows, dtype=np.uint32),
+            inline=data,
+        ).sorted()
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def dimensions(self) -> int:
+        """Give the number of dimensions of the array."""
+        return int(self.coordinates.shape[1])
+
+    def extents(self) -> Extents:
+        """Give the tight bounds of all coordinates; the table must not be empty."""
+        bounds = np.empty((self.dimensions, 2), np.uint32)
+        for dimension in range(self.dimensions):
+            column = self.coordinates[:, dimension]
+            bounds[dimension] = column.min(), column.max() + 1
+        return bounds
+
+    def row_of(self, coordinates: Sequence[int]) -> int | None:
+        """Find the row of a chunk by binary search, one dimension after the other."""
+        low, high = 0, len(self)
+        for dimension, index in enumerate(coordinates):
+            if not 0 <= index <= _LARGEST_INDEX:
+                return None
+            column = self.coordinates[low:high, dimension]
+            low, high = (
+                low + int(np.searchsorted(column, np.uint32(index), "left")),
+                low + int(np.searchsorted(column, np.uint32(index), "right")),
+            )
+        return low if low < high else None
+
+    def find(self, coordinates: Sequence[int]) -> ChunkRef | None:
+        """Look up one chunk."""
+        row = self.row_of(coordinates)
+        return None if row is None else self.ref(row)
+
+    def ref(self, row: int) -> ChunkRef:
+        """Give one row as an object: for single chunks, not for loops."""
+        target = int(self.targets[row])
+        offset, length = int(self.offsets[row]), int(self.lengths[row])
+        match self.kinds[row]:
+            case ChunkKind.NATIVE:
+                return NativeChunk(ChunkId(self.chunk_ids[target].tobytes()), offset, length)
+            case ChunkKind.VIRTUAL:
+                etag_row = -1 if self.etag_rows is None else int(self.etag_rows[row])
+                modified = 0 if self.last_modified is None else int(self.last_modified[row])
+                return VirtualChunk(
+                    self.locations[target].decode(),
+                    offset,
+                    length,
+                    None if etag_row < 0 else self.etags[etag_row].decode(),
+                    modified or None,
+                )
+            case _:
+                return InlineChunk(self.inline[target])
+
+    # -- choosing and combining rows -------------------------------------------------------
+
+    def take(self, rows: Ints | Bools | slice) -> Self:
+        """Pick rows; the targets they share stay shared."""
+        return replace(
+            self,
+            coordinates=self.coordinates[rows],
+            kinds=self.kinds[rows],
+            offsets=self.offsets[rows],
+            lengths=self.lengths[rows],
+            targets=self.targets[rows],
+            etag_rows=None if self.etag_rows is None else self.etag_rows[rows],
+            last_modified=None if self.last_modified is None else self.last_modified[rows],
+        )
+
+    def compacted(self) -> Self:
+        """Drop targets that no row uses any more, so that they take no memory."""
+        targets = self.targets.copy()
+        used = {}
+        for kind in ChunkKind:
+            mask = self.kinds == kind
+            used[kind], targets[mask] = np.unique(self.targets[mask], return_inverse=True)
+        return replace(
+            self,
+            targets=targets,
+            chunk_ids=self.chunk_ids[used[ChunkKind.NATIVE]],
+            locations=self.locations.take(used[ChunkKind.VIRTUAL]),
+            inline=self.inline.take(used[ChunkKind.INLINE]),
+        )
+
+    def sorted(self) -> Self:
+        """Sort rows by coordinates; a coordinate that occurs twice is an error."""
+        if self.dimensions == 0:
+            order, repeated = None, len(self) > 1
+        else:
+            [keys] = sort_keys(self.coordinates)
+            ascending = keys[1:] > keys[:-1]
+            if ascending.all():
+                return self
+            order = np.argsort(keys, kind="stable")
+            ranked = keys[order]
+            repeated = bool((ranked[1:] == ranked[:-1]).any())
+        if repeated:
+            raise InvalidInputError(
+                "a chunk coordinate occurs more than once: keep one reference for each",
+                ErrorKind.INVALID_CHUNK_INDEX,
+            )
+        return self if order is None else self.take(order)
+
+    def within(self, extents: Extents) -> Self:
+        """Keep the rows inside of a box."""
+        if self.dimensions == 0:
+            return self
+        first, last = np.searchsorted(self.coordinates[:, 0], extents[0])
+        part = self.take(slice(first, last))
+        inside = np.ones(len(part), np.bool_)
+        for dimension in range(1, self.dimensions):
+            column = part.coordinates[:, dimension]
+            inside &= (column >= extents[dimension, 0]) & (column < extents[dimension, 1])
+        return part if inside.all() else part.take(inside)
+
+    def without(self, coordinates: Coordinates) -> Self:
+        """Drop the rows of some chunks, whether they exist or not."""
+        if len(coordinates) == 0 or len(self) == 0:
+            return self
+        if self.dimensions == 0:
+            return self.empty(0)
+        mine, theirs = sort_keys(self.coordinates, coordinates)
+        keep = ~np.isin(mine, theirs)
+        return self if keep.all() else self.take(keep)
+
+    def overlay(self, newer: Self, deleted: Coordinates | None = None) -> Self:
+        """Put newer references over these, after deleting some."""
+        kept = self.without(newer.coordinates)
+        if deleted is not None:
+            kept = kept.without(deleted)
+        return concat_tables([kept, newer])
+
+    def split(self, edges: Sequence[Sequence[int]]) -> list[Self]:
+        """Cut along a grid: for each dimension, the inner edges. Empty parts are left out."""
+        part = np.zeros(len(self), np.int64)
+        for dimension, cuts in enumerate(edges):
+            column = self.coordinates[:, dimension]
+            part = part * (len(cuts) + 1) + np.searchsorted(cuts, column, side="right")
+        order = np.argsort(part, kind="stable")
+        numbers, firsts = np.unique(part[order], return_index=True)
+        if len(numbers) <= 1:
+            return [self] if len(self) else []
+        return [self.take(rows) for rows in np.split(order, firsts[1:])]
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what rows mean, however their targets are numbered."""
+        if not isinstance(other, ChunkTable):
+            return NotImplemented
+        return (
+            np.array_equal(self.coordinates, other.coordinates)
+            and np.array_equal(self.kinds, other.kinds)
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.lengths, other.lengths)
+            and all(_same_targets(self, other, kind) for kind in ChunkKind)
+            and _etags_of_rows(self) == _etags_of_rows(other)
+            and np.array_equal(_modified_of_rows(self), _modified_of_rows(other))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_TARGETS: Final = {
+    ChunkKind.NATIVE: "chunk_ids",
+    ChunkKind.VIRTUAL: "locations",
+    ChunkKind.INLINE: "inline",
+}
+
+
+def concat_tables[T: ChunkTable](tables: Sequence[T]) -> T:
+    """Unite tables of one array that share no chunk; rows are sorted anew where needed."""
+    tables = [table for table in tables if len(table)] or list(tables[:1])
+    if len(tables) == 1:
+        return tables[0]
+    targets = []
+    starts = dict.fromkeys(ChunkKind, 0)
+    for table in tables:
+        shift = np.zeros(len(ChunkKind) + 1, np.uint32)
+        for kind, start in starts.items():
+            shift[kind] = start
+            starts[kind] += len(getattr(table, _TARGETS[kind]))
+        targets.append(table.targets + shift[table.kinds])
+    etag_starts = np.cumsum([0, *(len(table.etags) for table in tables)])
+    return replace(
+        tables[0],
+        coordinates=np.concatenate([table.coordinates for table in tables]),
+        kinds=np.concatenate([table.kinds for table in tables]),
+        offsets=np.concatenate([table.offsets for table in tables]),
+        lengths=np.concatenate([table.lengths for table in tables]),
+        targets=np.concatenate(targets),
+        chunk_ids=np.concatenate([table.chunk_ids for table in tables]),
+        locations=concat_bytes([table.locations for table in tables]),
+        inline=concat_bytes([table.inline for table in tables]),
+        etags=concat_bytes([table.etags for table in tables]),
+        etag_rows=_concat_etag_rows(tables, etag_starts),
+        last_modified=_concat_modified(tables),
+    ).sorted()
+
+
+def _concat_etag_rows(tables: Sequence[ChunkTable], starts: Ints) -> NDArray[np.int32] | None:
+    if all(table.etag_rows is None for table in tables):
+        return None
+    rows = []
+    for table, start in zip(tables, starts, strict=False):
+        own = np.full(len(table), -1, np.int32) if table.etag_rows is None else table.etag_rows
+        rows.append(np.where(own < 0, own, own + np.int32(start)))
+    return np.concatenate(rows)
+
+
+def _concat_modified(tables: Sequence[ChunkTable]) -> NDArray[np.uint32] | None:
+    if all(table.last_modified is None for table in tables):
+        return None
+    return np.concatenate([_modified_of_rows(table) for table in tables])
+
+
+def _modified_of_rows(table: ChunkTable) -> NDArray[np.uint32]:
+    return np.zeros(len(table), np.uint32) if table.last_modified is None else table.last_modified
+
+
+def _etags_of_rows(table: ChunkTable) -> BytesColumn:
+    """Give the etag of each row; a missing one is told from an empty one by a prefix."""
+    if table.etag_rows is None:
+        return BytesColumn.from_list([b""] * len(table))
+    marked = [b"", *(b"=" + etag for etag in table.etags.to_list())]
+    return BytesColumn.from_list(marked).take(table.etag_rows + 1)
+
+
+def _same_targets(left: ChunkTable, right: ChunkTable, kind: ChunkKind) -> bool:
+    mask = left.kinds == kind
+    ours, theirs = getattr(left, _TARGETS[kind]), getattr(right, _TARGETS[kind])
+    if kind is ChunkKind.NATIVE:
+        return np.array_equal(ours[left.targets[mask]], theirs[right.targets[mask]])
+    return bool(ours.take(left.targets[mask]) == theirs.take(right.targets[mask]))
+
+
+def sort_keys(*matrices: Coordinates) -> list[NDArray[Any]]:
+    """Give each coordinate a key that sorts as the coordinates do, equal in all matrices.
+
+    One number where the box around all coordinates is small enough, else bytes.
+    """
+    dimensions = matrices[0].shape[1]
+    sizes = [
+        max(int(matrix[:, dimension].max(initial=0)) for matrix in matrices) + 1
+        for dimension in range(dimensions)
+    ]
+    if reduce(lambda a, b: a * b, sizes, 1) < 2**63:
+        return [_linear_keys(matrix, sizes) for matrix in matrices]
+    width = f"S{4 * dimensions}"
+    return [np.ascontiguousarray(m.astype(">u4")).view(width).ravel() for m in matrices]
+
+
+def _linear_keys(matrix: Coordinates, sizes: Sequence[int]) -> NDArray[Any]:
+    if matrix.shape[1] == 1:
+        return matrix[:, 0]
+    keys = matrix[:, 0].astype(np.int64)
+    for dimension in range(1, matrix.shape[1]):
+        keys *= sizes[dimension]
+        keys += matrix[:, dimension]
+    return keys

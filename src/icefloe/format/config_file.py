@@ -1,0 +1,59 @@
+"""The stored configuration: `config.yaml` in spec 1, a FlexBuffers map in the root of spec 2."""
+
+from typing import cast
+
+from icefloe.config import RepositoryConfig
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.config_reading import config_from_tree
+from icefloe.format.config_tree import config_to_tree
+from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
+from icefloe.format.json_value import JsonValue
+from icefloe.format.yaml_tree import Tagged, Tree, Unquoted, decode_yaml, encode_yaml
+
+
+def encode_config_yaml(config: RepositoryConfig) -> bytes:
+    """Write a configuration as `config.yaml`.
+
+    >>> encode_config_yaml(RepositoryConfig(inline_chunk_threshold_bytes=7)).splitlines()[0]
+    b'inline_chunk_threshold_bytes: 7'
+    """
+    return encode_yaml(config_to_tree(config))
+
+
+def decode_config_yaml(data: bytes | memoryview) -> RepositoryConfig:
+    """Read a configuration from `config.yaml`.
+
+    >>> decode_config_yaml(b"compression: {level: 9}").compression.level
+    9
+    """
+    return config_from_tree(decode_yaml(data))
+
+
+def encode_config_flexbuffer(config: RepositoryConfig) -> bytes:
+    """Write a configuration as the root object of spec 2 holds it."""
+    return encode_flexbuffer(_json(config_to_tree(config)))
+
+
+def decode_config_flexbuffer(data: bytes | memoryview) -> RepositoryConfig:
+    """Read a configuration from the root object of spec 2."""
+    try:
+        value = decode_flexbuffer(data)
+    except FormatError as reason:
+        raise FormatError(
+            f"the stored configuration is damaged: {reason}", ErrorKind.CONFIG_DESERIALIZATION
+        ) from None
+    return config_from_tree(cast("Tree", value))
+
+
+def _json(tree: Tree) -> JsonValue:
+    """Write alternatives that carry data as maps of one entry."""
+    match tree:
+        case Tagged(name, content):
+            return {name: _json(content)}
+        case Unquoted(_, value):
+            return value
+        case dict():
+            return {key: _json(each) for key, each in tree.items()}
+        case list():
+            return [_json(each) for each in tree]
+    return tree

@@ -1,0 +1,153 @@
+"""The envelope of every metadata file: 39 bytes of header, then one zstd frame.
+
+Everything read here is untrusted: sizes are checked before memory is allocated.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import zstandard
+
+from icefloe.errors import ErrorKind, FormatError
+
+type Buffer = bytes | bytearray | memoryview
+
+MAGIC: Final = b"ICE\xf0\x9f\xa7\x8aCHUNK"
+WRITER_NAME: Final = "icefloe-0.1.0"
+HEADER_BYTES: Final = 39
+NEWEST_SPEC: Final = 2
+
+MAX_BUFFER_BYTES: Final = 2**31 - 1
+"""Offsets in a buffer are 31 bits wide, so no valid file expands beyond this."""
+MAX_EXPANSION: Final = 1_000
+"""How many times its compressed size a file may expand to, once past the free allowance."""
+FREE_EXPANSION_BYTES: Final = 64 * 2**20
+
+_ZSTD: Final = 1
+_UNSIZED_STEP_BYTES: Final = 256
+"""Four compressed bytes can make a block of 128 KiB, so this many make at most 8 MiB."""
+
+
+class FileType(IntEnum):
+    """What a metadata file holds."""
+
+    SNAPSHOT = 1
+    MANIFEST = 2
+    TRANSACTION_LOG = 4
+    REPO_INFO = 6
+
+    @property
+    def attribute(self) -> str:
+        """Give the name under which object stores see this type in the user metadata."""
+        return self.name.lower().replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What the header says, and the payload it announces."""
+
+    file_type: FileType
+    spec_version: int
+    writer: str
+    payload: memoryview
+
+
+def object_attributes(file_type: FileType, spec_version: int) -> dict[str, str]:
+    """Give the user metadata that goes with a metadata file in an object store."""
+    return {
+        "icspecver": str(spec_version),
+        "icclient": WRITER_NAME,
+        "icfiletype": file_type.attribute,
+        "iccompalg": "zstd",
+    }
+
+
+def seal(
+    pieces: Iterable[Buffer],
+    size_bytes: int,
+    file_type: FileType,
+    spec_version: int,
+    *,
+    level: int = 3,
+) -> bytes:
+    """Compress a buffer that arrives in pieces, and put the header before it.
+
+    The buffer is never held whole, so a manifest costs little more than its compressed size.
+    """
+    header = MAGIC + WRITER_NAME.encode().ljust(24) + bytes([spec_version, file_type.value, _ZSTD])
+    frame = zstandard.ZstdCompressor(level=level).compressobj(size=size_bytes)
+    return b"".join([header, *(frame.compress(piece) for piece in pieces), frame.flush()])
+
+
+def open_envelope(data: Buffer, expected: FileType | None = None) -> Envelope:
+    """Check the header of a metadata file."""
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES or bytes(view[:12]) != MAGIC:
+        raise FormatError(
+            f"not an Icechunk metadata file: {len(view)} bytes without the expected header"
+        )
+    spec_version, type_code, compression = view[36:39]
+    if spec_version > NEWEST_SPEC:
+        raise FormatError(
+            f"the file is of spec version {spec_version}, newer than {NEWEST_SPEC}, "
+            "the newest this release reads: upgrade icefloe",
+            ErrorKind.UNSUPPORTED_SPEC_VERSION,
+        )
+    try:
+        file_type = FileType(type_code)
+    except ValueError:
+        raise FormatError(f"unknown file type {type_code}") from None
+    if expected is not None and file_type is not expected:
+        raise FormatError(f"expected a {expected.attribute} file, found a {file_type.attribute}")
+    if spec_version < 1 or (file_type is FileType.REPO_INFO and spec_version < 2):
+        raise FormatError(
+            f"a {file_type.attribute} file cannot be of spec version {spec_version}",
+            ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
+        )
+    if compression != _ZSTD:
+        raise FormatError(f"unknown compression {compression}: only zstd (1) is in use")
+    writer = bytes(view[12:36]).rstrip(b" \0").decode(errors="replace")
+    return Envelope(file_type, spec_version, writer, view[HEADER_BYTES:])
+
+
+def decompress(payload: memoryview, *, max_bytes: int = MAX_BUFFER_BYTES) -> bytes:
+    """Expand the frame of a metadata file, within bounds that no valid file exceeds.
+
+    The bounds hold before anything is allocated, by the size the frame announces, and
+    again while expanding one that announces none.
+    """
+    limit = min(max_bytes, max(FREE_EXPANSION_BYTES, MAX_EXPANSION * len(payload)))
+    try:
+        announced = zstandard.frame_content_size(payload)
+        if announced > limit:
+            raise FormatError(_too_large(len(payload), announced, limit))
+        if announced >= 0:
+            return zstandard.ZstdDecompressor().decompress(payload, allow_extra_data=False)
+        return _expand_unsized(payload, limit)
+    except zstandard.ZstdError as error:
+        raise FormatError(f"the zstd frame is damaged: {error}") from error
+
+
+def _expand_unsized(payload: memoryview, limit: int) -> bytes:
+    expanding = zstandard.ZstdDecompressor(max_window_size=2**27).decompressobj()
+    pieces, total = [], 0
+    for start in range(0, len(payload), _UNSIZED_STEP_BYTES):
+        if expanding.eof:
+            raise FormatError("the zstd frame is followed by other bytes")
+        piece = expanding.decompress(payload[start : start + _UNSIZED_STEP_BYTES])
+        pieces.append(piece)
+        total += len(piece)
+        if total > limit:
+            raise FormatError(_too_large(len(payload), total, limit))
+    if not expanding.eof or expanding.unused_data:
+        raise FormatError("the zstd frame is cut short or followed by other bytes")
+    return b"".join(pieces)
+
+
+def _too_large(compressed: int, expanded: int, limit: int) -> str:
+    return (
+        f"a file of {compressed} compressed bytes expands to {expanded} or more, "
+        f"over the limit of {limit}: refused as damaged or hostile"
+    )

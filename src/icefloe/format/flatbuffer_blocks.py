@@ -1,0 +1,183 @@
+"""Very many small tables, laid out so that compression sees how alike they are.
+
+Rows come in blocks. A block holds its own vtables, then its tables, each with its short
+vector of coordinates right behind it, then the strings that no later block needs. So the
+offsets inside a block are small and repeat from block to block, each string is stored
+once however many rows share it, and a block can be written as soon as it is planned.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, splits_of
+from icefloe.format.flatbuffer_writer import (
+    Field,
+    Link,
+    RecordLayout,
+    Tail,
+    stored_bytes,
+    with_lengths,
+)
+
+_BLOCK_ROWS: Final = 512
+_BATCH_BLOCKS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBlobs:
+    """A field of strings or byte vectors, stored once and shared between rows."""
+
+    slot: int
+    column: BytesColumn
+    rows: NDArray[np.integer]
+    """For each table, its row in the column."""
+    present: Bools | None = None
+
+
+class BlockSection:
+    """Tables with a vector of coordinates each, in blocks."""
+
+    def __init__(
+        self,
+        coordinates: NDArray[np.uint32],
+        fields: Sequence[Field] = (),
+        blobs: Sequence[SharedBlobs] = (),
+        *,
+        coordinates_slot: int = 0,
+    ) -> None:
+        self.start = 0
+        self.rows, dimensions = coordinates.shape
+        self._coordinates = coordinates
+        self._blobs = [
+            _BlobsInBlocks(self, b) for b in blobs if b.present is None or b.present.any()
+        ]
+        links = [Field(b.slot, Link(b, b.rows), b.present) for b in self._blobs]
+        self._layout = RecordLayout(self.rows, [Field(coordinates_slot, Tail()), *fields, *links])
+        self._vector_at = self._layout.table_bytes
+        unpadded = self._vector_at + 4 + 4 * dimensions
+        self._stride = unpadded + -unpadded % 8
+        self._plan_blocks()
+
+    def _plan_blocks(self) -> None:
+        count = -(-self.rows // _BLOCK_ROWS)
+        block_rows = np.full(count, _BLOCK_ROWS, np.int64)
+        if count:
+            block_rows[-1] = self.rows - (count - 1) * _BLOCK_ROWS
+        sizes = len(self._layout.vtables) + block_rows * self._stride
+        for blobs in self._blobs:
+            blobs.area_starts = sizes.copy()
+            sizes += blobs.area_bytes
+        sizes += -sizes % 8
+        self._block_starts = splits_of(sizes)
+        for blobs in self._blobs:
+            blobs.place(self._block_starts)
+
+    def size_bytes(self) -> int:
+        """Give the size."""
+        return int(self._block_starts[-1])
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where tables lie."""
+        blocks = rows // _BLOCK_ROWS
+        where: Ints = self._block_starts[blocks] + rows % _BLOCK_ROWS * self._stride
+        where += self.start + len(self._layout.vtables)
+        return where
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Write a batch of blocks at a time."""
+        for first in range(0, len(self._block_starts) - 1, _BATCH_BLOCKS):
+            yield self._batch(first, min(first + _BATCH_BLOCKS, len(self._block_starts) - 1))
+
+    def _batch(self, first: int, last: int) -> Bytes:
+        records = self._records(first * _BLOCK_ROWS, min(last * _BLOCK_ROWS, self.rows))
+        areas = [blobs.areas(first, last) for blobs in self._blobs]
+        starts = self._block_starts
+        out = np.zeros(starts[last] - starts[first], np.uint8)
+        head = len(self._layout.vtables)
+        block_bytes = _BLOCK_ROWS * self._stride
+        for number, block in enumerate(range(first, last)):
+            at = starts[block] - starts[first]
+            out[at : at + head] = self._layout.vtables
+            tables = records[number * block_bytes : (number + 1) * block_bytes]
+            out[at + head : at + head + len(tables)] = tables
+            for blobs, area in zip(self._blobs, areas, strict=True):
+                begin = at + blobs.area_starts[block]
+                out[begin : begin + blobs.area_bytes[block]] = area[number]
+        return out
+
+    def _records(self, first: int, last: int) -> Bytes:
+        dimensions = self._coordinates.shape[1]
+        tail: dict[str, tuple[object, int]] = {
+            "count": ("<u4", self._vector_at),
+            "coordinates": (("<u4", (dimensions,)), self._vector_at + 4),
+        }
+        rows = np.arange(first, last)
+        where = self.positions(rows)
+        records = np.zeros(len(rows), self._layout.record_dtype(self._stride, tail))
+        vtables_at = self.start + self._block_starts[rows // _BLOCK_ROWS]
+        self._layout.fill(records, where, vtables_at, first)
+        records["count"] = dimensions
+        if dimensions:
+            records["coordinates"] = self._coordinates[first:last]
+        return records.view(np.uint8)
+
+
+class _BlobsInBlocks:
+    """The blobs of one field, each behind the last block that needs it."""
+
+    area_starts: Ints
+
+    def __init__(self, tables: BlockSection, blobs: SharedBlobs) -> None:
+        self._tables = tables
+        self._column = blobs.column
+        self.slot, self.rows, self.present = blobs.slot, blobs.rows, blobs.present
+        last_use = np.full(len(blobs.column), -1, np.int64)
+        if blobs.present is None:
+            last_use[blobs.rows] = np.arange(len(blobs.rows))
+        else:
+            users = np.flatnonzero(blobs.present)
+            last_use[blobs.rows[users]] = users
+        block_of = last_use // _BLOCK_ROWS  # -1 stays -1: a blob that no row uses is left out
+        count = -(-len(blobs.rows) // _BLOCK_ROWS)
+        is_sorted = not len(block_of) or bool((block_of[1:] >= block_of[:-1]).all())
+        self._order = None if is_sorted else np.argsort(block_of, kind="stable")
+        in_order = block_of if self._order is None else block_of[self._order]
+        self._block_of = in_order
+        self._edges = np.searchsorted(in_order, np.arange(count + 1))
+        lengths = blobs.column.lengths()
+        ordered = lengths if self._order is None else lengths[self._order]
+        self._ends = splits_of(stored_bytes(ordered))
+        self.area_bytes = np.diff(self._ends[self._edges])
+
+    def place(self, block_starts: Ints) -> None:
+        """Fix where each blob lies, once the sizes of all blocks are known."""
+        edge = self._ends[self._edges[:-1]]
+        shift = block_starts[:-1] + self.area_starts - edge
+        in_order = self._ends[:-1] + (shift[self._block_of] if len(shift) else 0)
+        if self._order is None:
+            self._where = in_order
+        else:
+            self._where = np.empty_like(in_order)
+            self._where[self._order] = in_order
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where blobs lie."""
+        # Tables without the field carry numbers that mean nothing here: clipped, never used.
+        where: Ints = self._where.take(rows, mode="clip") + self._tables.start
+        return where
+
+    def areas(self, first: int, last: int) -> list[Bytes]:
+        """Lay out the blobs of a run of blocks, a piece per block."""
+        begin, end = self._edges[first], self._edges[last]
+        if self._order is None:
+            column = self._column.slice(begin, end)
+        else:
+            column = self._column.take(self._order[begin:end])
+        data = with_lengths(column)
+        cuts = self._ends[self._edges[first : last + 1]] - self._ends[begin]
+        return [data[a:b] for a, b in pairwise(cuts)]

@@ -1,0 +1,361 @@
+"""A checked, columnar reader of flatbuffers.
+
+Where a usual reader hands out one table at a time, this one hands out *all* tables of a
+vector at once, as positions, and their fields as columns. Nothing in a buffer is
+trusted: each position, length, alignment and vtable is checked, in bulk, before use.
+
+Tables and vectors may be shared within a buffer, so a small hostile buffer can describe a
+huge structure. Everything that is read is therefore charged against a budget, which grows
+with the size of the buffer.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import FormatError
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, ranges, splits_of
+
+type Presence = Bools | bool
+"""Which tables have a field: one answer for all where they agree."""
+
+BUDGET_FACTOR: Final = 16
+FREE_BUDGET_BYTES: Final = 64 * 2**20
+
+_MIN_BUFFER_BYTES: Final = 8
+_TABLE_COST_BYTES: Final = 8
+
+
+class Buffer:
+    """The bytes of one flatbuffer, seen through every width they are read in."""
+
+    def __init__(self, data: bytes) -> None:
+        self.size = len(data)
+        if self.size < _MIN_BUFFER_BYTES:
+            refuse(f"a buffer of {self.size} bytes is too short to hold a table")
+        if self.size % 8:
+            data += bytes(-self.size % 8)
+        self.u8 = np.frombuffer(data, np.uint8)
+        self.u16: NDArray[np.uint16] = self.u8.view("<u2")
+        self.u32: NDArray[np.uint32] = self.u8.view("<u4")
+        self.i32: NDArray[np.int32] = self.u8.view("<i4")
+        self.u64: NDArray[np.uint64] = self.u8.view("<u8")
+        self._budget = BUDGET_FACTOR * self.size + FREE_BUDGET_BYTES
+
+    def root(self) -> "Tables":
+        """Give the root table."""
+        return Tables(self, self.u32[:1].astype(np.int64))
+
+    def charge(self, size_bytes: int) -> None:
+        """Account for something about to be read; refuse a structure that multiplies itself."""
+        self._budget -= size_bytes
+        if self._budget < 0:
+            refuse("the structure refers to itself so often that it would not fit in memory")
+
+    def check_range(self, starts: Ints, size_bytes: int | Ints, alignment: int) -> None:
+        """Check that things of a size start within the buffer, aligned, and end within it."""
+        if len(starts) == 0:
+            return
+        if starts.min() < 0 or (starts + size_bytes).max() > self.size:
+            refuse("an offset points outside of the buffer")
+        if alignment > 1 and (np.bitwise_or.reduce(starts) & (alignment - 1)):
+            refuse("an offset is not aligned to what it points at")
+
+
+def refuse(reason: str) -> NoReturn:
+    """Give up on a buffer."""
+    raise FormatError(f"damaged or hostile metadata file: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Blobs:
+    """Byte vectors or strings, one per table; `present` says which tables have one."""
+
+    buffer: Buffer
+    starts: Ints
+    lengths: Ints
+    present: Bools
+
+    def column(self) -> BytesColumn:
+        """Copy the bytes into a column; absent ones become empty rows."""
+        self.buffer.charge(int(self.lengths.sum()))
+        return BytesColumn.gather(self.buffer.u8, self.starts, self.lengths)
+
+    def distinct(self) -> tuple[BytesColumn, NDArray[np.uint32]]:
+        """Copy only what differs; also give the row of the column for each table.
+
+        Blobs stored once and shared are recognised by their position before any byte is
+        copied, repeated ones by their contents after.
+        """
+        if len(self.starts) == 0:
+            return BytesColumn.empty(), np.empty(0, np.uint32)
+        is_head = np.ones(len(self.starts), np.bool_)
+        np.not_equal(self.starts[1:], self.starts[:-1], out=is_head[1:])
+        heads = np.flatnonzero(is_head)
+        self.buffer.charge(int(self.lengths[heads].sum()))
+        copied = BytesColumn.gather(self.buffer.u8, self.starts[heads], self.lengths[heads])
+        column, numbers = copied.distinct()
+        if len(heads) == len(self.starts):
+            return column, numbers
+        return column, numbers[np.cumsum(is_head) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors of fixed-size items, one per table; an absent vector has no items."""
+
+    buffer: Buffer
+    starts: Ints
+    """Where the first item of each vector is."""
+    counts: Ints
+    present: Bools
+
+    def pick(self, row: int) -> "Vectors":
+        """Address the vector of one table only."""
+        one = slice(row, row + 1)
+        return Vectors(self.buffer, self.starts[one], self.counts[one], self.present[one])
+
+    def splits(self) -> Ints:
+        """Say where the items of each table begin in the flattened columns."""
+        return splits_of(self.counts)
+
+    def positions(self, item_bytes: int, alignment: int) -> Ints:
+        """Locate all items of all vectors, one vector behind the other."""
+        where: Ints
+        total = int(self.counts.sum())
+        self.buffer.charge(total * item_bytes)
+        self.buffer.check_range(self.starts, self.counts * item_bytes, 1)
+        if len(self.starts) == 1:
+            where = self.starts[0] + item_bytes * np.arange(total, dtype=np.int64)
+        else:
+            steps = ranges(np.zeros(len(self.counts), np.int64), self.counts)
+            where = np.repeat(self.starts, self.counts) + item_bytes * steps
+        self.buffer.check_range(where, item_bytes, alignment)
+        return where
+
+    def u32(self) -> NDArray[np.uint32]:
+        """Read all items as numbers."""
+        values: NDArray[np.uint32] = self.buffer.u32[self.positions(4, 4) >> 2]
+        return values
+
+    def u16(self) -> NDArray[np.uint16]:
+        """Read all items as small numbers."""
+        values: NDArray[np.uint16] = self.buffer.u16[self.positions(2, 2) >> 1]
+        return values
+
+    def u64_structs(self, words: int) -> NDArray[np.uint64]:
+        """Read all items as structs of 64-bit words."""
+        where = self.positions(8 * words, 8) >> 3
+        values: NDArray[np.uint64] = self.buffer.u64[where[:, None] + np.arange(words)]
+        return values
+
+    def u32_structs(self, words: int) -> NDArray[np.uint32]:
+        """Read all items as structs of 32-bit words."""
+        where = self.positions(4 * words, 4) >> 2
+        values: NDArray[np.uint32] = self.buffer.u32[where[:, None] + np.arange(words)]
+        return values
+
+    def byte_structs(self, width: int) -> Bytes:
+        """Read all items as rows of bytes."""
+        return _byte_rows(self.buffer, self.positions(width, 1), width)
+
+    def u32_matrix(self) -> NDArray[np.uint32]:
+        """Read vectors that all have the same number of items as the rows of a matrix."""
+        if len(self.counts) == 0:
+            return np.empty((0, 0), np.uint32)
+        width = int(self.counts[0])
+        if (self.counts != width).any():
+            refuse("the coordinates of one array differ in their number of dimensions")
+        self.buffer.charge(4 * width * len(self.counts))
+        self.buffer.check_range(self.starts, 4 * width, 4)
+        matrix = np.empty((len(self.counts), width), np.uint32)
+        where = self.starts >> 2
+        for dimension in range(width):
+            matrix[:, dimension] = self.buffer.u32[where + dimension]
+        return matrix
+
+    def tables(self) -> "Tables":
+        """Follow all items as offsets to tables."""
+        where = self.positions(4, 4)
+        return Tables(self.buffer, where + self.buffer.u32[where >> 2])
+
+    def strings(self) -> BytesColumn:
+        """Follow all items as offsets to strings."""
+        where = self.positions(4, 4)
+        starts, lengths = _vector_heads(self.buffer, where, 1)
+        return Blobs(self.buffer, starts, lengths, np.ones(len(where), np.bool_)).column()
+
+
+class Tables:
+    """Many tables of one type, addressed together; fields come out as columns."""
+
+    def __init__(self, buffer: Buffer, positions: Ints) -> None:
+        self.buffer = buffer
+        self.positions = positions
+        buffer.charge(_TABLE_COST_BYTES * len(positions))
+        buffer.check_range(positions, 4, 4)
+        vtables = positions - buffer.i32[positions >> 2]
+        self._vtables, self._vtable_of = _distinct_runs(vtables)
+        self._check_vtables()
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def _check_vtables(self) -> None:
+        buffer, vtables = self.buffer, self._vtables
+        buffer.check_range(vtables, 4, 2)
+        self._vtable_bytes = buffer.u16[vtables >> 1].astype(np.int64)
+        self._table_bytes = buffer.u16[(vtables >> 1) + 1].astype(np.int64)
+        buffer.check_range(vtables, self._vtable_bytes, 2)
+        if (self._vtable_bytes < 4).any() or (self._vtable_bytes % 2).any():
+            refuse("a vtable has an impossible length")
+        if (self._table_bytes < 4).any():
+            refuse("a table has an impossible length")
+        buffer.check_range(self.positions, self._expand(self._table_bytes), 4)
+
+    def _expand(self, of_vtable: Ints) -> Ints | int:
+        """Spread a value per vtable over the tables; one number where all agree."""
+        if len(of_vtable) and (of_vtable == of_vtable[0]).all():
+            return int(of_vtable[0])
+        return of_vtable[self._vtable_of]
+
+    def _field(self, slot: int, size_bytes: int, alignment: int) -> tuple[Ints, Presence]:
+        """Locate a field in each table, and say which tables have it."""
+        entry = 4 + 2 * slot
+        known = np.flatnonzero(self._vtable_bytes >= entry + 2)
+        offsets = np.zeros(len(self._vtables), np.int64)
+        offsets[known] = self.buffer.u16[(self._vtables[known] + entry) >> 1]
+        if ((offsets + size_bytes > self._table_bytes) & (offsets != 0)).any():
+            refuse("a field lies outside of its table")
+        offset = self._expand(offsets)
+        where, present = self.positions + offset, offset != 0
+        if not isinstance(present, bool):
+            where = where[present]
+        if present is not False:
+            self.buffer.check_range(where, size_bytes, alignment)
+        return where, present
+
+    def _scalar[T: np.generic](self, slot: int, view: NDArray[T], default: int) -> NDArray[T]:
+        width = view.itemsize
+        where, present = self._field(slot, width, width)
+        if present is True:
+            return view[where // width]
+        values = np.full(len(self), default, view.dtype)
+        if present is not False:
+            values[present] = view[where // width]
+        return values
+
+    def u8(self, slot: int, default: int = 0) -> Bytes:
+        """Read a byte field."""
+        return self._scalar(slot, self.buffer.u8, default)
+
+    def u16(self, slot: int, default: int = 0) -> NDArray[np.uint16]:
+        """Read a 16-bit field."""
+        return self._scalar(slot, self.buffer.u16, default)
+
+    def u32(self, slot: int, default: int = 0) -> NDArray[np.uint32]:
+        """Read a 32-bit field."""
+        return self._scalar(slot, self.buffer.u32, default)
+
+    def i32(self, slot: int, default: int = 0) -> NDArray[np.int32]:
+        """Read a signed 32-bit field."""
+        return self._scalar(slot, self.buffer.i32, default)
+
+    def u64(self, slot: int, default: int = 0) -> NDArray[np.uint64]:
+        """Read a 64-bit field."""
+        return self._scalar(slot, self.buffer.u64, default)
+
+    def has(self, slot: int) -> Bools:
+        """Say which tables have a field."""
+        return self._spread(self._field(slot, 0, 1)[1])
+
+    def _spread(self, present: Presence) -> Bools:
+        if isinstance(present, bool):
+            return np.full(len(self), present)
+        return present
+
+    def struct(self, slot: int, width: int) -> Bytes:
+        """Read a required struct of bytes, such as an id."""
+        rows, present = self.optional_struct(slot, width)
+        if not present.all():
+            refuse("a required field is missing")
+        return rows
+
+    def optional_struct(self, slot: int, width: int) -> tuple[Bytes, Bools]:
+        """Read a struct of bytes; zeros where it is absent."""
+        where, present = self._field(slot, width, 1)
+        rows = np.zeros((len(self), width), np.uint8)
+        if present is not False:
+            rows[present] = _byte_rows(self.buffer, where, width)
+        return rows, self._spread(present)
+
+    def _heads(self, slot: int, item_bytes: int, *, required: bool) -> tuple[Ints, Ints, Bools]:
+        """Find the vectors of a field: where their items start, and how many."""
+        where, present = self._field(slot, 4, 4)
+        mask = self._spread(present)
+        if required and not mask.all():
+            refuse("a required field is missing")
+        if present is False:
+            nothing = np.zeros(len(self), np.int64)
+            return nothing, nothing, mask
+        starts, counts = _vector_heads(self.buffer, where, item_bytes)
+        if mask.all():
+            return starts, counts, mask
+        all_starts, all_counts = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
+        all_starts[mask], all_counts[mask] = starts, counts
+        return all_starts, all_counts, mask
+
+    def blobs(self, slot: int, *, required: bool = False) -> Blobs:
+        """Read a field of strings or byte vectors."""
+        return Blobs(self.buffer, *self._heads(slot, 1, required=required))
+
+    def vectors(self, slot: int, item_bytes: int = 4, *, required: bool = False) -> Vectors:
+        """Read a field of vectors with items of a fixed size (4: numbers, or offsets)."""
+        return Vectors(self.buffer, *self._heads(slot, item_bytes, required=required))
+
+    def children(self, slot: int) -> "Tables":
+        """Follow a required field that holds one table."""
+        where, present = self._field(slot, 4, 4)
+        if present is False or (present is not True and not present.all()):
+            refuse("a required table is missing")
+        return Tables(self.buffer, where + self.buffer.u32[where >> 2])
+
+    def where(self, mask: Bools) -> "Tables":
+        """Select some of the tables."""
+        return Tables(self.buffer, self.positions[mask])
+
+
+def _vector_heads(buffer: Buffer, fields: Ints, item_bytes: int) -> tuple[Ints, Ints]:
+    """Follow offset fields to vectors: where their items start, and how many."""
+    lengths_at = fields + buffer.u32[fields >> 2]
+    buffer.check_range(lengths_at, 4, 4)
+    counts = buffer.u32[lengths_at >> 2].astype(np.int64)
+    starts = lengths_at + 4
+    buffer.check_range(starts, counts * item_bytes, 1)
+    return starts, counts
+
+
+def _byte_rows(buffer: Buffer, where: Ints, width: int) -> Bytes:
+    """Copy rows of a few bytes each, by words where they are aligned."""
+    by_word = width % 4 == 0 and not (np.bitwise_or.reduce(where) & 3 if len(where) else 0)
+    view, step = (buffer.u32, 4) if by_word else (buffer.u8, 1)
+    rows = np.empty((len(where), width // step), view.dtype)
+    first = where // step
+    for place in range(width // step):
+        rows[:, place] = view[first + place]
+    return rows.view(np.uint8)
+
+
+def _distinct_runs(values: Ints) -> tuple[Ints, Ints]:
+    """List distinct values, and for each value its number; cheap when equal ones adjoin."""
+    if len(values) == 0:
+        return values, values
+    is_head = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=is_head[1:])
+    heads = values[is_head]
+    distinct, numbers = np.unique(heads, return_inverse=True)
+    if len(distinct) == 1:
+        return distinct, np.zeros(len(values), np.int64)
+    return distinct, numbers[np.cumsum(is_head) - 1]

@@ -1,0 +1,356 @@
+"""A columnar writer of flatbuffers: sections are planned first, then written in order.
+
+A buffer is a list of sections: many tables of one type, many vectors, many byte strings.
+Each section knows where its rows will lie before any byte exists, because offsets may
+only point forward: parents are listed before what they point at. Writing then happens
+piece by piece, straight into a compressor.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, splits_of
+from icefloe.format.envelope import MAX_BUFFER_BYTES, FileType, seal
+
+IDENTIFIER: Final = b"Ichk"
+
+_HEAD_BYTES: Final = 8
+_BATCH_ITEMS: Final = 1 << 16
+
+
+class Target(Protocol):
+    """Something that offsets can point at, row by row."""
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where rows lie in the buffer, once it is planned."""
+        ...
+
+
+class Section(Target, Protocol):
+    """A run of rows of one kind."""
+
+    start: int
+    """Where the section begins; set when the buffer is planned."""
+
+    def size_bytes(self) -> int:
+        """Give the size, a multiple of 8."""
+        ...
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Write the section, in order, in pieces."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A column of offsets: for each row, which row of another section it points at."""
+
+    target: Target
+    rows: NDArray[np.integer] | None = None
+    """`None`: row by row. Where the field is absent, any number will do."""
+
+    def offsets_from(self, fields: Ints, first: int) -> Ints:
+        """Give the values to store in fields that lie at these positions."""
+        last = first + len(fields)
+        rows = np.arange(first, last) if self.rows is None else self.rows[first:last]
+        return self.target.positions(rows) - fields
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A column of offsets to whatever lies right behind each table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a table section: numbers, rows of bytes (a struct), or offsets."""
+
+    slot: int
+    values: NDArray[np.generic] | Link | Tail
+    present: Bools | None = None
+    """Which tables have the field; `None` for all of them."""
+
+    def dtype(self) -> np.dtype[np.generic]:
+        """Give the type under which a table stores the field."""
+        if isinstance(self.values, Link | Tail):
+            return np.dtype("<u4")
+        return np.dtype((self.values.dtype, self.values.shape[1:]))
+
+
+def number(slot: int, values: NDArray[np.generic], default: int = 0) -> Field:
+    """Make a scalar field; tables where it has its default do not store it."""
+    stored = values != default
+    return Field(slot, values, None if stored.all() else stored)
+
+
+class RecordLayout:
+    """The shape that all tables of a section share, and a vtable per set of present fields."""
+
+    def __init__(self, rows: int, fields: Sequence[Field]) -> None:
+        self.fields = [f for f in fields if f.present is None or f.present.any()]
+        self.slots = 1 + max((f.slot for f in self.fields), default=-1)
+        self._place_fields()
+        self._make_vtables(rows)
+
+    def _place_fields(self) -> None:
+        """Put wide fields first, after the 4-byte link to the vtable, without gaps."""
+        widths = {id(f): (f.dtype().base.itemsize, f.dtype().itemsize) for f in self.fields}
+        by_width = sorted(self.fields, key=lambda f: -widths[id(f)][0])
+        # An 8-byte field must lie at 8: one 4-byte field may go before it for free.
+        small = next((f for f in by_width if widths[id(f)] == (4, 4)), None)
+        if small is not None and any(widths[id(f)][0] == 8 for f in by_width):
+            by_width.remove(small)
+            by_width.insert(0, small)
+        self.offsets, at = {}, 4
+        for f in by_width:
+            base, size = widths[id(f)]
+            at += -at % base
+            self.offsets[f.slot] = at
+            at += size
+        self.table_bytes = at + -at % 4
+
+    def _make_vtables(self, rows: int) -> None:
+        always = sum(1 << bit for bit, f in enumerate(self.fields) if f.present is None)
+        code = np.full(rows if always + 1 < 1 << len(self.fields) else 1, always, np.int16)
+        for bit, f in enumerate(self.fields):
+            if f.present is not None:
+                code |= f.present.astype(np.int16) << bit
+        codes, numbers = np.unique(code, return_inverse=True)
+        self.vtable_of_row = numbers if len(codes) > 1 else None
+        one = np.zeros((len(codes), 2 + self.slots), "<u2")
+        one[:, 0] = 4 + 2 * self.slots
+        one[:, 1] = self.table_bytes
+        for bit, f in enumerate(self.fields):
+            one[:, 2 + f.slot] = np.where(codes >> bit & 1, self.offsets[f.slot], 0)
+        self.vtable_bytes = one.shape[1] * 2
+        raw = one.tobytes()
+        self.vtables = np.frombuffer(raw + bytes(-len(raw) % 8), np.uint8)
+
+    def record_dtype(self, stride: int, extra: dict[str, tuple[object, int]]) -> np.dtype[np.void]:
+        """Describe one table, and what follows it within its stride, to numpy."""
+        named = {"vtable": ("<i4", 0)} | extra
+        named |= {f"slot{f.slot}": (f.dtype(), self.offsets[f.slot]) for f in self.fields}
+        return np.dtype(
+            {
+                "names": list(named),
+                "formats": [kind for kind, _ in named.values()],
+                "offsets": [at for _, at in named.values()],
+                "itemsize": stride,
+            }
+        )
+
+    def fill(
+        self, records: NDArray[np.void], where: Ints, vtables_at: Ints | int, first: int
+    ) -> None:
+        """Write the fields of a run of tables that starts at row `first`."""
+        rows = slice(first, first + len(records))
+        records["vtable"] = where - vtables_at
+        if self.vtable_of_row is not None:
+            records["vtable"] -= self.vtable_bytes * self.vtable_of_row[rows].astype(np.int32)
+        for f in self.fields:
+            values: NDArray[np.generic]
+            match f.values:
+                case Link():
+                    values = f.values.offsets_from(where + self.offsets[f.slot], first)
+                case Tail():
+                    values = np.array(self.table_bytes - self.offsets[f.slot])
+                case _:
+                    values = f.values[rows]
+            if f.present is not None:
+                values = np.where(f.present[rows].reshape(-1, *[1] * (values.ndim - 1)), values, 0)
+            records[f"slot{f.slot}"] = values
+
+
+class TableSection:
+    """Tables of one type, side by side behind their vtables."""
+
+    def __init__(self, rows: int, fields: Sequence[Field]) -> None:
+        self.start = 0
+        self.rows = rows
+        self.layout = RecordLayout(rows, fields)
+        self.stride = self.layout.table_bytes + -self.layout.table_bytes % 8
+
+    def size_bytes(self) -> int:
+        """Give the size."""
+        return len(self.layout.vtables) + self.rows * self.stride
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where tables lie."""
+        where: Ints = rows * np.int64(self.stride) + (self.start + len(self.layout.vtables))
+        return where
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Write the vtables, then the tables."""
+        yield self.layout.vtables
+        dtype = self.layout.record_dtype(self.stride, {})
+        for first in range(0, self.rows, _BATCH_ITEMS):
+            rows = np.arange(first, min(first + _BATCH_ITEMS, self.rows))
+            records = np.zeros(len(rows), dtype)
+            self.layout.fill(records, self.positions(rows), self.start, first)
+            yield records.view(np.uint8)
+
+
+class BlobSection:
+    """Strings or byte vectors, each with its length before it and a zero byte behind it."""
+
+    def __init__(self, column: BytesColumn) -> None:
+        self.start = 0
+        self.column = column
+        self.starts = splits_of(stored_bytes(column.lengths()))
+
+    def size_bytes(self) -> int:
+        """Give the size."""
+        total = int(self.starts[-1])
+        return total + -total % 8
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where blobs lie."""
+        where: Ints = self.starts[rows] + self.start
+        return where
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Write the blobs."""
+        yield with_lengths(self.column)
+        yield np.zeros(-int(self.starts[-1]) % 8, np.uint8)
+
+
+class VectorSection:
+    """Vectors, one per row, whose items are numbers, structs of numbers, or links."""
+
+    def __init__(self, counts: Ints, items: NDArray[np.generic] | Link) -> None:
+        self.start = 0
+        self.counts = counts
+        self.items = items
+        is_wide = not isinstance(items, Link) and items.dtype.itemsize == 8
+        self.item_bytes = 4 if isinstance(items, Link) else _row_bytes(items)
+        aligned = 8 if is_wide else 4
+        self._lead = aligned - 4  # items, not the length before them, need the alignment
+        sizes = 4 + counts * self.item_bytes
+        self.starts = splits_of(sizes + -sizes % aligned)
+        self.splits = splits_of(counts)
+
+    def size_bytes(self) -> int:
+        """Give the size."""
+        total = self._lead + int(self.starts[-1])
+        return total + -total % 8
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where vectors lie."""
+        where: Ints = self.starts[rows] + (self.start + self._lead)
+        return where
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Write all vectors; a single long one in pieces."""
+        if len(self.counts) == 1:
+            yield from self._one_vector()
+            return
+        out = np.zeros(self.size_bytes(), np.uint8)
+        heads = self._lead + self.starts[:-1]
+        out.view("<u4")[heads >> 2] = self.counts
+        steps = np.arange(self.splits[-1]) - np.repeat(self.splits[:-1], self.counts)
+        where = np.repeat(heads + 4, self.counts) + steps * self.item_bytes
+        if isinstance(self.items, Link):
+            out.view("<u4")[where >> 2] = self.items.offsets_from(self.start + where, 0)
+        else:
+            raw = np.ascontiguousarray(self.items).view(np.uint8).reshape(-1, self.item_bytes)
+            width = np.gcd(self.item_bytes, 4)
+            wide, narrow = out.view(f"<u{width}"), raw.view(f"<u{width}")
+            for place in range(narrow.shape[1]):
+                wide[where // width + place] = narrow[:, place]
+        yield out
+
+    def _one_vector(self) -> Iterator[Bytes]:
+        count = int(self.counts[0])
+        yield np.zeros(self._lead, np.uint8)
+        yield np.array([count], "<u4").view(np.uint8)
+        for first in range(0, count, _BATCH_ITEMS):
+            last = min(first + _BATCH_ITEMS, count)
+            if isinstance(self.items, Link):
+                where = self.start + self._lead + 4 + 4 * np.arange(first, last)
+                yield self.items.offsets_from(where, first).astype("<u4").view(np.uint8)
+            else:
+                yield np.ascontiguousarray(self.items[first:last]).view(np.uint8).reshape(-1)
+        written = self._lead + 4 + count * self.item_bytes
+        yield np.zeros(self.size_bytes() - written, np.uint8)
+
+
+class Spread:
+    """A target whose row `i` is the only row of section `i`."""
+
+    def __init__(self, sections: Sequence[Section]) -> None:
+        self._sections = sections
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where the sections begin."""
+        first = np.zeros(1, np.int64)
+        starts = np.array([section.positions(first)[0] for section in self._sections], np.int64)
+        where: Ints = starts[rows]
+        return where
+
+
+def _row_bytes(items: NDArray[np.generic]) -> int:
+    return items.dtype.itemsize * int(np.prod(items.shape[1:], dtype=np.int64))
+
+
+def stored_bytes(lengths: Ints) -> Ints:
+    """Give the room that blobs of these lengths take: length, bytes, zero, padding."""
+    return 4 + lengths + 4 - lengths % 4
+
+
+_PADDING: Final = pa.array([bytes(4 - remainder) for remainder in range(4)], pa.large_binary())
+_NO_SEPARATOR: Final = pa.scalar(b"", pa.large_binary())
+
+
+def with_lengths(column: BytesColumn) -> Bytes:
+    """Lay out blobs as a buffer stores them, back to back."""
+    if len(column) == 0:
+        return np.empty(0, np.uint8)
+    lengths = column.lengths()
+    heads = pa.Array.from_buffers(
+        pa.binary(4), len(column), [None, pa.py_buffer(lengths.astype("<u4"))]
+    )
+    padding = _PADDING.take(pa.array(lengths % 4))
+    joined = pc.binary_join_element_wise(
+        heads.cast(pa.large_binary()), column.to_arrow(), padding, _NO_SEPARATOR
+    )
+    return BytesColumn.from_arrow(joined).data
+
+
+def seal_buffer(
+    sections: Sequence[Section], file_type: FileType, spec_version: int, *, level: int = 3
+) -> bytes:
+    """Lay out sections, write and compress them, and add the file header.
+
+    The first row of the first section is the root; parents stand before their children.
+    """
+    size_bytes = _HEAD_BYTES
+    for section in sections:
+        section.start = size_bytes
+        size_bytes += section.size_bytes()
+    if size_bytes > MAX_BUFFER_BYTES:
+        raise InvalidInputError(
+            f"a {file_type.attribute} file of {size_bytes} bytes before compression passes the "
+            f"limit of {MAX_BUFFER_BYTES} that its 31-bit offsets set: split it",
+            ErrorKind.LIMIT_EXCEEDED,
+        )
+    return seal(
+        (piece.data for piece in _pieces(sections)),
+        size_bytes,
+        file_type,
+        spec_version,
+        level=level,
+    )
+
+
+def _pieces(sections: Sequence[Section]) -> Iterator[Bytes]:
+    root = sections[0].positions(np.zeros(1, np.int64))
+    yield np.frombuffer(root.astype("<u4").tobytes() + IDENTIFIER, np.uint8)
+    for section in sections:
+        yield from section.pieces()

@@ -1,0 +1,124 @@
+"""Object ids: a few random bytes, written as Crockford base32.
+
+The text form is unpadded and upper case, so ids sort as their bytes do and stay
+distinct on file systems that ignore case.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+_LETTERS: Final = np.frombuffer(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ", np.uint8)
+_NOT_A_DIGIT: Final = 255
+_BIT_WEIGHTS: Final = np.array([16, 8, 4, 2, 1], np.uint8)
+
+
+def _digit_table() -> NDArray[np.uint8]:
+    """Map each byte to its digit; reading is lenient about case and look-alikes."""
+    digits = np.full(256, _NOT_A_DIGIT, np.uint8)
+    digits[_LETTERS] = np.arange(32)
+    digits[np.frombuffer(b"OIL", np.uint8)] = [0, 1, 1]
+    upper = np.arange(ord("A"), ord("Z") + 1)
+    digits[upper + 32] = digits[upper]
+    return digits
+
+
+_DIGITS: Final = _digit_table()
+
+
+def encode_ids(raw: NDArray[np.uint8]) -> NDArray[np.bytes_]:
+    """Turn an (n, width) byte matrix into n base32 strings."""
+    bits = np.unpackbits(raw, axis=1)
+    bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 5)))
+    letters: NDArray[np.uint8] = _LETTERS[bits.reshape(len(raw), -1, 5) @ _BIT_WEIGHTS]
+    text: NDArray[np.bytes_] = letters.view(f"S{letters.shape[1]}").ravel()
+    return text
+
+
+def decode_ids(text: NDArray[np.bytes_], width: int) -> NDArray[np.uint8]:
+    """Turn n base32 strings back into an (n, width) byte matrix."""
+    digits = _DIGITS[np.ascontiguousarray(text).view(np.uint8).reshape(len(text), -1)]
+    if digits.shape[1] != -(-width * 8 // 5) or (digits == _NOT_A_DIGIT).any():
+        raise InvalidInputError(
+            f"not an id: expected {-(-width * 8 // 5)} base32 characters "
+            f"({width} bytes), got {text[:1].tolist()}",
+            ErrorKind.INVALID_SNAPSHOT_ID,
+        )
+    bits = np.unpackbits(digits[..., None], axis=2)[..., 3:].reshape(len(text), -1)
+    return np.packbits(bits[:, : width * 8], axis=1)
+
+
+@dataclass(frozen=True, slots=True, order=True, repr=False)
+class ObjectId:
+    """Names one immutable file; a subclass per kind keeps the kinds apart.
+
+    >>> str(SnapshotId(bytes(range(12))))
+    '000G40R40M30E209185G'
+    >>> SnapshotId.parse("000g40r40m30e209185g").raw.hex()
+    '000102030405060708090a0b'
+    """
+
+    raw: bytes
+    WIDTH: ClassVar[int] = 12
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != self.WIDTH:
+            raise InvalidInputError(
+                f"{type(self).__name__} takes {self.WIDTH} bytes, got {len(self.raw)}",
+                ErrorKind.INVALID_SNAPSHOT_ID,
+            )
+
+    @classmethod
+    def random(cls) -> Self:
+        """Make a new id; 12 random bytes never meet in practice."""
+        return cls(secrets.token_bytes(cls.WIDTH))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the text form, whatever its case."""
+        return cls(decode_ids(np.array([text.encode()]), cls.WIDTH).tobytes())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.parse({str(self)!r})"
+
+    def __str__(self) -> str:
+        return encode_ids(np.frombuffer(self.raw, np.uint8).reshape(1, -1)).tobytes().decode()
+
+
+class SnapshotId(ObjectId):
+    """Names a snapshot and its transaction log."""
+
+
+class ManifestId(ObjectId):
+    """Names a manifest."""
+
+
+class ChunkId(ObjectId):
+    """Names a chunk object."""
+
+
+class NodeId(ObjectId):
+    """Names a group or array for its whole life, through renames."""
+
+    WIDTH = 8
+
+
+def id_rows[I: ObjectId](kind: type[I], ids: Sequence[I]) -> NDArray[np.uint8]:
+    """Lay out ids of one kind as the rows of a matrix."""
+    return np.frombuffer(b"".join(one.raw for one in ids), np.uint8).reshape(-1, kind.WIDTH)
+
+
+def ids_of_rows[I: ObjectId](kind: type[I], rows: NDArray[np.uint8]) -> list[I]:
+    """Turn the rows of a matrix into ids: for short columns."""
+    raw, width = rows.tobytes(), kind.WIDTH
+    return [kind(raw[at : at + width]) for at in range(0, len(raw), width)]
+
+
+INITIAL_SNAPSHOT_ID: Final = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"))
+"""The first snapshot of every repository, `1CECHNKREP0F1RSTCMT0`."""

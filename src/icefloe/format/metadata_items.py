@@ -1,0 +1,99 @@
+"""Named metadata values, as snapshots and the repo object store them.
+
+Values stay encoded in their column until somebody asks for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+import numpy as np
+
+from icefloe.format.columns import BytesColumn, Ints, concat_bytes, splits_of, take_ragged
+from icefloe.format.flatbuffer_reader import Vectors
+from icefloe.format.flatbuffer_writer import (
+    BlobSection,
+    Field,
+    Link,
+    Section,
+    TableSection,
+    VectorSection,
+)
+from icefloe.format.json_value import JsonValue
+from icefloe.format.metadata import decode_metadata_value, encode_metadata_value
+
+type Metadata = Mapping[str, JsonValue]
+
+
+class _Item(IntEnum):
+    """Slots of one item."""
+
+    NAME = 0
+    VALUE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataItems:
+    """The metadata of several owners (snapshots, say), one behind the other."""
+
+    splits: Ints
+    names: BytesColumn
+    values: BytesColumn
+
+    @classmethod
+    def encode(cls, metadata: Metadata, spec_version: int) -> Self:
+        """Encode the metadata of one owner, sorted by name."""
+        names = sorted(metadata, key=str.encode)
+        return cls(
+            splits_of(np.array([len(names)])),
+            BytesColumn.from_strings(names),
+            BytesColumn.from_list(
+                [encode_metadata_value(metadata[n], spec_version) for n in names]
+            ),
+        )
+
+    @classmethod
+    def read(cls, vectors: Vectors) -> Self:
+        """Read the items of all owners."""
+        tables = vectors.tables()
+        names = tables.blobs(_Item.NAME, required=True).column()
+        names.to_arrow_strings()
+        return cls(vectors.splits(), names, tables.blobs(_Item.VALUE, required=True).column())
+
+    def decode(self, owner: int, spec_version: int) -> dict[str, JsonValue]:
+        """Decode the metadata of one owner."""
+        first, last = int(self.splits[owner]), int(self.splits[owner + 1])
+        return {
+            self.names[row].decode(): decode_metadata_value(self.values[row], spec_version)
+            for row in range(first, last)
+        }
+
+    def take(self, owners: Ints) -> Self:
+        """Pick owners."""
+        splits, items = take_ragged(self.splits, owners)
+        return type(self)(splits, self.names.take(items), self.values.take(items))
+
+    def sections(self) -> list[Section]:
+        """Lay out the items: the first section has a vector per owner, the rest are behind it."""
+        names, name_rows = self.names.distinct()
+        name_section, value_section = BlobSection(names), BlobSection(self.values)
+        tables = TableSection(
+            len(self.names),
+            [
+                Field(_Item.NAME, Link(name_section, name_rows)),
+                Field(_Item.VALUE, Link(value_section)),
+            ],
+        )
+        vectors = VectorSection(np.diff(self.splits), Link(tables))
+        return [vectors, tables, name_section, value_section]
+
+
+def concat_metadata(parts: list[MetadataItems]) -> MetadataItems:
+    """Put the owners of several columns one behind the other."""
+    counts = np.concatenate([np.diff(part.splits) for part in parts])
+    return MetadataItems(
+        splits_of(counts),
+        concat_bytes([part.names for part in parts]),
+        concat_bytes([part.values for part in parts]),
+    )

@@ -1,0 +1,219 @@
+"""The groups and arrays of a snapshot, as columns sorted by path."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icefloe.format.columns import (
+    Bools,
+    Bytes,
+    BytesColumn,
+    Ints,
+    concat_bytes,
+    splits_of,
+    take_ragged,
+)
+from icefloe.format.ids import ManifestId, NodeId, id_rows, ids_of_rows
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRef:
+    """A manifest of an array, and the box of chunks that it covers."""
+
+    id: ManifestId
+    extents: tuple[tuple[int, int], ...]
+    """First chunk and first chunk after, for each dimension; none: everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """What a snapshot knows of an array beyond its Zarr metadata."""
+
+    shape: tuple[int, ...]
+    num_chunks: tuple[int, ...]
+    dimension_names: tuple[str | None, ...] | None = None
+    manifests: tuple[ManifestRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A group or an array at a path."""
+
+    id: NodeId
+    path: str
+    user_data: bytes
+    """The exact bytes of its `zarr.json`."""
+    array: ArrayInfo | None = None
+    """`None` for a group."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeTable:
+    """Nodes in columns, sorted by the bytes of their paths.
+
+    A column with a `…_splits` beside it holds several items for each row: those of row `i`
+    lie from `splits[i]` up to `splits[i + 1]`.
+    """
+
+    ids: Bytes
+    paths: BytesColumn
+    user_data: BytesColumn
+    is_array: Bools
+    shape_splits: Ints
+    array_lengths: NDArray[np.uint64]
+    num_chunks: NDArray[np.uint32]
+    has_names: Bools
+    name_splits: Ints
+    names: BytesColumn
+    """Dimension names; an empty one stands for none."""
+    manifest_splits: Ints
+    manifest_ids: Bytes
+    extent_splits: Ints
+    """Splits `extents` by manifest, not by node."""
+    extents: NDArray[np.uint32]
+    """(n, 2): first chunk and first chunk after."""
+
+    @classmethod
+    def from_nodes(cls, nodes: Sequence[Node]) -> Self:
+        """Pack a list of nodes, in any order.
+
+        >>> root = Node(NodeId.random(), "/", b'{"zarr_format":3,"node_type":"group"}')
+        >>> NodeTable.from_nodes([root]).find("/") == root
+        True
+        """
+        nodes = sorted(nodes, key=lambda node: node.path.encode())
+        arrays = [node.array or ArrayInfo((), ()) for node in nodes]
+        names = [array.dimension_names or () for array in arrays]
+        manifests = [ref for array in arrays for ref in array.manifests]
+        return cls(
+            ids=id_rows(NodeId, [node.id for node in nodes]),
+            paths=BytesColumn.from_strings([node.path for node in nodes]),
+            user_data=BytesColumn.from_list([node.user_data for node in nodes]),
+            is_array=np.array([node.array is not None for node in nodes], np.bool_),
+            shape_splits=_splits([array.shape for array in arrays]),
+            array_lengths=np.array([n for array in arrays for n in array.shape], np.uint64),
+            num_chunks=np.array([n for array in arrays for n in array.num_chunks], np.uint32),
+            has_names=np.array([a.dimension_names is not None for a in arrays], np.bool_),
+            name_splits=_splits(names),
+            names=BytesColumn.from_strings([name or "" for own in names for name in own]),
+            manifest_splits=_splits([array.manifests for array in arrays]),
+            manifest_ids=id_rows(ManifestId, [ref.id for ref in manifests]),
+            extent_splits=_splits([ref.extents for ref in manifests]),
+            extents=np.array([r for ref in manifests for r in ref.extents], np.uint32).reshape(
+                -1, 2
+            ),
+        )
+
+    def __len__(self) -> int:
+        return len(self.is_array)
+
+    def row_of(self, path: str) -> int | None:
+        """Find the row of a path by binary search."""
+        wanted = path.encode()
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            found = self.paths[middle]
+            if found == wanted:
+                return middle
+            low, high = (middle + 1, high) if found < wanted else (low, middle)
+        return None
+
+    def find(self, path: str) -> Node | None:
+        """Look up one node."""
+        row = self.row_of(path)
+        return None if row is None else self.node(row)
+
+    def node(self, row: int) -> Node:
+        """Give one row as an object."""
+        return Node(
+            NodeId(self.ids[row].tobytes()),
+            self.paths[row].decode(),
+            self.user_data[row],
+            self._array(row) if self.is_array[row] else None,
+        )
+
+    def _array(self, row: int) -> ArrayInfo:
+        shape = slice(self.shape_splits[row], self.shape_splits[row + 1])
+        named = range(self.name_splits[row], self.name_splits[row + 1])
+        names = tuple(self.names[i].decode() or None for i in named)
+        first, last = self.manifest_splits[row], self.manifest_splits[row + 1]
+        ids = ids_of_rows(ManifestId, self.manifest_ids[first:last])
+        boxes = [
+            tuple((int(a), int(b)) for a, b in self.extents[begin:end])
+            for begin, end in zip(
+                self.extent_splits[first:last],
+                self.extent_splits[first + 1 : last + 1],
+                strict=True,
+            )
+        ]
+        return ArrayInfo(
+            tuple(self.array_lengths[shape].tolist()),
+            tuple(self.num_chunks[shape].tolist()),
+            names if self.has_names[row] else None,
+            tuple(ManifestRef(i, box) for i, box in zip(ids, boxes, strict=True)),
+        )
+
+    def take(self, rows: Ints) -> Self:
+        """Pick rows, in the order given."""
+        shape_splits, dims = take_ragged(self.shape_splits, rows)
+        name_splits, names = take_ragged(self.name_splits, rows)
+        manifest_splits, manifests = take_ragged(self.manifest_splits, rows)
+        extent_splits, extents = take_ragged(self.extent_splits, manifests)
+        return type(self)(
+            ids=self.ids[rows],
+            paths=self.paths.take(rows),
+            user_data=self.user_data.take(rows),
+            is_array=self.is_array[rows],
+            shape_splits=shape_splits,
+            array_lengths=self.array_lengths[dims],
+            num_chunks=self.num_chunks[dims],
+            has_names=self.has_names[rows],
+            name_splits=name_splits,
+            names=self.names.take(names),
+            manifest_splits=manifest_splits,
+            manifest_ids=self.manifest_ids[manifests],
+            extent_splits=extent_splits,
+            extents=self.extents[extents],
+        )
+
+    def overlay(self, newer: Self, deleted_paths: Sequence[str] = ()) -> Self:
+        """Delete some paths, then put newer nodes over these."""
+        replaced = pa.concat_arrays(
+            [newer.paths.to_arrow(), BytesColumn.from_strings(deleted_paths).to_arrow()]
+        )
+        kept = ~pc.is_in(self.paths.to_arrow(), replaced).to_numpy(zero_copy_only=False)
+        united = _concat([self.take(np.flatnonzero(kept)), newer])
+        order = pc.sort_indices(united.paths.to_arrow()).to_numpy().astype(np.int64)
+        return united.take(order)
+
+
+def _splits(rows: Sequence[Sequence[object]]) -> Ints:
+    return splits_of(np.array([len(row) for row in rows], np.int64))
+
+
+def _concat[T: NodeTable](tables: Sequence[T]) -> T:
+    def splits(name: str) -> Ints:
+        return splits_of(np.concatenate([np.diff(getattr(table, name)) for table in tables]))
+
+    return type(tables[0])(
+        ids=np.concatenate([t.ids for t in tables]),
+        paths=concat_bytes([t.paths for t in tables]),
+        user_data=concat_bytes([t.user_data for t in tables]),
+        is_array=np.concatenate([t.is_array for t in tables]),
+        shape_splits=splits("shape_splits"),
+        array_lengths=np.concatenate([t.array_lengths for t in tables]),
+        num_chunks=np.concatenate([t.num_chunks for t in tables]),
+        has_names=np.concatenate([t.has_names for t in tables]),
+        name_splits=splits("name_splits"),
+        names=concat_bytes([t.names for t in tables]),
+        manifest_splits=splits("manifest_splits"),
+        manifest_ids=np.concatenate([t.manifest_ids for t in tables]),
+        extent_splits=splits("extent_splits"),
+        extents=np.concatenate([t.extents for t in tables]),
+    )

@@ -1,0 +1,380 @@
+"""Snapshots: the whole state of a repository at one commit."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.format.columns import Bytes, BytesColumn, Ints, ranges, splits_of
+from icefloe.format.envelope import FileType, decompress, open_envelope
+from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
+from icefloe.format.flatbuffer_writer import (
+    BlobSection,
+    Field,
+    Link,
+    Section,
+    TableSection,
+    Target,
+    VectorSection,
+    number,
+    seal_buffer,
+)
+from icefloe.format.ids import ManifestId, NodeId, SnapshotId, id_rows
+from icefloe.format.metadata_items import Metadata, MetadataItems
+from icefloe.format.node_table import NodeTable
+
+
+class _Snapshot(IntEnum):
+    """Slots of the root table."""
+
+    ID = 0
+    PARENT_ID = 1
+    NODES = 2
+    FLUSHED_AT = 3
+    MESSAGE = 4
+    METADATA = 5
+    MANIFEST_FILES = 6
+    MANIFEST_FILES_V2 = 7
+
+
+class _Node(IntEnum):
+    """Slots of one node."""
+
+    ID = 0
+    PATH = 1
+    USER_DATA = 2
+    KIND = 3
+    CONTENT = 4
+
+
+class _NodeKind(IntEnum):
+    ARRAY = 1
+    GROUP = 2
+
+
+class _Array(IntEnum):
+    """Slots of what is particular to an array."""
+
+    SHAPE = 0
+    DIMENSION_NAMES = 1
+    MANIFESTS = 2
+    SHAPE_V2 = 3
+
+
+_DIMENSION_NAME = 0
+_ARRAY_LENGTH, _NUM_CHUNKS = 0, 1
+_REF_ID, _REF_EXTENTS = 0, 1
+_FILE_ID, _FILE_SIZE_BYTES, _FILE_NUM_REFS = 0, 1, 2
+_FILE_STRUCT = np.dtype(
+    {
+        "names": ["id", "size_bytes", "num_chunk_refs"],
+        "formats": [("u1", ManifestId.WIDTH), "<u8", "<u4"],
+        "offsets": [0, 16, 24],
+        "itemsize": 32,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ManifestFiles:
+    """The manifests that a snapshot uses, sorted by id."""
+
+    ids: Bytes
+    sizes_bytes: NDArray[np.uint64]
+    """Exact sizes of the files: readers fetch just so many bytes."""
+    num_chunk_refs: NDArray[np.uint32]
+
+    @classmethod
+    def from_list(cls, files: list[tuple[ManifestId, int, int]]) -> Self:
+        """Pack (id, size in bytes, number of references)."""
+        files = sorted(files)
+        return cls(
+            id_rows(ManifestId, [one for one, _, _ in files]),
+            np.array([size for _, size, _ in files], np.uint64),
+            np.array([refs for _, _, refs in files], np.uint32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.sizes_bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """All nodes at one commit, and the manifests that hold their chunks."""
+
+    id: SnapshotId
+    flushed_at: int
+    """Microseconds since 1970, UTC."""
+    message: str
+    nodes: NodeTable = field(default_factory=lambda: NodeTable.from_nodes([]))
+    manifests: ManifestFiles = field(default_factory=lambda: ManifestFiles.from_list([]))
+    metadata: Metadata = field(default_factory=dict)
+    parent_id: SnapshotId | None = None
+    """Stored in spec 1 only; spec 2 keeps parents in the repo object."""
+    spec_version: int = 2
+
+
+# -- writing -------------------------------------------------------------------------------
+
+
+def encode_snapshot(snapshot: Snapshot, *, level: int = 3) -> bytes:
+    """Write a snapshot file of the snapshot's own spec version.
+
+    >>> from icefloe.format.ids import INITIAL_SNAPSHOT_ID
+    >>> first = Snapshot(INITIAL_SNAPSHOT_ID, 0, "Repository initialized")
+    >>> decode_snapshot(encode_snapshot(first)).message
+    'Repository initialized'
+    """
+    is_v1 = snapshot.spec_version == 1
+    message = BlobSection(BytesColumn.from_strings([snapshot.message]))
+    metadata = MetadataItems.encode(snapshot.metadata, snapshot.spec_version).sections()
+    nodes = _node_sections(snapshot.nodes, is_v1=is_v1)
+    files = snapshot.manifests
+    structs = _file_structs(files) if is_v1 else _file_structs(ManifestFiles.from_list([]))
+    structs_section = VectorSection(np.array([len(structs)]), structs)
+    fields = [
+        Field(_Snapshot.ID, id_rows(SnapshotId, [snapshot.id])),
+        Field(_Snapshot.NODES, Link(nodes[0])),
+        number(_Snapshot.FLUSHED_AT, np.array([snapshot.flushed_at], np.uint64)),
+        Field(_Snapshot.MESSAGE, Link(message)),
+        Field(_Snapshot.METADATA, Link(metadata[0])),
+        Field(_Snapshot.MANIFEST_FILES, Link(structs_section)),
+    ]
+    sections: list[Section] = [message, *metadata, structs_section, *nodes]
+    if is_v1 and snapshot.parent_id is not None:
+        fields.append(Field(_Snapshot.PARENT_ID, id_rows(SnapshotId, [snapshot.parent_id])))
+    if not is_v1:
+        tables = _file_tables(files)
+        file_list = VectorSection(np.array([len(files)]), Link(tables))
+        fields.append(Field(_Snapshot.MANIFEST_FILES_V2, Link(file_list)))
+        sections += [file_list, tables]
+    return seal_buffer(
+        [TableSection(1, fields), *sections],
+        FileType.SNAPSHOT,
+        snapshot.spec_version,
+        level=level,
+    )
+
+
+def _file_structs(files: ManifestFiles) -> NDArray[np.uint64]:
+    structs = np.zeros(len(files), _FILE_STRUCT)
+    structs["id"] = files.ids
+    structs["size_bytes"] = files.sizes_bytes
+    structs["num_chunk_refs"] = files.num_chunk_refs
+    words: NDArray[np.uint64] = structs.view("<u8").reshape(-1, 4)
+    return words
+
+
+def _file_tables(files: ManifestFiles) -> TableSection:
+    return TableSection(
+        len(files),
+        [
+            Field(_FILE_ID, files.ids),
+            number(_FILE_SIZE_BYTES, files.sizes_bytes),
+            number(_FILE_NUM_REFS, files.num_chunk_refs),
+        ],
+    )
+
+
+class _Either:
+    """Rows of one section where a mask holds, of another where it does not."""
+
+    def __init__(self, mask: NDArray[np.bool_], yes: Target, no: Target) -> None:
+        self._mask = mask
+        self._yes, self._no = yes, no
+        self._number = np.where(mask, np.cumsum(mask), np.cumsum(~mask)) - 1
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where rows lie."""
+        numbers, mask = self._number[rows], self._mask[rows]
+        where = np.empty(len(rows), np.int64)
+        where[mask] = self._yes.positions(numbers[mask])
+        where[~mask] = self._no.positions(numbers[~mask])
+        return where
+
+
+def _node_sections(nodes: NodeTable, *, is_v1: bool) -> list[Section]:
+    """Lay out all nodes; the first section is the vector of them."""
+    paths, user_data = BlobSection(nodes.paths), BlobSection(nodes.user_data)
+    arrays, below_arrays = _array_sections(nodes, is_v1=is_v1)
+    groups = TableSection(int((~nodes.is_array).sum()), [])
+    kinds = np.where(nodes.is_array, _NodeKind.ARRAY, _NodeKind.GROUP).astype(np.uint8)
+    tables = TableSection(
+        len(nodes),
+        [
+            Field(_Node.ID, nodes.ids),
+            Field(_Node.PATH, Link(paths)),
+            Field(_Node.USER_DATA, Link(user_data)),
+            Field(_Node.KIND, kinds),
+            Field(_Node.CONTENT, Link(_Either(nodes.is_array, arrays, groups))),
+        ],
+    )
+    node_list = VectorSection(np.array([len(nodes)]), Link(tables))
+    return [node_list, tables, paths, user_data, groups, arrays, *below_arrays]
+
+
+def _array_sections(nodes: NodeTable, *, is_v1: bool) -> tuple[TableSection, list[Section]]:
+    arrays = np.flatnonzero(nodes.is_array)
+    dimensions = np.diff(nodes.shape_splits)[arrays]
+    lengths, num_chunks = nodes.array_lengths, nodes.num_chunks
+    structs = _v1_shapes(lengths, num_chunks) if is_v1 else np.empty((0, 2), np.uint64)
+    shapes = VectorSection(dimensions if is_v1 else np.zeros_like(dimensions), structs)
+    names, below_names = _name_sections(nodes, arrays)
+    manifests, below_manifests = _manifest_ref_sections(nodes, arrays)
+    fields = [
+        Field(_Array.SHAPE, Link(shapes)),
+        Field(_Array.DIMENSION_NAMES, Link(names), nodes.has_names[arrays]),
+        Field(_Array.MANIFESTS, Link(manifests)),
+    ]
+    sections: list[Section] = [shapes, names, *below_names, manifests, *below_manifests]
+    if not is_v1:
+        tables = TableSection(
+            len(lengths), [number(_ARRAY_LENGTH, lengths), number(_NUM_CHUNKS, num_chunks)]
+        )
+        shapes_v2 = VectorSection(dimensions, Link(tables))
+        fields.append(Field(_Array.SHAPE_V2, Link(shapes_v2)))
+        sections += [shapes_v2, tables]
+    return TableSection(len(arrays), fields), sections
+
+
+def _v1_shapes(lengths: NDArray[np.uint64], num_chunks: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Pair array lengths with the chunk lengths that give back the number of chunks."""
+    counts = np.maximum(num_chunks.astype(np.uint64), 1)
+    chunk_lengths = np.where(num_chunks == 0, 0, (lengths + counts - 1) // counts)
+    return np.stack([lengths, chunk_lengths.astype(np.uint64)], axis=1)
+
+
+def _name_sections(nodes: NodeTable, arrays: Ints) -> tuple[VectorSection, list[Section]]:
+    texts, rows = nodes.names.distinct()
+    strings = BlobSection(texts)
+    present = nodes.names.lengths() > 0
+    tables = TableSection(len(nodes.names), [Field(_DIMENSION_NAME, Link(strings, rows), present)])
+    counts = np.diff(nodes.name_splits)[arrays]
+    return VectorSection(counts, Link(tables)), [tables, strings]
+
+
+def _manifest_ref_sections(nodes: NodeTable, arrays: Ints) -> tuple[VectorSection, list[Section]]:
+    extents = VectorSection(np.diff(nodes.extent_splits), nodes.extents)
+    tables = TableSection(
+        len(nodes.manifest_ids),
+        [Field(_REF_ID, nodes.manifest_ids), Field(_REF_EXTENTS, Link(extents))],
+    )
+    counts = np.diff(nodes.manifest_splits)[arrays]
+    return VectorSection(counts, Link(tables)), [tables, extents]
+
+
+# -- reading -------------------------------------------------------------------------------
+
+
+def decode_snapshot(data: bytes | bytearray | memoryview) -> Snapshot:
+    """Read a snapshot file."""
+    envelope = open_envelope(data, FileType.SNAPSHOT)
+    root = Buffer(decompress(envelope.payload)).root()
+    parent, has_parent = root.optional_struct(_Snapshot.PARENT_ID, SnapshotId.WIDTH)
+    message = root.blobs(_Snapshot.MESSAGE, required=True).column().to_strings()[0]
+    metadata = MetadataItems.read(root.vectors(_Snapshot.METADATA, required=True))
+    return Snapshot(
+        SnapshotId(root.struct(_Snapshot.ID, SnapshotId.WIDTH).tobytes()),
+        int(root.u64(_Snapshot.FLUSHED_AT)[0]),
+        message,
+        _decode_nodes(root.vectors(_Snapshot.NODES, required=True).tables()),
+        _decode_files(root),
+        metadata.decode(0, envelope.spec_version),
+        SnapshotId(parent.tobytes()) if has_parent[0] else None,
+        envelope.spec_version,
+    )
+
+
+def _decode_files(root: Tables) -> ManifestFiles:
+    structs = root.vectors(_Snapshot.MANIFEST_FILES, _FILE_STRUCT.itemsize, required=True)
+    v2 = root.vectors(_Snapshot.MANIFEST_FILES_V2)
+    if v2.present[0]:
+        tables = v2.tables()
+        return ManifestFiles(
+            tables.struct(_FILE_ID, ManifestId.WIDTH),
+            tables.u64(_FILE_SIZE_BYTES),
+            tables.u32(_FILE_NUM_REFS),
+        )
+    raw = np.ascontiguousarray(structs.u64_structs(4)).view(_FILE_STRUCT).ravel()
+    return ManifestFiles(raw["id"], raw["size_bytes"], raw["num_chunk_refs"])
+
+
+def _decode_nodes(tables: Tables) -> NodeTable:
+    kinds = tables.u8(_Node.KIND)
+    is_array = kinds == _NodeKind.ARRAY
+    if not (is_array | (kinds == _NodeKind.GROUP)).all():
+        refuse("a node is neither a group nor an array")
+    arrays = tables.children(_Node.CONTENT).where(is_array)
+    paths = tables.blobs(_Node.PATH, required=True).column()
+    paths.to_arrow_strings()
+    shape_counts, lengths, num_chunks = _decode_shapes(arrays)
+    names = arrays.vectors(_Array.DIMENSION_NAMES)
+    texts = names.tables().blobs(_DIMENSION_NAME).column()
+    texts.to_arrow_strings()
+    manifests = arrays.vectors(_Array.MANIFESTS, required=True)
+    refs = manifests.tables()
+    extents = refs.vectors(_REF_EXTENTS, 8, required=True)
+
+    def of_nodes(of_arrays: Ints) -> Ints:
+        spread = np.zeros(len(tables), np.int64)
+        spread[is_array] = of_arrays
+        return spread
+
+    has_names = is_array.copy()
+    has_names[is_array] = names.present
+
+    return NodeTable(
+        ids=tables.struct(_Node.ID, NodeId.WIDTH),
+        paths=paths,
+        user_data=tables.blobs(_Node.USER_DATA, required=True).column(),
+        is_array=is_array,
+        shape_splits=splits_of(of_nodes(shape_counts)),
+        array_lengths=lengths,
+        num_chunks=num_chunks,
+        has_names=has_names,
+        name_splits=splits_of(of_nodes(names.counts)),
+        names=texts,
+        manifest_splits=splits_of(of_nodes(manifests.counts)),
+        manifest_ids=refs.struct(_REF_ID, ManifestId.WIDTH),
+        extent_splits=extents.splits(),
+        extents=extents.u32_structs(2),
+    )
+
+
+def _decode_shapes(
+    arrays: Tables,
+) -> tuple[Ints, NDArray[np.uint64], NDArray[np.uint32]]:
+    """Read shapes of either form: number of dimensions, array lengths, numbers of chunks."""
+    old = arrays.vectors(_Array.SHAPE, 16, required=True)
+    new = arrays.vectors(_Array.SHAPE_V2)
+    is_new = new.present
+    counts = np.where(is_new, new.counts, old.counts)
+    tables = new.tables()
+    new_lengths, new_chunks = tables.u64(_ARRAY_LENGTH), tables.u32(_NUM_CHUNKS)
+    if is_new.all():
+        return counts, new_lengths, new_chunks
+    pairs = old.u64_structs(2)
+    old_lengths, old_chunks = pairs[:, 0], _v1_num_chunks(pairs)
+    splits = splits_of(counts)
+    lengths = np.empty(splits[-1], np.uint64)
+    chunks = np.empty(splits[-1], np.uint32)
+    to_new = ranges(splits[:-1][is_new], counts[is_new])
+    lengths[to_new], chunks[to_new] = new_lengths, new_chunks
+    to_old = ranges(splits[:-1][~is_new], counts[~is_new])
+    from_old = ranges(splits_of(old.counts)[:-1][~is_new], counts[~is_new])
+    lengths[to_old], chunks[to_old] = old_lengths[from_old], old_chunks[from_old]
+    return counts, lengths, chunks
+
+
+def _v1_num_chunks(pairs: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    lengths, chunk_lengths = pairs[:, 0], pairs[:, 1]
+    if ((chunk_lengths == 0) & (lengths != 0)).any():
+        refuse("an array that is not empty has chunks of no length")
+    divisors = np.maximum(chunk_lengths, 1)
+    chunks = lengths // divisors + (lengths % divisors != 0)
+    if len(chunks) and chunks.max() > np.iinfo(np.uint32).max:
+        refuse("an array has more chunks along a dimension than 32 bits can count")
+    counts: NDArray[np.uint32] = chunks.astype(np.uint32)
+    return counts

@@ -1,0 +1,207 @@
+"""The snapshots that a repo object lists, as columns sorted by id."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.columns import Bytes, BytesColumn, Ints, concat_bytes, splits_of
+from icefloe.format.flatbuffer_reader import Vectors, refuse
+from icefloe.format.flatbuffer_writer import (
+    BlobSection,
+    Field,
+    Link,
+    Section,
+    TableSection,
+    VectorSection,
+    number,
+)
+from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows
+from icefloe.format.metadata_items import Metadata, MetadataItems, concat_metadata
+
+NO_PARENT = -1
+
+
+class _Info(IntEnum):
+    """Slots of one snapshot."""
+
+    ID = 0
+    PARENT_OFFSET = 1
+    FLUSHED_AT = 2
+    MESSAGE = 3
+    METADATA = 4
+    PRUNED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    """What a repo object says about one snapshot."""
+
+    id: SnapshotId
+    parent: SnapshotId | None
+    flushed_at: int
+    """Microseconds since 1970, UTC."""
+    message: str
+    metadata: Metadata = field(default_factory=dict)
+    pruned_ancestors: tuple[SnapshotId, ...] = ()
+    """Ancestors that expiration took out of the history, whose logs still count; oldest first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SnapshotTable:
+    """Snapshots in columns; `parents` are row numbers, or `NO_PARENT`."""
+
+    ids: Bytes
+    parents: NDArray[np.int32]
+    flushed_at: NDArray[np.uint64]
+    messages: BytesColumn
+    metadata: MetadataItems
+    pruned_splits: Ints
+    pruned_ids: Bytes
+    spec_version: int = 2
+
+    @classmethod
+    def from_entries(cls, entries: list[SnapshotEntry], spec_version: int = 2) -> Self:
+        """Pack a list, in any order; each parent must be in it."""
+        entries = sorted(entries, key=lambda entry: entry.id)
+        rows = {entry.id: row for row, entry in enumerate(entries)}
+        parents = [NO_PARENT if e.parent is None else rows[e.parent] for e in entries]
+        metadata = [MetadataItems.encode(e.metadata, spec_version) for e in entries]
+        return cls(
+            id_rows(SnapshotId, [entry.id for entry in entries]),
+            np.array(parents, np.int32),
+            np.array([entry.flushed_at for entry in entries], np.uint64),
+            BytesColumn.from_strings([entry.message for entry in entries]),
+            concat_metadata([MetadataItems.encode({}, spec_version).take(_NOTHING), *metadata]),
+            splits_of(np.array([len(e.pruned_ancestors) for e in entries], np.int64)),
+            id_rows(SnapshotId, [one for e in entries for one in e.pruned_ancestors]),
+            spec_version,
+        )
+
+    @classmethod
+    def read(cls, vectors: Vectors, spec_version: int) -> Self:
+        """Read the snapshots of a repo object."""
+        tables = vectors.tables()
+        messages = tables.blobs(_Info.MESSAGE, required=True).column()
+        messages.to_arrow_strings()
+        pruned = tables.vectors(_Info.PRUNED, SnapshotId.WIDTH)
+        parents = tables.i32(_Info.PARENT_OFFSET)
+        if len(parents) and (parents.min() < NO_PARENT or parents.max() >= len(parents)):
+            refuse("the parent of a snapshot is not in the list")
+        return cls(
+            tables.struct(_Info.ID, SnapshotId.WIDTH),
+            parents,
+            tables.u64(_Info.FLUSHED_AT),
+            messages,
+            MetadataItems.read(tables.vectors(_Info.METADATA)),
+            pruned.splits(),
+            pruned.byte_structs(SnapshotId.WIDTH),
+            spec_version,
+        )
+
+    def sections(self) -> list[Section]:
+        """Lay out the snapshots: the first section is the vector of them."""
+        messages = BlobSection(self.messages)
+        metadata = self.metadata.sections()
+        counts = np.diff(self.pruned_splits)
+        pruned = VectorSection(counts, self.pruned_ids)
+        tables = TableSection(
+            len(self),
+            [
+                Field(_Info.ID, self.ids),
+                number(_Info.PARENT_OFFSET, self.parents),
+                number(_Info.FLUSHED_AT, self.flushed_at),
+                Field(_Info.MESSAGE, Link(messages)),
+                Field(_Info.METADATA, Link(metadata[0])),
+                Field(_Info.PRUNED, Link(pruned), counts > 0),
+            ],
+        )
+        every = VectorSection(np.array([len(self)]), Link(tables))
+        return [every, tables, messages, *metadata, pruned]
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    def row_of(self, snapshot: SnapshotId) -> int | None:
+        """Find the row of a snapshot by binary search."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            found = self.ids[middle].tobytes()
+            if found == snapshot.raw:
+                return middle
+            low, high = (middle + 1, high) if found < snapshot.raw else (low, middle)
+        return None
+
+    def id(self, row: int) -> SnapshotId:
+        """Give the id of a row."""
+        return SnapshotId(self.ids[row].tobytes())
+
+    def entry(self, row: int) -> SnapshotEntry:
+        """Give one row as an object."""
+        parent = int(self.parents[row])
+        pruned = slice(self.pruned_splits[row], self.pruned_splits[row + 1])
+        return SnapshotEntry(
+            self.id(row),
+            None if parent == NO_PARENT else self.id(parent),
+            int(self.flushed_at[row]),
+            self.messages[row].decode(),
+            self.metadata.decode(row, self.spec_version),
+            tuple(ids_of_rows(SnapshotId, self.pruned_ids[pruned])),
+        )
+
+    def ancestry(self, snapshot: SnapshotId) -> list[int]:
+        """List the rows from a snapshot back to its root."""
+        row = self.row_of(snapshot)
+        if row is None:
+            raise FormatError(f"snapshot {snapshot} is not listed", ErrorKind.SNAPSHOT_NOT_FOUND)
+        rows = []
+        while row != NO_PARENT:
+            rows.append(row)
+            if len(rows) > len(self):
+                refuse("the history of a snapshot runs in a circle")
+            row = int(self.parents[row])
+        return rows
+
+    def with_entry(self, entry: SnapshotEntry) -> Self:
+        """Add a snapshot; the row numbers of later ones move up by one."""
+        keys = self.ids.view(f"S{SnapshotId.WIDTH}").ravel()
+        at = int(np.searchsorted(keys, np.bytes_(entry.id.raw)))
+        one = self.from_entries([SnapshotEntry(entry.id, None, *_tail(entry))], self.spec_version)
+        parents = self.parents + (self.parents >= at).astype(np.int32)
+        parent = NO_PARENT
+        if entry.parent is not None:
+            row = self.row_of(entry.parent)
+            if row is None:
+                raise FormatError(
+                    f"parent {entry.parent} is not listed", ErrorKind.SNAPSHOT_NOT_FOUND
+                )
+            parent = row + (row >= at)
+        old = np.arange(len(self))
+        order = np.insert(old, at, len(self))
+        pruned = np.insert(np.diff(self.pruned_splits), at, len(one.pruned_ids))
+        return type(self)(
+            np.insert(self.ids, at, one.ids[0], axis=0),
+            np.insert(parents, at, parent),
+            np.insert(self.flushed_at, at, one.flushed_at[0]),
+            concat_bytes([self.messages, one.messages]).take(order),
+            concat_metadata([self.metadata, one.metadata]).take(order),
+            splits_of(pruned),
+            np.insert(
+                self.pruned_ids,
+                [self.pruned_splits[at]] * len(one.pruned_ids),
+                one.pruned_ids,
+                axis=0,
+            ),
+            self.spec_version,
+        )
+
+
+_NOTHING = np.empty(0, np.int64)
+
+
+def _tail(entry: SnapshotEntry) -> tuple[int, str, Metadata, tuple[SnapshotId, ...]]:
+    return entry.flushed_at, entry.message, entry.metadata, entry.pruned_ancestors

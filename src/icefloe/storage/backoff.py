@@ -1,0 +1,48 @@
+"""How often to try, and how long to wait in between."""
+
+import random
+import time
+from collections.abc import Callable
+
+from icefloe import effects
+from icefloe.config import EffectiveStorageSettings
+
+
+class Attempts:
+    """The attempts of one operation: call `pause` after each failure that may pass.
+
+    Pauses grow exponentially and are drawn at random below that ("full jitter"), so that
+    clients that failed together do not come back together.
+    """
+
+    def __init__(
+        self,
+        settings: EffectiveStorageSettings,
+        on_retry: Callable[[], None] = lambda: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._retries = settings.retries
+        self._left = settings.retries.max_tries - 1
+        self._failures = 0
+        self._on_retry = on_retry
+        self._clock = clock
+        self._draw = draw
+        limit_ms = settings.timeouts.operation_timeout_ms
+        self._deadline = None if limit_ms is None else clock() + limit_ms / 1000
+
+    async def pause(self) -> bool:
+        """Wait before the next attempt; False if there is none."""
+        if self._left <= 0:
+            return False
+        retries = self._retries
+        longest_ms = min(retries.max_backoff_ms, retries.initial_backoff_ms * 2**self._failures)
+        seconds = self._draw(0, longest_ms / 1000)
+        if self._deadline is not None and self._clock() + seconds >= self._deadline:
+            return False
+        self._left -= 1
+        self._failures += 1
+        self._on_retry()
+        await effects.sleep(seconds)
+        return True

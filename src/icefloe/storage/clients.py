@@ -1,0 +1,248 @@
+"""Opening `obstore` clients for a storage's description."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+from icefloe.config import ChecksumAlgorithm, EffectiveStorageSettings
+from icefloe.credentials import (
+    AzureCredentials,
+    AzureRefreshableCredential,
+    AzureStaticCredentials,
+    GcsCredentials,
+    GcsStaticCredentials,
+    S3Credentials,
+    S3StaticCredentials,
+)
+from icefloe.storage.aws_profile import profile_credentials
+from icefloe.storage.foreign_errors import FOREIGN_ERRORS, translate
+from icefloe.storage.keys import encode_key
+from icefloe.storage.object_store import Clients, CredentialSource
+from icefloe.storage.specs import AzureSpec, GcsSpec, Headers, HttpSpec, S3Spec
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+_NO_RETRIES: Final["RetryConfig"] = {"max_retries": 0, "retry_timeout": timedelta(0)}
+"""`icefloe.storage.retrying` does that."""
+
+_STALL_SECONDS: Final = 60
+"""How long a transfer may stand still, where nothing else is said."""
+
+_LONGEST_TRANSFER: Final = timedelta(days=1)
+"""The client library would cut off every transfer after 30 seconds, moving or not."""
+
+_CHECKSUM_NAMES: Final = {
+    ChecksumAlgorithm.Sha256: "SHA256",
+    ChecksumAlgorithm.Crc64Nvme: "CRC64NVME",
+}
+
+type ObjectSpec = S3Spec | GcsSpec | AzureSpec | HttpSpec
+
+
+@cache
+def user_agent() -> str:
+    """Name this client in requests."""
+    return f"icefloe/{version('icefloe')}"
+
+
+def open_clients(spec: ObjectSpec, settings: EffectiveStorageSettings) -> Clients:
+    """Make the clients for a place; no request is sent yet."""
+    try:
+        match spec:
+            case S3Spec():
+                return _open_s3(spec, settings)
+            case GcsSpec():
+                return _open_gcs(spec, settings)
+            case AzureSpec():
+                return _open_azure(spec, settings)
+            case HttpSpec():
+                return _open_http(spec, settings)
+    except FOREIGN_ERRORS as error:
+        raise translate(error, "open", spec.place) from None
+
+
+def _open_s3(spec: S3Spec, settings: EffectiveStorageSettings) -> Clients:
+    options = spec.options
+    config: dict[str, Any] = {
+        "virtual_hosted_style_request": not spec.uses_path_style,
+        "request_payer": options.requester_pays,
+        "conditional_put": "etag",
+        "skip_signature": isinstance(spec.credentials, S3Credentials.Anonymous),
+    }
+    if options.region is not None:
+        config["region"] = options.region
+    if spec.endpoint is not None:
+        config["endpoint"] = spec.endpoint
+    if options.checksum_algorithm is not None:
+        config["checksum_algorithm"] = _CHECKSUM_NAMES[options.checksum_algorithm]
+    provider, region = _s3_credentials(spec)
+    if region is not None:
+        config.setdefault("region", region)
+
+    def make(headers: Mapping[str, str]) -> S3Store:
+        return S3Store(
+            spec.bucket,
+            prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
+            config=config,  # type: ignore[arg-type]
+            client_options=_client_options(
+                settings,
+                headers,
+                allow_http=options.allow_http,
+                stall_seconds=options.network_stream_timeout_seconds,
+            ),
+            retry_config=_NO_RETRIES,
+            credential_provider=provider,
+        )
+
+    reader, writer = _make_both(make, spec.headers)
+    return Clients(
+        reader, writer if spec.can_write else None, spec.place, spec.encodes_keys, provider
+    )
+
+
+def _s3_credentials(spec: S3Spec) -> tuple[CredentialSource | None, str | None]:
+    """Give a function that returns keys (None: the client finds them), and perhaps a region."""
+    match spec.credentials:
+        case S3Credentials.Static(given):
+            # A function, since the client would mix given keys with the environment's token.
+            return CredentialSource(lambda: _s3_keys(given)), None
+        case S3Credentials.Refreshable() as refreshable:
+            return CredentialSource(lambda: _s3_keys(refreshable.get_credentials())), None
+        case S3Credentials.FromEnv():
+            if (profile := profile_credentials()) is not None:
+                return CredentialSource(lambda: _s3_keys(profile.credentials)), profile.region
+    return None, None
+
+
+def _s3_keys(given: S3StaticCredentials) -> dict[str, Any]:
+    return {
+        "access_key_id": given.access_key_id,
+        "secret_access_key": given.secret_access_key,
+        "token": given.session_token,
+        "expires_at": given.expires_after,
+    }
+
+
+def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings) -> Clients:
+    config: dict[str, Any] = dict(spec.config)
+    provider: CredentialSource | None = None
+    match spec.credentials:
+        case GcsCredentials.Anonymous():
+            config["skip_signature"] = "true"
+        case GcsCredentials.Static(GcsStaticCredentials.ServiceAccount(path)):
+            config["service_account"] = path
+        case GcsCredentials.Static(GcsStaticCredentials.ServiceAccountKey(key)):
+            config["service_account_key"] = key
+        case GcsCredentials.Static(GcsStaticCredentials.ApplicationCredentials(path)):
+            config["application_credentials"] = path
+        case GcsCredentials.Static(GcsStaticCredentials.BearerToken(token)):
+            provider = CredentialSource(lambda: {"token": token, "expires_at": None})
+        case GcsCredentials.Refreshable() as refreshable:
+            provider = CredentialSource(lambda: _gcs_token(refreshable))
+
+    def make(headers: Mapping[str, str]) -> GCSStore:
+        return GCSStore(
+            spec.bucket,
+            prefix=_prefix(spec.prefix, encoded=True),
+            config=config,  # type: ignore[arg-type]
+            client_options=_client_options(settings, headers),
+            retry_config=_NO_RETRIES,
+            credential_provider=provider,
+        )
+
+    reader, writer = _make_both(make, spec.headers)
+    return Clients(reader, writer, spec.place, encodes_keys=True, credential_source=provider)
+
+
+def _gcs_token(refreshable: GcsCredentials.Refreshable) -> dict[str, Any]:
+    given = refreshable.get_credentials()
+    return {"token": given.bearer, "expires_at": given.expires_after}
+
+
+def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings) -> Clients:
+    config: dict[str, Any] = {"account_name": spec.account, **spec.config}
+    provider: CredentialSource | None = None
+    match spec.credentials:
+        case AzureCredentials.Anonymous():
+            config["skip_signature"] = "true"
+        case AzureCredentials.Static(AzureStaticCredentials.AccessKey(key)):
+            config |= {"account_key": key, "credential_type": "access_key"}
+        case AzureCredentials.Static(AzureStaticCredentials.SasToken(token)):
+            config |= {"sas_key": token, "credential_type": "sas_token"}
+        case AzureCredentials.Static(AzureStaticCredentials.BearerToken(token)):
+            config |= {"token": token, "credential_type": "bearer_token"}
+        case AzureCredentials.Refreshable() as refreshable:
+            provider = CredentialSource(lambda: _azure_token(refreshable))
+    store = AzureStore(
+        spec.container,
+        prefix=_prefix(spec.prefix, encoded=True),
+        config=config,  # type: ignore[arg-type]
+        client_options=_client_options(settings, {}),
+        retry_config=_NO_RETRIES,
+        credential_provider=provider,
+    )
+    return Clients(store, store, spec.place, encodes_keys=True, credential_source=provider)
+
+
+def _azure_token(refreshable: AzureCredentials.Refreshable) -> dict[str, Any]:
+    given = refreshable.get_credentials()
+    match given:
+        case AzureRefreshableCredential.AccessKey(key):
+            token = {"access_key": key}
+        case AzureRefreshableCredential.SasToken(text):
+            token = {"sas_token": text}
+        case AzureRefreshableCredential.BearerToken(text):
+            token = {"token": text}
+    return {**token, "expires_at": given.expires_after}
+
+
+def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings) -> Clients:
+    options: dict[str, Any] = dict(
+        _client_options(settings, spec.headers, allow_http=spec.url.startswith("http:"))
+    )
+    store = HTTPStore(
+        spec.url,
+        client_options=options | dict(spec.config),  # type: ignore[arg-type]
+        retry_config=_NO_RETRIES,
+    )
+    return Clients(store, None, spec.place, encodes_keys=True)
+
+
+def _make_both[S](make: Callable[[Mapping[str, str]], S], headers: Headers) -> tuple[S, S]:
+    reader = make(headers.reads)
+    return reader, reader if headers.reads == headers.writes else make(headers.writes)
+
+
+def _prefix(prefix: str, *, encoded: bool) -> str | None:
+    if not prefix:
+        return None
+    return encode_key(prefix) if encoded else prefix
+
+
+def _client_options(
+    settings: EffectiveStorageSettings,
+    headers: Mapping[str, str],
+    *,
+    allow_http: bool | None = None,
+    stall_seconds: int | None = None,
+) -> "ClientConfig":
+    timeouts = settings.timeouts
+    whole_ms = timeouts.operation_attempt_timeout_ms or timeouts.operation_timeout_ms
+    stall_ms = timeouts.read_timeout_ms or (stall_seconds or _STALL_SECONDS) * 1000
+    options: ClientConfig = {
+        "user_agent": user_agent(),
+        "timeout": _LONGEST_TRANSFER if whole_ms is None else timedelta(milliseconds=whole_ms),
+        "read_timeout": timedelta(milliseconds=stall_ms),
+    }
+    if timeouts.connect_timeout_ms is not None:
+        options["connect_timeout"] = timedelta(milliseconds=timeouts.connect_timeout_ms)
+    if allow_http is not None:
+        options["allow_http"] = allow_http
+    if headers:
+        options["default_headers"] = dict(headers)
+    return options

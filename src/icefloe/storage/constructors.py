@@ -1,0 +1,395 @@
+"""The functions that make storages."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from icefloe.config import ChecksumAlgorithm, S3Options
+from icefloe.credentials import (
+    GcsBearerCredential,
+    S3StaticCredentials,
+    azure_credentials,
+    gcs_credentials,
+    s3_credentials,
+)
+from icefloe.storage.handle import Storage
+from icefloe.storage.urls import spec_from_url
+
+
+def in_memory_storage() -> Storage:
+    """Make an empty storage in memory, which other processes cannot see.
+
+    >>> in_memory_storage().list_objects()
+    []
+    """
+    return Storage.new_in_memory()
+
+
+def local_filesystem_storage(path: str, *, durable: bool = False) -> Storage:
+    """Use a local directory, which is made at the first write.
+
+    Many processes and threads may commit to a repository in it at the same time. With
+    `durable`, every write is on the disk before it counts, so it survives a loss of power.
+
+    >>> local_filesystem_storage("/data/repo")
+    icefloe.storage.local_filesystem_storage(path='/data/repo')
+    """
+    return Storage.new_local_filesystem(path, durable=durable)
+
+
+def s3_storage(
+    *,
+    bucket: str,
+    prefix: str | None,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    allow_http: bool = False,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+    session_token: str | None = None,
+    expires_after: datetime | None = None,
+    anonymous: bool | None = None,
+    from_env: bool | None = None,
+    get_credentials: Callable[[], S3StaticCredentials] | None = None,
+    scatter_initial_credentials: bool = False,
+    force_path_style: bool = False,
+    network_stream_timeout_seconds: int = 60,
+    requester_pays: bool = False,
+    checksum_algorithm: ChecksumAlgorithm | None = None,
+    legacy_rooted_keys: bool | None = None,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Use S3, or a storage that speaks its protocol.
+
+    Of the checksum algorithms, `Sha256` and `Crc64Nvme` can be sent. Repositories whose keys
+    begin with a slash (`legacy_rooted_keys=True`) cannot be reached.
+
+    >>> s3_storage(bucket="climate", prefix="era5", region="eu-west-1", anonymous=True).spec.place
+    's3://climate/era5'
+    """
+    return Storage.new_s3(
+        S3Options(
+            region=region,
+            endpoint_url=endpoint_url,
+            allow_http=allow_http,
+            force_path_style=force_path_style,
+            network_stream_timeout_seconds=network_stream_timeout_seconds,
+            requester_pays=requester_pays,
+            checksum_algorithm=checksum_algorithm,
+        ),
+        bucket,
+        prefix,
+        s3_credentials(
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            expires_after=expires_after,
+            anonymous=anonymous,
+            from_env=from_env,
+            get_credentials=get_credentials,
+            scatter_initial_credentials=scatter_initial_credentials,
+        ),
+        legacy_rooted_keys,
+        read_headers=read_headers,
+        write_headers=write_headers,
+        headers=headers,
+    )
+
+
+def s3_object_store_storage(
+    *,
+    bucket: str,
+    prefix: str | None,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    allow_http: bool = False,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+    session_token: str | None = None,
+    expires_after: datetime | None = None,
+    anonymous: bool | None = None,
+    from_env: bool | None = None,
+    force_path_style: bool = False,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Use S3 with unusual characters of keys percent-encoded, as some repositories have it."""
+    return Storage.new_s3_object_store(
+        S3Options(
+            region=region,
+            endpoint_url=endpoint_url,
+            allow_http=allow_http,
+            force_path_style=force_path_style,
+        ),
+        bucket,
+        prefix,
+        s3_credentials(
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            expires_after=expires_after,
+            anonymous=anonymous,
+            from_env=from_env,
+        ),
+        read_headers=read_headers,
+        write_headers=write_headers,
+        headers=headers,
+    )
+
+
+def tigris_storage(
+    *,
+    bucket: str,
+    prefix: str | None,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    use_weak_consistency: bool = False,
+    allow_http: bool = False,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+    session_token: str | None = None,
+    expires_after: datetime | None = None,
+    anonymous: bool | None = None,
+    from_env: bool | None = None,
+    get_credentials: Callable[[], S3StaticCredentials] | None = None,
+    scatter_initial_credentials: bool = False,
+    network_stream_timeout_seconds: int = 60,
+    checksum_algorithm: ChecksumAlgorithm | None = None,
+    legacy_rooted_keys: bool | None = None,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Use Tigris: bound to one region, or read-only with `use_weak_consistency`."""
+    return Storage.new_tigris(
+        S3Options(
+            region=region,
+            endpoint_url=endpoint_url,
+            allow_http=allow_http,
+            network_stream_timeout_seconds=network_stream_timeout_seconds,
+            checksum_algorithm=checksum_algorithm,
+        ),
+        bucket,
+        prefix,
+        use_weak_consistency,
+        s3_credentials(
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            expires_after=expires_after,
+            anonymous=anonymous,
+            from_env=from_env,
+            get_credentials=get_credentials,
+            scatter_initial_credentials=scatter_initial_credentials,
+        ),
+        legacy_rooted_keys,
+        read_headers=read_headers,
+        write_headers=write_headers,
+        headers=headers,
+    )
+
+
+def r2_storage(
+    *,
+    bucket: str | None = None,
+    prefix: str | None = None,
+    account_id: str | None = None,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    allow_http: bool = False,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+    session_token: str | None = None,
+    expires_after: datetime | None = None,
+    anonymous: bool | None = None,
+    from_env: bool | None = None,
+    get_credentials: Callable[[], S3StaticCredentials] | None = None,
+    scatter_initial_credentials: bool = False,
+    network_stream_timeout_seconds: int = 60,
+    checksum_algorithm: ChecksumAlgorithm | None = None,
+    legacy_rooted_keys: bool | None = None,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Use Cloudflare R2, by account or by endpoint; without a bucket the prefix starts with it.
+
+    >>> r2_storage(prefix="bucket/path", account_id="abc", anonymous=True).spec.place
+    's3://bucket/path'
+    """
+    return Storage.new_r2(
+        S3Options(
+            region=region,
+            endpoint_url=endpoint_url,
+            allow_http=allow_http,
+            network_stream_timeout_seconds=network_stream_timeout_seconds,
+            checksum_algorithm=checksum_algorithm,
+        ),
+        bucket,
+        prefix,
+        account_id,
+        s3_credentials(
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            expires_after=expires_after,
+            anonymous=anonymous,
+            from_env=from_env,
+            get_credentials=get_credentials,
+            scatter_initial_credentials=scatter_initial_credentials,
+        ),
+        legacy_rooted_keys,
+        read_headers=read_headers,
+        write_headers=write_headers,
+        headers=headers,
+    )
+
+
+def hf_storage(
+    *,
+    bucket: str,
+    prefix: str | None,
+    namespace: str,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+    session_token: str | None = None,
+    expires_after: datetime | None = None,
+    from_env: bool | None = None,
+    get_credentials: Callable[[], S3StaticCredentials] | None = None,
+    scatter_initial_credentials: bool = False,
+    network_stream_timeout_seconds: int = 60,
+    legacy_rooted_keys: bool | None = None,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Use a bucket of a namespace at Hugging Face."""
+    return Storage.new_hf(
+        S3Options(network_stream_timeout_seconds=network_stream_timeout_seconds),
+        bucket,
+        prefix,
+        namespace,
+        s3_credentials(
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            expires_after=expires_after,
+            from_env=from_env,
+            get_credentials=get_credentials,
+            scatter_initial_credentials=scatter_initial_credentials,
+        ),
+        legacy_rooted_keys,
+        read_headers=read_headers,
+        write_headers=write_headers,
+        headers=headers,
+    )
+
+
+def gcs_storage(
+    *,
+    bucket: str,
+    prefix: str | None,
+    service_account_file: str | None = None,
+    service_account_key: str | None = None,
+    application_credentials: str | None = None,
+    bearer_token: str | None = None,
+    anonymous: bool | None = None,
+    from_env: bool | None = None,
+    config: dict[str, str] | None = None,
+    get_credentials: Callable[[], GcsBearerCredential] | None = None,
+    scatter_initial_credentials: bool = False,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Use Google Cloud Storage; `config` holds options of the client by name.
+
+    >>> gcs_storage(bucket="climate", prefix="era5", anonymous=True).spec.place
+    'gs://climate/era5'
+    """
+    credentials = gcs_credentials(
+        service_account_file=service_account_file,
+        service_account_key=service_account_key,
+        application_credentials=application_credentials,
+        bearer_token=bearer_token,
+        from_env=from_env,
+        anonymous=anonymous,
+        get_credentials=get_credentials,
+        scatter_initial_credentials=scatter_initial_credentials,
+    )
+    return Storage.new_gcs(
+        bucket,
+        prefix,
+        credentials,
+        config=config,
+        read_headers=read_headers,
+        write_headers=write_headers,
+        headers=headers,
+    )
+
+
+def azure_storage(
+    *,
+    account: str,
+    container: str,
+    prefix: str,
+    access_key: str | None = None,
+    sas_token: str | None = None,
+    bearer_token: str | None = None,
+    from_env: bool | None = None,
+    anonymous: bool | None = None,
+    config: dict[str, str] | None = None,
+) -> Storage:
+    """Use Azure Blob Storage; `config` holds options of the client by name.
+
+    >>> azure_storage(account="acme", container="climate", prefix="era5").spec.place
+    'az://acme/climate/era5'
+    """
+    credentials = azure_credentials(
+        access_key=access_key,
+        sas_token=sas_token,
+        bearer_token=bearer_token,
+        from_env=from_env,
+        anonymous=anonymous,
+    )
+    return Storage.new_azure_blob(account, container, prefix, credentials, config=config)
+
+
+def http_storage(
+    base_url: str, opts: dict[str, str] | None = None, headers: dict[str, str] | None = None
+) -> Storage:
+    """Read from a web server; `opts` are options of the client by name (`timeout`, ...).
+
+    >>> http_storage("https://data.example.org/repo")
+    icefloe.storage.http_storage(base_url='https://data.example.org/repo')
+    """
+    return Storage.new_http(base_url, opts, headers)
+
+
+def redirect_storage(base_url: str, *, from_env: bool = False) -> Storage:
+    """Use the storage that a web address leads to by HTTP redirections.
+
+    The last address must be that of a storage: `s3://`, `gs://`, `az://`, `r2://`,
+    `tigris://`, or `https+icechunk://` (also `+ic`) for a web server. Requests there are
+    unsigned, unless `from_env` says that credentials of the environment may be sent to
+    wherever the server leads.
+
+    >>> redirect_storage("https://data.example.org/repo")
+    icefloe.storage.redirect_storage(base_url='https://data.example.org/repo')
+    """
+    return Storage.new_redirect(base_url, from_env=from_env)
+
+
+def storage_from_url(url: str, *, anonymous: bool = False) -> Storage:
+    """Use the storage that a URL or path names, with credentials from the environment.
+
+    Known are paths, `file:///path`, `memory://`, `s3://bucket/prefix`, `gs://bucket/prefix`,
+    `az://account/container/prefix`, `r2://`, `tigris://`, `http://` and `https://`. Options
+    follow as a query: `?region=eu-west-1&endpoint_url=https://...&anonymous=true`.
+
+    >>> storage_from_url("s3://climate/era5?region=eu-west-1&anonymous=true").spec.place
+    's3://climate/era5'
+    """
+    return Storage(spec_from_url(url, anonymous=anonymous))

@@ -1,0 +1,251 @@
+"""The parts of POSIX that the local backend stands on: directories, drafts, locks.
+
+Everything works relative to the descriptor of an open directory, reached from the root one
+component at a time without following symbolic links. So a link planted below the root cannot
+send a write elsewhere, not even in a race.
+"""
+
+# ruff: noqa: PTH103, PTH112, PTH114 - paths are plain strings here, and most calls are relative to descriptors
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_BELOW: Final = _DIRECTORY | os.O_NOFOLLOW
+_TMPFILE: Final[int] = getattr(os, "O_TMPFILE", 0)
+_HAS_NAMELESS: Final = _TMPFILE != 0 and os.path.isdir("/proc/self/fd")
+_LOCK_FILE: Final = "#0"
+_UNSUPPORTED: Final = frozenset(
+    {
+        errno.EOPNOTSUPP,
+        errno.ENOTSUP,
+        errno.EPERM,
+        errno.EINVAL,
+        errno.ENOSYS,
+        errno.EISDIR,
+        errno.EMLINK,
+    }
+)
+_COPY_BYTES: Final = 1 << 30
+
+
+def open_directory(root: str, folder: str, *, create: bool = False, durable: bool = False) -> int:
+    """Open a directory below the root, making it and its parents if told to."""
+    try:
+        handle = os.open(root, _DIRECTORY)
+    except FileNotFoundError:
+        if not create:
+            raise
+        os.makedirs(root, exist_ok=True)
+        handle = os.open(root, _DIRECTORY)
+    for name in folder.split("/") if folder else ():
+        parent = handle
+        try:
+            handle = _enter(parent, name, create=create, durable=durable)
+        finally:
+            os.close(parent)
+    return handle
+
+
+def _enter(parent: int, name: str, *, create: bool, durable: bool) -> int:
+    try:
+        return os.open(name, _BELOW, dir_fd=parent)
+    except FileNotFoundError:
+        if not create:
+            raise
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=parent)
+        if durable:
+            os.fsync(parent)
+        return os.open(name, _BELOW, dir_fd=parent)
+    except OSError as error:
+        # O_NOFOLLOW reports a link as ELOOP or, because of O_DIRECTORY, as ENOTDIR.
+        if error.errno in {errno.ELOOP, errno.ENOTDIR} and os.path.islink(
+            f"/proc/self/fd/{parent}/{name}"
+        ):
+            raise InvalidInputError(
+                f"the directory {name!r} in the storage is a symbolic link; writing through it"
+                " is refused: move the storage's root there instead, or mount it",
+                ErrorKind.INVALID_PATH,
+            ) from None
+        raise
+
+
+class Draft:
+    """A file being written, not yet under its name."""
+
+    def __init__(self, parent: int, name: str, handle: int, temporary: str | None) -> None:
+        self.handle = handle
+        self._parent = parent
+        self._name = name
+        self._temporary = temporary  # None while the file has no name at all
+        self._source = temporary or f"/proc/self/fd/{handle}"
+
+    def write(self, data: memoryview) -> None:
+        """Append bytes."""
+        written = os.write(self.handle, data)
+        while written < len(data):  # one call moves at most 2 GiB
+            written += os.write(self.handle, data[written:])
+
+    def copy_from(self, source: int, size: int) -> None:
+        """Append another file."""
+        position = 0
+        while position < size:
+            moved = _copy_some(source, self.handle, position, size - position)
+            if moved == 0:
+                raise OSError(errno.EIO, "the file got shorter while it was copied")
+            position += moved
+
+    def finish(self, modified_ns: int, *, durable: bool) -> os.stat_result:
+        """Date the file explicitly (kernel time can be milliseconds coarse) and sync it."""
+        os.utime(self.handle, ns=(modified_ns, modified_ns))
+        if durable:
+            os.fsync(self.handle)
+        return os.fstat(self.handle)
+
+    def publish_new(self) -> bool:
+        """Give the file its name unless that is taken; tell whether it was free."""
+        try:
+            self._link(self._name)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED or self._temporary is None:
+                raise
+            return self._publish_without_links()
+        return True
+
+    def publish_over(self) -> None:
+        """Take the place of the present file; the caller holds the directory's lock."""
+        if self._temporary is None:
+            # Under the lock nobody else uses this name; a dead process may have left it.
+            staged = f"{self._name}#0"
+            try:
+                self._link(staged)
+            except FileExistsError:
+                os.unlink(staged, dir_fd=self._parent)
+                self._link(staged)
+            self._temporary = staged
+        os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
+        self._temporary = None
+
+    def close(self) -> None:
+        """Let go of the file; unless it was published, it vanishes."""
+        if self._temporary is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._temporary, dir_fd=self._parent)
+        os.close(self.handle)
+
+    def _link(self, name: str) -> None:
+        # The directory arguments make Python call linkat(2), which can follow /proc's link.
+        os.link(
+            self._source,
+            name,
+            src_dir_fd=self._parent,
+            dst_dir_fd=self._parent,
+            follow_symlinks=True,
+        )
+
+    def _publish_without_links(self) -> bool:
+        """Do with a lock what `link` does alone: it keeps at least our own writers apart."""
+        with hold_lock(self._parent):
+            try:
+                os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
+            except FileNotFoundError:
+                self.publish_over()
+                return True
+            return False
+
+
+def open_draft(parent: int, name: str, *, nameless: bool = _HAS_NAMELESS) -> Draft:
+    """Begin a file in a directory."""
+    return (_nameless_draft(parent, name) if nameless else None) or _named_draft(parent, name)
+
+
+def _nameless_draft(parent: int, name: str) -> Draft | None:
+    try:
+        handle = os.open(".", os.O_WRONLY | os.O_CLOEXEC | _TMPFILE, 0o666, dir_fd=parent)
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return None
+        raise
+    return Draft(parent, name, handle, None)
+
+
+def _named_draft(parent: int, name: str) -> Draft:
+    temporary = f"{name}#{secrets.randbits(62) + 1}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    return Draft(parent, name, os.open(temporary, flags, 0o666, dir_fd=parent), temporary)
+
+
+def _copy_some(source: int, target: int, position: int, length: int) -> int:
+    try:
+        return os.copy_file_range(source, target, min(length, _COPY_BYTES), position, position)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED | {errno.EXDEV, errno.EBADF}:
+            raise
+    data = os.pread(source, min(length, 1 << 20), position)
+    return os.pwrite(target, data, position)
+
+
+_held: Final[set[int]] = set()
+"""Descriptors that hold a lock now; a forked child must not keep them open."""
+
+
+@contextmanager
+def hold_lock(parent: int, *, through_file: bool = False) -> Iterator[None]:
+    """Keep all other writers out of a directory, in this process and in others.
+
+    The directory itself is locked, or a file in it where directories cannot be.
+    """
+    handle = _locked_file(parent) if through_file or not _try_lock(parent) else parent
+    _held.add(handle)
+    try:
+        yield
+    finally:
+        _held.discard(handle)
+        # Closing alone would not do if a child made by fork still has the descriptor.
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        if handle != parent:
+            os.close(handle)
+
+
+def _try_lock(parent: int) -> bool:
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno in _UNSUPPORTED | {errno.EBADF}:
+            return False  # NFS locks only what is open for writing
+        raise
+    return True
+
+
+def _locked_file(parent: int) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(_LOCK_FILE, flags, 0o666, dir_fd=parent)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _forget_locks_of_parent() -> None:
+    """In a forked child: close what other threads of the parent hold.
+
+    The parent's lock stays as it is; but should the parent die, the child's copy of the
+    descriptor would keep the lock forever.
+    """
+    for handle in tuple(_held):
+        os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_locks_of_parent)

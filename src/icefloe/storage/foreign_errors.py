@@ -1,0 +1,143 @@
+"""The one place that turns errors of `obstore` into ours.
+
+Classes decide. The exception is `GenericError`, which stands for everything from a refused
+connection to `400 Bad Request` and carries no data but its text. There the HTTP status is
+read from the fixed phrase that precedes it. What hangs on it is only whether trying again is
+worth while (and that a range past the end is the caller's mistake): should the phrase change,
+hopeless requests are repeated in vain, and nothing else goes wrong.
+
+Messages of `obstore` quote URLs, which may be signed, and answers of servers. Ours are made
+of the verb, the key, the status and the server's error code only, and do not chain the
+original.
+"""
+
+import re
+from typing import Final
+
+from obstore import exceptions as foreign
+
+from icefloe.errors import (
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StorageError,
+)
+
+_STATUS: Final = re.compile(r"non-2xx status code: (\d{3})\b")
+_CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_TRANSPORT: Final = re.compile(r" - HTTP error: ([A-Za-z ]{1,64})")
+_THROTTLED: Final = frozenset({429, 503})
+_PASSING: Final = frozenset({408, 425, 429})
+_LASTING: Final = frozenset({501, 505, 507})
+_RANGE_NOT_SATISFIABLE: Final = 416
+
+FOREIGN_ERRORS: Final = (
+    foreign.BaseError,
+    FileNotFoundError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    OSError,
+    TimeoutError,
+)
+"""Everything `obstore` raises; `PanicException` is no `Exception` and passes through."""
+
+
+_REASONS: Final[dict[type[Exception], tuple[str, ErrorKind, bool]]] = {
+    foreign.PermissionDeniedError: (
+        "the credentials do not allow it",
+        ErrorKind.OBJECT_STORE,
+        False,
+    ),
+    foreign.UnauthenticatedError: (
+        "the credentials are missing, could not be obtained or were not accepted",
+        ErrorKind.OBJECT_STORE,
+        False,
+    ),
+    foreign.NotSupportedError: (
+        "this storage does not offer that",
+        ErrorKind.UNIMPLEMENTED,
+        False,
+    ),
+    foreign.JoinError: ("the transfer was interrupted", ErrorKind.OBJECT_STORE, True),
+}
+"""Reason, code, and whether trying again may help."""
+
+_ABSENT: Final = (FileNotFoundError, foreign.NotFoundError)
+_CONDITION: Final = (
+    foreign.AlreadyExistsError,
+    foreign.PreconditionError,
+    foreign.NotModifiedError,
+)
+
+
+def translate(error: Exception, verb: str, key: str) -> IcefloeError:
+    """Give the error of ours that says the same.
+
+    The caller raises it `from None`: see above.
+    """
+    what = f"cannot {verb} {key!r}"
+    if isinstance(error, _ABSENT):
+        return ObjectNotFoundError(f"no object {key!r}{_detail(error)}", key=key)
+    if isinstance(error, _CONDITION):
+        text = f"{key!r} is not in the expected state{_detail(error)}"
+        return PreconditionFailedError(text, key=key)
+    for kind, (reason, code, is_passing) in _REASONS.items():
+        if isinstance(error, kind):
+            text = f"{what}: {reason}{_detail(error)}"
+            return StorageError(text, code, retryable=is_passing, key=key)
+    if isinstance(error, foreign.UnknownConfigurationKeyError):
+        text = f"{what}: {str(error).partition('\n')[0]}"
+        return InvalidInputError(text, ErrorKind.STORAGE_CONFIG)
+    if isinstance(error, foreign.BaseError) and not isinstance(error, foreign.InvalidPathError):
+        return _generic(error, what, key)
+    if isinstance(error, OSError):
+        text = f"{what}: {error.strerror or type(error).__name__}"
+        return StorageError(text, ErrorKind.IO, retryable=True, key=key)
+    # InvalidPathError, ValueError, TypeError, OverflowError
+    reason = str(error).partition("\n")[0][:200]
+    text = f"{what}: the storage does not allow such a key or argument ({reason})"
+    return InvalidInputError(text, ErrorKind.INVALID_KEY, key=key)
+
+
+def _generic(error: Exception, what: str, key: str) -> IcefloeError:
+    status = _status(error)
+    if status == _RANGE_NOT_SATISFIABLE:
+        return InvalidInputError(
+            f"{what}: the byte range lies past the end of the object",
+            ErrorKind.INVALID_BYTE_RANGE,
+            key=key,
+        )
+    if status is None:
+        found = _TRANSPORT.search(str(error))
+        reason = f" ({found.group(1)})" if found else ""
+        return StorageError(
+            f"{what}: no usable answer{reason}; check the address and the network",
+            ErrorKind.OBJECT_STORE,
+            retryable=True,
+            key=key,
+        )
+    is_passing = status in _PASSING or (status >= 500 and status not in _LASTING)
+    return StorageError(
+        f"{what}: the storage refused{_detail(error)}",
+        ErrorKind.THROTTLED if status in _THROTTLED else ErrorKind.OBJECT_STORE,
+        retryable=is_passing,
+        key=key,
+        status=status,
+    )
+
+
+def _status(error: Exception) -> int | None:
+    found = _STATUS.search(str(error))
+    return int(found.group(1)) if found else None
+
+
+def _detail(error: Exception) -> str:
+    """Say the status and the server's error code; neither can hold a secret."""
+    text = str(error)
+    status, code = _STATUS.search(text), _CODE.search(text)
+    parts = [f"status {status.group(1)}"] if status else []
+    parts += [code.group(1)] if code else []
+    return f" ({', '.join(parts)})" if parts else ""

@@ -1,0 +1,401 @@
+"""The storage that users hold: a description that opens itself when it is needed."""
+
+import html
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self, cast
+
+from icefloe.config import (
+    EffectiveStorageSettings,
+    S3Options,
+    StorageConcurrencySettings,
+    StorageRetriesSettings,
+    StorageSettings,
+    effective_storage_settings,
+)
+from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
+from icefloe.effects import run_blocking
+from icefloe.storage.clients import open_clients, user_agent
+from icefloe.storage.describing import describe, source_code
+from icefloe.storage.local import LocalBackend
+from icefloe.storage.memory import MemoryBackend
+from icefloe.storage.metering import Meter, MeteredBackend, RequestCounts
+from icefloe.storage.object_store import ObjectStoreBackend
+from icefloe.storage.platforms import hugging_face_spec, r2_spec, tigris_spec
+from icefloe.storage.port import Backend
+from icefloe.storage.redirect import RedirectBackend, resolve
+from icefloe.storage.retrying import RetryingBackend
+from icefloe.storage.specs import (
+    Headers,
+    LocalSpec,
+    MemorySpec,
+    RedirectSpec,
+    Spec,
+    azure_spec,
+    gcs_spec,
+    http_spec,
+    redirect_spec,
+    s3_spec,
+)
+from icefloe.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class StorageObjectInfo(Value):
+    """An object in a storage: key, size, and when it was written."""
+
+    key: str
+    size_bytes: int
+    created_at: datetime
+
+
+class _Opened:
+    """What one process has open of a storage; a forked child starts anew."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.meter = Meter()
+        self.backends: dict[EffectiveStorageSettings, Backend] = {}
+
+
+class Storage:
+    """A place where a repository lives.
+
+    Make one with `local_filesystem_storage`, `s3_storage` and so on. Making it sends no
+    request; clients are opened at the first use, once per process, also after a fork. Equal
+    descriptions are equal storages. Storages can be pickled, with their credentials, except
+    those in memory.
+
+    >>> storage = Storage.new_in_memory()
+    >>> storage.list_objects()
+    []
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._memory = MemoryBackend() if isinstance(spec, MemorySpec) else None
+        self._opened = _Opened()
+
+    @classmethod
+    def new_in_memory(cls) -> Self:
+        """Make an empty storage in the memory of this process."""
+        return cls(MemorySpec())
+
+    @classmethod
+    def new_local_filesystem(cls, path: str, *, durable: bool = False) -> Self:
+        """Use a local directory; `durable` makes every write survive a loss of power."""
+        return cls(LocalSpec.of(path, durable=durable))
+
+    @classmethod
+    def new_s3(
+        cls,
+        config: S3Options,
+        bucket: str,
+        prefix: str | None,
+        credentials: AnyS3Credential | None = None,
+        legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Self:
+        """Use a bucket of S3, or of a storage that speaks its protocol."""
+        return cls(
+            s3_spec(
+                config,
+                bucket,
+                prefix,
+                credentials,
+                headers=Headers.of(headers, read_headers, write_headers),
+                legacy_rooted_keys=legacy_rooted_keys,
+            )
+        )
+
+    @classmethod
+    def new_s3_object_store(
+        cls,
+        config: S3Options,
+        bucket: str,
+        prefix: str | None,
+        credentials: AnyS3Credential | None = None,
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Self:
+        """Use a bucket of S3 in which unusual characters of keys are percent-encoded."""
+        return cls(
+            s3_spec(
+                config,
+                bucket,
+                prefix,
+                credentials,
+                headers=Headers.of(headers, read_headers, write_headers),
+                encodes_keys=True,
+            )
+        )
+
+    @classmethod
+    def new_tigris(
+        cls,
+        config: S3Options,
+        bucket: str,
+        prefix: str | None,
+        use_weak_consistency: bool,  # noqa: FBT001 - the drop-in signature
+        credentials: AnyS3Credential | None = None,
+        legacy_rooted_keys: bool | None = None,  # noqa: FBT001
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Self:
+        """Use a bucket of Tigris."""
+        return cls(
+            tigris_spec(
+                config,
+                bucket,
+                prefix,
+                credentials,
+                use_weak_consistency=use_weak_consistency,
+                headers=Headers.of(headers, read_headers, write_headers),
+                legacy_rooted_keys=legacy_rooted_keys,
+            )
+        )
+
+    @classmethod
+    def new_r2(
+        cls,
+        config: S3Options,
+        bucket: str | None = None,
+        prefix: str | None = None,
+        account_id: str | None = None,
+        credentials: AnyS3Credential | None = None,
+        legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Self:
+        """Use a bucket of Cloudflare R2."""
+        return cls(
+            r2_spec(
+                config,
+                bucket,
+                prefix,
+                account_id,
+                credentials,
+                headers=Headers.of(headers, read_headers, write_headers),
+                legacy_rooted_keys=legacy_rooted_keys,
+            )
+        )
+
+    @classmethod
+    def new_hf(
+        cls,
+        config: S3Options,
+        bucket: str,
+        prefix: str | None,
+        namespace: str,
+        credentials: AnyS3Credential | None = None,
+        legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Self:
+        """Use a bucket at Hugging Face."""
+        return cls(
+            hugging_face_spec(
+                config,
+                bucket,
+                prefix,
+                namespace,
+                credentials,
+                headers=Headers.of(headers, read_headers, write_headers),
+                legacy_rooted_keys=legacy_rooted_keys,
+            )
+        )
+
+    @classmethod
+    def new_gcs(
+        cls,
+        bucket: str,
+        prefix: str | None,
+        credentials: AnyGcsCredential | None = None,
+        *,
+        config: dict[str, str] | None = None,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Self:
+        """Use a bucket of Google Cloud Storage."""
+        sent = Headers.of(headers, read_headers, write_headers)
+        return cls(gcs_spec(bucket, prefix, credentials, config, sent))
+
+    @classmethod
+    def new_azure_blob(
+        cls,
+        account: str,
+        container: str,
+        prefix: str,
+        credentials: AnyAzureCredential | None = None,
+        *,
+        config: dict[str, str] | None = None,
+    ) -> Self:
+        """Use a container of Azure Blob Storage."""
+        return cls(azure_spec(account, container, prefix, credentials, config))
+
+    @classmethod
+    def new_http(
+        cls,
+        base_url: str,
+        config: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Self:
+        """Use a directory on a web server, read-only."""
+        return cls(http_spec(base_url, config, headers))
+
+    @classmethod
+    def new_redirect(cls, base_url: str, *, from_env: bool = False) -> Self:
+        """Use the storage that a web address redirects to; see `redirect_storage`."""
+        return cls(redirect_spec(base_url, from_env=from_env))
+
+    @property
+    def spec(self) -> Spec:
+        """The description of this storage."""
+        return self._spec
+
+    def default_settings(self) -> StorageSettings:
+        """Give the settings that suit this kind of storage; unset ones have common defaults.
+
+        On the local file system the switches for conditional updates and metadata are off, as
+        other programs must find them in the configuration of a repository; our own updates are
+        conditional there nevertheless.
+        """
+        match self._spec:
+            case MemorySpec():
+                return StorageSettings(
+                    concurrency=StorageConcurrencySettings(5, 1),
+                    retries=StorageRetriesSettings(1, 0, 0),
+                )
+            case LocalSpec():
+                return StorageSettings(
+                    concurrency=StorageConcurrencySettings(5, 4096),
+                    retries=StorageRetriesSettings(1, 0, 0),
+                    unsafe_use_conditional_update=False,
+                    unsafe_use_metadata=False,
+                )
+            case _:
+                return StorageSettings()
+
+    def open(self, settings: StorageSettings | None = None) -> Backend:
+        """Give what does the work: requests are counted and, over networks, retried.
+
+        Called again with equal settings it gives the same object.
+        """
+        opened = self._in_this_process()
+        effective = effective_storage_settings(self.default_settings(), settings)
+        if (backend := opened.backends.get(effective)) is None:
+            # Two threads may both open; one of them is kept.
+            backend = opened.backends.setdefault(
+                effective, self._open(self._spec, effective, opened.meter)
+            )
+        return backend
+
+    def request_counts(self) -> RequestCounts:
+        """Count the requests that this process sent through this object.
+
+        >>> storage = Storage.new_in_memory()
+        >>> before = storage.request_counts()
+        >>> storage.list_objects()
+        []
+        >>> (storage.request_counts() - before).list
+        1
+        """
+        return self._in_this_process().meter.snapshot()
+
+    def reset_request_counts(self) -> RequestCounts:
+        """Begin to count anew; give the count so far."""
+        return self._in_this_process().meter.reset()
+
+    def list_objects(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[tuple[str, int]]:
+        """List all objects, or those in the directory `prefix`: key (below it) and size."""
+        return run_blocking(self.list_objects_async(settings, prefix))
+
+    async def list_objects_async(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[tuple[str, int]]:
+        """Await `list_objects`."""
+        infos = await self.list_objects_metadata_async(settings, prefix)
+        return [(info.key, info.size_bytes) for info in infos]
+
+    def list_objects_metadata(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[StorageObjectInfo]:
+        """List as `list_objects` does, with the time of each object."""
+        return run_blocking(self.list_objects_metadata_async(settings, prefix))
+
+    async def list_objects_metadata_async(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[StorageObjectInfo]:
+        """Await `list_objects_metadata`."""
+        folder = f"{prefix.strip('/')}/" if prefix and prefix.strip("/") else ""
+        return [
+            StorageObjectInfo(info.key.removeprefix(folder), info.size_bytes, info.last_modified)
+            async for batch in self.open(settings).list(folder)
+            for info in batch
+        ]
+
+    def _open(self, spec: Spec, settings: EffectiveStorageSettings, meter: Meter) -> Backend:
+        match spec:
+            case MemorySpec():
+                return MeteredBackend(cast("Backend", self._memory), meter)
+            case LocalSpec(path, durable):
+                return MeteredBackend(LocalBackend(path, durable=durable), meter)
+            case RedirectSpec():
+
+                def find() -> Backend:
+                    return self._open(resolve(spec, user_agent()), settings, meter)
+
+                return RedirectBackend(find)
+            case _:
+                backend = ObjectStoreBackend(open_clients(spec, settings), settings)
+                return RetryingBackend(MeteredBackend(backend, meter), settings, meter)
+
+    def _in_this_process(self) -> _Opened:
+        if self._opened.process != os.getpid():
+            self._opened = _Opened()
+        return self._opened
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Storage) or type(self) is not type(other):
+            return NotImplemented
+        return self._memory is other._memory and self._spec == other._spec
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(self._spec), id(self._memory)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._memory is not None:
+            raise TypeError(
+                "a storage in memory cannot be pickled: other processes could not see it;"
+                " use local_filesystem_storage or an object store"
+            )
+        return (type(self), (self._spec,))
+
+    def __repr__(self) -> str:
+        return source_code(self._spec)
+
+    def __str__(self) -> str:
+        lines = (f"{name}: {text}" for name, text in describe(self._spec).items())
+        return "\n".join(["<icefloe.Storage>", *lines])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<div><b>{html.escape(name)}:</b> {html.escape(text)}</div>"
+            for name, text in describe(self._spec).items()
+        )
+        return f'<div class="icefloe-value"><div>icefloe.Storage</div>{rows}</div>'

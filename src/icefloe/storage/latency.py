@@ -1,0 +1,149 @@
+"""A storage that answers late, to see how code fares with a distant one."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from icefloe import effects
+from icefloe.config import StorageSettings
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.handle import Storage
+from icefloe.storage.metering import RequestCounts
+from icefloe.storage.port import (
+    Backend,
+    Buffer,
+    ByteRange,
+    DeleteReport,
+    Fetched,
+    ObjectInfo,
+    Version,
+)
+
+
+class Delays(Protocol):
+    """How long to wait; read at each request, so they may be changed in between."""
+
+    read_latency_ms: int
+    write_latency_ms: int
+
+
+class LatencyBackend:
+    """Waits before each request to another backend; a listing waits once per batch."""
+
+    def __init__(self, inner: Backend, delays: Delays) -> None:
+        self._inner = inner
+        self._delays = delays
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        """Wait, then read."""
+        await self._read_delay()
+        return await self._inner.get(key, byte_range)
+
+    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Wait, then read."""
+        await self._read_delay()
+        return await self._inner.get_ranges(key, byte_ranges)
+
+    async def put(
+        self,
+        key: str,
+        data: Buffer,
+        *,
+        if_absent: bool = False,
+        if_version: Version | None = None,
+        attributes: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        """Wait, then write."""
+        await self._write_delay()
+        return await self._inner.put(
+            key,
+            data,
+            if_absent=if_absent,
+            if_version=if_version,
+            attributes=attributes,
+            content_type=content_type,
+        )
+
+    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+        """Wait before each batch."""
+        await self._read_delay()
+        async for batch in self._inner.list(prefix):
+            yield batch
+            await self._read_delay()
+
+    async def head(self, key: str) -> Fetched:
+        """Wait, then look."""
+        await self._read_delay()
+        return await self._inner.head(key)
+
+    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
+        """Wait, then copy."""
+        await self._write_delay()
+        await self._inner.copy(source, target, if_version=if_version)
+
+    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
+        """Wait, then delete."""
+        await self._write_delay()
+        return await self._inner.delete_many(keys)
+
+    async def _read_delay(self) -> None:
+        if self._delays.read_latency_ms:
+            await effects.sleep(self._delays.read_latency_ms / 1000)
+
+    async def _write_delay(self) -> None:
+        if self._delays.write_latency_ms:
+            await effects.sleep(self._delays.write_latency_ms / 1000)
+
+
+class LatencyStorage(Storage):
+    """A storage that waits before each request, to try code as if at a distance.
+
+    >>> slow = LatencyStorage(Storage.new_in_memory(), read_latency_ms=1)
+    >>> slow.list_objects()
+    []
+    """
+
+    def __init__(
+        self, inner: Storage, *, write_latency_ms: int = 0, read_latency_ms: int = 0
+    ) -> None:
+        for given in (write_latency_ms, read_latency_ms):
+            if given < 0:
+                raise InvalidInputError("a latency cannot be negative", ErrorKind.STORAGE_CONFIG)
+        super().__init__(inner.spec)
+        self._inner = inner
+        self.write_latency_ms = write_latency_ms
+        self.read_latency_ms = read_latency_ms
+
+    def open(self, settings: StorageSettings | None = None) -> Backend:
+        """Open the inner storage, with the delays."""
+        return LatencyBackend(self._inner.open(settings), self)
+
+    def request_counts(self) -> RequestCounts:
+        """Count the requests of the inner storage."""
+        return self._inner.request_counts()
+
+    def reset_request_counts(self) -> RequestCounts:
+        """Begin to count anew."""
+        return self._inner.reset_request_counts()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_slowed, (self._inner, self.write_latency_ms, self.read_latency_ms))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LatencyStorage):
+            return NotImplemented
+        mine = (self._inner, self.write_latency_ms, self.read_latency_ms)
+        return mine == (other._inner, other.write_latency_ms, other.read_latency_ms)
+
+    def __hash__(self) -> int:
+        return hash((LatencyStorage, self._inner))
+
+    def __repr__(self) -> str:
+        return (
+            f"icefloe.testing.LatencyStorage({self._inner!r},"
+            f" write_latency_ms={self.write_latency_ms}, read_latency_ms={self.read_latency_ms})"
+        )
+
+
+def _slowed(inner: Storage, write_latency_ms: int, read_latency_ms: int) -> LatencyStorage:
+    return LatencyStorage(inner, write_latency_ms=write_latency_ms, read_latency_ms=read_latency_ms)

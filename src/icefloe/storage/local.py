@@ -1,0 +1,404 @@
+"""Objects as files of a directory, safe for many processes and threads at once.
+
+How each promise of the port is kept:
+
+- *Whole or not at all.* An object is written to a nameless file (`O_TMPFILE`) and gets its
+  name when it is complete; it is never changed in place. Where the file system has no
+  nameless files, a temporary name ending in `#` and digits is used, which listings (ours and
+  the reference's) pass over. A process that dies leaves at most such a file.
+- *Create if absent* is `link(2)`, which fails when the name is taken: no lock needed, and
+  safe against other programs too.
+- *Replace if unchanged* holds `flock(2)` on the parent directory from the comparison to the
+  rename. The kernel drops the lock when its holder dies, so no stale lock can exist, and no
+  lock file lies in the repository (except on file systems that cannot lock directories, such
+  as NFS, where the empty file `#0` in the directory stands for it). Plain writes over an
+  existing object and deletions take the same lock; plain writes under a new name need none,
+  because `link` orders them.
+- *Versions never repeat.* A version is inode, modification time and size; the time of a
+  replacement is moved strictly beyond that of the file it replaces.
+- *Durable*, when asked for: the file is synced before it gets its name, its directory after.
+
+Symbolic links below the root are followed when reading and listing, never when writing or
+deleting; the root itself may be one. Directories that become empty stay: removing them would
+race with writers. User metadata is not stored, as in the reference's local repositories.
+"""
+
+# ruff: noqa: PTH100, PTH116 - paths are plain strings here, and most calls are relative to descriptors
+import os
+import stat
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby, islice
+from typing import Final, NoReturn
+
+from icefloe import effects
+from icefloe.errors import (
+    ErrorKind,
+    InvalidInputError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    StorageError,
+)
+from icefloe.storage.checks import check_conditions, check_range
+from icefloe.storage.directory import Draft, hold_lock, open_directory, open_draft
+from icefloe.storage.keys import decode_key, encode_key, encode_prefix, is_temporary
+from icefloe.storage.port import (
+    Buffer,
+    ByteRange,
+    DeleteReport,
+    Fetched,
+    ObjectInfo,
+    Version,
+)
+
+_INLINE_BYTES: Final = 256 * 1024
+"""Asynchronous callers get smaller transfers on the loop: a thread would cost more."""
+
+_LIST_BATCH: Final = 1000
+_DELETE_BATCH: Final = 256  # deletions under one lock
+_READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang us
+_NOT_THERE: Final = (FileNotFoundError, NotADirectoryError)
+
+
+class LocalBackend:
+    """A directory of the local file system."""
+
+    def __init__(self, root: str, *, durable: bool = False) -> None:
+        self._root = os.path.abspath(root)
+        self._durable = durable
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        """Read a file, or one range of it."""
+        handle, status = self._open(key)
+        try:
+            start, end = byte_range or (0, status.st_size)
+            check_range(key, (start, end), status.st_size)
+            data = await _transfer(lambda: _read(handle, start, end - start), end - start)
+        except OSError as error:
+            _fail(error, "read", key)
+        finally:
+            os.close(handle)
+        return Fetched(data, _info(key, status))
+
+    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Read several ranges through one open file."""
+        handle, status = self._open(key)
+        try:
+            for byte_range in byte_ranges:
+                check_range(key, byte_range, status.st_size)
+            return await _transfer(
+                lambda: [_read(handle, start, end - start) for start, end in byte_ranges],
+                sum(end - start for start, end in byte_ranges),
+            )
+        except OSError as error:
+            _fail(error, "read", key)
+        finally:
+            os.close(handle)
+
+    async def put(
+        self,
+        key: str,
+        data: Buffer,
+        *,
+        if_absent: bool = False,
+        if_version: Version | None = None,
+        attributes: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        """Write a file whole; every condition is atomic, also between processes."""
+        check_conditions(if_absent=if_absent, if_version=if_version)
+        view = memoryview(data).cast("B")
+        if if_version is not None:
+            # May wait for a lock, so never on an event loop.
+            return await effects.offload(lambda: self._replace(key, view, if_version))
+        size = len(view)
+        return await _transfer(
+            lambda: self._put(key, lambda draft: draft.write(view), if_absent=if_absent),
+            _INLINE_BYTES if self._durable else size,
+        )
+
+    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+        """Walk the files whose key starts with `prefix`; unfinished writes are passed over."""
+        found = self._walk(encode_prefix(prefix))
+        while batch := await effects.offload(lambda: list(islice(found, _LIST_BATCH))):
+            yield batch
+
+    async def head(self, key: str) -> Fetched:
+        """Look at a file."""
+        name = encode_key(key)
+        try:
+            status = os.stat(f"{self._root}/{name}")
+        except OSError as error:
+            _fail(error, "look at", key)
+        if not stat.S_ISREG(status.st_mode):
+            raise _missing(key)
+        return Fetched(b"", _info(key, status))
+
+    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
+        """Copy a file; the bytes stay in the kernel where it can do that."""
+
+        def run() -> None:
+            handle, status = self._open(source)
+            try:
+                if if_version is not None and if_version != _version(status):
+                    raise _changed(source)
+                self._put(target, lambda draft: draft.copy_from(handle, status.st_size))
+            finally:
+                os.close(handle)
+
+        await effects.offload(run)
+
+    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
+        """Delete files; each directory is locked once per batch."""
+        names = {encode_key(key): key for key in keys}
+        return await effects.offload(lambda: self._delete(names))
+
+    def _open(self, key: str) -> tuple[int, os.stat_result]:
+        try:
+            handle = os.open(f"{self._root}/{encode_key(key)}", _READ_FLAGS)
+        except OSError as error:
+            _fail(error, "read", key)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(handle)
+            raise _missing(key)
+        return handle, status
+
+    def _put(self, key: str, fill: Callable[[Draft], None], *, if_absent: bool = False) -> Version:
+        """Publish a new file under its name, or else replace what is there."""
+        folder, name = _split(encode_key(key))
+        try:
+            parent = open_directory(self._root, folder, create=True, durable=self._durable)
+            try:
+                status = self._publish(parent, name, fill, if_absent=if_absent)
+                self._settle(parent, key)
+            finally:
+                os.close(parent)
+        except FileExistsError:
+            raise PreconditionFailedError(f"{key!r} already exists", key=key) from None
+        except OSError as error:
+            _fail(error, "write", key)
+        return _version(status)
+
+    def _publish(
+        self, parent: int, name: str, fill: Callable[[Draft], None], *, if_absent: bool
+    ) -> os.stat_result:
+        draft = open_draft(parent, name)
+        try:
+            fill(draft)
+            status = draft.finish(time.time_ns(), durable=self._durable)
+            if draft.publish_new():
+                return status
+            if if_absent:
+                raise FileExistsError
+            with hold_lock(parent):
+                status = self._overtake(draft, parent, name)
+                draft.publish_over()
+                return status
+        finally:
+            draft.close()
+
+    def _replace(self, key: str, data: memoryview, expected: Version) -> Version:
+        """Replace a file if it is in the expected state."""
+        folder, name = _split(encode_key(key))
+        try:
+            parent = open_directory(self._root, folder)
+            try:
+                status = self._publish_if(parent, name, data, expected)
+                self._settle(parent, key)
+            finally:
+                os.close(parent)
+        except _NOT_THERE:
+            raise _changed(key) from None
+        except OSError as error:
+            _fail(error, "write", key)
+        if status is None:
+            raise _changed(key)
+        return _version(status)
+
+    def _publish_if(
+        self, parent: int, name: str, data: memoryview, expected: Version
+    ) -> os.stat_result | None:
+        """Hold the directory's lock from the comparison to the rename."""
+        draft = open_draft(parent, name)
+        try:
+            draft.write(data)
+            draft.finish(time.time_ns(), durable=self._durable)
+            with hold_lock(parent):
+                found = _status_in(parent, name)
+                if found is None or _version(found) != expected:
+                    return None
+                status = self._overtake(draft, parent, name)
+                draft.publish_over()
+                return status
+        finally:
+            draft.close()
+
+    def _overtake(self, draft: Draft, parent: int, name: str) -> os.stat_result:
+        """Make the draft's time later than that of the file it is about to replace."""
+        status = os.fstat(draft.handle)
+        found = _status_in(parent, name)
+        step = 1
+        while found is not None and status.st_mtime_ns <= found.st_mtime_ns:
+            # The step grows until it exceeds the resolution of the file system's clock.
+            status = draft.finish(found.st_mtime_ns + step, durable=self._durable)
+            step *= 1000
+        return status
+
+    def _settle(self, parent: int, key: str) -> None:
+        """Make a name durable; failing here leaves open whether it will survive a crash."""
+        if not self._durable:
+            return
+        try:
+            os.fsync(parent)
+        except OSError as error:
+            raise OutcomeUnknownError(
+                f"{key!r} was written, but its directory could not be made durable:"
+                f" {error.strerror}",
+                key=key,
+            ) from error
+
+    def _delete(self, names: Mapping[str, str]) -> DeleteReport:
+        failures: dict[str, str] = {}
+        for folder, group in groupby(sorted(names, key=_split), key=lambda name: _split(name)[0]):
+            while batch := list(islice(group, _DELETE_BATCH)):
+                reasons = self._delete_in(folder, [_split(name)[1] for name in batch])
+                for name, reason in zip(batch, reasons, strict=True):
+                    if reason is not None:
+                        failures[names[name]] = reason
+        return DeleteReport(len(names) - len(failures), failures)
+
+    def _delete_in(self, folder: str, names: Sequence[str]) -> Sequence[str | None]:
+        """Delete files of one directory; per file, why it may still be there."""
+        try:
+            parent = open_directory(self._root, folder)
+            try:
+                with hold_lock(parent):
+                    reasons = [_unlink(parent, name) for name in names]
+                self._settle(parent, folder)
+            finally:
+                os.close(parent)
+        except _NOT_THERE:
+            return [None] * len(names)
+        except (OSError, StorageError, InvalidInputError) as error:
+            return [str(error)] * len(names)
+        return reasons
+
+    def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Visit the files below the deepest directory that the prefix names for sure."""
+        folder = prefix.rpartition("/")[0]
+        top = _Folder(f"{self._root}/{folder}", f"{folder}/") if folder else _Folder(self._root)
+        todo = [top]
+        try:
+            while todo:
+                yield from todo.pop().visit(prefix, todo)
+        except OSError as error:
+            _fail(error, "list", prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A directory to list: its path, how keys in it begin, and which directories led to it."""
+
+    path: str
+    base: str = ""
+    ancestors: frozenset[tuple[int, int]] = frozenset()
+
+    def visit(self, prefix: str, todo: list["_Folder"]) -> Iterator[ObjectInfo]:
+        """Yield the objects in this directory and add the directories in it to `todo`."""
+        try:
+            status = os.stat(self.path)
+            entries = os.scandir(self.path)
+        except _NOT_THERE:
+            return
+        place = (status.st_dev, status.st_ino)
+        with entries:
+            if place in self.ancestors:
+                return  # a symbolic link led back to where we came from
+            ancestors = self.ancestors | {place}
+            for entry in entries:
+                name = self.base + entry.name
+                if not (name.startswith(prefix) or prefix.startswith(f"{name}/")):
+                    continue
+                try:
+                    if entry.is_dir():
+                        todo.append(_Folder(entry.path, f"{name}/", ancestors))
+                    elif entry.is_file() and (key := _key_of(name)) is not None:
+                        yield _info(key, entry.stat())
+                except FileNotFoundError:
+                    continue  # deleted since; whoever did it wants it unlisted
+
+
+def _key_of(name: str) -> str | None:
+    return None if is_temporary(name) else decode_key(name)
+
+
+async def _transfer[T](work: Callable[[], T], size: int) -> T:
+    return work() if size < _INLINE_BYTES else await effects.offload(work)
+
+
+def _read(handle: int, start: int, length: int) -> Buffer:
+    data = os.pread(handle, length, start)
+    if len(data) == length:
+        return data
+    pieces = [data]  # one call moves at most 2 GiB
+    have = len(data)
+    while data and have < length:
+        data = os.pread(handle, length - have, start + have)
+        pieces.append(data)
+        have += len(data)
+    if have != length:
+        raise OSError(f"the file ended after {start + have} bytes while it was read")
+    return b"".join(pieces)
+
+
+def _unlink(parent: int, name: str) -> str | None:
+    try:
+        os.unlink(name, dir_fd=parent)
+    except _NOT_THERE:
+        return None
+    except IsADirectoryError:
+        return None  # a directory is no object
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return None
+
+
+def _split(name: str) -> tuple[str, str]:
+    folder, _, last = name.rpartition("/")
+    return folder, last
+
+
+def _status_in(parent: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _version(status: os.stat_result) -> Version:
+    return Version(etag=f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}")
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    moment = datetime.fromtimestamp(status.st_mtime, UTC)
+    return ObjectInfo(key, status.st_size, moment, _version(status))
+
+
+def _missing(key: str) -> ObjectNotFoundError:
+    return ObjectNotFoundError(f"no object {key!r}", key=key)
+
+
+def _changed(key: str) -> PreconditionFailedError:
+    return PreconditionFailedError(f"{key!r} is no longer in the expected state", key=key)
+
+
+def _fail(error: OSError, verb: str, key: str) -> NoReturn:
+    """Turn an error of the operating system into one of ours."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError) and verb != "write":
+        raise _missing(key) from None
+    reason = error.strerror or str(error)
+    raise StorageError(f"cannot {verb} {key!r}: {reason}", ErrorKind.IO, key=key) from error

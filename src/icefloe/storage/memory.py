@@ -1,0 +1,132 @@
+"""Objects in a dictionary: for tests and scratch work, gone with the process."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import batched, count
+from threading import Lock
+from typing import Final
+
+from icefloe.errors import ObjectNotFoundError, PreconditionFailedError
+from icefloe.storage.checks import check_conditions, check_range
+from icefloe.storage.keys import check_key
+from icefloe.storage.port import (
+    Buffer,
+    ByteRange,
+    DeleteReport,
+    Fetched,
+    ObjectInfo,
+    Version,
+)
+
+_LIST_BATCH: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    data: bytes
+    info: ObjectInfo
+    attributes: Mapping[str, str]
+    content_type: str | None
+
+
+class MemoryBackend:
+    """A dictionary shared by all threads of a process.
+
+    Nothing here waits, so asynchronous callers are answered on their loop at once. Reads hand
+    out views of the stored bytes, which never change.
+    """
+
+    def __init__(self) -> None:
+        self._objects: dict[str, _Stored] = {}
+        self._states = count(1)  # shared by all keys: a key made anew gets a new version too
+        self._lock = Lock()
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        """Look an object up."""
+        stored = self._find(key)
+        data: Buffer = stored.data
+        if byte_range is not None:
+            data = _slice(key, stored.data, byte_range)
+        return Fetched(data, stored.info, stored.attributes)
+
+    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Take several views of one object."""
+        stored = self._find(key)
+        return [_slice(key, stored.data, byte_range) for byte_range in byte_ranges]
+
+    async def put(
+        self,
+        key: str,
+        data: Buffer,
+        *,
+        if_absent: bool = False,
+        if_version: Version | None = None,
+        attributes: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        """Store a copy of the bytes."""
+        check_key(key)
+        check_conditions(if_absent=if_absent, if_version=if_version)
+        kept = bytes(data)
+        with self._lock:
+            present = self._objects.get(key)
+            if if_absent and present is not None:
+                raise PreconditionFailedError(f"{key!r} already exists", key=key)
+            if if_version is not None and (present is None or present.info.version != if_version):
+                raise _changed(key)
+            return self._store(key, kept, attributes or {}, content_type)
+
+    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+        """Walk the objects that existed when the walk began."""
+        with self._lock:
+            found = [stored.info for key, stored in self._objects.items() if key.startswith(prefix)]
+        for batch in batched(found, _LIST_BATCH):
+            yield [*batch]
+
+    async def head(self, key: str) -> Fetched:
+        """Look at an object without its bytes."""
+        stored = self._find(key)
+        return Fetched(b"", stored.info, stored.attributes)
+
+    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
+        """Store the same bytes and attributes under another key."""
+        check_key(target)
+        with self._lock:
+            stored = self._find(source)
+            if if_version is not None and stored.info.version != if_version:
+                raise _changed(source)
+            self._store(target, stored.data, stored.attributes, stored.content_type)
+
+    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
+        """Forget objects."""
+        for key in keys:
+            check_key(key)
+        with self._lock:
+            for key in keys:
+                self._objects.pop(key, None)
+        return DeleteReport(len(set(keys)))
+
+    def _find(self, key: str) -> _Stored:
+        check_key(key)
+        stored = self._objects.get(key)
+        if stored is None:
+            raise ObjectNotFoundError(f"no object {key!r}", key=key)
+        return stored
+
+    def _store(
+        self, key: str, data: bytes, attributes: Mapping[str, str], content_type: str | None
+    ) -> Version:
+        version = Version(etag=str(next(self._states)))
+        info = ObjectInfo(key, len(data), datetime.now(UTC), version)
+        self._objects[key] = _Stored(data, info, dict(attributes), content_type)
+        return version
+
+
+def _slice(key: str, data: bytes, byte_range: ByteRange) -> memoryview:
+    check_range(key, byte_range, len(data))
+    return memoryview(data)[byte_range[0] : byte_range[1]]
+
+
+def _changed(key: str) -> PreconditionFailedError:
+    return PreconditionFailedError(f"{key!r} is no longer in the expected state", key=key)

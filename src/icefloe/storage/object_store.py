@@ -1,0 +1,451 @@
+"""Objects in S3, Google Cloud Storage, Azure Blob Storage or on an HTTP server.
+
+A thin adapter over `obstore`: blocking callers use its blocking functions, asynchronous ones
+await, at most once per small read. It makes one attempt at everything: `obstore` is told never
+to repeat a request, because a repeated conditional write turns its own success into a
+conflict. Repeating is the task of `icefloe.storage.retrying`, which knows what is safe.
+"""
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import batched
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import obstore
+from obstore import exceptions as foreign
+
+from icefloe import effects
+from icefloe.config import EffectiveStorageSettings
+from icefloe.errors import (
+    ErrorKind,
+    IcefloeError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    ReadOnlyError,
+    StorageError,
+)
+from icefloe.storage.checks import (
+    check_conditions,
+    check_order,
+    range_past_end,
+    same_state,
+)
+from icefloe.storage.foreign_errors import FOREIGN_ERRORS, translate
+from icefloe.storage.keys import check_key, decode_key, encode_key, encode_prefix
+from icefloe.storage.port import (
+    Buffer,
+    ByteRange,
+    DeleteReport,
+    Fetched,
+    ObjectInfo,
+    Version,
+)
+from icefloe.storage.ranges import merge_ranges, split_range
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, GetResult, ObjectMeta, PutMode
+    from obstore.store import ObjectStore
+
+_LIST_BATCH: Final = 1000
+_DELETE_BATCH: Final = 1000  # what S3 takes in one request
+_MERGE_GAP_BYTES: Final = 1 << 20
+_LEAST_PART_BYTES: Final = 5 << 20  # S3 takes no smaller part of an upload
+_MOST_PARTS: Final = 10_000
+_CHUNKS: Final = "chunks/"  # keys to which the storage class for chunks applies
+_NOT_USER_ATTRIBUTES: Final = frozenset(
+    {
+        "Content-Disposition",
+        "Content-Encoding",
+        "Content-Language",
+        "Content-Type",
+        "Cache-Control",
+        "Storage-Class",
+    }
+)
+
+
+class CredentialSource:
+    """A function that gives credentials to `obstore`, remembering why it last failed.
+
+    `obstore` reports such a failure as a text of its own; ours says more and less.
+    """
+
+    def __init__(self, get: Callable[[], Any]) -> None:
+        self._get = get
+        self.failure: IcefloeError | None = None
+
+    def __call__(self) -> Any:
+        """Get credentials."""
+        try:
+            credentials = self._get()
+        except IcefloeError as failure:
+            self.failure = failure
+            raise
+        self.failure = None
+        return credentials
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Open connections to one place; they differ where reads and writes send other headers."""
+
+    reader: "ObjectStore"
+    writer: "ObjectStore | None"
+    """None makes the storage read-only."""
+    place: str
+    """What messages call it: no secrets."""
+    encodes_keys: bool
+    """Whether keys are percent-encoded in the storage (see `icefloe.storage.keys`)."""
+    credential_source: CredentialSource | None = None
+
+
+class ObjectStoreBackend:
+    """One attempt at each operation, through `obstore`."""
+
+    def __init__(self, clients: Clients, settings: EffectiveStorageSettings) -> None:
+        self._clients = clients
+        self._reader = clients.reader
+        self._settings = settings
+        self._encodes = clients.encodes_keys
+        self._part_bytes = settings.concurrency.ideal_concurrent_request_size
+        self._concurrency = settings.concurrency.max_concurrent_requests_for_object
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        """Read an object or a range of it; a large object in concurrent parts."""
+        if byte_range is not None:
+            check_order(key, byte_range)
+            if byte_range[0] == byte_range[1]:
+                return await self._get_nothing(key, byte_range)
+        options: GetOptions = {} if byte_range is None else {"range": byte_range}
+        result = await self._request("read", key, options)
+        info = _info(key, result.meta)
+        if byte_range is not None and result.range != byte_range:
+            raise range_past_end(key, byte_range, info.size_bytes)
+        start, end = result.range
+        if end - start > 2 * self._part_bytes:
+            data = await self._read_parts(key, (start, end), info.version.etag)
+        else:
+            data = await self._body(key, result)
+        return Fetched(data, info, _user_attributes(result.attributes))
+
+    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Read several ranges; those near each other come in one request."""
+        for byte_range in byte_ranges:
+            check_order(key, byte_range)
+        if not any(start < end for start, end in byte_ranges):
+            for byte_range in byte_ranges or ((0, 0),):
+                await self._get_nothing(key, byte_range)
+            return [b""] * len(byte_ranges)
+        windows = merge_ranges(byte_ranges, gap=_MERGE_GAP_BYTES, limit=self._part_bytes)
+
+        async def fetch(window: ByteRange) -> memoryview:
+            return await self._read_window(key, window)
+
+        fetched = await effects.map_concurrently(fetch, windows, limit=self._concurrency)
+        return [_cut(windows, fetched, byte_range) for byte_range in byte_ranges]
+
+    async def put(
+        self,
+        key: str,
+        data: Buffer,
+        *,
+        if_absent: bool = False,
+        if_version: Version | None = None,
+        attributes: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        """Write an object; a large one in parts, unless there is a condition on it."""
+        check_conditions(if_absent=if_absent, if_version=if_version)
+        sent = self._attributes(key, attributes or {}, content_type)
+        if if_absent and not self._settings.unsafe_use_conditional_create:
+            await self._look_before_creating(key)
+            if_absent = False
+        if if_version is not None and not self._settings.unsafe_use_conditional_update:
+            await self._look_before_updating(key, if_version)
+            if_version = None
+        return await self._write(key, data, _mode(if_version, if_absent=if_absent), sent)
+
+    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+        """Walk a prefix; `obstore` lists whole segments, so the last one is sifted here."""
+        encoded = encode_prefix(prefix) if self._encodes else prefix
+        folder = encoded.rpartition("/")[0]
+        stream = iter(obstore.list(self._reader, folder or None, chunk_size=_LIST_BATCH))
+        while True:
+            try:
+                found = next(stream) if effects.is_blocking() else await anext(stream)
+            except (StopIteration, StopAsyncIteration):
+                return
+            except FOREIGN_ERRORS as error:
+                raise translate(error, "list", prefix) from None
+            infos = [
+                _info(key, meta) for meta in found if (key := self._key(meta["path"], encoded))
+            ]
+            if infos:
+                yield infos
+
+    async def head(self, key: str) -> Fetched:
+        """Look at an object, with its user metadata."""
+        result = await self._request("look at", key, {"head": True})
+        return Fetched(b"", _info(key, result.meta), _user_attributes(result.attributes))
+
+    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
+        """Copy on the server; through here if the source must be in a given state.
+
+        Servers can check that, `obstore` cannot ask them. What is read belongs to one state,
+        so comparing afterwards is just as sound.
+        """
+        if if_version is None:
+            arguments = (self._writer("copy", source), self._path(source), self._path(target))
+            await self._call("copy", source, obstore.copy, obstore.copy_async, *arguments)
+            return
+        result = await self._request("copy", source, {})
+        if not same_state(_version(result.meta["e_tag"], result.meta["version"]), if_version):
+            raise PreconditionFailedError(f"{source!r} is no longer in the expected state")
+        data = await self._body(source, result)
+        attributes = {**result.attributes}
+        content_type = attributes.pop("Content-Type", None)
+        sent = self._attributes(target, _user_attributes(attributes), content_type)
+        await self._write(target, data, "overwrite", sent)
+
+    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
+        """Delete in batches; if a batch fails, one by one to learn which ones."""
+        for key in keys:
+            check_key(key)
+        failures: dict[str, StorageError] = {}
+        distinct = list(dict.fromkeys(keys))
+        for batch in batched(distinct, _DELETE_BATCH):
+            failures |= await self._delete_batch(batch)
+        return DeleteReport(
+            len(distinct) - len(failures),
+            {key: failure.message for key, failure in failures.items()},
+            frozenset(key for key, failure in failures.items() if failure.retryable),
+        )
+
+    async def _delete_batch(self, keys: Sequence[str]) -> dict[str, StorageError]:
+        try:
+            await self._delete(keys[0], [self._path(key) for key in keys])
+        except ObjectNotFoundError:
+            if len(keys) == 1:
+                return {}
+        except StorageError as failure:
+            if len(keys) == 1:
+                return {keys[0]: failure}
+        else:
+            return {}
+        singles = await effects.map_concurrently(
+            lambda key: self._delete_batch([key]), keys, limit=self._concurrency
+        )
+        return {key: failure for each in singles for key, failure in each.items()}
+
+    async def _delete(self, key: str, paths: Sequence[str]) -> None:
+        store = self._writer("delete", key)
+        await self._call("delete", key, obstore.delete, obstore.delete_async, store, [*paths])
+
+    async def _get_nothing(self, key: str, byte_range: ByteRange) -> Fetched:
+        """Answer for an empty range, which HTTP cannot ask for."""
+        found = await self.head(key)
+        if byte_range[1] > found.info.size_bytes:
+            raise range_past_end(key, byte_range, found.info.size_bytes)
+        return found
+
+    async def _read_window(self, key: str, window: ByteRange) -> memoryview:
+        start, end = window
+        if end - start > 2 * self._part_bytes:
+            return memoryview(await self._read_parts(key, window, None))
+        data = memoryview(
+            await self._call(
+                "read",
+                key,
+                obstore.get_range,
+                obstore.get_range_async,
+                self._reader,
+                self._path(key),
+                start=start,
+                end=end,
+            )
+        )
+        if len(data) != end - start:
+            raise range_past_end(key, window)
+        return data
+
+    async def _read_parts(self, key: str, window: ByteRange, etag: str | None) -> Buffer:
+        """Read a large range in concurrent parts of one state of the object."""
+        whole = bytearray(window[1] - window[0])
+
+        async def fetch(part: ByteRange) -> None:
+            options: GetOptions = {"range": part}
+            if etag is not None:
+                options["if_match"] = etag
+            try:
+                result = await self._request("read", key, options)
+            except PreconditionFailedError:
+                raise StorageError(
+                    f"{key!r} was replaced while it was read", retryable=True, key=key
+                ) from None
+            if result.range != part:
+                raise range_past_end(key, part, result.meta["size"])
+            data = await self._body(key, result)
+            memoryview(whole)[part[0] - window[0] : part[1] - window[0]] = data
+
+        parts = split_range(window, self._part_bytes)
+        await effects.map_concurrently(fetch, parts, limit=self._concurrency)
+        return memoryview(whole).toreadonly()
+
+    async def _request(self, verb: str, key: str, options: "GetOptions") -> "GetResult":
+        return await self._call(
+            verb,
+            key,
+            obstore.get,
+            obstore.get_async,
+            self._reader,
+            self._path(key),
+            options=options,
+        )
+
+    async def _body(self, key: str, result: "GetResult") -> Buffer:
+        return memoryview(await self._call("read", key, result.bytes, result.bytes_async))
+
+    async def _write(
+        self, key: str, data: Buffer, mode: "PutMode", attributes: dict[str, str]
+    ) -> Version:
+        view = memoryview(data).cast("B")
+        in_parts = mode == "overwrite" and len(view) > max(
+            self._settings.minimum_size_for_multipart_upload, _LEAST_PART_BYTES
+        )
+        try:
+            result = await self._call(
+                "write",
+                key,
+                obstore.put,
+                obstore.put_async,
+                self._writer("write", key),
+                self._path(key),
+                view,
+                attributes=attributes,
+                mode=mode,
+                use_multipart=in_parts,
+                chunk_size=max(self._part_bytes, _LEAST_PART_BYTES, len(view) // _MOST_PARTS + 1),
+                max_concurrency=self._concurrency,
+            )
+        except ObjectNotFoundError:
+            raise StorageError(
+                f"cannot write {key!r}: {self._clients.place} does not exist", key=key
+            ) from None
+        if result["e_tag"] is None and result["version"] is None:
+            return (await self.head(key)).info.version
+        return _version(result["e_tag"], result["version"])
+
+    async def _call[**P, T](
+        self,
+        verb: str,
+        key: str,
+        blocking: Callable[P, T],
+        awaiting: Callable[P, Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call the form of a function that suits the caller; its errors become ours."""
+        try:
+            if effects.is_blocking():
+                return blocking(*args, **kwargs)
+            return await awaiting(*args, **kwargs)
+        except foreign.AlreadyExistsError as error:
+            # On an update this is 409: another conditional write was under way, ours was not
+            # looked at. On a creation it is the answer.
+            failure = translate(error, verb, key)
+            if isinstance(failure, PreconditionFailedError):
+                failure.retryable = isinstance(kwargs.get("mode"), dict)
+            raise failure from None
+        except foreign.UnauthenticatedError as error:
+            source = self._clients.credential_source
+            if source is not None and source.failure is not None:
+                raise source.failure from None
+            raise translate(error, verb, key) from None
+        except FOREIGN_ERRORS as error:
+            raise translate(error, verb, key) from None
+
+    async def _look_before_creating(self, key: str) -> None:
+        """Stand in for a conditional creation where they are switched off: not atomic."""
+        try:
+            await self.head(key)
+        except ObjectNotFoundError:
+            return
+        raise PreconditionFailedError(f"{key!r} already exists", key=key)
+
+    async def _look_before_updating(self, key: str, expected: Version) -> None:
+        """Stand in for a conditional update where they are switched off: not atomic."""
+        try:
+            found = await self.head(key)
+        except ObjectNotFoundError:
+            found = None
+        if found is None or not same_state(found.info.version, expected):
+            raise PreconditionFailedError(f"{key!r} is no longer in the expected state", key=key)
+
+    def _attributes(
+        self, key: str, attributes: Mapping[str, str], content_type: str | None
+    ) -> dict[str, str]:
+        """Gather what is stored beside the bytes."""
+        settings = self._settings
+        sent = dict(attributes) if settings.unsafe_use_metadata else {}
+        if content_type is not None:
+            sent["Content-Type"] = content_type
+        is_chunk = key.startswith(_CHUNKS)
+        special = settings.chunks_storage_class if is_chunk else settings.metadata_storage_class
+        if (storage_class := special or settings.storage_class) is not None:
+            sent["Storage-Class"] = storage_class
+        return sent
+
+    def _writer(self, verb: str, key: str) -> "ObjectStore":
+        if self._clients.writer is None:
+            raise ReadOnlyError(
+                f"cannot {verb} {key!r}: {self._clients.place} can only be read",
+                ErrorKind.READ_ONLY_STORAGE,
+                key=key,
+            )
+        return self._clients.writer
+
+    def _path(self, key: str) -> str:
+        if self._encodes:
+            return encode_key(key)
+        check_key(key)
+        return key
+
+    def _key(self, path: str, prefix: str) -> str | None:
+        if not path.startswith(prefix):
+            return None
+        return decode_key(path) if self._encodes else path
+
+
+def _cut(
+    windows: Sequence[ByteRange], fetched: Sequence[memoryview], byte_range: ByteRange
+) -> Buffer:
+    """Take a range out of the last window that begins before it, which covers it."""
+    start, end = byte_range
+    if start == end:
+        return b""
+    position = bisect_right(windows, start, key=lambda window: window[0]) - 1
+    first = windows[position][0]
+    return fetched[position][start - first : end - first]
+
+
+def _mode(if_version: Version | None, *, if_absent: bool) -> "PutMode":
+    if if_version is not None:
+        known = {"e_tag": if_version.etag, "version": if_version.generation}
+        return cast("PutMode", {name: value for name, value in known.items() if value})
+    return "create" if if_absent else "overwrite"
+
+
+def _user_attributes(attributes: Mapping[Any, str]) -> dict[str, str]:
+    return {
+        str(name): value for name, value in attributes.items() if name not in _NOT_USER_ATTRIBUTES
+    }
+
+
+def _version(etag: str | None, generation: str | None) -> Version:
+    return Version(etag=etag, generation=generation)
+
+
+def _info(key: str, meta: "ObjectMeta") -> ObjectInfo:
+    version = _version(meta["e_tag"], meta["version"])
+    return ObjectInfo(key, meta["size"], meta["last_modified"], version)

@@ -1,0 +1,161 @@
+"""A storage found by following HTTP redirections.
+
+Servers along the way are not trusted: only a few schemes of remote storages may be reached
+(never local files), an encrypted address may not lead to an unencrypted one, the number of
+steps is bounded, and requests to the storage found are anonymous unless the user said that
+credentials of the environment may be used there.
+"""
+
+import http.client
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Final
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from icefloe import effects
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.storage.port import (
+    Backend,
+    Buffer,
+    ByteRange,
+    DeleteReport,
+    Fetched,
+    ObjectInfo,
+    Version,
+)
+from icefloe.storage.specs import RedirectSpec, Spec, without_secrets
+from icefloe.storage.urls import WEB_STORAGE_SCHEMES, spec_from_url
+
+MOST_STEPS: Final = 10
+_TARGETS: Final = frozenset({"s3", "gs", "gcs", "az", "r2", "tigris"}) | WEB_STORAGE_SCHEMES
+_REDIRECTIONS: Final = frozenset({301, 302, 303, 307, 308})
+_TIMEOUT_SECONDS: Final = 30.0
+
+
+def resolve(spec: RedirectSpec, user_agent: str) -> Spec:
+    """Follow redirections until one names a storage."""
+    url = spec.url
+    for _ in range(MOST_STEPS + 1):
+        target = _next_location(url, user_agent)
+        scheme = urlsplit(target).scheme.lower()
+        if scheme in _TARGETS:
+            try:
+                return spec_from_url(target, anonymous=not spec.from_env)
+            except (InvalidInputError, StorageError) as error:
+                raise _bad(spec.url, f"it leads to a malformed address: {error}") from None
+        if scheme not in {"http", "https"}:
+            raise _bad(spec.url, f"it leads to a {scheme!r} address, which is not allowed")
+        if scheme == "http" and urlsplit(url).scheme.lower() == "https":
+            raise _bad(spec.url, "an encrypted address led to an unencrypted one")
+        url = target
+    raise _bad(spec.url, f"it led nowhere in {MOST_STEPS} steps")
+
+
+def _next_location(url: str, user_agent: str) -> str:
+    """Ask a server, and give the address it sends us to."""
+    parts = urlsplit(url)
+    path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    connection = _connect(parts)
+    try:
+        connection.request("GET", path, headers={"User-Agent": user_agent})
+        answer = connection.getresponse()
+        status, location = answer.status, answer.getheader("Location")
+    except (OSError, http.client.HTTPException) as error:
+        raise StorageError(
+            f"the redirecting server {parts.hostname} does not answer: {type(error).__name__}",
+            ErrorKind.BAD_REDIRECT,
+            retryable=True,
+        ) from error
+    finally:
+        connection.close()
+    if status >= 500:
+        text = f"the redirecting server {parts.hostname} failed with status {status}"
+        raise StorageError(text, ErrorKind.BAD_REDIRECT, retryable=True)
+    if status not in _REDIRECTIONS or not location:
+        raise _bad(url, f"the answer has status {status} and is no redirection")
+    try:
+        target = urljoin(url, location)
+        urlsplit(target)
+    except ValueError:
+        raise _bad(url, "the address it leads to is malformed") from None
+    return target
+
+
+def _connect(parts: SplitResult) -> http.client.HTTPConnection:
+    host = parts.hostname or ""
+    if parts.scheme.lower() == "https":
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(
+            host, parts.port, timeout=_TIMEOUT_SECONDS, context=context
+        )
+    return http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_SECONDS)
+
+
+def _bad(url: str, reason: str) -> StorageError:
+    text = f"{without_secrets(url)!r} does not lead to a storage: {reason}"
+    return StorageError(text, ErrorKind.BAD_REDIRECT)
+
+
+class RedirectBackend:
+    """Finds the real storage at the first request, then hands everything on to it."""
+
+    def __init__(self, find: Callable[[], Backend]) -> None:
+        self._find = find
+        self._found: Backend | None = None
+
+    async def _target(self) -> Backend:
+        if self._found is None:
+            # Two callers may both look; they find the same.
+            self._found = await effects.offload(self._find)
+        return self._found
+
+    async def _ask[T](self, request: Callable[[Backend], Awaitable[T]]) -> T:
+        return await request(await self._target())
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        """Hand on."""
+        return await self._ask(lambda target: target.get(key, byte_range))
+
+    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Hand on."""
+        return await self._ask(lambda target: target.get_ranges(key, byte_ranges))
+
+    async def put(
+        self,
+        key: str,
+        data: Buffer,
+        *,
+        if_absent: bool = False,
+        if_version: Version | None = None,
+        attributes: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        """Hand on."""
+        return await self._ask(
+            lambda target: target.put(
+                key,
+                data,
+                if_absent=if_absent,
+                if_version=if_version,
+                attributes=attributes,
+                content_type=content_type,
+            )
+        )
+
+    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+        """Hand on."""
+        target = await self._target()
+        async for batch in target.list(prefix):
+            yield batch
+
+    async def head(self, key: str) -> Fetched:
+        """Hand on."""
+        return await self._ask(lambda target: target.head(key))
+
+    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
+        """Hand on."""
+        await self._ask(lambda backend: backend.copy(source, target, if_version=if_version))
+
+    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
+        """Hand on."""
+        return await self._ask(lambda target: target.delete_many(keys))

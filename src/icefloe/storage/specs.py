@@ -1,0 +1,341 @@
+"""What a storage is, as a value: enough to open it in any process, nothing open yet.
+
+These values compare and pickle by content (credentials travel with them: that is what
+pickling a storage asks for) and print without secrets.
+"""
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from icefloe.config import ChecksumAlgorithm, S3Options
+from icefloe.credentials import (
+    AnyAzureCredential,
+    AnyGcsCredential,
+    AnyS3Credential,
+    AzureCredentials,
+    GcsCredentials,
+    S3Credentials,
+)
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.values import TextMapping, Value
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_CHECKSUMS: Final = frozenset({ChecksumAlgorithm.Sha256, ChecksumAlgorithm.Crc64Nvme})
+_WEB_SCHEMES: Final = frozenset({"http", "https"})
+
+
+@dataclass(frozen=True, slots=True)
+class Headers(Value):
+    """Extra headers, by the kind of request they go with."""
+
+    reads: TextMapping = field(default_factory=dict)
+    writes: TextMapping = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        every: Mapping[str, str] | None,
+        reads: Mapping[str, str] | None,
+        writes: Mapping[str, str] | None,
+    ) -> "Headers":
+        """Combine headers for all requests with those for one kind, which win."""
+        for given in (every, reads, writes):
+            for name, value in (given or {}).items():
+                _check_header(name, value)
+        return cls({**(every or {}), **(reads or {})}, {**(every or {}), **(writes or {})})
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySpec(Value):
+    """The memory of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSpec(Value):
+    """A directory."""
+
+    path: str
+    durable: bool = False
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], *, durable: bool) -> "LocalSpec":
+        """Fix the path now: the working directory may change, or differ in a worker."""
+        text = os.fspath(path)
+        if not text or "\0" in text:
+            raise _unfit("the path of a storage may not be empty or hold a NUL")
+        return cls(os.path.abspath(os.path.expanduser(text)), durable)  # noqa: PTH100, PTH111
+
+
+@dataclass(frozen=True, slots=True)
+class S3Spec(Value):
+    """A bucket that speaks the protocol of S3."""
+
+    bucket: str
+    prefix: str
+    options: S3Options
+    credentials: AnyS3Credential
+    headers: Headers = field(default_factory=Headers)
+    can_write: bool = True
+    encodes_keys: bool = False
+
+    @property
+    def place(self) -> str:
+        """Name it in messages."""
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    @property
+    def uses_path_style(self) -> bool:
+        """Tell whether the bucket goes into the path of a URL, not into its host name.
+
+        Besides where it is asked for: where a host name could not hold it.
+        """
+        if self.options.force_path_style or "." in self.bucket:
+            return True
+        if self.options.endpoint_url is None:
+            return False
+        host = urlsplit(self.options.endpoint_url).hostname or ""
+        return host == "localhost" or _is_address(host)
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where requests go, with the bucket in the host name unless it goes in the path."""
+        given = self.options.endpoint_url
+        if given is None or self.uses_path_style:
+            return given
+        parts = urlsplit(given)
+        return urlunsplit(parts._replace(netloc=f"{self.bucket}.{parts.netloc}"))
+
+
+@dataclass(frozen=True, slots=True)
+class GcsSpec(Value):
+    """A bucket of Google Cloud Storage."""
+
+    bucket: str
+    prefix: str
+    credentials: AnyGcsCredential
+    config: TextMapping = field(default_factory=dict)
+    headers: Headers = field(default_factory=Headers)
+
+    @property
+    def place(self) -> str:
+        """Name it in messages."""
+        return f"gs://{self.bucket}/{self.prefix}"
+
+
+@dataclass(frozen=True, slots=True)
+class AzureSpec(Value):
+    """A container of Azure Blob Storage."""
+
+    account: str
+    container: str
+    prefix: str
+    credentials: AnyAzureCredential
+    config: TextMapping = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Name it in messages."""
+        return f"az://{self.account}/{self.container}/{self.prefix}"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSpec(Value):
+    """A directory on a web server, read-only."""
+
+    url: str
+    config: TextMapping = field(default_factory=dict)
+    headers: TextMapping = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Name it in messages."""
+        return without_secrets(self.url)
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectSpec(Value):
+    """A web address that tells, by redirection, where the storage really is."""
+
+    url: str
+    from_env: bool = False
+    """Whether credentials of the environment may be sent to the place it names."""
+
+    @property
+    def place(self) -> str:
+        """Name it in messages."""
+        return without_secrets(self.url)
+
+
+type Spec = MemorySpec | LocalSpec | S3Spec | GcsSpec | AzureSpec | HttpSpec | RedirectSpec
+
+
+def s3_spec(
+    options: S3Options,
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyS3Credential | None,
+    *,
+    headers: Headers | None = None,
+    legacy_rooted_keys: bool | None = None,
+    can_write: bool = True,
+    encodes_keys: bool = False,
+) -> S3Spec:
+    """Check a description of a bucket of S3 or the like."""
+    trimmed = check_prefix(prefix)
+    _check_bucket(bucket)
+    if legacy_rooted_keys:
+        if trimmed:
+            raise StorageError("legacy_rooted_keys is only valid with an empty prefix")
+        raise _unfit(
+            "keys that begin with a slash (legacy_rooted_keys=True) cannot be reached: copy the"
+            " objects to a prefix first"
+        )
+    if options.checksum_algorithm not in {None, *_CHECKSUMS}:
+        names = " and ".join(sorted(each.name for each in _CHECKSUMS))
+        raise _unfit(f"of the checksum algorithms only {names} can be sent; choose one or none")
+    check_web_url(options.endpoint_url, allow_http=options.allow_http)
+    anonymous = S3Credentials.Anonymous() if options.anonymous else None
+    return S3Spec(
+        bucket,
+        trimmed,
+        copy_of(options),
+        credentials or anonymous or S3Credentials.FromEnv(),
+        headers or Headers(),
+        can_write,
+        encodes_keys,
+    )
+
+
+def gcs_spec(
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyGcsCredential | None,
+    config: Mapping[str, str] | None,
+    headers: Headers | None = None,
+) -> GcsSpec:
+    """Check a description of a bucket of Google Cloud Storage."""
+    _check_bucket(bucket)
+    return GcsSpec(
+        bucket,
+        check_prefix(prefix),
+        credentials or GcsCredentials.FromEnv(),
+        config or {},
+        headers or Headers(),
+    )
+
+
+def azure_spec(
+    account: str,
+    container: str,
+    prefix: str | None,
+    credentials: AnyAzureCredential | None,
+    config: Mapping[str, str] | None,
+) -> AzureSpec:
+    """Check a description of a container of Azure Blob Storage."""
+    if not account:
+        raise _unfit("the account of an Azure storage may not be empty")
+    _check_bucket(container)
+    return AzureSpec(
+        account,
+        container,
+        check_prefix(prefix),
+        credentials or AzureCredentials.FromEnv(),
+        config or {},
+    )
+
+
+def http_spec(
+    url: str, config: Mapping[str, str] | None, headers: Mapping[str, str] | None
+) -> HttpSpec:
+    """Check a description of a directory on a web server."""
+    check_web_url(url, allow_http=True)
+    for name, value in (headers or {}).items():
+        _check_header(name, value)
+    return HttpSpec(url.rstrip("/"), config or {}, headers or {})
+
+
+def redirect_spec(url: str, *, from_env: bool) -> RedirectSpec:
+    """Check an address that redirects to a storage."""
+    check_web_url(url, allow_http=True)
+    return RedirectSpec(url, from_env)
+
+
+def check_prefix(prefix: str | None) -> str:
+    """Trim the prefix of a storage, and refuse what no key can begin with."""
+    trimmed = (prefix or "").rstrip("/")
+    if trimmed and not all(part not in {"", ".", ".."} for part in trimmed.split("/")):
+        raise _unfit(
+            f"the prefix {prefix!r} begins with a slash or has an empty, `.` or `..` segment:"
+            " write it like `path/to/repository`"
+        )
+    return trimmed
+
+
+def check_web_url(url: str | None, *, allow_http: bool) -> None:
+    """Refuse addresses that are not of the web, or not encrypted where they should be."""
+    if url is None:
+        return
+    parts = _split_url(url)
+    if parts.scheme not in _WEB_SCHEMES or not parts.hostname:
+        raise StorageError(
+            f"{without_secrets(url)!r} is not a web address: write it like https://host/path",
+            ErrorKind.CANNOT_PARSE_URL,
+        )
+    if parts.scheme == "http" and not allow_http:
+        raise _unfit(
+            f"{without_secrets(url)!r} is not encrypted: use https, or say allow_http=True"
+        )
+
+
+def without_secrets(url: str) -> str:
+    """Leave out what may be secret in a URL: user, password, query and fragment."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "(malformed)"
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=host, query="", fragment=""))
+
+
+def copy_of(options: S3Options) -> S3Options:
+    """Copy options, which callers may go on changing."""
+    return S3Options(**{name: getattr(options, name) for name in options.__dataclass_fields__})
+
+
+def _split_url(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for ports out of range
+    except ValueError as error:
+        raise StorageError(f"malformed URL: {error}", ErrorKind.CANNOT_PARSE_URL) from None
+    return parts
+
+
+def _check_bucket(bucket: str) -> None:
+    if not bucket or "/" in bucket:
+        raise _unfit(f"{bucket!r} cannot be the name of a bucket or container")
+
+
+def _check_header(name: str, value: str) -> None:
+    if not _HEADER_NAME.fullmatch(str(name)):
+        raise _unfit(f"{name!r} cannot be the name of an HTTP header")
+    if not _HEADER_VALUE.fullmatch(str(value)):
+        raise _unfit(f"the value of the HTTP header {name!r} holds characters that it cannot")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _unfit(message: str) -> InvalidInputError:
+    return InvalidInputError(message, ErrorKind.STORAGE_CONFIG)

@@ -1,0 +1,164 @@
+"""Storages named by URL: for the command line, and as the targets of redirections.
+
+==================================================== ==================================
+URL                                                  storage
+==================================================== ==================================
+a path, or `file:///path`                            a local directory
+`memory://`                                          this process's memory, empty
+`s3://bucket/prefix`                                 S3; options below
+`gs://bucket/prefix` (also `gcs`)                    Google Cloud Storage
+`az://account/container/prefix`                      Azure Blob Storage
+`r2://bucket/prefix?account_id=...`                  Cloudflare R2
+`tigris://bucket/prefix?region=...`                  Tigris
+`https://host/path` (also `http`, `https+icechunk`)  a web server, read-only
+==================================================== ==================================
+
+Options are written as a query (`?region=eu-west-1&anonymous=true`): `region`, `endpoint_url`,
+`allow_http`, `anonymous`, `force_path_style`, `account_id`. Without `anonymous`, credentials
+come from the environment. Secrets have no place in a URL and are refused.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
+
+from icefloe.config import S3Options
+from icefloe.credentials import AzureCredentials, GcsCredentials, S3Credentials
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.platforms import r2_spec, tigris_spec
+from icefloe.storage.specs import (
+    LocalSpec,
+    MemorySpec,
+    Spec,
+    azure_spec,
+    gcs_spec,
+    http_spec,
+    s3_spec,
+    without_secrets,
+)
+
+WEB_STORAGE_SCHEMES: Final = frozenset({"http+icechunk", "http+ic", "https+icechunk", "https+ic"})
+_S3_OPTIONS: Final = frozenset({"region", "endpoint_url", "allow_http", "force_path_style"})
+_OPTIONS: Final[dict[str, frozenset[str]]] = {
+    "s3": _S3_OPTIONS | {"anonymous"},
+    "r2": frozenset({"region", "account_id", "endpoint_url", "allow_http", "anonymous"}),
+    "tigris": frozenset({"region", "endpoint_url", "allow_http", "anonymous"}),
+    "gs": frozenset({"anonymous"}),
+    "gcs": frozenset({"anonymous"}),
+    "az": frozenset({"anonymous"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """A URL taken apart: bucket (or account), path, options."""
+
+    scheme: str
+    host: str
+    path: str
+    options: dict[str, str]
+
+    def flag(self, name: str) -> bool:
+        given = self.options.get(name, "false").lower()
+        if given not in {"true", "false", "1", "0"}:
+            raise _unfit(f"the option {name} must be true or false, not {given!r}")
+        return given in {"true", "1"}
+
+    def s3_options(self) -> S3Options:
+        return S3Options(
+            region=self.options.get("region"),
+            endpoint_url=self.options.get("endpoint_url"),
+            allow_http=self.flag("allow_http"),
+            force_path_style=self.flag("force_path_style"),
+        )
+
+
+def spec_from_url(url: str, *, anonymous: bool = False) -> Spec:
+    """Describe the storage that a URL names; `anonymous` overrides what it says itself."""
+    parts = _split(url)
+    if parts is None:
+        return LocalSpec.of(url, durable=False)
+    scheme = parts.scheme.lower()
+    match scheme:
+        case "file":
+            return _local(parts)
+        case "memory":
+            return MemorySpec()
+        case "http" | "https":
+            return http_spec(url, None, None)
+        case _ if scheme in WEB_STORAGE_SCHEMES:
+            web_scheme = scheme.partition("+")[0]
+            return http_spec(urlunsplit(parts._replace(scheme=web_scheme)), None, None)
+        case _ if scheme in _OPTIONS:
+            return _cloud(_address(url, parts), anonymous=anonymous)
+    known = ", ".join(sorted({"file", "memory", "http", "https", *_OPTIONS}))
+    raise InvalidInputError(
+        f"no storage is reached by {parts.scheme!r} URLs; known are {known}",
+        ErrorKind.CANNOT_PARSE_URL,
+    )
+
+
+def _cloud(address: _Address, *, anonymous: bool) -> Spec:
+    unsigned = anonymous or address.flag("anonymous")
+    s3_credentials = S3Credentials.Anonymous() if unsigned else S3Credentials.FromEnv()
+    match address.scheme:
+        case "s3":
+            return s3_spec(address.s3_options(), address.host, address.path, s3_credentials)
+        case "r2":
+            return r2_spec(
+                address.s3_options(),
+                address.host,
+                address.path,
+                address.options.get("account_id"),
+                s3_credentials,
+            )
+        case "tigris":
+            options = address.s3_options()
+            return tigris_spec(
+                options,
+                address.host,
+                address.path,
+                s3_credentials,
+                use_weak_consistency=options.region is None,
+            )
+        case "az":
+            container, _, prefix = address.path.partition("/")
+            azure = AzureCredentials.Anonymous() if unsigned else AzureCredentials.FromEnv()
+            return azure_spec(address.host, container, prefix, azure, None)
+        case _:
+            google = GcsCredentials.Anonymous() if unsigned else GcsCredentials.FromEnv()
+            return gcs_spec(address.host, address.path, google, None)
+
+
+def _split(url: str) -> SplitResult | None:
+    """Take a URL apart; None for what is a path."""
+    if "://" not in url:
+        return None
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise InvalidInputError(f"malformed URL: {error}", ErrorKind.CANNOT_PARSE_URL) from None
+
+
+def _local(parts: SplitResult) -> LocalSpec:
+    if parts.netloc not in {"", "localhost"}:
+        raise _unfit("a file URL has no host: write file:///path")
+    return LocalSpec.of(unquote(parts.path), durable=False)
+
+
+def _address(url: str, parts: SplitResult) -> _Address:
+    scheme = parts.scheme.lower()
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := options.keys() - _OPTIONS[scheme]:
+        known = ", ".join(sorted(_OPTIONS[scheme]))
+        raise _unfit(
+            f"{without_secrets(url)!r} has unknown options ({', '.join(sorted(unknown))});"
+            f" known are {known}"
+        )
+    if "@" in parts.netloc:
+        raise _unfit("credentials have no place in a URL: set them in the environment")
+    return _Address(scheme, parts.netloc, unquote(parts.path).strip("/"), options)
+
+
+def _unfit(message: str) -> InvalidInputError:
+    return InvalidInputError(message, ErrorKind.CANNOT_PARSE_URL)

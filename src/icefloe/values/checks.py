@@ -1,0 +1,94 @@
+"""Checks of what users give, taken from the annotations of the fields."""
+
+import operator
+import types
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Union, cast, get_args, get_origin
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+type Check = Callable[[Any, str], Any]
+"""Takes what was given and the name of its place; returns what to keep, or raises."""
+
+
+def integer(low: int, high: int) -> Check:
+    """Make a check for integers within bounds."""
+
+    def check(given: Any, place: str) -> int:
+        wanted = f"an integer from {low} to {high}"
+        if isinstance(given, bool) or not hasattr(given, "__index__"):
+            raise _unfit(place, wanted, type(given).__name__)
+        number = operator.index(given)
+        if not low <= number <= high:
+            raise _unfit(place, wanted, str(number))
+        return number
+
+    return check
+
+
+def moment(given: Any, place: str) -> datetime:
+    """Check a time: it must know its time zone."""
+    if not isinstance(given, datetime):
+        raise _unfit(place, "a datetime", type(given).__name__)
+    if given.tzinfo is None:
+        raise _unfit(place, "a datetime with a time zone (tzinfo=UTC)", "one without")
+    return given
+
+
+def text_mapping(given: Any, place: str) -> dict[str, str] | None:
+    """Check a mapping of strings to strings, and copy it; an empty one is as good as none."""
+    if not isinstance(given, Mapping):
+        raise _unfit(place, "a mapping of strings", type(given).__name__)
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise _unfit(place, "a mapping of strings to strings", f"the entry {name!r}")
+    return dict(given) or None
+
+
+U8 = Annotated[int, integer(0, 2**8 - 1)]
+U16 = Annotated[int, integer(0, 2**16 - 1)]
+U32 = Annotated[int, integer(0, 2**32 - 1)]
+U64 = Annotated[int, integer(0, 2**64 - 1)]
+NonZeroU16 = Annotated[int, integer(1, 2**16 - 1)]
+NonZeroU64 = Annotated[int, integer(1, 2**64 - 1)]
+Moment = Annotated[datetime, moment]
+TextMapping = Annotated[Mapping[str, str], text_mapping]
+
+
+def _unfit(place: str, wanted: str, given: str) -> InvalidInputError:
+    return InvalidInputError(f"{place} must be {wanted}, got {given}", ErrorKind.INVALID_CONFIG)
+
+
+def check_for(hint: Any) -> Check:
+    """Turn an annotation into a check: `Annotated[..., check]`, a class, or a union of such."""
+    if get_origin(hint) is Annotated:
+        return cast("Check", hint.__metadata__[0])
+    if get_origin(hint) in {Union, types.UnionType}:
+        return _check_for_union(get_args(hint))
+    if isinstance(hint, type):
+        return _instance_of(hint)
+    raise TypeError(f"no check for the annotation {hint}")
+
+
+def _check_for_union(options: tuple[Any, ...]) -> Check:
+    present = [option for option in options if option is not types.NoneType]
+    is_optional = len(present) < len(options)
+    check = check_for(present[0]) if len(present) == 1 else _instance_of(*present)
+
+    def check_union(given: Any, place: str) -> Any:
+        return None if given is None and is_optional else check(given, place)
+
+    return check_union
+
+
+def _instance_of(*kinds: type) -> Check:
+    names = " or ".join(kind.__qualname__ for kind in kinds)
+
+    def check(given: Any, place: str) -> Any:
+        if not isinstance(given, kinds):
+            # The type only: what was given by mistake may be a secret.
+            raise _unfit(place, f"a value of type {names}", type(given).__name__)
+        return given
+
+    return check

@@ -1,0 +1,344 @@
+"""Values that users make, print and compare: settings and credentials.
+
+A value is a dataclass. This module gives it, from its fields alone:
+
+- checks on construction and, for settings, on assignment (from the annotations);
+- a `repr` that evaluates back to an equal value, unless it holds a secret;
+- a `str` for people, which also shows what applies where nothing was set;
+- `_repr_html_` for notebooks.
+"""
+
+import html
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, field, fields
+from datetime import datetime
+from enum import Enum, IntEnum
+from functools import cache
+from textwrap import indent
+from typing import Any, ClassVar, Final, Self, cast, get_type_hints
+
+from icefloe.values.checks import Check, check_for
+
+MASK: Final = "***"
+_SECRET_NAME: Final = re.compile(
+    r"auth|token|secret|password|key|credential|sas|signature|cookie", re.IGNORECASE
+)
+
+
+def setting(effective: object = None, *, replaced_whole: bool = False) -> Any:
+    """Declare a field that may stay unset (None).
+
+    `effective` is the value that applies then; a class stands for its own effective values.
+    A nested value is merged field by field unless it is `replaced_whole`.
+    """
+    return field(default=None, metadata={"effective": effective, "replaced_whole": replaced_whole})
+
+
+def secret(*, shown: int = 0, optional: bool = False) -> Any:
+    """Declare a field that is never printed, except for its first `shown` characters."""
+    metadata = {"secret": True, "shown": shown}
+    return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
+
+
+class NamedNumber(IntEnum):
+    """Base of numbered alternatives, printed by name."""
+
+    def __repr__(self) -> str:
+        return f"{public_name(type(self))}.{self.name}"
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+class Value:
+    """Base of printable values; subclasses are frozen, slotted dataclasses."""
+
+    __slots__ = ()
+    _positional: ClassVar[bool] = False
+    _made_by: ClassVar[str | None] = None
+    """The function of the union that makes this variant, where `repr` should show that."""
+
+    def __init_subclass__(cls) -> None:
+        # A dataclass would write a `repr` that shows secrets, but spares one that it finds.
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = Value.__repr__  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        for name, check in _checks(type(self)).items():
+            kept = check(getattr(self, name), f"{public_name(type(self))}.{name}")
+            object.__setattr__(self, name, kept)
+
+    def __repr__(self) -> str:
+        name = public_name(type(self))
+        if self._made_by is not None:
+            name = f"{name.rpartition('.')[0]}.{self._made_by}"
+        shown = [(each.name, _source(self, each)) for each in _fields(self)]
+        if self._positional:
+            return f"{name}({', '.join(source for _, source in shown)})"
+        if not shown:
+            return f"{name}()"
+        lines = indent("".join(f"{key}={source},\n" for key, source in shown), "    ")
+        return f"{name}(\n{lines})"
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self, defaults_of(type(self))))
+
+    def _repr_html_(self) -> str:
+        return _HTML_STYLE + "\n".join(_html(self, defaults_of(type(self))))
+
+
+class Settings(Value):
+    """Base of settings: mutable dataclasses, checked at every assignment, compared by value."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Leave the checks to the assignments that the constructor makes."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        check = _checks(type(self)).get(name)
+        if check is not None:
+            value = check(value, f"{public_name(type(self))}.{name}")
+        super().__setattr__(name, value)
+
+
+class Variant(Value):
+    """Base of the alternatives of a union that is written `Union.Alternative(...)`.
+
+    The values of a variant without field names of its own can be had by position too.
+    """
+
+    __slots__ = ()
+    _positional = True
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Refuse to make the union itself."""
+        if "__dataclass_fields__" not in cls.__dict__:
+            names = [name for name, kind in vars(cls).items() if isinstance(kind, type)]
+            choices = ", ".join(f"{cls.__name__}.{name}" for name in names)
+            raise TypeError(f"{cls.__name__} has no values of its own: make one of {choices}")
+        return super().__new__(cls)
+
+    def __len__(self) -> int:
+        return len(_fields(self))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, each.name) for each in _fields(self))
+
+    def __getitem__(self, position: int) -> Any:
+        return tuple(self)[position]
+
+    def __bool__(self) -> bool:
+        # Without fields the length is 0, which must not read as "absent".
+        return True
+
+    @property
+    def _0(self) -> Any:
+        return self[0]
+
+    @property
+    def _1(self) -> Any:
+        return self[1]
+
+
+def variant_of[V: type](union: type, name: str) -> Callable[[V], V]:
+    """Bind a class to the attribute of the union that names it."""
+
+    def bind(variant: V) -> V:
+        variant.__name__ = name
+        variant.__qualname__ = f"{union.__qualname__}.{name}"
+        setattr(union, name, variant)
+        return variant
+
+    return bind
+
+
+def public_name(kind: type) -> str:
+    """Name a class as users import it: `icefloe.config.CachingConfig`."""
+    return ".".join([*kind.__module__.split(".")[:2], kind.__qualname__])
+
+
+def defaults_of[V: Value](kind: type[V]) -> V | None:
+    """Make the value that applies where nothing is set; None if some fields are mandatory."""
+    if not issubclass(kind, Settings):
+        return None
+    effective = {
+        each.name: each.metadata["effective"]
+        for each in fields(cast("Any", kind))
+        if "effective" in each.metadata
+    }
+    return kind(
+        **{
+            name: defaults_of(value) if isinstance(value, type) else _copied(value)
+            for name, value in effective.items()
+        }
+    )
+
+
+def merged[S: Settings](base: S, over: S) -> S:
+    """Combine two settings: where `over` has a value it wins; the result shares no part."""
+    chosen: dict[str, Any] = {}
+    for each in _fields(base):
+        below, above = getattr(base, each.name), getattr(over, each.name)
+        if (
+            isinstance(below, Settings)
+            and isinstance(above, Settings)
+            and not each.metadata.get("replaced_whole")
+        ):
+            chosen[each.name] = merged(below, above)
+        else:
+            chosen[each.name] = _copied(below if above is None else above)
+    return type(base)(**chosen)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return merged(value, value)
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return value
+
+
+def _fields(value: Value) -> list[Field[Any]]:
+    return [each for each in fields(cast("Any", value)) if each.init and each.repr]
+
+
+def _checks(kind: type) -> dict[str, Check]:
+    return _checks_once(kind)
+
+
+@cache
+def _checks_once(kind: type) -> dict[str, Check]:
+    hints = get_type_hints(kind, include_extras=True)
+    named = {each.name: hints[each.name] for each in fields(cast("Any", kind)) if each.init}
+    return {name: check_for(hint) for name, hint in named.items()}
+
+
+def _source(value: Value, each: Field[Any]) -> str:
+    """Write a field as source code."""
+    given = getattr(value, each.name)
+    if each.metadata.get("secret") and given is not None:
+        return repr(_masked(given, each))
+    return source_of(given)
+
+
+def source_of(given: object) -> str:
+    """Write a value as source code that evaluates back to it; secret options are masked."""
+    if isinstance(given, Enum):
+        return f"{public_name(type(given))}.{given.name}"
+    if isinstance(given, Mapping):
+        if not given:
+            return "{}"
+        entries = (
+            f"{key!r}: {source_of(value)},\n" for key, value in _without_secrets(given).items()
+        )
+        return "{\n" + indent("".join(entries), "    ") + "}"
+    if isinstance(given, list):
+        return f"[{', '.join(source_of(each) for each in given)}]"
+    if isinstance(given, tuple):
+        inner = ", ".join(source_of(each) for each in given)
+        return f"({inner},)" if len(given) == 1 else f"({inner})"
+    if isinstance(given, datetime):
+        return f"datetime.datetime.fromisoformat({given.isoformat()!r})"
+    return repr(given)
+
+
+def _masked(given: object, each: Field[Any]) -> str:
+    shown = each.metadata["shown"]
+    # A short value would be shown whole.
+    return f"{given[:shown]}{MASK}" if isinstance(given, str) and len(given) > 2 * shown else MASK
+
+
+def _without_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {
+        key: MASK if isinstance(value, str) and _SECRET_NAME.search(str(key)) else value
+        for key, value in options.items()
+    }
+
+
+type _Row = tuple[str, object, Value | None, bool]
+"""Name, value, the defaults for its inside, and whether it is a default itself."""
+
+
+def _rows(value: Value, defaults: Value | None) -> Iterator[_Row]:
+    for each in _fields(value):
+        given = getattr(value, each.name)
+        if each.metadata.get("secret") and given is not None:
+            given = _Verbatim(_masked(given, each))
+        default = getattr(defaults, each.name, None)
+        inner = default if isinstance(default, Value) else None
+        is_default = given is None and default is not None
+        yield each.name, default if is_default else given, inner, is_default
+
+
+class _Verbatim(str):
+    """Text to print as it is."""
+
+    __slots__ = ()
+
+
+def _text(value: Value, defaults: Value | None, *, is_default: bool = False) -> Iterator[str]:
+    yield f"<{public_name(type(value))}>"
+    if isinstance(value, Variant) and len(value) == 1 and isinstance(value[0], Settings):
+        value = value[0]
+    for name, given, inner, is_unset in _rows(value, defaults):
+        row_is_default = is_unset or (is_default and given is not None)
+        if isinstance(given, Value) and not _is_short(given):
+            yield f"{name}:"
+            below = inner or defaults_of(type(given))
+            for line in _text(given, below, is_default=row_is_default):
+                yield f"    {line}"
+        elif isinstance(given, Mapping) and any(isinstance(v, Value) for v in given.values()):
+            yield f"{name}:"
+            for key, each in given.items():
+                yield f"    {key}:"
+                yield from (f"        {line}" for line in _text(each, defaults_of(type(each))))
+        else:
+            yield f"{name}: {_short(given)}{' (default)' if row_is_default else ''}"
+
+
+def _is_short(given: Value) -> bool:
+    return isinstance(given, Variant) and not any(isinstance(each, Settings) for each in given)
+
+
+def _short(given: object) -> str:
+    if isinstance(given, _Verbatim):
+        return str(given)
+    if isinstance(given, Enum):
+        return given.name
+    if isinstance(given, datetime):
+        return given.isoformat()
+    if isinstance(given, Mapping):
+        return repr(_without_secrets(given))
+    return source_of(given)
+
+
+def _html(value: Value, defaults: Value | None) -> Iterator[str]:
+    yield '<div class="icefloe-value">'
+    yield f'<div class="icefloe-name">{html.escape(public_name(type(value)))}</div>'
+    if isinstance(value, Variant) and len(value) == 1 and isinstance(value[0], Settings):
+        value = value[0]
+    for name, given, inner, is_default in _rows(value, defaults):
+        if isinstance(given, Value) and not _is_short(given):
+            nested = [(given, inner or defaults_of(type(given)))]
+        elif isinstance(given, Mapping) and any(isinstance(v, Value) for v in given.values()):
+            nested = [(each, defaults_of(type(each))) for each in given.values()]
+        else:
+            shown = html.escape(_short(given) + (" (default)" if is_default else ""))
+            yield f"<div><span>{html.escape(name)}:</span> {shown}</div>"
+            continue
+        yield f"<details><summary>{html.escape(name)}</summary>"
+        for each, each_defaults in nested:
+            yield from _html(each, each_defaults)
+        yield "</details>"
+    yield "</div>"
+
+
+_HTML_STYLE: Final = """<style>
+.icefloe-value { line-height: 1.6; max-width: 700px; }
+.icefloe-value .icefloe-name { font-weight: 600; border-bottom: 1px solid #8884; }
+.icefloe-value span, .icefloe-value summary { opacity: 0.7; }
+.icefloe-value .icefloe-value { margin-left: 12px; padding: 4px 10px; background: #8881; }
+</style>
+"""
