@@ -9,7 +9,7 @@ from icefloe.credentials import (
     S3Credentials,
     S3StaticCredentials,
 )
-from icefloe.storage.handle import Storage
+from icefloe.storage import Storage
 from icefloe.testing.gcs_server import GcsEndpoint
 from icefloe.testing.servers import AzureEndpoint, S3Endpoint
 

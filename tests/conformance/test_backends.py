@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.storage.handle import Storage
+from icefloe.storage import Storage
 from icefloe.storage.port import Backend
 from icefloe.testing.gcs_server import GcsEndpoint
 from icefloe.testing.servers import AzureEndpoint, S3Endpoint
-from icefloe.testing.storage_suite import StorageConformance
+from icefloe.testing.storage_suite import ODD_KEYS, StorageConformance
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
 
 
@@ -37,6 +37,7 @@ class TestDurableLocal(StorageConformance):
 @pytest.mark.server
 class TestS3(StorageConformance):
     versions_follow_content = True
+    odd_keys = tuple(key for key in ODD_KEYS if "\\" not in key)  # SeaweedFS turns \ into /
 
     @pytest.fixture
     def backend(self, s3_endpoint: S3Endpoint, prefix: str) -> Backend:

@@ -19,6 +19,11 @@ WRITER_NAME: Final = "icefloe-0.1.0"
 HEADER_BYTES: Final = 39
 NEWEST_SPEC: Final = 2
 
+DEFAULT_LEVEL: Final = 3
+BULK_LEVEL: Final = 2
+"""For many alike rows; the matching strategy above this level finds more, shorter matches
+between them, and ends up with larger files."""
+
 MAX_BUFFER_BYTES: Final = 2**31 - 1
 """Offsets in a buffer are 31 bits wide, so no valid file expands beyond this."""
 MAX_EXPANSION: Final = 1_000
@@ -70,7 +75,7 @@ def seal(
     file_type: FileType,
     spec_version: int,
     *,
-    level: int = 3,
+    level: int = DEFAULT_LEVEL,
 ) -> bytes:
     """Compress a buffer that arrives in pieces, and put the header before it.
 

@@ -4,6 +4,8 @@ Rows come in blocks. A block holds its own vtables, then its tables, each with i
 vector of coordinates right behind it, then the strings that no later block needs. So the
 offsets inside a block are small and repeat from block to block, each string is stored
 once however many rows share it, and a block can be written as soon as it is planned.
+
+Tables of coordinates alone are laid out tighter still, see `CoordinateSection`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -125,6 +127,72 @@ class BlockSection:
         if dimensions:
             records["coordinates"] = self._coordinates[first:last]
         return records.view(np.uint8)
+
+
+class CoordinateSection:
+    """Tables whose only field is a vector of coordinates, four bytes apart.
+
+    A vtable says how far a field lies from the start of its table, so the tables of a block
+    can be a column of links to their vtable, and the fields a column behind it. An offset to
+    such a table then is the same for a whole block, and all offsets inside a block are the
+    same in each: what is left to compress are the coordinates.
+    """
+
+    def __init__(self, coordinates: NDArray[np.uint32], slot: int = 0) -> None:
+        self.start = 0
+        self.rows, self._dimensions = coordinates.shape
+        self._coordinates = coordinates
+        self._block_rows = min(_BLOCK_ROWS, self.rows)
+        self._field_at = 4 * self._block_rows
+        entries = [0] * slot + [self._field_at]
+        vtable = np.array([4 + 2 * len(entries), self._field_at + 4, *entries], "<u2").tobytes()
+        self._vtable = np.frombuffer(vtable + bytes(-len(vtable) % 8), np.uint8)
+        self._vector_bytes = 4 + 4 * self._dimensions
+        size = len(self._vtable) + self._block_rows * (8 + self._vector_bytes)
+        self._block_bytes = size + -size % 8
+
+    def size_bytes(self) -> int:
+        """Give the size; the last block is as long as the others."""
+        return int(self._block_bytes * -(-self.rows // max(self._block_rows, 1)))
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where tables lie."""
+        blocks, places = np.divmod(rows.astype(np.int64), self._block_rows)
+        where: Ints = blocks * self._block_bytes + 4 * places
+        where += self.start + len(self._vtable)
+        return where
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Write a batch of blocks at a time: all alike but for the coordinates."""
+        if self.rows == 0:
+            return
+        block, vectors = self._template()
+        step = self._block_rows * _BATCH_BLOCKS
+        for first in range(0, self.rows, step):
+            part = self._coordinates[first : first + step]
+            count = -(-len(part) // self._block_rows)
+            batch = np.tile(block, (count, 1))
+            padded = np.zeros((count * self._block_rows, self._dimensions), np.uint32)
+            padded[: len(part)] = part
+            view = batch[:, vectors].reshape(count, self._block_rows, -1).copy()
+            view[..., 4:] = padded.view(np.uint8).reshape(count, self._block_rows, -1)
+            batch[:, vectors] = view.reshape(count, -1)
+            yield batch.reshape(-1)
+
+    def _template(self) -> tuple[Bytes, slice]:
+        """Make a block without its coordinates, and say where their vectors lie."""
+        head, rows = len(self._vtable), self._block_rows
+        places = np.arange(rows)
+        tables = head + 4 * places
+        fields = tables + self._field_at
+        vectors = head + 8 * rows + self._vector_bytes * places
+        block = np.zeros(self._block_bytes, np.uint8)
+        block[:head] = self._vtable
+        words = block.view("<u4")
+        words[tables >> 2] = tables
+        words[fields >> 2] = vectors - fields
+        words[vectors >> 2] = self._dimensions
+        return block, slice(head + 8 * rows, head + rows * (8 + self._vector_bytes))
 
 
 class _BlobsInBlocks:

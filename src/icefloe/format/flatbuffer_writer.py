@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, splits_of
-from icefloe.format.envelope import MAX_BUFFER_BYTES, FileType, seal
+from icefloe.format.envelope import DEFAULT_LEVEL, MAX_BUFFER_BYTES, FileType, seal
 
 IDENTIFIER: Final = b"Ichk"
 
@@ -103,8 +103,10 @@ class RecordLayout:
         """Put wide fields first, after the 4-byte link to the vtable, without gaps."""
         widths = {id(f): (f.dtype().base.itemsize, f.dtype().itemsize) for f in self.fields}
         by_width = sorted(self.fields, key=lambda f: -widths[id(f)][0])
-        # An 8-byte field must lie at 8: one 4-byte field may go before it for free.
-        small = next((f for f in by_width if widths[id(f)] == (4, 4)), None)
+        # An 8-byte field must lie at 8: one 4-byte field may go before it for free. The last one
+        # given: in a chunk reference the place of its location, which repeats from block to block
+        # as the link to the vtable beside it does, so that both compress as one.
+        small = next((f for f in reversed(by_width) if widths[id(f)] == (4, 4)), None)
         if small is not None and any(widths[id(f)][0] == 8 for f in by_width):
             by_width.remove(small)
             by_width.insert(0, small)
@@ -324,7 +326,11 @@ def with_lengths(column: BytesColumn) -> Bytes:
 
 
 def seal_buffer(
-    sections: Sequence[Section], file_type: FileType, spec_version: int, *, level: int = 3
+    sections: Sequence[Section],
+    file_type: FileType,
+    spec_version: int,
+    *,
+    level: int = DEFAULT_LEVEL,
 ) -> bytes:
     """Lay out sections, write and compress them, and add the file header.
 

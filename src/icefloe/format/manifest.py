@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.chunk_table import ChunkKind, ChunkRef, ChunkTable
 from icefloe.format.columns import Bytes, BytesColumn, concat_bytes
-from icefloe.format.envelope import FileType, decompress, open_envelope
+from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
 from icefloe.format.flatbuffer_writer import (
@@ -76,7 +76,7 @@ def encode_manifest(
     arrays: Mapping[NodeId, ChunkTable],
     *,
     spec_version: int = 2,
-    level: int = 3,
+    level: int = BULK_LEVEL,
     location_compression: LocationCompression | None = None,
 ) -> bytes:
     """Write the references of some arrays as a manifest file.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.columns import BytesColumn
-from icefloe.format.envelope import FileType, decompress, open_envelope
+from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
@@ -69,7 +69,7 @@ class RepoInfo:
     disabled_flags: tuple[int, ...] | None = None
 
 
-def encode_repo_info(repo: RepoInfo, *, level: int = 3) -> bytes:
+def encode_repo_info(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
     """Write a repo object."""
     tags, branches = _ref_sections(repo.tags, repo), _ref_sections(repo.branches, repo)
     deleted = BlobSection(BytesColumn.from_strings(sorted(repo.deleted_tags, key=str.encode)))

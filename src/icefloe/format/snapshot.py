@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.columns import Bytes, BytesColumn, Ints, ranges, splits_of
-from icefloe.format.envelope import FileType, decompress, open_envelope
+from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
@@ -119,7 +119,7 @@ class Snapshot:
 # -- writing -------------------------------------------------------------------------------
 
 
-def encode_snapshot(snapshot: Snapshot, *, level: int = 3) -> bytes:
+def encode_snapshot(snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
     """Write a snapshot file of the snapshot's own spec version.
 
     >>> from icefloe.format.ids import INITIAL_SNAPSHOT_ID

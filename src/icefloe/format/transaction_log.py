@@ -9,8 +9,8 @@ import numpy as np
 
 from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.columns import Bytes, BytesColumn
-from icefloe.format.envelope import FileType, decompress, open_envelope
-from icefloe.format.flatbuffer_blocks import BlockSection
+from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
+from icefloe.format.flatbuffer_blocks import CoordinateSection
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
@@ -83,7 +83,9 @@ class TransactionLog:
         return ids_of_rows(NodeId, getattr(self, name))
 
 
-def encode_transaction_log(log: TransactionLog, *, spec_version: int = 2, level: int = 3) -> bytes:
+def encode_transaction_log(
+    log: TransactionLog, *, spec_version: int = 2, level: int = BULK_LEVEL
+) -> bytes:
     """Write a transaction log file.
 
     >>> from icefloe.format.ids import INITIAL_SNAPSHOT_ID
@@ -128,7 +130,7 @@ def sorted_coordinates(coordinates: Coordinates) -> Coordinates:
 
 def _encode_chunks(updated: Mapping[NodeId, Coordinates]) -> tuple[VectorSection, list[Section]]:
     nodes = sorted(updated)
-    blocks = [BlockSection(sorted_coordinates(updated[node])) for node in nodes]
+    blocks = [CoordinateSection(sorted_coordinates(updated[node]), _COORDINATES) for node in nodes]
     lists = [VectorSection(np.array([block.rows]), Link(block)) for block in blocks]
     tables = TableSection(
         len(nodes),

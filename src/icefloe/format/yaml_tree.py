@@ -152,6 +152,11 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.Node:
+        # Only double quotes carry every character: other styles fold some line breaks.
+        style = None if text.isprintable() else '"'
+        return self.represent_scalar(_STANDARD_TEXT, text, style=style)
+
     def represent_tagged(self, tagged: Tagged) -> yaml.Node:
         node: Any = self.represent_data(tagged.content)
         if isinstance(tagged.content, str) and _plain(tagged.content) != tagged.content:
@@ -171,6 +176,7 @@ class _Dumper(yaml.SafeDumper):
             event.implicit = implicit
 
 
+_Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_representer(Tagged, _Dumper.represent_tagged)
 for _pattern in (_INTEGER, _FLOAT, _OTHER_BASE):
     # The library quotes what YAML 1.1 resolves; these are what YAML 1.2 resolves besides.

@@ -41,6 +41,25 @@ _CHECKSUM_NAMES: Final = {
     ChecksumAlgorithm.Crc64Nvme: "CRC64NVME",
 }
 
+_OF_CLIENT: Final = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_url",
+        "timeout",
+        "user_agent",
+    }
+)
+
 type ObjectSpec = S3Spec | GcsSpec | AzureSpec | HttpSpec
 
 
@@ -129,7 +148,7 @@ def _s3_keys(given: S3StaticCredentials) -> dict[str, Any]:
 
 
 def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings) -> Clients:
-    config: dict[str, Any] = dict(spec.config)
+    config, of_client = _part_config(spec.config)
     provider: CredentialSource | None = None
     match spec.credentials:
         case GcsCredentials.Anonymous():
@@ -150,7 +169,7 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings) -> Clients:
             spec.bucket,
             prefix=_prefix(spec.prefix, encoded=True),
             config=config,  # type: ignore[arg-type]
-            client_options=_client_options(settings, headers),
+            client_options={**_client_options(settings, headers), **of_client},  # type: ignore[typeddict-item]
             retry_config=_NO_RETRIES,
             credential_provider=provider,
         )
@@ -165,7 +184,8 @@ def _gcs_token(refreshable: GcsCredentials.Refreshable) -> dict[str, Any]:
 
 
 def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings) -> Clients:
-    config: dict[str, Any] = {"account_name": spec.account, **spec.config}
+    given, of_client = _part_config(spec.config)
+    config: dict[str, Any] = {"account_name": spec.account, **given}
     provider: CredentialSource | None = None
     match spec.credentials:
         case AzureCredentials.Anonymous():
@@ -182,7 +202,7 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings) -> Clients:
         spec.container,
         prefix=_prefix(spec.prefix, encoded=True),
         config=config,  # type: ignore[arg-type]
-        client_options=_client_options(settings, {}),
+        client_options={**_client_options(settings, {}), **of_client},  # type: ignore[typeddict-item]
         retry_config=_NO_RETRIES,
         credential_provider=provider,
     )
@@ -211,6 +231,12 @@ def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings) -> Clients:
         retry_config=_NO_RETRIES,
     )
     return Clients(store, None, spec.place, encodes_keys=True)
+
+
+def _part_config(config: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part options of a store from those of its HTTP client, which it would take and forget."""
+    of_client = {name: value for name, value in config.items() if name in _OF_CLIENT}
+    return {name: value for name, value in config.items() if name not in _OF_CLIENT}, of_client
 
 
 def _make_both[S](make: Callable[[Mapping[str, str]], S], headers: Headers) -> tuple[S, S]:

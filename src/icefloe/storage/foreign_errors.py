@@ -32,6 +32,7 @@ _THROTTLED: Final = frozenset({429, 503})
 _PASSING: Final = frozenset({408, 425, 429})
 _LASTING: Final = frozenset({501, 505, 507})
 _RANGE_NOT_SATISFIABLE: Final = 416
+_STARTS_PAST_END: Final = "Wanted range starting at "  # found by `obstore` in a 2xx answer
 
 FOREIGN_ERRORS: Final = (
     foreign.BaseError,
@@ -104,7 +105,7 @@ def translate(error: Exception, verb: str, key: str) -> IcefloeError:
 
 def _generic(error: Exception, what: str, key: str) -> IcefloeError:
     status = _status(error)
-    if status == _RANGE_NOT_SATISFIABLE:
+    if status == _RANGE_NOT_SATISFIABLE or _STARTS_PAST_END in str(error):
         return InvalidInputError(
             f"{what}: the byte range lies past the end of the object",
             ErrorKind.INVALID_BYTE_RANGE,

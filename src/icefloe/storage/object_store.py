@@ -443,6 +443,8 @@ def _user_attributes(attributes: Mapping[Any, str]) -> dict[str, str]:
 
 
 def _version(etag: str | None, generation: str | None) -> Version:
+    if etag is not None and not etag.endswith('"'):
+        etag = f'"{etag}"'  # Azure leaves out the quotes in listings
     return Version(etag=etag, generation=generation)
 
 

@@ -1,0 +1,68 @@
+"""The test kit, for us and for those who build on us.
+
+Here are storages that are slow or faulty, and servers to test against. The conformance suite
+for storages needs pytest and is therefore imported by its own name,
+`icefloe.testing.storage_suite`.
+"""
+
+from icefloe.storage import LatencyStorage
+from icefloe.testing.faulty import (
+    Crash,
+    Fail,
+    FaultyBackend,
+    ShortRead,
+    SimulatedCrash,
+    Step,
+    every_crash,
+    every_failure,
+)
+from icefloe.testing.gcs_server import GcsEndpoint, gcs_server
+from icefloe.testing.http_server import file_server, redirect_server
+from icefloe.testing.processes import ServerStartError
+from icefloe.testing.proxy import (
+    AnswerInstead,
+    CutBody,
+    CuttingProxy,
+    Delay,
+    LoseRequest,
+    LoseResponse,
+    cutting_proxy,
+)
+from icefloe.testing.servers import (
+    AzureEndpoint,
+    S3Endpoint,
+    azurite,
+    has_node,
+    install_npm_project,
+    seaweedfs,
+)
+
+__all__ = [
+    "AnswerInstead",
+    "AzureEndpoint",
+    "Crash",
+    "CutBody",
+    "CuttingProxy",
+    "Delay",
+    "Fail",
+    "FaultyBackend",
+    "GcsEndpoint",
+    "LatencyStorage",
+    "LoseRequest",
+    "LoseResponse",
+    "S3Endpoint",
+    "ServerStartError",
+    "ShortRead",
+    "SimulatedCrash",
+    "Step",
+    "azurite",
+    "cutting_proxy",
+    "every_crash",
+    "every_failure",
+    "file_server",
+    "gcs_server",
+    "has_node",
+    "install_npm_project",
+    "redirect_server",
+    "seaweedfs",
+]

@@ -57,7 +57,7 @@ def gcs_server(*, bucket: str = "icefloe") -> Iterator[GcsEndpoint]:
         yield GcsEndpoint(server.url, bucket)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The answer to a request that cannot be done."""
 
     def __init__(self, status: HTTPStatus, code: str) -> None:
@@ -107,7 +107,7 @@ class Buckets:
         """Find an object, or refuse."""
         found = self._objects.get(bucket, {}).get(key)
         if found is None or (generation is not None and str(found.generation) != generation):
-            raise Refused(HTTPStatus.NOT_FOUND, "NoSuchKey")
+            raise RefusedError(HTTPStatus.NOT_FOUND, "NoSuchKey")
         return found
 
     def put(
@@ -157,7 +157,7 @@ class Buckets:
     def upload(self, upload_id: str) -> _Upload:
         """Find a multipart upload that is under way."""
         if (found := self._uploads.get(upload_id)) is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "NoSuchUpload")
+            raise RefusedError(HTTPStatus.NOT_FOUND, "NoSuchUpload")
         return found
 
     def end_upload(self, upload_id: str) -> None:
@@ -169,7 +169,7 @@ class Buckets:
             return
         found = self._objects.get(bucket, {}).get(key)
         if str(found.generation if found else 0) != if_generation:
-            raise Refused(HTTPStatus.PRECONDITION_FAILED, "PreconditionFailed")
+            raise RefusedError(HTTPStatus.PRECONDITION_FAILED, "PreconditionFailed")
 
 
 class _Server(LoopbackServer):
@@ -183,43 +183,40 @@ class _Handler(LoopbackHandler):
     def buckets(self) -> Buckets:
         return cast("_Server", self.server).buckets
 
-    def do_GET(self) -> None:
-        """Read an object or list a bucket."""
-        self._respond()
-
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
-
-    def _respond(self) -> None:
+    def respond(self) -> None:
         body = self.read_body()
         url = urlsplit(self.path)
         bucket, _, key = url.path.removeprefix("/").partition("/")
         bucket, key = unquote(bucket), unquote(key)
         query = dict(parse_qsl(url.query, keep_blank_values=True))
         try:
-            match self.command:
-                case "GET" | "HEAD" if key:
-                    self._read(self.buckets.get(bucket, key, query.get("generation")))
-                case "GET":
-                    self._list(bucket, query)
-                case "PUT" if "uploadId" in query:
-                    self._put_part(query, body)
-                case "PUT":
-                    self._put(bucket, key, body)
-                case "POST" if "uploads" in query:
-                    self._start_upload(bucket, key)
-                case "POST" if "uploadId" in query:
-                    self._complete_upload(bucket, key, query["uploadId"], body)
-                case "DELETE" if "uploadId" in query:
-                    self.buckets.end_upload(query["uploadId"])
-                    self.answer(HTTPStatus.NO_CONTENT)
-                case "DELETE":
-                    expected = self.headers.get("x-goog-if-generation-match")
-                    self.buckets.delete(bucket, key, expected)
-                    self.answer(HTTPStatus.NO_CONTENT)
-                case _:
-                    raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed")
-        except Refused as refusal:
+            self._dispatch(bucket, key, query, body)
+        except RefusedError as refusal:
             self._answer_xml(f"<Error><Code>{refusal.code}</Code></Error>", refusal.status)
+
+    def _dispatch(self, bucket: str, key: str, query: Mapping[str, str], body: bytes) -> None:
+        match self.command:
+            case "GET" | "HEAD" if key:
+                self._read(self.buckets.get(bucket, key, query.get("generation")))
+            case "GET":
+                self._list(bucket, query)
+            case "PUT" if "uploadId" in query:
+                self._put_part(query, body)
+            case "PUT":
+                self._put(bucket, key, body)
+            case "POST" if "uploads" in query:
+                self._start_upload(bucket, key)
+            case "POST" if "uploadId" in query:
+                self._complete_upload(bucket, key, query["uploadId"], body)
+            case "DELETE" if "uploadId" in query:
+                self.buckets.end_upload(query["uploadId"])
+                self.answer(HTTPStatus.NO_CONTENT)
+            case "DELETE":
+                expected = self.headers.get("x-goog-if-generation-match")
+                self.buckets.delete(bucket, key, expected)
+                self.answer(HTTPStatus.NO_CONTENT)
+            case _:
+                raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed")
 
     def _answer_xml(self, text: str, status: int = HTTPStatus.OK) -> None:
         document = f'<?xml version="1.0" encoding="UTF-8"?>{text}'
@@ -228,22 +225,20 @@ class _Handler(LoopbackHandler):
     def _read(self, found: _Object) -> None:
         if_match = self.headers.get("If-Match")
         if if_match is not None and if_match not in ("*", found.etag):
-            raise Refused(HTTPStatus.PRECONDITION_FAILED, "PreconditionFailed")
+            raise RefusedError(HTTPStatus.PRECONDITION_FAILED, "PreconditionFailed")
         headers, size = found.headers(), len(found.content)
         match parse_range(self.headers.get("Range"), size):
             case None:
                 self.answer(HTTPStatus.OK, found.content, headers)
             case (0, 0):
-                raise Refused(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "InvalidRange")
+                raise RefusedError(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "InvalidRange")
             case (start, stop):
                 headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
                 self.answer(HTTPStatus.PARTIAL_CONTENT, found.content[start:stop], headers)
 
     def _metadata(self) -> dict[str, str]:
         named = ((name.lower(), value) for name, value in self.headers.items())
-        return {
-            name.removeprefix(_META): value for name, value in named if name.startswith(_META)
-        }
+        return {name.removeprefix(_META): value for name, value in named if name.startswith(_META)}
 
     def _content_type(self) -> str:
         return self.headers.get("Content-Type") or "application/octet-stream"
@@ -267,7 +262,7 @@ class _Handler(LoopbackHandler):
         old = self.buckets.get(*source.split("/", 1))
         wanted = self.headers.get("x-goog-copy-source-if-generation-match")
         if wanted is not None and wanted != str(old.generation):
-            raise Refused(HTTPStatus.PRECONDITION_FAILED, "PreconditionFailed")
+            raise RefusedError(HTTPStatus.PRECONDITION_FAILED, "PreconditionFailed")
         new = self.buckets.put(
             *target,
             old.content,

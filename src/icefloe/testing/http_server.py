@@ -66,7 +66,7 @@ def redirect_server(
 
 
 class _FileHandler(LoopbackHandler):
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         server = cast("FileServer", self.server)
         asked_range = self.headers.get("Range")
         server.record(" ".join(filter(None, (self.command, self.path, asked_range))))
@@ -92,13 +92,9 @@ class _FileHandler(LoopbackHandler):
                 headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(content)}"
                 self.answer(HTTPStatus.PARTIAL_CONTENT, content[start:stop], headers)
 
-    do_HEAD = do_GET
-
 
 class _RedirectHandler(LoopbackHandler):
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         self.read_body()
         server = cast("RedirectServer", self.server)
         self.answer(server.status, headers={"Location": server.location})
-
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET

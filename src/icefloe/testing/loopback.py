@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -62,6 +63,16 @@ class LoopbackHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # one packet for head and body
     disable_nagle_algorithm = True
+
+    def respond(self) -> None:
+        """Answer the request, whatever its method; for a subclass to define."""
+        self.answer(HTTPStatus.METHOD_NOT_ALLOWED)
+
+    def do_GET(self) -> None:
+        """Answer as `respond` does."""
+        self.respond()
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
         """Say nothing: tests read what a server recorded, not its chatter."""

@@ -107,10 +107,8 @@ def _join(folder: Path, held: ExitStack) -> Mapping[str, str] | None:
         return address
 
 
-def _start(
-    folder: Path, plan: Callable[[Path], Launch], held: ExitStack
-) -> Mapping[str, str]:
-    for attempt in range(1, _ATTEMPTS + 1):
+def _start(folder: Path, plan: Callable[[Path], Launch], held: ExitStack) -> Mapping[str, str]:
+    for _ in range(_ATTEMPTS):
         _wait_until_gone(folder)
         (folder / "data").mkdir(parents=True)
         (folder / "users.lock").touch()
@@ -125,7 +123,7 @@ def _start(
                 return launch.address
             log = log_tail(folder)
     raise ServerStartError(
-        f"{folder.name} did not start in {attempt} attempts; its log ends with:\n{log}",
+        f"{folder.name} did not start in {_ATTEMPTS} attempts; its log ends with:\n{log}",
         command=launch.command[0],
     )
 

@@ -158,7 +158,7 @@ class _ProxyHandler(LoopbackHandler):
     def proxy(self) -> CuttingProxy:
         return cast("CuttingProxy", self.server)
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         body = self.read_body()
         match self.proxy.fault_for(self.command, self.path):
             case None:
@@ -181,8 +181,6 @@ class _ProxyHandler(LoopbackHandler):
                 time.sleep(seconds)
                 self._relay(self._forward(body))
 
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
-
     def _forward(self, body: bytes) -> _Answer:
         connection = http.client.HTTPConnection(self.proxy.upstream, timeout=60)
         try:
@@ -198,7 +196,10 @@ class _ProxyHandler(LoopbackHandler):
             response = connection.getresponse()
             content = response.read()
             return _Answer(
-                response.status, content, response.getheaders(), response.getheader("Content-Length")
+                response.status,
+                content,
+                response.getheaders(),
+                response.getheader("Content-Length"),
             )
         finally:
             connection.close()

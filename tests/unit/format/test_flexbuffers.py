@@ -136,7 +136,7 @@ def test_unsound_bytes_are_refused(data: bytes, problem: str) -> None:
 
 def test_a_vector_that_holds_itself_is_refused() -> None:
     # length 1, one element that points at the vector itself
-    with pytest.raises(FormatError, match="nested deeper|more values"):
+    with pytest.raises(FormatError, match="more values than it has bytes"):
         decode_flexbuffer(b"\x01\x00\x28\x02\x28\x01")
 
 

@@ -1,0 +1,251 @@
+"""A storage that fails, crashes or misleads where a test wants it to.
+
+Every call through the port is a numbered *step*; a listing takes one step for each batch, a
+deletion one for each key, so that a crash can fall in between. First run a scenario to learn
+its steps, then again for each of them::
+
+    steps = len(recorded.trace)
+    for fault in every_crash(steps):
+        backend = FaultyBackend(fresh(), fault)
+        with pytest.raises(SimulatedCrash):
+            run_blocking(scenario(backend))
+        check_invariants(backend.inner)
+
+It wraps a real backend and keeps nothing of its own but the trace.
+"""
+
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+from icefloe.errors import StorageError
+from icefloe.storage.port import (
+    Backend,
+    Buffer,
+    ByteRange,
+    DeleteReport,
+    Fetched,
+    ObjectInfo,
+    Version,
+)
+
+type Operation = Literal["get", "get_ranges", "put", "list", "head", "copy", "delete"]
+type Moment = Literal["before", "after"]
+
+type _Batch = list[ObjectInfo]
+
+_READS: Final = frozenset({"get", "get_ranges"})
+
+
+class SimulatedCrash(BaseException):
+    """The process died here; no `except Exception` may catch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was asked of the storage."""
+
+    number: int
+    """Counted from 0."""
+    operation: Operation
+    key: str
+    """For a listing its prefix, for a copy its source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Die at a step: it and all later ones raise `SimulatedCrash`."""
+
+    step: int
+    moment: Moment
+    """Whether the step itself still takes effect (`after`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Fail one step with a `StorageError`; later ones work again."""
+
+    step: int
+    moment: Moment
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRead:
+    """Give fewer bytes than asked for, as a broken storage would."""
+
+    step: int
+    kept_bytes: int
+
+
+type Fault = Crash | Fail | ShortRead
+
+
+def every_crash(steps: int) -> Iterator[Crash]:
+    """Go through all places where a scenario of so many steps can die.
+
+    >>> [(crash.step, crash.moment) for crash in every_crash(2)]
+    [(0, 'before'), (0, 'after'), (1, 'before'), (1, 'after')]
+    """
+    moments: tuple[Moment, ...] = ("before", "after")
+    for step in range(steps):
+        yield from (Crash(step, moment) for moment in moments)
+
+
+def every_failure(steps: int, *, retryable: bool = False) -> Iterator[Fail]:
+    """Go through all single failures in a scenario of so many steps.
+
+    >>> len(list(every_failure(5)))
+    10
+    """
+    for crash in every_crash(steps):
+        yield Fail(crash.step, crash.moment, retryable)
+
+
+class FaultyBackend:
+    """A backend around a backend, with faults at chosen steps."""
+
+    def __init__(self, inner: Backend, *faults: Fault) -> None:
+        self.inner = inner
+        self._faults = {fault.step: fault for fault in faults}
+        self._trace: list[Step] = []
+        self._is_dead = False
+        self._frozen_lists: list[ObjectInfo] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def trace(self) -> list[Step]:
+        """All steps so far, in their order, also those that failed."""
+        with self._lock:
+            return list(self._trace)
+
+    async def freeze_lists(self) -> None:
+        """Let listings go on showing what is there now, whatever happens later."""
+        self._frozen_lists = [info async for batch in self.inner.list() for info in batch]
+
+    def thaw_lists(self) -> None:
+        """Let listings tell the truth again."""
+        self._frozen_lists = None
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        """Read, unless the step is to fail."""
+        step = self._begin("get", key)
+        fetched = await self._do(step, lambda: self.inner.get(key, byte_range))
+        return Fetched(self._shorten(step, fetched.data), fetched.info, fetched.attributes)
+
+    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Read, unless the step is to fail."""
+        step = self._begin("get_ranges", key)
+        found = await self._do(step, lambda: self.inner.get_ranges(key, byte_ranges))
+        return [self._shorten(step, each) for each in found]
+
+    async def put(
+        self,
+        key: str,
+        data: Buffer,
+        *,
+        if_absent: bool = False,
+        if_version: Version | None = None,
+        attributes: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        """Write, unless the step is to fail."""
+        return await self._do(
+            self._begin("put", key),
+            lambda: self.inner.put(
+                key,
+                data,
+                if_absent=if_absent,
+                if_version=if_version,
+                attributes=attributes,
+                content_type=content_type,
+            ),
+        )
+
+    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+        """List, one step for each batch; also one step if there is nothing to list."""
+        is_first = True
+        async for batch in self._batches(prefix):
+            is_first = False
+            await self._list_step(prefix)
+            yield batch
+        if is_first:
+            await self._list_step(prefix)
+
+    async def head(self, key: str) -> Fetched:
+        """Look, unless the step is to fail."""
+        return await self._do(self._begin("head", key), lambda: self.inner.head(key))
+
+    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
+        """Copy, unless the step is to fail."""
+        step = self._begin("copy", source)
+        await self._do(step, lambda: self.inner.copy(source, target, if_version=if_version))
+
+    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
+        """Delete one by one, so that a crash can leave some of them."""
+        deleted = 0
+        failures: dict[str, str] = {}
+        retryable: set[str] = set()
+        for key in dict.fromkeys(keys):
+            step = self._begin("delete", key)
+            try:
+                report = await self._do(step, partial(self.inner.delete_many, [key]))
+            except StorageError as failure:
+                failures[key] = failure.message
+                retryable |= {key} if failure.retryable else set()
+            else:
+                deleted += report.deleted
+                failures |= report.failures
+                retryable |= report.retryable
+        return DeleteReport(deleted, failures, frozenset(retryable))
+
+    async def _list_step(self, prefix: str) -> None:
+        """Take a step for a batch already fetched: reading it has no effect to prevent."""
+
+        async def nothing() -> None: ...
+
+        await self._do(self._begin("list", prefix), nothing)
+
+    def _begin(self, operation: Operation, key: str) -> Step:
+        with self._lock:
+            if self._is_dead:
+                raise SimulatedCrash(f"{operation} of {key!r} by a process that is dead")
+            step = Step(len(self._trace), operation, key)
+            self._trace.append(step)
+            return step
+
+    async def _do[T](self, step: Step, act: Callable[[], Awaitable[T]]) -> T:
+        fault = self._faults.get(step.number)
+        self._strike(fault, step, "before")
+        result = await act()
+        self._strike(fault, step, "after")
+        return result
+
+    def _strike(self, fault: Fault | None, step: Step, moment: Moment) -> None:
+        match fault:
+            case Crash(moment=at) if at == moment:
+                self._is_dead = True
+                raise SimulatedCrash(f"crash {moment} {step}")
+            case Fail(moment=at, retryable=retryable) if at == moment:
+                text = f"simulated failure {moment} {step}"
+                raise StorageError(text, retryable=retryable, key=step.key)
+            case ShortRead() if step.operation not in _READS:
+                raise AssertionError(f"{fault} was planned for a step that does not read: {step}")
+
+    def _shorten(self, step: Step, data: Buffer) -> Buffer:
+        match self._faults.get(step.number):
+            case ShortRead(kept_bytes=kept):
+                return memoryview(data)[:kept]
+            case _:
+                return data
+
+    async def _batches(self, prefix: str) -> AsyncIterator[_Batch]:
+        if self._frozen_lists is None:
+            async for batch in self.inner.list(prefix):
+                yield batch
+            return
+        batch = [info for info in self._frozen_lists if info.key.startswith(prefix)]
+        if batch:
+            yield batch

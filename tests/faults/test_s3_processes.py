@@ -1,0 +1,82 @@
+"""Many processes on one S3 bucket, some of which are killed."""
+
+import multiprocessing
+import random
+import time
+from multiprocessing.synchronize import Event
+
+import pytest
+
+from icefloe.effects import run_blocking
+from icefloe.storage import Backend, Storage
+from icefloe.testing.servers import S3Endpoint
+from icefloe.testing.storage_suite import increment, infos_of
+from tests.conformance.storages import s3_storage_at
+
+pytestmark = pytest.mark.server
+
+PROCESSES = 8
+INCREMENTS = 50
+SPAWN = multiprocessing.get_context("spawn")  # nothing is shared, as on different machines
+SIZE = 200_000
+
+
+def increment_often(storage: Storage) -> None:
+    backend = storage.open()
+    for _ in range(INCREMENTS):
+        run_blocking(increment(backend, "counter"))
+
+
+def write_for_ever(storage: Storage, number: int, begun: Event) -> None:
+    """Overwrite one object, and create others, each of one repeated byte."""
+    backend = storage.open()
+    turn = 0
+    while True:
+        content = bytes([turn % 256]) * SIZE
+        run_blocking(backend.put("shared", content))
+        run_blocking(backend.put(f"own/{number}/{turn}", content, if_absent=True))
+        begun.set()
+        turn += 1
+
+
+def read_whole(backend: Backend, key: str) -> bytes:
+    return bytes(run_blocking(backend.get(key)).data)
+
+
+def test_no_increment_is_lost_between_processes(s3_endpoint: S3Endpoint, prefix: str) -> None:
+    storage = s3_storage_at(s3_endpoint, prefix)
+    backend = storage.open()
+    run_blocking(backend.put("counter", b"0"))
+    workers = [SPAWN.Process(target=increment_often, args=(storage,)) for _ in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * PROCESSES
+    assert int(read_whole(backend, "counter")) == PROCESSES * INCREMENTS
+
+
+def test_killed_writers_leave_no_torn_object(s3_endpoint: S3Endpoint, prefix: str) -> None:
+    storage = s3_storage_at(s3_endpoint, prefix)
+    backend = storage.open()
+    moments = random.Random(20_240_501)
+    for round_number in range(3):
+        begun = [SPAWN.Event() for _ in range(2)]
+        writers = [
+            SPAWN.Process(target=write_for_ever, args=(storage, 2 * round_number + number, event))
+            for number, event in enumerate(begun)
+        ]
+        for writer in writers:
+            writer.start()
+        for event in begun:
+            assert event.wait(60)
+        for writer in writers:
+            time.sleep(moments.uniform(0, 0.05))
+            writer.kill()
+            writer.join()
+    listed = run_blocking(infos_of(backend))
+    assert len(listed) >= 1 + 6  # the shared one, and at least one of each writer
+    for key, info in listed.items():
+        content = read_whole(backend, key)
+        assert len(content) == info.size_bytes == SIZE
+        assert content == content[:1] * SIZE

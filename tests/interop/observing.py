@@ -1,0 +1,204 @@
+"""Everything that the reference can tell about a repository, as plain data to compare."""
+
+import asyncio
+import datetime as dt
+from collections.abc import Iterable
+from types import GetSetDescriptorType
+from typing import Any, Final
+
+import icechunk as ic
+import numpy as np
+import zarr
+from zarr.core.buffer import default_buffer_prototype
+
+type Plain = Any
+"""Dicts, lists and scalars, as JSON has them."""
+
+_READ_AT_MOST: Final = 200
+"""Of an array with more chunks than this, only so many are read one by one."""
+
+
+def observe(repo: ic.Repository) -> dict[str, Plain]:
+    """Describe a repository, except for who wrote its files and how large those are."""
+    snapshots = listed_snapshots(repo)
+    seen = {
+        "spec": int(repo.spec_version),
+        "branches": {name: repo.lookup_branch(name) for name in sorted(repo.list_branches())},
+        "tags": {name: repo.lookup_tag(name) for name in sorted(repo.list_tags())},
+        "ancestry": {tip: _ancestry(repo, tip) for tip in snapshots},
+        "snapshots": {one: _about(repo.inspect_snapshot(one)) for one in snapshots},
+        "contents": {one: contents(repo.readonly_session(snapshot_id=one)) for one in snapshots},
+        "diffs": {one: _diff(repo, one) for one in snapshots},
+        "logs": {one: _log(repo, one) for one in snapshots},
+        "manifests": {one: _manifest(repo, one) for one in listed_manifests(repo)},
+        "native bytes": repo.chunk_storage_stats().native_bytes,
+        "virtual bytes": repo.chunk_storage_stats().virtual_bytes,
+        "inlined bytes": repo.chunk_storage_stats().inlined_bytes,
+    }
+    if repo.spec_version > 1:
+        status = repo.get_status()
+        seen |= {
+            "info": _about(repo.inspect_repo_info()),
+            "log of operations": operations(repo),
+            "metadata": repo.get_metadata(),
+            "flags": {f.name: (f.id, f.setting, f.enabled) for f in repo.feature_flags()},
+            "status": (
+                str(status.availability),
+                status.set_at,
+                status.limited_availability_reason,
+            ),
+        }
+    return seen
+
+
+def listed_snapshots(repo: ic.Repository) -> list[str]:
+    """Name the snapshots that can be reached."""
+    if repo.spec_version > 1:
+        return sorted(one["id"] for one in repo.inspect_repo_info()["snapshots"])
+    tips = {repo.lookup_branch(name) for name in repo.list_branches()}
+    tips |= {repo.lookup_tag(name) for name in repo.list_tags()}
+    return sorted({one.id for tip in tips for one in repo.ancestry(snapshot_id=tip)})
+
+
+def listed_manifests(repo: ic.Repository) -> list[str]:
+    """Name the manifests of those snapshots."""
+    snapshots = listed_snapshots(repo)
+    return sorted({file.id for one in snapshots for file in repo.list_manifest_files(one)})
+
+
+def operations(repo: ic.Repository) -> list[Plain]:
+    """Describe the whole log of operations, newest first."""
+    return [(_fields(one.kind), one.updated_at, one.backup_path) for one in repo.ops_log()]
+
+
+def contents(session: ic.Session) -> dict[str, Plain]:
+    """Read all that a version holds: metadata, chunks, coordinates, locations, values."""
+    keys = asyncio.run(_keys(session))
+    arrays = {}
+    if "zarr.json" in keys:
+        with zarr.config.set({"array.rectilinear_chunks": True}):
+            members = zarr.open_group(session.store, mode="r").members(max_depth=None)
+            arrays = {path: node for path, node in members if isinstance(node, zarr.Array)}
+    coordinates = {path: asyncio.run(_coordinates(session, path)) for path in arrays}
+    return {
+        "keys": keys,
+        "bytes": asyncio.run(_bytes(session, _metadata_and_some_chunks(keys))),
+        "coordinates": coordinates,
+        "kinds": {path: _kinds(session, path, chunks) for path, chunks in coordinates.items()},
+        "values": {
+            path: values_of(array)
+            for path, array in arrays.items()
+            if len(coordinates[path]) <= _READ_AT_MOST
+        },
+        "locations": sorted(session.all_virtual_chunk_locations()),
+    }
+
+
+def values_of(array: Any) -> Plain:
+    """Read an array by zarr; which of several bad chunks fails first is left to chance."""
+    try:
+        return np.asarray(array[...]).tolist()
+    except ic.IcechunkError:
+        return "unreadable"
+
+
+def _failure(error: ic.IcechunkError) -> tuple[str, str]:
+    return type(error).__name__, str(error.kind)
+
+
+async def _keys(session: ic.Session) -> list[str]:
+    return sorted([key async for key in session.store.list()])
+
+
+def _metadata_and_some_chunks(keys: list[str]) -> Iterable[str]:
+    chunks = [key for key in keys if not key.endswith("zarr.json")]
+    return [*(key for key in keys if key.endswith("zarr.json")), *_some_of(chunks)]
+
+
+def _some_of[T](items: list[T]) -> list[T]:
+    return items[:: max(1, len(items) // _READ_AT_MOST)]
+
+
+async def _bytes(session: ic.Session, keys: Iterable[str]) -> dict[str, Plain]:
+    found: dict[str, Plain] = {}
+    for key in keys:
+        try:
+            buffer = await session.store.get(key, default_buffer_prototype())
+            found[key] = None if buffer is None else buffer.to_bytes()
+        except ic.IcechunkError as error:
+            found[key] = _failure(error)
+    return found
+
+
+async def _coordinates(session: ic.Session, path: str) -> list[tuple[int, ...]]:
+    return sorted([tuple(c) async for c in session.chunk_coordinates(f"/{path}")])
+
+
+def _kinds(
+    session: ic.Session, path: str, coordinates: list[tuple[int, ...]]
+) -> dict[tuple[int, ...], str]:
+    return {c: str(session.chunk_type(f"/{path}", list(c))) for c in _some_of(coordinates)}
+
+
+def _ancestry(repo: ic.Repository, tip: str) -> list[Plain]:
+    return [
+        (one.id, one.parent_id, one.message, one.metadata, one.written_at)
+        for one in repo.ancestry(snapshot_id=tip)
+    ]
+
+
+def _diff(repo: ic.Repository, snapshot: str) -> dict[str, Plain]:
+    history = [one.id for one in repo.ancestry(snapshot_id=snapshot)]
+    froms = {history[-1], *history[1:2]}
+    try:
+        return {
+            one: _fields(repo.diff(from_snapshot_id=one, to_snapshot_id=snapshot))
+            for one in sorted(froms)
+        }
+    except ic.IcechunkError as error:
+        return {"failure": _failure(error)}
+
+
+def _log(repo: ic.Repository, snapshot: str) -> Plain:
+    try:
+        return _about(repo.inspect_transaction_log(snapshot))
+    except ic.IcechunkError as error:
+        return _failure(error)
+
+
+def _manifest(repo: ic.Repository, manifest: str) -> Plain:
+    about = _about(repo.inspect_manifest(manifest))
+    del about["compression"]
+    return about
+
+
+def _about(inspected: dict[str, Any]) -> dict[str, Plain]:
+    """Take out what is particular to a writer."""
+    header = {k: inspected["header"][k] for k in ("spec_version", "file_type", "compression")}
+    about = inspected | {"header": header}
+    about.pop("size_bytes", None)
+    if isinstance(about.get("manifests"), list):
+        about["manifests"] = [
+            {k: v for k, v in file.items() if k != "size_bytes"} for file in about["manifests"]
+        ]
+    return about
+
+
+def _fields(value: object) -> Plain:
+    """Turn an object of the reference into its name and public attributes."""
+    if isinstance(value, str | int | float | dt.datetime | None):
+        return value
+    if isinstance(value, set | frozenset):
+        return sorted(map(_fields, value))
+    if isinstance(value, list | tuple):
+        return [_fields(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _fields(item) for key, item in value.items()}
+    stored = [
+        name
+        for name in dir(value)
+        if isinstance(getattr(type(value), name), GetSetDescriptorType) and name[0] != "_"
+    ]
+    if not stored:
+        return str(value)
+    return type(value).__name__, {name: _fields(getattr(value, name)) for name in stored}
