@@ -3,7 +3,6 @@
 import os
 import uuid
 from collections.abc import Generator, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,9 +56,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what the servers logged beside the failure of a test that needs them."""
     report = yield
-    if report.failed and item.get_closest_marker("server") is not None:
-        with suppress(OSError, KeyError):
-            folder: Path = item.funcargs["servers_folder"]  # type: ignore[attr-defined]
-            for log in sorted(folder.glob("*/log.txt")):
-                report.sections.append((f"log of {log.parent.name}", log_tail(log.parent)))
+    if report.failed:
+        used = getattr(item, "funcargs", {})
+        for fixture, server in (("s3_endpoint", "seaweedfs"), ("azure_endpoint", "azurite")):
+            if fixture in used:
+                log = log_tail(used["servers_folder"] / server)
+                report.sections.append((f"log of {server}", log))
     return report

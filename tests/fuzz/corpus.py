@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from icefloe.config import RepositoryConfig
 from icefloe.errors import FormatError
@@ -56,12 +55,14 @@ def own_files() -> Iterator[tuple[str, bytes]]:
         encode_manifest(samples.manifest_id(1), tables, location_compression=compression),
     )
     for spec in (1, 2):
-        yield f"own/manifest-{spec}", encode_manifest(
-            samples.manifest_id(1), tables, spec_version=spec
+        yield (
+            f"own/manifest-{spec}",
+            encode_manifest(samples.manifest_id(1), tables, spec_version=spec),
         )
         yield f"own/snapshot-{spec}", encode_snapshot(samples.snapshot(spec))
-        yield f"own/log-{spec}", encode_transaction_log(
-            samples.transaction_log(), spec_version=spec
+        yield (
+            f"own/log-{spec}",
+            encode_transaction_log(samples.transaction_log(), spec_version=spec),
         )
         small = TransactionLog(samples.snapshot_id(1))
         yield f"own/log-empty-{spec}", encode_transaction_log(small, spec_version=spec)
@@ -74,3 +75,11 @@ def corpus() -> tuple[Seed, ...]:
     """All seeds, in a fixed order."""
     files = [*golden_files(), *own_files()]
     return tuple(as_seed(name, data) for name, data in files)
+
+
+@cache
+def by_type() -> tuple[tuple[Seed, ...], ...]:
+    """The same by type, so that the types of which there are few files get their share."""
+    return tuple(
+        tuple(seed for seed in corpus() if seed.file_type is one) for one in (*FileType, None)
+    )

@@ -5,11 +5,17 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import icechunk as ic
 import pytest
 
 from tests.interop.reference import BUILDERS, RAW, Place
 
 type CopyOf = Callable[[str], Place]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_reference() -> None:
+    ic.set_logs_filter("error")
 
 
 @pytest.fixture(scope="session")

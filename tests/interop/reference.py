@@ -286,19 +286,19 @@ def build_many(place: Place, spec: int) -> None:
     repo = place.create(spec)
     session = repo.writable_session("main")
     root = zarr.group(session.store)
-    root.create_array("line", shape=(3000,), dtype="u1", chunks=(1,), compressors=None)
-    root.create_array("cube", shape=(10, 20, 15), dtype="u1", chunks=(1, 1, 1), compressors=None)
+    root.create_array("line", shape=(1600,), dtype="u1", chunks=(1,), compressors=None)
+    root.create_array("cube", shape=(10, 15, 8), dtype="u1", chunks=(1, 1, 1), compressors=None)
     session.store.set_virtual_refs(
         "line",
         [
             ic.VirtualChunkSpec(
                 index=[i],
-                location=f"{BUCKET}year={2000 + i // 150}/part-{i // 10:06d}.nc",
+                location=f"{BUCKET}year={2000 + i // 80}/part-{i // 10:06d}.nc",
                 offset=i,
                 length=1,
                 etag_checksum=f'"{i // 10:032x}"' if i % 3 else None,
             )
-            for i in range(2990)
+            for i in range(1590)
         ],
     )
     session.store.set_virtual_refs(
@@ -311,14 +311,14 @@ def build_many(place: Place, spec: int) -> None:
                 length=1,
                 last_updated_at_checksum=NEVER if offset % 2 else None,
             )
-            for offset, index in enumerate(np.ndindex(10, 20, 15))
+            for offset, index in enumerate(np.ndindex(10, 15, 8))
         ],
     )
     session.commit("virtual references")
     session = repo.writable_session("main")
     array_at(session, "cube")[3, 4:9] = 77  # inline rows among virtual ones
-    array_at(session, "line")[2990:] = np.arange(10)
-    delete_key(session, "cube/c/9/19/14")
+    array_at(session, "line")[1590:] = np.arange(10)
+    delete_key(session, "cube/c/9/14/7")
     session.commit("mixed kinds")
 
 

@@ -1,5 +1,6 @@
 """Credentials that a function of the user's hands out, and renews when they run out."""
 
+import os
 import pickle
 import threading
 from collections.abc import Callable
@@ -61,10 +62,11 @@ class Renewal:
     Many threads may ask at once: one of them calls the function, the others wait for it.
     """
 
-    __slots__ = ("_function", "_lease", "_lock")
+    __slots__ = ("_function", "_lease", "_lock", "_process")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._lease: _Lease | None = None
         self._function: Callable[[], object] | None = None
 
@@ -77,7 +79,7 @@ class Renewal:
         """Return credentials that are good for a while yet."""
         lease = self._lease
         if lease is None or _is_over(lease, clock):
-            with self._lock:
+            with self._own_lock():
                 lease = self._lease
                 if lease is None and first is not None:
                     lease = _lease(first, clock)
@@ -85,6 +87,12 @@ class Renewal:
                     lease = _lease(self._call(pickled_function, kind), clock)
                 self._lease = lease
         return cast("C", lease.credential)
+
+    def _own_lock(self) -> threading.Lock:
+        # A thread of the parent may have held the lock when this process was forked.
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.Lock()
+        return self._lock
 
     def _call[C](self, pickled_function: bytes, kind: type[C]) -> C:
         if self._function is None:

@@ -25,7 +25,9 @@ BUDGET_FACTOR: Final = 16
 FREE_BUDGET_BYTES: Final = 64 * 2**20
 
 _MIN_BUFFER_BYTES: Final = 8
-_TABLE_COST_BYTES: Final = 8
+_ITEM_COST_BYTES: Final = 16
+_TABLE_COST_BYTES: Final = 32
+"""What it takes to address an item or a table, beyond its own bytes."""
 
 
 class Buffer:
@@ -42,11 +44,15 @@ class Buffer:
         self.u32: NDArray[np.uint32] = self.u8.view("<u4")
         self.i32: NDArray[np.int32] = self.u8.view("<i4")
         self.u64: NDArray[np.uint64] = self.u8.view("<u8")
-        self._budget = BUDGET_FACTOR * self.size + FREE_BUDGET_BYTES
+        self.renew_budget()
 
     def root(self) -> "Tables":
         """Give the root table."""
         return Tables(self, self.u32[:1].astype(np.int64))
+
+    def renew_budget(self) -> None:
+        """Begin a new reading of the buffer, which may take as much as any other."""
+        self._budget = BUDGET_FACTOR * self.size + FREE_BUDGET_BYTES
 
     def charge(self, size_bytes: int) -> None:
         """Account for something about to be read; refuse a structure that multiplies itself."""
@@ -83,23 +89,34 @@ class Blobs:
         self.buffer.charge(int(self.lengths.sum()))
         return BytesColumn.gather(self.buffer.u8, self.starts, self.lengths)
 
+    def stored(self) -> tuple[BytesColumn, NDArray[np.uint32]]:
+        """Copy each blob once, however many tables share it; also give the row for each table.
+
+        Tables that share a blob usually stand next to each other; only if that is not so is
+        it worth sorting.
+        """
+        is_head = _heads_of_runs(self.starts)
+        starts, lengths = self.starts[is_head], self.lengths[is_head]
+        rows = (np.cumsum(is_head) - 1).astype(np.uint32)
+        if int(lengths.sum()) > self.buffer.size:
+            starts, firsts, numbers = np.unique(starts, return_index=True, return_inverse=True)
+            lengths, rows = lengths[firsts], numbers.astype(np.uint32)[rows]
+        self.buffer.charge(int(lengths.sum()))
+        return BytesColumn.gather(self.buffer.u8, starts, lengths), rows
+
     def distinct(self) -> tuple[BytesColumn, NDArray[np.uint32]]:
         """Copy only what differs; also give the row of the column for each table.
 
         Blobs stored once and shared are recognised by their position before any byte is
         copied, repeated ones by their contents after.
         """
-        if len(self.starts) == 0:
-            return BytesColumn.empty(), np.empty(0, np.uint32)
-        is_head = np.ones(len(self.starts), np.bool_)
-        np.not_equal(self.starts[1:], self.starts[:-1], out=is_head[1:])
-        heads = np.flatnonzero(is_head)
-        self.buffer.charge(int(self.lengths[heads].sum()))
-        copied = BytesColumn.gather(self.buffer.u8, self.starts[heads], self.lengths[heads])
+        copied, rows = self.stored()
         column, numbers = copied.distinct()
-        if len(heads) == len(self.starts):
-            return column, numbers
-        return column, numbers[np.cumsum(is_head) - 1]
+        return column, numbers if len(rows) == len(numbers) else numbers[rows]
+
+    def where(self, mask: Bools) -> "Blobs":
+        """Select the blobs of some of the tables."""
+        return Blobs(self.buffer, self.starts[mask], self.lengths[mask], self.present[mask])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +129,9 @@ class Vectors:
     counts: Ints
     present: Bools
 
-    def pick(self, row: int) -> "Vectors":
-        """Address the vector of one table only."""
-        one = slice(row, row + 1)
-        return Vectors(self.buffer, self.starts[one], self.counts[one], self.present[one])
+    def pick(self, rows: slice | Ints) -> "Vectors":
+        """Address the vectors of some of the tables."""
+        return Vectors(self.buffer, self.starts[rows], self.counts[rows], self.present[rows])
 
     def splits(self) -> Ints:
         """Say where the items of each table begin in the flattened columns."""
@@ -125,7 +141,7 @@ class Vectors:
         """Locate all items of all vectors, one vector behind the other."""
         where: Ints
         total = int(self.counts.sum())
-        self.buffer.charge(total * item_bytes)
+        self.buffer.charge(total * (item_bytes + _ITEM_COST_BYTES))
         self.buffer.check_range(self.starts, self.counts * item_bytes, 1)
         if len(self.starts) == 1:
             where = self.starts[0] + item_bytes * np.arange(total, dtype=np.int64)
@@ -172,6 +188,10 @@ class Vectors:
         self.buffer.check_range(self.starts, 4 * width, 4)
         matrix = np.empty((len(self.counts), width), np.uint32)
         where = self.starts >> 2
+        if width > len(matrix):
+            for row, first in enumerate(where.tolist()):
+                matrix[row] = self.buffer.u32[first : first + width]
+            return matrix
         for dimension in range(width):
             matrix[:, dimension] = self.buffer.u32[where + dimension]
         return matrix
@@ -350,12 +370,15 @@ def _byte_rows(buffer: Buffer, where: Ints, width: int) -> Bytes:
 
 def _distinct_runs(values: Ints) -> tuple[Ints, Ints]:
     """List distinct values, and for each value its number; cheap when equal ones adjoin."""
-    if len(values) == 0:
-        return values, values
-    is_head = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=is_head[1:])
-    heads = values[is_head]
-    distinct, numbers = np.unique(heads, return_inverse=True)
+    is_head = _heads_of_runs(values)
+    distinct, numbers = np.unique(values[is_head], return_inverse=True)
     if len(distinct) == 1:
         return distinct, np.zeros(len(values), np.int64)
     return distinct, numbers[np.cumsum(is_head) - 1]
+
+
+def _heads_of_runs(values: Ints) -> Bools:
+    """Mark each value that differs from the one before it."""
+    is_head = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=is_head[1:])
+    return is_head

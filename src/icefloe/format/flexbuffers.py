@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.json_value import MAX_DEPTH, MAX_ENCODED_BYTES, JsonValue
+from icefloe.format.json_value import MAX_DEPTH, MAX_ENCODED_BYTES, MAX_VALUES, JsonValue
 
 NULL, INT, UINT, FLOAT, KEY, STRING = range(6)
 INDIRECT_INT, INDIRECT_UINT, INDIRECT_FLOAT, MAP, VECTOR, VECTOR_INT = range(6, 12)
@@ -213,7 +213,7 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._values_left = len(data)
+        self._values_left = min(len(data), MAX_VALUES)
         self._bytes_left = len(data)
         self._texts: dict[tuple[int, int], str] = {}
 
@@ -339,7 +339,7 @@ class _Reader:
     def _spend_values(self, count: int, position: int) -> None:
         self._values_left -= count
         if self._values_left < 0:
-            raise _unsound("the buffer holds more values than it has bytes", position)
+            raise _unsound("it holds more values than it has bytes, or than are allowed", position)
 
     def _spend_bytes(self, count: int, position: int) -> None:
         self._bytes_left -= count

@@ -120,5 +120,10 @@ def ids_of_rows[I: ObjectId](kind: type[I], rows: NDArray[np.uint8]) -> list[I]:
     return [kind(raw[at : at + width]) for at in range(0, len(raw), width)]
 
 
+def has_repeated_node(rows: NDArray[np.uint8]) -> bool:
+    """Say whether a node id occurs twice in a column."""
+    return len(np.unique(np.ascontiguousarray(rows).view(np.uint64))) < len(rows)
+
+
 INITIAL_SNAPSHOT_ID: Final = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"))
 """The first snapshot of every repository, `1CECHNKREP0F1RSTCMT0`."""

@@ -11,8 +11,11 @@ type JsonValue = bool | int | float | str | list["JsonValue"] | dict[str, "JsonV
 MAX_DEPTH: Final = 100
 """Lists and maps within each other; deeper values are neither written nor read."""
 
-MAX_ENCODED_BYTES: Final = 64 * 2**20
+MAX_ENCODED_BYTES: Final = 16 * 2**20
 """The largest encoded value that is written or read."""
+
+MAX_VALUES: Final = 1_000_000
+"""The most numbers, texts, lists and maps in one value that is written or read."""
 
 _SMALLEST_INT: Final = -(2**63)
 _LARGEST_INT: Final = 2**64 - 1
@@ -24,40 +27,56 @@ def as_json_value(given: object, place: str = "metadata") -> JsonValue:
     Refused, with the place in the value: integers beyond 64 bits, NaN and infinities (JSON has
     none, and storing null instead would be a wrong answer), bytes, keys that are not strings.
     """
-    return _checked(given, place, MAX_DEPTH)
+    return _Copier().copy(given, place, MAX_DEPTH)
 
 
-def _checked(given: object, place: str, depth_left: int) -> JsonValue:
-    match given:
-        case None | bool():
-            return given
-        case int():
-            if not _SMALLEST_INT <= given <= _LARGEST_INT:
-                raise _invalid(place, "an integer needs more than 64 bits: store it as text")
-            return int(given)
-        case float():
-            if not math.isfinite(given):
-                raise _invalid(place, f"{given} is not a JSON number: store null or text")
-            return float(given)
-        case str():
-            return _text(given, place)
-    if depth_left == 0:
-        raise _invalid(place, f"lists and maps are nested deeper than {MAX_DEPTH} levels")
-    match given:
-        case list() | tuple():
-            return [
-                _checked(each, f"{place}[{position}]", depth_left - 1)
-                for position, each in enumerate(given)
-            ]
-        case Mapping():
-            return {
-                key: _checked(given[key], f"{place}[{key!r}]", depth_left - 1)
-                for key in sorted(_key(key, place) for key in given)
-            }
-    raise _invalid(
-        place,
-        f"{type(given).__name__} is not a JSON value: use None, bool, int, float, str, list, dict",
-    )
+class _Copier:
+    __slots__ = ("_values_left",)
+
+    def __init__(self) -> None:
+        self._values_left = MAX_VALUES
+
+    def copy(self, given: object, place: str, depth_left: int) -> JsonValue:
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise InvalidInputError(
+                f"{place}: there are more than {MAX_VALUES} values: store an array instead",
+                ErrorKind.LIMIT_EXCEEDED,
+            )
+        match given:
+            case None | bool():
+                return given
+            case int() | float():
+                return _number(given, place)
+            case str():
+                return _text(given, place)
+        if depth_left == 0:
+            raise _invalid(place, f"lists and maps are nested deeper than {MAX_DEPTH} levels")
+        match given:
+            case list() | tuple():
+                return [
+                    self.copy(each, f"{place}[{position}]", depth_left - 1)
+                    for position, each in enumerate(given)
+                ]
+            case Mapping():
+                return {
+                    key: self.copy(given[key], f"{place}[{key!r}]", depth_left - 1)
+                    for key in sorted(_key(key, place) for key in given)
+                }
+        kind = type(given).__name__
+        raise _invalid(
+            place, f"{kind} is not a JSON value: use None, bool, int, float, str, list, dict"
+        )
+
+
+def _number(given: float, place: str) -> float:
+    if isinstance(given, int):
+        if not _SMALLEST_INT <= given <= _LARGEST_INT:
+            raise _invalid(place, "an integer needs more than 64 bits: store it as text")
+        return int(given)
+    if not math.isfinite(given):
+        raise _invalid(place, f"{given} is not a JSON number: store null or text")
+    return float(given)
 
 
 def _key(given: object, place: str) -> str:

@@ -4,7 +4,7 @@ The reference writes them so; we read them, and write them when asked to. Storin
 distinct location once and plain gives smaller files, so that is our own default.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -60,8 +60,13 @@ def compress_locations(
     return BytesColumn(np.frombuffer(b"".join(frames), np.uint8), splits), dictionary.as_bytes()
 
 
-def expand_locations(frames: BytesColumn, dictionary: bytes) -> BytesColumn:
-    """Expand compressed locations, none beyond its limit."""
+def expand_locations(
+    frames: BytesColumn, dictionary: bytes, *, charge: Callable[[int], None]
+) -> BytesColumn:
+    """Expand compressed locations, none beyond its limit.
+
+    `charge` hears how many bytes they will take before they take them, and may refuse.
+    """
     if len(frames) == 0:
         return frames
     sizes = _announced_sizes(frames)
@@ -69,6 +74,7 @@ def expand_locations(frames: BytesColumn, dictionary: bytes) -> BytesColumn:
         raise FormatError(
             f"a location expands to {sizes.max()} bytes, over the limit of {MAX_LOCATION_BYTES}"
         )
+    charge(int(np.where(sizes == _UNKNOWN, MAX_LOCATION_BYTES, sizes).sum()))
     try:
         decompressor = zstandard.ZstdDecompressor(
             dict_data=zstandard.ZstdCompressionDict(dictionary)

@@ -26,7 +26,7 @@ from icefloe.format.flatbuffer_writer import (
     number,
     seal_buffer,
 )
-from icefloe.format.ids import ChunkId, ManifestId, NodeId, id_rows
+from icefloe.format.ids import ChunkId, ManifestId, NodeId, has_repeated_node, id_rows
 from icefloe.format.locations import LocationCompression, compress_locations, expand_locations
 
 MAX_APPARENT_BYTES: Final = 2**31 - 2**20
@@ -137,7 +137,7 @@ def _reference_section(table: ChunkTable, compressed: BytesColumn | None) -> Blo
         Field(_Ref.LENGTH, table.lengths, has_range),
     ]
     native = masks[ChunkKind.NATIVE]
-    if native is None or native.any():
+    if len(table.chunk_ids) and (native is None or native.any()):
         ids = table.chunk_ids[np.minimum(table.targets, len(table.chunk_ids) - 1)]
         fields.append(Field(_Ref.CHUNK_ID, ids, native))
     if table.last_modified is not None:
@@ -214,6 +214,8 @@ class ManifestFile:
         self.id = ManifestId(self._root.struct(_Manifest.ID, ManifestId.WIDTH).tobytes())
         arrays = self._root.vectors(_Manifest.ARRAYS, required=True).tables()
         self._node_rows = arrays.struct(_Array.NODE_ID, NodeId.WIDTH)
+        if has_repeated_node(self._node_rows):
+            refuse("a manifest lists an array twice")
         self._refs = arrays.vectors(_Array.REFS, required=True)
 
     @property
@@ -233,26 +235,40 @@ class ManifestFile:
         """Count all references of all arrays."""
         return int(self._refs.counts.sum())
 
+    @property
+    def has_location_dictionary(self) -> bool:
+        """Say whether locations are compressed one by one with a shared dictionary."""
+        return self._dictionary is not None
+
     def table(self, node: NodeId) -> ChunkTable:
         """Decode all references of an array into columns."""
+        self._buffer.renew_budget()
+        return self._decode(node)
+
+    def _decode(self, node: NodeId) -> ChunkTable:
         if (place := self.nodes.get(node)) is None:
             return ChunkTable.empty(0)
         return _decode_table(self._references(place), self._dictionary)
 
     def tables(self) -> dict[NodeId, ChunkTable]:
         """Decode everything."""
-        return {node: self.table(node) for node in self.nodes}
+        self._buffer.renew_budget()
+        return {node: self._decode(node) for node in self.nodes}
 
     def find(self, node: NodeId, coordinates: Sequence[int]) -> ChunkRef | None:
         """Look up one chunk by binary search in the stored order, decoding a few rows only."""
         if (place := self.nodes.get(node)) is None:
             return None
+        self._buffer.renew_budget()
         wanted = tuple(coordinates)
         low, high = 0, int(self._refs.counts[place])
         while low < high:
             middle = (low + high) // 2
             row = self._references(place, middle)
-            found = tuple(row.vectors(_Ref.INDEX, required=True).u32().tolist())
+            index = row.vectors(_Ref.INDEX, required=True)
+            if index.counts[0] != len(wanted):
+                return None  # the array has another number of dimensions
+            found = tuple(index.u32().tolist())
             if found == wanted:
                 return _decode_table(row, self._dictionary).ref(0)
             low, high = (middle + 1, high) if found < wanted else (low, middle)
@@ -261,7 +277,7 @@ class ManifestFile:
     def _references(self, place: int, row: int | None = None) -> Tables:
         """Address the references of an array, or one of them."""
         if row is None:
-            return self._refs.pick(place).tables()
+            return self._refs.pick(slice(place, place + 1)).tables()
         where = self._refs.starts[place : place + 1] + 4 * row
         self._buffer.check_range(where, 4, 4)
         return Tables(self._buffer, where + self._buffer.u32[where >> 2])
@@ -296,9 +312,9 @@ def _decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
         ids = ids[:0]
     held = BytesColumn.empty()
     if is_inline.any():
-        rows = np.flatnonzero(is_inline)
-        held = BytesColumn.gather(inline.buffer.u8, inline.starts[rows], inline.lengths[rows])
-        targets = np.where(is_inline, np.cumsum(is_inline) - 1, targets)
+        held, rows_held = inline.where(is_inline).stored()
+        targets = targets.astype(np.uint32)
+        targets[is_inline] = rows_held
         lengths = np.where(is_inline, inline.lengths, lengths).astype(np.uint64)
     etags, etag_rows, last_modified = _decode_checksums(refs)
     return ChunkTable(
@@ -330,10 +346,10 @@ def _decode_locations(
         return column, rows, plain.present
     if dictionary is None:
         raise FormatError("compressed locations without the dictionary to expand them")
-    frames, rows = compressed.distinct()
     is_compressed = compressed.present
     if is_compressed.all():
-        expanded = expand_locations(frames, dictionary)
+        frames, rows = compressed.distinct()
+        expanded = expand_locations(frames, dictionary, charge=refs.buffer.charge)
         expanded.to_arrow_strings()
         return expanded, rows, is_compressed
     return _decode_mixed(refs, dictionary)
@@ -345,14 +361,12 @@ def _decode_mixed(
     """Decode plain and compressed locations, or none, row by row kind: rare but valid."""
     compressed, plain = refs.blobs(_Ref.COMPRESSED_LOCATION), refs.blobs(_Ref.LOCATION)
     is_compressed, is_plain = compressed.present, plain.present & ~compressed.present
-    picked = np.flatnonzero(is_compressed)
-    frames, frame_rows = BytesColumn.gather(
-        refs.buffer.u8, compressed.starts[picked], compressed.lengths[picked]
-    ).distinct()
+    frames, frame_rows = compressed.where(is_compressed).distinct()
     plain_column, plain_rows = plain.distinct()
     rows = plain_rows + np.uint32(len(frames))
-    rows[picked] = frame_rows
-    column = concat_bytes([expand_locations(frames, dictionary), plain_column])
+    rows[is_compressed] = frame_rows
+    expanded = expand_locations(frames, dictionary, charge=refs.buffer.charge)
+    column = concat_bytes([expanded, plain_column])
     column.to_arrow_strings()
     return column, rows, is_compressed | is_plain
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgpack
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.json_value import MAX_DEPTH, MAX_ENCODED_BYTES, JsonValue
+from icefloe.format.json_value import MAX_DEPTH, MAX_ENCODED_BYTES, MAX_VALUES, JsonValue
 
 _NUMBERS: Final = {
     0xCA: ">f",
@@ -54,13 +54,17 @@ def decode_messagepack(data: bytes | memoryview) -> JsonValue:
 
 
 class _Reader:
-    __slots__ = ("_data", "position")
+    __slots__ = ("_data", "_values_left", "position")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self._values_left = MAX_VALUES
         self.position = 0
 
     def value(self, depth_left: int) -> JsonValue:
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise _unsound(f"it holds more than {MAX_VALUES} values", self.position)
         head = self._take(1)[0]
         if 0x80 <= head <= 0x9F or head in _NESTED_LENGTHS:
             if depth_left == 0:
@@ -96,7 +100,7 @@ class _Reader:
         result: dict[str, JsonValue] = {}
         for _ in range(count):
             start = self.position
-            key = self.value(0)
+            key = self._scalar(self._take(1)[0])
             if not isinstance(key, str):
                 raise _unsound("a key is not text", start)
             result[key] = self.value(depth_left)

@@ -10,8 +10,9 @@ from typing import Self
 
 import numpy as np
 
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import BytesColumn, Ints, concat_bytes, splits_of, take_ragged
-from icefloe.format.flatbuffer_reader import Vectors
+from icefloe.format.flatbuffer_reader import Vectors, refuse
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
     Field,
@@ -20,7 +21,7 @@ from icefloe.format.flatbuffer_writer import (
     TableSection,
     VectorSection,
 )
-from icefloe.format.json_value import JsonValue
+from icefloe.format.json_value import MAX_ENCODED_BYTES, JsonValue
 from icefloe.format.metadata import decode_metadata_value, encode_metadata_value
 
 type Metadata = Mapping[str, JsonValue]
@@ -45,13 +46,15 @@ class MetadataItems:
     def encode(cls, metadata: Metadata, spec_version: int) -> Self:
         """Encode the metadata of one owner, sorted by name."""
         names = sorted(metadata, key=str.encode)
-        return cls(
-            splits_of(np.array([len(names)])),
-            BytesColumn.from_strings(names),
-            BytesColumn.from_list(
-                [encode_metadata_value(metadata[n], spec_version) for n in names]
-            ),
+        values = BytesColumn.from_list(
+            [encode_metadata_value(metadata[name], spec_version) for name in names]
         )
+        if len(values.data) > MAX_ENCODED_BYTES:
+            raise InvalidInputError(
+                f"the metadata takes {len(values.data)} bytes, the most is {MAX_ENCODED_BYTES}",
+                ErrorKind.LIMIT_EXCEEDED,
+            )
+        return cls(splits_of(np.array([len(names)])), BytesColumn.from_strings(names), values)
 
     @classmethod
     def read(cls, vectors: Vectors) -> Self:
@@ -64,9 +67,15 @@ class MetadataItems:
     def decode(self, owner: int, spec_version: int) -> dict[str, JsonValue]:
         """Decode the metadata of one owner."""
         first, last = int(self.splits[owner]), int(self.splits[owner + 1])
+        names = self.names.slice(first, last).to_strings()
+        values = self.values.slice(first, last)
+        if len(set(names)) < len(names):
+            refuse("two metadata items have the same name")
+        if len(values.data) > MAX_ENCODED_BYTES:
+            refuse("metadata items share values so often that they would not fit in memory")
         return {
-            self.names[row].decode(): decode_metadata_value(self.values[row], spec_version)
-            for row in range(first, last)
+            name: decode_metadata_value(value, spec_version)
+            for name, value in zip(names, values.to_list(), strict=True)
         }
 
     def take(self, owners: Ints) -> Self:

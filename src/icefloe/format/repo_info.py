@@ -167,6 +167,8 @@ def decode_repo_info(data: bytes | bytearray | memoryview) -> RepoInfo:
 def _read_refs(vectors: Vectors, snapshots: SnapshotTable) -> dict[str, SnapshotId]:
     tables = vectors.tables()
     names = tables.blobs(_REF_NAME, required=True).column().to_strings()
+    if len(set(names)) < len(names):
+        refuse("two branches or two tags have the same name")
     rows: NDArray[np.uint32] = tables.u32(_REF_SNAPSHOT)
     if len(rows) and rows.max() >= len(snapshots):
         refuse("a branch or tag points at a snapshot that is not in the list")

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from icefloe.format.chunk_table import Coordinates, sort_keys
-from icefloe.format.columns import Bytes, BytesColumn
+from icefloe.format.columns import Bytes, BytesColumn, Ints, ranges, splits_of
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_blocks import CoordinateSection
-from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
+from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
     Field,
@@ -23,7 +23,7 @@ from icefloe.format.flatbuffer_writer import (
     number,
     seal_buffer,
 )
-from icefloe.format.ids import NodeId, SnapshotId, id_rows, ids_of_rows
+from icefloe.format.ids import NodeId, SnapshotId, has_repeated_node, id_rows, ids_of_rows
 
 ID_LISTS: Final = (
     "new_groups",
@@ -174,12 +174,32 @@ def decode_transaction_log(data: bytes | bytearray | memoryview) -> TransactionL
 
 def _decode_chunks(root: Tables) -> dict[NodeId, Coordinates]:
     arrays = root.vectors(_UPDATED_CHUNKS, required=True).tables()
-    nodes = ids_of_rows(NodeId, arrays.struct(_NODE_ID, NodeId.WIDTH))
+    ids = arrays.struct(_NODE_ID, NodeId.WIDTH)
+    if has_repeated_node(ids):
+        refuse("a log lists the chunks of an array twice")
     lists = arrays.vectors(_CHUNKS, required=True)
-    return {
-        node: lists.pick(place).tables().vectors(_COORDINATES, required=True).u32_matrix()
-        for place, node in enumerate(nodes)
-    }
+    coordinates = lists.tables().vectors(_COORDINATES, required=True)
+    nodes = ids_of_rows(NodeId, ids)
+    return dict(zip(nodes, _split_by_array(lists.counts, coordinates), strict=True))
+
+
+def _split_by_array(chunk_counts: Ints, coordinates: Vectors) -> list[Coordinates]:
+    """Read the coordinates of all arrays, those with equally many dimensions together."""
+    firsts = splits_of(chunk_counts)[:-1]
+    dimensions = np.zeros(len(chunk_counts), np.int64)
+    dimensions[chunk_counts > 0] = coordinates.counts[firsts[chunk_counts > 0]]
+    if (np.repeat(dimensions, chunk_counts) != coordinates.counts).any():
+        refuse("the coordinates of one array differ in their number of dimensions")
+    matrices = [np.empty((0, 0), np.uint32)] * len(chunk_counts)
+    order = np.argsort(dimensions, kind="stable")
+    _, edges = np.unique(dimensions[order], return_index=True)
+    for alike in np.split(order, edges[1:]):
+        counts = chunk_counts[alike]
+        matrix = coordinates.pick(ranges(firsts[alike], counts)).u32_matrix()
+        splits = splits_of(counts).tolist()
+        for array, first, last in zip(alike.tolist(), splits, splits[1:], strict=False):
+            matrices[array] = matrix[first:last]
+    return matrices
 
 
 def _decode_moves(tables: Tables) -> tuple[Move, ...]:
@@ -189,6 +209,8 @@ def _decode_moves(tables: Tables) -> tuple[Move, ...]:
     ids, has_id = tables.optional_struct(_Move.NODE_ID, NodeId.WIDTH)
     if not (has_id & sources.present & targets.present).all():
         refuse("a moved node lacks its id or one of its paths")
+    if has_repeated_node(ids):
+        refuse("a log moves a node twice")
     return tuple(
         Move(source, target, node, bool(is_array))
         for source, target, node, is_array in zip(

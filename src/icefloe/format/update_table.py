@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes
 from icefloe.format.flatbuffer_reader import Tables, Vectors
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
@@ -164,6 +164,15 @@ class StatusTable:
         )
         return [tables, reasons]
 
+    def followed_by(self, other: Self) -> Self:
+        """Put other statuses behind these."""
+        return type(self)(
+            np.concatenate([self.availability, other.availability]),
+            np.concatenate([self.set_at, other.set_at]),
+            concat_bytes([self.reasons, other.reasons]),
+            np.concatenate([self.has_reason, other.has_reason]),
+        )
+
     def take(self, rows: Ints) -> Self:
         """Pick rows."""
         return type(self)(
@@ -308,21 +317,18 @@ def _read_payloads(
     kinds: Bytes, payloads: Tables
 ) -> tuple[BytesColumn, Bytes, Bytes, NDArray[np.uint16], StatusTable]:
     count = len(kinds)
-    names = [b""] * count
+    names = _Scattered(count)
     previous_ids = np.zeros((count, SnapshotId.WIDTH), np.uint8)
     new_ids = np.zeros((count, SnapshotId.WIDTH), np.uint8)
     numbers = np.zeros((count, 3), np.uint16)
-    statuses = [Status()] * count
+    status_rows, statuses = np.zeros(count, np.int64), StatusTable.from_list([Status()])
     for kind in np.unique(kinds).tolist():
         payload = _PAYLOADS[UpdateKind(kind)]
         mask = kinds == kind
         rows = np.flatnonzero(mask)
         tables = payloads.where(mask)
         if payload.name is not None:
-            column = tables.blobs(payload.name, required=True).column()
-            column.to_arrow_strings()
-            for row, name in zip(rows.tolist(), column.to_list(), strict=True):
-                names[row] = name
+            names.put(rows, tables.blobs(payload.name, required=True).column())
         if payload.previous is not None:
             previous_ids[rows] = tables.struct(payload.previous, SnapshotId.WIDTH)
         if payload.new is not None:
@@ -330,13 +336,26 @@ def _read_payloads(
         for slot, width in enumerate(payload.numbers):
             numbers[rows, slot] = tables.u8(slot) if width == "u1" else tables.u16(slot)
         if payload.status is not None:
-            table = StatusTable.read(tables.children(payload.status))
-            for place, row in enumerate(rows.tolist()):
-                statuses[row] = table.status(place)
-    return (
-        BytesColumn.from_list(names),
-        previous_ids,
-        new_ids,
-        numbers,
-        StatusTable.from_list(statuses),
-    )
+            status_rows[rows] = 1 + np.arange(len(rows))
+            statuses = statuses.followed_by(StatusTable.read(tables.children(payload.status)))
+    return names.column(), previous_ids, new_ids, numbers, statuses.take(status_rows)
+
+
+class _Scattered:
+    """A column that is filled in any order; rows that nobody fills are empty."""
+
+    def __init__(self, rows: int) -> None:
+        self._sources = np.zeros(rows, np.int64)
+        self._parts = [BytesColumn.from_list([b""])]
+        self._count = 1
+
+    def put(self, rows: Ints, texts: BytesColumn) -> None:
+        """Fill some rows with text."""
+        texts.to_arrow_strings()  # must be text
+        self._sources[rows] = self._count + np.arange(len(rows))
+        self._parts.append(texts)
+        self._count += len(texts)
+
+    def column(self) -> BytesColumn:
+        """Give the whole column."""
+        return concat_bytes(self._parts).take(self._sources)

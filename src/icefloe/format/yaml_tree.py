@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import yaml
 
-from icefloe.errors import ErrorKind, FormatError
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 
 type Tree = (
     bool | int | float | str | list["Tree"] | dict[str, "Tree"] | "Tagged" | "Unquoted" | None
@@ -32,7 +32,7 @@ class Unquoted(NamedTuple):
     value: bool | int | float
 
 
-MAX_YAML_BYTES: Final = 4 * 2**20
+MAX_YAML_BYTES: Final = 2**20
 MAX_YAML_DEPTH: Final = 100
 _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,20}")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -78,7 +78,13 @@ def encode_yaml(tree: Tree) -> bytes:
         sort_keys=False,
         width=2**31,
     )
-    return text.encode()
+    data = text.encode()
+    if len(data) > MAX_YAML_BYTES:
+        raise InvalidInputError(
+            f"the configuration takes {len(data)} bytes, the most is {MAX_YAML_BYTES}",
+            ErrorKind.LIMIT_EXCEEDED,
+        )
+    return data
 
 
 def malformed(problem: str) -> FormatError:

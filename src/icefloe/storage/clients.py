@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
@@ -169,7 +169,7 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings) -> Clients:
             spec.bucket,
             prefix=_prefix(spec.prefix, encoded=True),
             config=config,  # type: ignore[arg-type]
-            client_options={**_client_options(settings, headers), **of_client},  # type: ignore[typeddict-item]
+            client_options=_client_options(settings, headers, given=of_client),
             retry_config=_NO_RETRIES,
             credential_provider=provider,
         )
@@ -202,7 +202,7 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings) -> Clients:
         spec.container,
         prefix=_prefix(spec.prefix, encoded=True),
         config=config,  # type: ignore[arg-type]
-        client_options={**_client_options(settings, {}), **of_client},  # type: ignore[typeddict-item]
+        client_options=_client_options(settings, {}, given=of_client),
         retry_config=_NO_RETRIES,
         credential_provider=provider,
     )
@@ -222,12 +222,14 @@ def _azure_token(refreshable: AzureCredentials.Refreshable) -> dict[str, Any]:
 
 
 def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings) -> Clients:
-    options: dict[str, Any] = dict(
-        _client_options(settings, spec.headers, allow_http=spec.url.startswith("http:"))
-    )
     store = HTTPStore(
         spec.url,
-        client_options=options | dict(spec.config),  # type: ignore[arg-type]
+        client_options=_client_options(
+            settings,
+            spec.headers,
+            allow_http=spec.url.startswith("http:"),
+            given=spec.config,
+        ),
         retry_config=_NO_RETRIES,
     )
     return Clients(store, None, spec.place, encodes_keys=True)
@@ -235,8 +237,9 @@ def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings) -> Clients:
 
 def _part_config(config: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Part options of a store from those of its HTTP client, which it would take and forget."""
-    of_client = {name: value for name, value in config.items() if name in _OF_CLIENT}
-    return {name: value for name, value in config.items() if name not in _OF_CLIENT}, of_client
+    given = dict(config)
+    of_client = {name: given.pop(name) for name in _OF_CLIENT & given.keys()}
+    return given, of_client
 
 
 def _make_both[S](make: Callable[[Mapping[str, str]], S], headers: Headers) -> tuple[S, S]:
@@ -256,7 +259,9 @@ def _client_options(
     *,
     allow_http: bool | None = None,
     stall_seconds: int | None = None,
+    given: Mapping[str, str] | None = None,
 ) -> "ClientConfig":
+    """Gather options of the HTTP client; those given by name win."""
     timeouts = settings.timeouts
     whole_ms = timeouts.operation_attempt_timeout_ms or timeouts.operation_timeout_ms
     stall_ms = timeouts.read_timeout_ms or (stall_seconds or _STALL_SECONDS) * 1000
@@ -271,4 +276,4 @@ def _client_options(
         options["allow_http"] = allow_http
     if headers:
         options["default_headers"] = dict(headers)
-    return options
+    return cast("ClientConfig", {**options, **(given or {})})

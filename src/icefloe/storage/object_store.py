@@ -53,6 +53,7 @@ _MERGE_GAP_BYTES: Final = 1 << 20
 _LEAST_PART_BYTES: Final = 5 << 20  # S3 takes no smaller part of an upload
 _MOST_PARTS: Final = 10_000
 _CHUNKS: Final = "chunks/"  # keys to which the storage class for chunks applies
+_BINARY: Final = "application/octet-stream"
 _NOT_USER_ATTRIBUTES: Final = frozenset(
     {
         "Content-Disposition",
@@ -388,8 +389,7 @@ class ObjectStoreBackend:
         """Gather what is stored beside the bytes."""
         settings = self._settings
         sent = dict(attributes) if settings.unsafe_use_metadata else {}
-        if content_type is not None:
-            sent["Content-Type"] = content_type
+        sent["Content-Type"] = content_type or _BINARY  # servers would guess otherwise
         is_chunk = key.startswith(_CHUNKS)
         special = settings.chunks_storage_class if is_chunk else settings.metadata_storage_class
         if (storage_class := special or settings.storage_class) is not None:

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from icefloe.config import ChecksumAlgorithm, S3Options
@@ -22,7 +22,6 @@ from icefloe.credentials import (
     S3Credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.values import TextMapping, Value
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
@@ -31,11 +30,11 @@ _WEB_SCHEMES: Final = frozenset({"http", "https"})
 
 
 @dataclass(frozen=True, slots=True)
-class Headers(Value):
+class Headers:
     """Extra headers, by the kind of request they go with."""
 
-    reads: TextMapping = field(default_factory=dict)
-    writes: TextMapping = field(default_factory=dict)
+    reads: Mapping[str, str] = field(default_factory=dict, repr=False)
+    writes: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -45,19 +44,17 @@ class Headers(Value):
         writes: Mapping[str, str] | None,
     ) -> "Headers":
         """Combine headers for all requests with those for one kind, which win."""
-        for given in (every, reads, writes):
-            for name, value in (given or {}).items():
-                _check_header(name, value)
-        return cls({**(every or {}), **(reads or {})}, {**(every or {}), **(writes or {})})
+        shared = _headers(every)
+        return cls(shared | _headers(reads), shared | _headers(writes))
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySpec(Value):
+class MemorySpec:
     """The memory of this process."""
 
 
 @dataclass(frozen=True, slots=True)
-class LocalSpec(Value):
+class LocalSpec:
     """A directory."""
 
     path: str
@@ -73,7 +70,7 @@ class LocalSpec(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class S3Spec(Value):
+class S3Spec:
     """A bucket that speaks the protocol of S3."""
 
     bucket: str
@@ -113,13 +110,13 @@ class S3Spec(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class GcsSpec(Value):
+class GcsSpec:
     """A bucket of Google Cloud Storage."""
 
     bucket: str
     prefix: str
     credentials: AnyGcsCredential
-    config: TextMapping = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Headers = field(default_factory=Headers)
 
     @property
@@ -129,14 +126,14 @@ class GcsSpec(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class AzureSpec(Value):
+class AzureSpec:
     """A container of Azure Blob Storage."""
 
     account: str
     container: str
     prefix: str
     credentials: AnyAzureCredential
-    config: TextMapping = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def place(self) -> str:
@@ -145,12 +142,12 @@ class AzureSpec(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpSpec(Value):
+class HttpSpec:
     """A directory on a web server, read-only."""
 
-    url: str
-    config: TextMapping = field(default_factory=dict)
-    headers: TextMapping = field(default_factory=dict)
+    url: str = field(repr=False)
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def place(self) -> str:
@@ -159,10 +156,10 @@ class HttpSpec(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class RedirectSpec(Value):
+class RedirectSpec:
     """A web address that tells, by redirection, where the storage really is."""
 
-    url: str
+    url: str = field(repr=False)
     from_env: bool = False
     """Whether credentials of the environment may be sent to the place it names."""
 
@@ -225,7 +222,7 @@ def gcs_spec(
         bucket,
         check_prefix(prefix),
         credentials or GcsCredentials.FromEnv(),
-        config or {},
+        _texts(config),
         headers or Headers(),
     )
 
@@ -246,7 +243,7 @@ def azure_spec(
         container,
         check_prefix(prefix),
         credentials or AzureCredentials.FromEnv(),
-        config or {},
+        _texts(config),
     )
 
 
@@ -255,9 +252,7 @@ def http_spec(
 ) -> HttpSpec:
     """Check a description of a directory on a web server."""
     check_web_url(url, allow_http=True)
-    for name, value in (headers or {}).items():
-        _check_header(name, value)
-    return HttpSpec(url.rstrip("/"), config or {}, headers or {})
+    return HttpSpec(url.rstrip("/"), _texts(config), _headers(headers))
 
 
 def redirect_spec(url: str, *, from_env: bool) -> RedirectSpec:
@@ -322,11 +317,23 @@ def _check_bucket(bucket: str) -> None:
         raise _unfit(f"{bucket!r} cannot be the name of a bucket or container")
 
 
-def _check_header(name: str, value: str) -> None:
-    if not _HEADER_NAME.fullmatch(str(name)):
-        raise _unfit(f"{name!r} cannot be the name of an HTTP header")
-    if not _HEADER_VALUE.fullmatch(str(value)):
-        raise _unfit(f"the value of the HTTP header {name!r} holds characters that it cannot")
+def _headers(given: Mapping[str, str] | None) -> dict[str, str]:
+    headers = _texts(given)
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise _unfit(f"{name!r} cannot be the name of an HTTP header")
+        if not _HEADER_VALUE.fullmatch(value):
+            raise _unfit(f"the value of the HTTP header {name!r} holds characters it cannot hold")
+    return headers
+
+
+def _texts(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Copy names and values, and refuse what is no text; values may be secret."""
+    pairs = cast("Mapping[object, object]", given or {})
+    for name, value in pairs.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise _unfit(f"options and headers are texts; {name!r} is a {type(value).__name__}")
+    return {str(name): str(value) for name, value in pairs.items()}
 
 
 def _is_address(host: str) -> bool:

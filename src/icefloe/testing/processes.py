@@ -72,8 +72,8 @@ def running(
         try:
             with _using(base / name, plan) as address:
                 yield address
-            _wait_until_gone(base / name)
         finally:
+            _wait_until_gone(base / name)
             shutil.rmtree(base, ignore_errors=True)
     else:
         shared.mkdir(parents=True, exist_ok=True)

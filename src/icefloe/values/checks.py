@@ -88,7 +88,13 @@ def _instance_of(*kinds: type) -> Check:
     def check(given: Any, place: str) -> Any:
         if not isinstance(given, kinds):
             # The type only: what was given by mistake may be a secret.
-            raise _unfit(place, f"a value of type {names}", type(given).__name__)
+            kind = type(given).__name__
+            is_namesake = any(kind == each.__name__ for each in kinds)
+            raise _unfit(
+                place,
+                f"a value of type {names}",
+                f"the {kind} of another library" if is_namesake else kind,
+            )
         return given
 
     return check

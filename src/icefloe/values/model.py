@@ -314,23 +314,24 @@ def _short(given: object) -> str:
     return source_of(given)
 
 
-def _html(value: Value, defaults: Value | None) -> Iterator[str]:
+def _html(value: Value, defaults: Value | None, *, is_default: bool = False) -> Iterator[str]:
     yield '<div class="icefloe-value">'
     yield f'<div class="icefloe-name">{html.escape(public_name(type(value)))}</div>'
     if isinstance(value, Variant) and len(value) == 1 and isinstance(value[0], Settings):
         value = value[0]
-    for name, given, inner, is_default in _rows(value, defaults):
+    for name, given, inner, is_unset in _rows(value, defaults):
+        row_is_default = is_unset or (is_default and given is not None)
         if isinstance(given, Value) and not _is_short(given):
             nested = [(given, inner or defaults_of(type(given)))]
         elif isinstance(given, Mapping) and any(isinstance(v, Value) for v in given.values()):
             nested = [(each, defaults_of(type(each))) for each in given.values()]
         else:
-            shown = html.escape(_short(given) + (" (default)" if is_default else ""))
+            shown = html.escape(_short(given) + (" (default)" if row_is_default else ""))
             yield f"<div><span>{html.escape(name)}:</span> {shown}</div>"
             continue
         yield f"<details><summary>{html.escape(name)}</summary>"
         for each, each_defaults in nested:
-            yield from _html(each, each_defaults)
+            yield from _html(each, each_defaults, is_default=row_is_default)
         yield "</details>"
     yield "</div>"
 

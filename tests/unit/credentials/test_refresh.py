@@ -1,6 +1,8 @@
 """Credentials that a function renews."""
 
+import os
 import pickle
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -142,3 +144,29 @@ def test_functions_that_cannot_travel() -> None:
 
     with pytest.raises(InvalidInputError, match="cannot be pickled"):
         s3_refreshable_credentials(fetch)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_during_a_call_blocks_nobody(tmp_path: Path) -> None:
+    started, release = tmp_path / "started", tmp_path / "release"
+
+    def fetch() -> S3StaticCredentials:
+        if not release.exists():
+            started.touch()
+            while not release.exists():
+                pass
+        return S3StaticCredentials("a", "b")
+
+    refreshable = s3_refreshable_credentials(fetch)
+    caller = threading.Thread(target=refreshable.get_credentials)
+    caller.start()
+    while not started.exists():
+        pass
+    child = os.fork()  # while the other thread holds the lock
+    release.touch()
+    if child == 0:
+        signal.alarm(60)  # a child that waits for ever is killed, and so noticed
+        os._exit(0 if refreshable.get_credentials().access_key_id == "a" else 1)
+    caller.join()
+    assert os.waitpid(child, 0)[1] == 0

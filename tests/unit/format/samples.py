@@ -11,6 +11,7 @@ from icefloe.format.columns import BytesColumn
 from icefloe.format.config_file import encode_config_flexbuffer
 from icefloe.format.envelope import decompress, open_envelope
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, id_rows
+from icefloe.format.json_value import JsonValue
 from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import ManifestFiles, Snapshot
@@ -18,6 +19,7 @@ from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.transaction_log import Move, TransactionLog
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
 
+_K = UpdateKind
 NOW = 1_794_765_923_152_521
 
 
@@ -106,19 +108,27 @@ def manifest_tables() -> dict[NodeId, ChunkTable]:
 
 def nodes() -> list[Node]:
     refs = (
+        ManifestRef(manifest_id(7), ()),
         ManifestRef(manifest_id(9), ((0, 3), (0, 2))),
         ManifestRef(manifest_id(8), ((3, 5), (0, 2))),
     )
     return [
         Node(node_id(1), "/", b'{"node_type":"group"}'),
-        Node(node_id(2), "/a", b'{"shape":[5,2]}', ArrayInfo((10, 2), (5, 2), ("y", None), refs)),
-        Node(node_id(3), "/a b", b"{ }", ArrayInfo((), (), None, (ManifestRef(manifest_id(9), ()),))),
+        Node(
+            node_id(2), "/a", b'{"shape":[5,2]}', ArrayInfo((10, 2), (5, 2), ("y", None), refs[1:])
+        ),
+        Node(node_id(3), "/a b", b"{ }", ArrayInfo((), (), None, refs[:1])),
         Node(node_id(4), "/é", b"", ArrayInfo((0, 4), (0, 2), (None, "y"))),
         Node(node_id(5), "/z", b"x" * 300),
     ]
 
 
-METADATA = {"author": "golden", "list": [1, 2.5, None], "map": {"k": True}, "é": "é"}
+METADATA: dict[str, JsonValue] = {
+    "author": "golden",
+    "list": [1, 2.5, None],
+    "map": {"k": True},
+    "é": "é",
+}
 
 
 def snapshot(spec_version: int) -> Snapshot:
@@ -158,14 +168,13 @@ def transaction_log() -> TransactionLog:
 
 def update_entry(kind: UpdateKind, number: int) -> UpdateEntry:
     """One entry with everything set that its kind can hold."""
-    K = UpdateKind
     has_name = kind in {
-        K.TAG_CREATED, K.TAG_DELETED, K.BRANCH_CREATED, K.BRANCH_DELETED, K.BRANCH_RESET,
-        K.NEW_COMMIT, K.COMMIT_AMENDED,
+        _K.TAG_CREATED, _K.TAG_DELETED, _K.BRANCH_CREATED, _K.BRANCH_DELETED, _K.BRANCH_RESET,
+        _K.NEW_COMMIT, _K.COMMIT_AMENDED,
     }  # fmt: skip
-    has_previous = kind in {K.TAG_DELETED, K.BRANCH_DELETED, K.BRANCH_RESET, K.COMMIT_AMENDED}
-    has_new = kind in {K.NEW_COMMIT, K.COMMIT_AMENDED, K.NEW_DETACHED_SNAPSHOT}
-    numbers = {K.REPO_MIGRATED: (1, 2, 0), K.FEATURE_FLAG_CHANGED: (300, 1, 1)}
+    has_previous = kind in {_K.TAG_DELETED, _K.BRANCH_DELETED, _K.BRANCH_RESET, _K.COMMIT_AMENDED}
+    has_new = kind in {_K.NEW_COMMIT, _K.COMMIT_AMENDED, _K.NEW_DETACHED_SNAPSHOT}
+    numbers = {_K.REPO_MIGRATED: (1, 2, 0), _K.FEATURE_FLAG_CHANGED: (300, 1, 1)}
     return UpdateEntry(
         kind,
         NOW - number,
@@ -174,7 +183,7 @@ def update_entry(kind: UpdateKind, number: int) -> UpdateEntry:
         snapshot_id(100 + number) if has_previous else None,
         snapshot_id(200 + number) if has_new else None,
         numbers.get(kind, (0, 0, 0)),
-        Status(1, NOW, "frozen é") if kind is K.REPO_STATUS_CHANGED else None,
+        Status(1, NOW, "frozen é") if kind is _K.REPO_STATUS_CHANGED else None,
     )
 
 

@@ -136,7 +136,7 @@ def test_unsound_bytes_are_refused(data: bytes, problem: str) -> None:
 
 def test_a_vector_that_holds_itself_is_refused() -> None:
     # length 1, one element that points at the vector itself
-    with pytest.raises(FormatError, match="more values than it has bytes"):
+    with pytest.raises(FormatError, match="more values than"):
         decode_flexbuffer(b"\x01\x00\x28\x02\x28\x01")
 
 
@@ -151,7 +151,7 @@ def test_shared_subtrees_do_not_explode() -> None:
         below = start
     data += bytes((len(data) - below, 0x28, 1))
     assert len(data) < 200
-    with pytest.raises(FormatError, match="more values than it has bytes"):
+    with pytest.raises(FormatError, match="more values than"):
         decode_flexbuffer(bytes(data))
 
 

@@ -7,7 +7,13 @@ import pytest
 
 from icefloe.config import SpecVersion
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.json_value import MAX_DEPTH, MAX_ENCODED_BYTES, JsonValue, as_json_value
+from icefloe.format.json_value import (
+    MAX_DEPTH,
+    MAX_ENCODED_BYTES,
+    MAX_VALUES,
+    JsonValue,
+    as_json_value,
+)
 from icefloe.format.messagepack import decode_messagepack
 from icefloe.format.metadata import decode_metadata_value, encode_metadata_value
 
@@ -63,7 +69,7 @@ def test_single_floats_and_long_forms_are_read() -> None:
         ("a5 61", "beyond the end"),
         ("a1 ff", "not UTF-8"),
         ("81 01 02", "a key is not text"),
-        ("81 90 02", "nested deeper"),
+        ("81 90 02", "0x90 does not start"),
         ("dd ff ff ff ff", "beyond the end"),
         ("df ff ff ff ff", "beyond the end"),
         ("01 02", "left over"),
@@ -136,3 +142,18 @@ def test_sizes_are_bounded(spec_version: int) -> None:
     assert caught.value.kind == ErrorKind.LIMIT_EXCEEDED
     with pytest.raises(FormatError, match="more than the"):
         decode_metadata_value(bytes(MAX_ENCODED_BYTES + 1), spec_version)
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_counts_are_bounded(spec_version: int) -> None:
+    with pytest.raises(InvalidInputError, match="store an array instead") as caught:
+        encode_metadata_value([0] * MAX_VALUES, spec_version)
+    assert caught.value.kind == ErrorKind.LIMIT_EXCEEDED
+    most = [0] * (MAX_VALUES - 1)
+    data = encode_metadata_value(most, spec_version)
+    assert decode_metadata_value(data, spec_version) == most
+
+
+def test_promised_counts_are_bounded() -> None:
+    with pytest.raises(FormatError, match="more than 1000000 values"):
+        decode_messagepack(b"\xdd\x00\x20\x00\x00" + bytes(2**21))

@@ -143,6 +143,7 @@ def test_html_escapes_and_nests() -> None:
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<summary>storage</summary>" in page
+    assert "<span>level:</span> 3 (default)</div>" in page
     assert page.count("<div") == page.count("</div>")
     assert page.count("<details>") == page.count("</details>")
 

@@ -1,0 +1,128 @@
+"""`icefloe inspect`: any metadata file of a repository, as JSON."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from icefloe.effects import run_blocking
+from icefloe.errors import (
+    ErrorKind,
+    InvalidInputError,
+    ObjectNotFoundError,
+    RepositoryNotFoundError,
+)
+from icefloe.format.config_file import decode_config_yaml
+from icefloe.format.description import DEFAULT_MAX_ROWS, describe_file
+from icefloe.format.envelope import MAGIC
+from icefloe.format.ids import SnapshotId
+from icefloe.format.layout import (
+    BACKUPS_PREFIX,
+    CHUNKS_PREFIX,
+    CONFIG_KEY,
+    MANIFESTS_PREFIX,
+    REFS_PREFIX,
+    REPO_KEY,
+    SNAPSHOTS_PREFIX,
+    TRANSACTIONS_PREFIX,
+)
+from icefloe.storage import Backend, storage_from_url
+
+_PLACES_OF_IDS = (SNAPSHOTS_PREFIX, MANIFESTS_PREFIX, TRANSACTIONS_PREFIX)
+
+
+def inspect(
+    url: Annotated[
+        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    ],
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            help="A file of it, such as snapshots/ID, or an id alone. Without: the repository."
+        ),
+    ] = None,
+    *,
+    max_chunks: Annotated[
+        int, typer.Option(help="List at most so many chunks of each array.", min=0)
+    ] = DEFAULT_MAX_ROWS,
+    anonymous: Annotated[bool, typer.Option(help="Send no credentials.")] = False,
+) -> None:
+    """Print any metadata file of a repository as JSON.
+
+    Examples: icefloe inspect ./repo;  icefloe inspect ./repo snapshots/1CECHNKREP0F1RSTCMT0
+    """
+    backend = storage_from_url(url, anonymous=anonymous).open()
+    described = run_blocking(describe(backend, path, max_chunks))
+    text = json.dumps(described, indent=2, ensure_ascii=False)
+    if sys.stdout.isatty():
+        Console().print_json(text)
+    else:
+        typer.echo(text)
+
+
+async def describe(backend: Backend, path: str | None, max_chunks: int) -> Any:
+    """Describe a file, or the repository as a whole."""
+    if path is None:
+        return await _describe_repository(backend, max_chunks)
+    key = path.strip("/")
+    if key.startswith(CHUNKS_PREFIX):
+        raise InvalidInputError(
+            f"{key} holds the encoded bytes of a chunk, not metadata: there is nothing to describe",
+            ErrorKind.INVALID_KEY,
+        )
+    if "/" not in key and key not in {REPO_KEY, CONFIG_KEY}:
+        key = await _find(backend, key)
+    return _describe_object(key, bytes((await backend.get(key)).data), max_chunks)
+
+
+def _describe_object(key: str, data: bytes, max_chunks: int) -> Any:
+    if data.startswith(MAGIC):
+        return describe_file(data, max_chunks)
+    if key == CONFIG_KEY or key.startswith(f"{BACKUPS_PREFIX}{CONFIG_KEY}"):
+        return {"config": str(decode_config_yaml(data))}
+    if key.startswith(REFS_PREFIX):
+        return {"ref": key, "deleted": True} if not data else json.loads(data)
+    return describe_file(data, max_chunks)
+
+
+async def _find(backend: Backend, name: str) -> str:
+    """Find which kind of file an id names; snapshots come first."""
+    SnapshotId.parse(name)  # teaches what an id looks like when this is none
+    for prefix in _PLACES_OF_IDS:
+        try:
+            await backend.head(key := f"{prefix}{name.upper()}")
+        except ObjectNotFoundError:
+            continue
+        return key
+    raise ObjectNotFoundError(
+        f"no snapshot, manifest or transaction log is called {name}: "
+        "`icefloe inspect URL` lists the snapshots"
+    )
+
+
+async def _describe_repository(backend: Backend, max_chunks: int) -> Any:
+    try:
+        return _describe_object(REPO_KEY, bytes((await backend.get(REPO_KEY)).data), max_chunks)
+    except ObjectNotFoundError:
+        return await _describe_spec_1(backend, max_chunks)
+
+
+async def _describe_spec_1(backend: Backend, max_chunks: int) -> Any:
+    """Gather refs and configuration, which spec 1 keeps in files of their own."""
+    keys = [info.key async for batch in backend.list(REFS_PREFIX) for info in batch]
+    if not keys:
+        raise RepositoryNotFoundError(
+            "there is no repository here: neither a repo object nor refs. Check the URL"
+        )
+    refs = {
+        key: _describe_object(key, bytes((await backend.get(key)).data), max_chunks)
+        for key in sorted(keys)
+    }
+    described = {"spec_version": "1.0", "refs": refs}
+    try:
+        config = bytes((await backend.get(CONFIG_KEY)).data)
+    except ObjectNotFoundError:
+        return described
+    return described | _describe_object(CONFIG_KEY, config, max_chunks)

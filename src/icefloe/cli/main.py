@@ -1,0 +1,79 @@
+"""The `icefloe` command and how it reports errors."""
+
+from collections.abc import Callable
+from functools import wraps
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from icefloe.cli.inspect import inspect
+from icefloe.errors import (
+    ConflictError,
+    FormatError,
+    IcefloeError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
+
+EXIT_CODES: dict[type[IcefloeError], int] = {
+    NotFoundError: 3,
+    FormatError: 4,
+    InvalidInputError: 5,
+    ConflictError: 6,
+    StorageError: 7,
+    IcefloeError: 1,
+}
+"""What the shell sees for each group of errors; the first that fits counts."""
+
+app = typer.Typer(
+    name="icefloe",
+    help="Transactional, versioned storage for Zarr arrays.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def reporting[**P](command: Callable[P, None]) -> Callable[P, None]:
+    """Turn our errors into a message on standard error and an exit code."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except IcefloeError as error:
+            console = Console(stderr=True, highlight=False)
+            console.print(f"[bold red]error[/] ({error.kind}): ", end="")
+            console.print(error.message, markup=False)
+            for note in getattr(error, "__notes__", ()):
+                console.print(f"  {note}", markup=False)
+            raise typer.Exit(exit_code(error)) from error
+
+    return run
+
+
+def exit_code(error: IcefloeError) -> int:
+    """Give the exit code of an error."""
+    return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+
+
+def _show_version(*, wanted: bool) -> None:
+    if wanted:
+        Console().print(f"icefloe {version('icefloe')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    *,
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True),
+    ] = False,
+) -> None:
+    _show_version(wanted=show_version)
+
+
+app.command()(reporting(inspect))

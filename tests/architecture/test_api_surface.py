@@ -1,0 +1,177 @@
+"""The drop-in names exist, with the signatures that code written for the reference calls.
+
+`PLACES` lists what exists so far; whoever adds drop-in names extends it.
+"""
+
+import enum
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SURFACE: dict[str, Any] = json.loads(
+    (Path(__file__).parents[3] / "shared" / "api_surface.json").read_text()
+)
+
+PLACES: dict[str, list[str]] = {
+    "icefloe.config": [
+        "AnyObjectStoreConfig",
+        "Attribution",
+        "CachingConfig",
+        "ChecksumAlgorithm",
+        "CompressionAlgorithm",
+        "CompressionConfig",
+        "ManifestConfig",
+        "ManifestPreloadCondition",
+        "ManifestPreloadConfig",
+        "ManifestSplitCondition",
+        "ManifestSplitDimCondition",
+        "ManifestSplittingConfig",
+        "ManifestVirtualChunkLocationCompressionConfig",
+        "ObjectStoreConfig",
+        "RepoUpdateRetryConfig",
+        "RepositoryConfig",
+        "S3Options",
+        "SpecVersion",
+        "StorageConcurrencySettings",
+        "StorageRetriesSettings",
+        "StorageSettings",
+        "StorageTimeoutSettings",
+        "VirtualChunkContainer",
+        "azure_store",
+        "gcs_store",
+        "http_store",
+        "local_filesystem_store",
+        "s3_store",
+    ],
+    "icefloe.credentials": sorted(SURFACE["modules"]["credentials"]["names"]),
+}
+NAMES = [(place, name) for place, names in PLACES.items() for name in names]
+OPERATORS = {"__lt__", "__le__", "__gt__", "__ge__"}
+"""Ordering methods that every object of the reference has, mostly to refuse."""
+SELF_BY_ANOTHER_NAME = ["config", "POSITIONAL_OR_KEYWORD", None]
+
+
+def described(name: str) -> dict[str, Any]:
+    """Find the description of a name, at the top or in the submodule that has it alone."""
+    candidates = [
+        names[name]
+        for names in (
+            SURFACE["modules"][""]["names"],
+            SURFACE["unexported"],
+            *(module["names"] for module in SURFACE["modules"].values()),
+        )
+        if name in names and names[name]["kind"] != "same-as-top"
+    ]
+    assert candidates, f"{name} is not a drop-in name"
+    found: dict[str, Any] = candidates[0]
+    return found
+
+
+def parameters(target: Any) -> list[list[str | None]]:
+    return [
+        [
+            each.name,
+            each.kind.name,
+            None if each.default is each.empty else str(each.default),
+        ]
+        for each in inspect.signature(target).parameters.values()
+    ]
+
+
+def assert_accepts(target: Any, wanted: list[list[str | None]], where: str) -> None:
+    """Check that the wanted parameters come first, in order, and that all others are optional."""
+    ours = parameters(target)
+    assert ours[: len(wanted)] == wanted, where
+    assert all(default is not None for _, _, default in ours[len(wanted) :]), where
+
+
+def assert_methods(kind: type, methods: dict[str, Any], where: str) -> None:
+    for name, method in methods.items():
+        if name in OPERATORS or name in {"__eq__", "__int__"}:
+            continue
+        found = inspect.getattr_static(kind, name, None)
+        assert found is not None, f"{where}.{name}"
+        if method["binding"] == "static":
+            assert isinstance(found, staticmethod), f"{where}.{name}"
+        if method["parameters"] is not None and not name.startswith("__"):
+            bound = getattr(kind, name)
+            ours = parameters(bound)[1 if method["binding"] == "instance" else 0 :]
+            wanted = [each for each in method["parameters"] if each != SELF_BY_ANOTHER_NAME]
+            assert ours == wanted, f"{where}.{name}"
+
+
+def variants(description: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from description.get("variants", {}).items()
+
+
+@pytest.mark.parametrize(("place", "name"), NAMES)
+def test_name_and_signature(place: str, name: str) -> None:
+    wanted = described(name)
+    found = getattr(importlib.import_module(place), name)
+    match wanted["kind"]:
+        case "function":
+            assert_accepts(found, wanted["parameters"], name)
+        case "enum":
+            assert issubclass(found, enum.IntEnum)
+            assert {each.name: each.value for each in found} == wanted["members"]
+            assert_methods(found, wanted["methods"], name)
+        case "class":
+            if wanted["parameters"] is not None and not wanted["variants"]:
+                assert_accepts(found, wanted["parameters"], name)
+            assert_methods(found, wanted["methods"], name)
+        case kind:
+            assert kind in {"alias", "value"}, kind
+
+
+@pytest.mark.parametrize(("place", "name"), NAMES)
+def test_variants(place: str, name: str) -> None:
+    union = getattr(importlib.import_module(place), name)
+    for variant_name, wanted in variants(described(name)):
+        where = f"{name}.{variant_name}"
+        variant = getattr(union, variant_name)
+        assert issubclass(variant, union), where
+        ours = parameters(variant)
+        if wanted["parameters"] is not None:
+            assert len(ours) == len(wanted["parameters"]), where
+        for attribute in wanted["properties"]:
+            assert hasattr(variant, attribute), f"{where}.{attribute}"
+        # Positional parameters have no names in the reference; ours carry those of its stubs.
+        if names := re.findall(r"(\w+): ", wanted.get("typed", "")):
+            assert [each[0] for each in ours] == names, where
+
+
+@pytest.mark.parametrize(("place", "name"), NAMES)
+def test_attributes(place: str, name: str) -> None:
+    kind = getattr(importlib.import_module(place), name)
+    for attribute, wanted in described(name).get("properties", {}).items():
+        assert hasattr(kind, attribute), f"{name}.{attribute}"
+        if wanted["settable"]:
+            made = kind()
+            setattr(made, attribute, getattr(made, attribute))
+
+
+@pytest.mark.parametrize("name", sorted(SURFACE["defaults"].keys() & PLACES["icefloe.config"]))
+def test_unset_attributes(name: str) -> None:
+    made = getattr(importlib.import_module("icefloe.config"), name)()
+    defaults = SURFACE["defaults"][name]
+    assert {attribute: getattr(made, attribute) for attribute in defaults} == defaults
+
+
+@pytest.mark.parametrize("name", sorted(SURFACE["effective_defaults"]))
+def test_effective_values_are_shown(name: str) -> None:
+    made = getattr(importlib.import_module("icefloe.config"), name)()
+    lines = [line.strip() for line in str(made).splitlines()]
+    for path, wanted in SURFACE["effective_defaults"][name].items():
+        key = path.rpartition(".")[2]
+        shown = [line for line in lines if line.partition(":")[0] == key]
+        assert shown, path
+        if key != "split_sizes":
+            assert any(line.removesuffix(" (default)") == f"{key}: {wanted}" for line in shown), (
+                path
+            )

@@ -1,0 +1,104 @@
+"""Decode a file completely, and touch everything that a user could touch."""
+
+import numpy as np
+
+from icefloe.errors import FormatError
+from icefloe.format.chunk_table import ChunkTable, concat_tables
+from icefloe.format.config_file import decode_config_flexbuffer, decode_config_yaml
+from icefloe.format.envelope import FileType
+from icefloe.format.ids import NodeId
+from icefloe.format.manifest import ManifestFile
+from icefloe.format.repo_info import decode_repo_info
+from icefloe.format.snapshot import decode_snapshot
+from icefloe.format.transaction_log import ID_LISTS, decode_transaction_log
+
+_ROWS = 4
+"""How many rows of a table are turned into objects: its ends, not all of a long one."""
+
+
+def exercise(file_type: FileType | None, data: bytes) -> None:
+    """Read a file of some type (`None`: a configuration) to the last field."""
+    match file_type:
+        case FileType.MANIFEST:
+            _manifest(data)
+        case FileType.SNAPSHOT:
+            _snapshot(data)
+        case FileType.TRANSACTION_LOG:
+            _transaction_log(data)
+        case FileType.REPO_INFO:
+            _repo_info(data)
+        case None:
+            repr(decode_config_yaml(data))
+
+
+def is_refused(file_type: FileType | None, data: bytes) -> bool:
+    """Read a file; whatever is wrong with it may only raise `FormatError`."""
+    try:
+        exercise(file_type, data)
+    except FormatError:
+        return True
+    return False
+
+
+def _some(rows: int) -> list[int]:
+    return sorted({*range(min(rows, _ROWS)), *range(max(0, rows - _ROWS), rows)})
+
+
+def _manifest(data: bytes) -> None:
+    file = ManifestFile(data)
+    assert file.num_chunk_refs >= 0
+    assert file.size_bytes > 0
+    for node in list(file.nodes)[:_ROWS]:
+        file.find(node, (0,))
+        file.find(node, (1, 2**32 - 1))
+    for node, table in file.tables().items():
+        _chunk_table(file, node, table)
+    assert file.find(NodeId(b"nowhere!"), (0,)) is None
+
+
+def _chunk_table(file: ManifestFile, node: NodeId, table: ChunkTable) -> None:
+    for row in _some(len(table)):
+        reference = table.ref(row)
+        repr(reference)
+        coordinates = table.coordinates[row].tolist()
+        table.find(coordinates)
+        file.find(node, coordinates)
+    assert table.compacted() == table
+    cut = len(table) // 2
+    halves = [table.take(slice(0, cut)), table.take(slice(cut, None))]
+    if table.dimensions and (table.coordinates[1:, 0] > table.coordinates[:-1, 0]).all():
+        assert concat_tables(halves) == table
+
+
+def _snapshot(data: bytes) -> None:
+    snapshot = decode_snapshot(data)
+    for row in _some(len(snapshot.nodes)):
+        repr(snapshot.nodes.node(row))
+    snapshot.nodes.find("/")
+    snapshot.nodes.take(np.arange(len(snapshot.nodes)))
+    assert len(snapshot.manifests.ids) == len(snapshot.manifests)
+    repr((snapshot.id, snapshot.message, snapshot.metadata, snapshot.parent_id))
+
+
+def _transaction_log(data: bytes) -> None:
+    log = decode_transaction_log(data)
+    for name in ID_LISTS:
+        repr(log.nodes(name)[:_ROWS])
+    for coordinates in log.updated_chunks.values():
+        assert coordinates.ndim == 2
+    repr(log.moves[:_ROWS])
+
+
+def _repo_info(data: bytes) -> None:
+    repo = decode_repo_info(data)
+    for row in _some(len(repo.snapshots)):
+        entry = repo.snapshots.entry(row)
+        repr(entry)
+        repo.snapshots.row_of(entry.id)
+    for row in _some(len(repo.updates)):
+        repr(repo.updates.entry(row))
+    repr((repo.tags, repo.deleted_tags, repo.status, repo.metadata, repo.repo_before_updates))
+    for snapshot in list(repo.branches.values())[:3]:
+        repo.snapshots.ancestry(snapshot)
+    if repo.config is not None:
+        repr(decode_config_flexbuffer(repo.config))

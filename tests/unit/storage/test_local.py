@@ -1,0 +1,200 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from icefloe.effects import run_blocking
+from icefloe.errors import InvalidInputError, ObjectNotFoundError, StorageError
+from icefloe.storage.directory import open_directory, open_draft
+from icefloe.storage.local import LocalBackend
+from icefloe.testing.storage_suite import infos_of, keys_of
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> LocalBackend:
+    return LocalBackend(str(tmp_path))
+
+
+def put(backend: LocalBackend, key: str, data: bytes = b"x") -> None:
+    run_blocking(backend.put(key, data))
+
+
+def test_names_on_disk_are_those_of_the_reference(backend: LocalBackend, tmp_path: Path) -> None:
+    put(backend, "refs/branch.ñ 100%/ref.json")
+    assert (tmp_path / "refs" / "branch.%C3%B1 100%25" / "ref.json").read_bytes() == b"x"
+    assert run_blocking(keys_of(backend)) == ["refs/branch.ñ 100%/ref.json"]
+
+
+def test_listing_passes_over_unfinished_writes_and_foreign_names(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    put(backend, "chunks/A")
+    (tmp_path / "chunks" / "B#1").write_bytes(b"half")
+    (tmp_path / "chunks" / "#0").write_bytes(b"")
+    (tmp_path / "notes~").write_bytes(b"no key is stored under this name")
+    assert run_blocking(keys_of(backend)) == ["chunks/A"]
+
+
+def test_listing_does_not_enter_other_prefixes(backend: LocalBackend, tmp_path: Path) -> None:
+    put(backend, "a/b/c")
+    put(backend, "ab")
+    put(backend, "b/c")
+    (tmp_path / "b").chmod(0)
+    try:
+        assert run_blocking(keys_of(backend, "a")) == ["a/b/c", "ab"]
+        assert run_blocking(keys_of(backend, "a/")) == ["a/b/c"]
+        assert run_blocking(keys_of(backend, "a/b/c")) == ["a/b/c"]
+    finally:
+        (tmp_path / "b").chmod(0o755)
+
+
+def test_cycles_of_links_end(backend: LocalBackend, tmp_path: Path) -> None:
+    put(backend, "a/object")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    listed = run_blocking(keys_of(backend))
+    assert "a/object" in listed
+    assert len(listed) < 10
+
+
+def test_reading_follows_links(backend: LocalBackend, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.write_bytes(b"content")
+    (tmp_path / "link").symlink_to(target)
+    assert bytes(run_blocking(backend.get("link")).data) == b"content"
+    assert "link" in run_blocking(infos_of(backend))
+
+
+def test_writing_and_deleting_do_not_follow_links(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    outside.mkdir()
+    root.mkdir()
+    (outside / "victim").write_bytes(b"precious")
+    (root / "chunks").symlink_to(outside)
+    (root / "object").symlink_to(outside / "victim")
+    backend = LocalBackend(str(root))
+    with pytest.raises(InvalidInputError, match="symbolic link"):
+        put(backend, "chunks/new")
+    report = run_blocking(backend.delete_many(["chunks/victim"]))
+    assert list(report.failures) == ["chunks/victim"]
+    put(backend, "object", b"replaces the link")
+    assert sorted(os.listdir(outside)) == ["victim"]
+    assert (outside / "victim").read_bytes() == b"precious"
+    assert not (root / "object").is_symlink()
+
+
+def test_the_root_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    put(LocalBackend(str(tmp_path / "link")), "a/b")
+    assert (tmp_path / "real" / "a" / "b").exists()
+
+
+def test_versions_never_repeat(backend: LocalBackend) -> None:
+    """Although inodes are used again and the clock of the kernel is coarse."""
+    seen = set()
+    version = run_blocking(backend.put("object", b"same"))
+    for number in range(300):
+        seen.add(version)
+        match number % 3:
+            case 0:
+                version = run_blocking(backend.put("object", b"same", if_version=version))
+            case 1:
+                version = run_blocking(backend.put("object", b"same"))
+            case _:
+                run_blocking(backend.delete_many(["object"]))
+                version = run_blocking(backend.put("object", b"same"))
+    assert len(seen) == 300
+
+
+def test_a_replacement_is_later_than_a_file_of_the_future(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    put(backend, "object")
+    future_ns = 4_000_000_000_000_000_000
+    os.utime(tmp_path / "object", ns=(future_ns, future_ns))
+    before = run_blocking(backend.head("object")).info.version
+    after = run_blocking(backend.put("object", b"y", if_version=before))
+    assert after == run_blocking(backend.head("object")).info.version
+    assert (tmp_path / "object").stat().st_mtime_ns > future_ns
+
+
+def test_what_is_no_file_is_absent(backend: LocalBackend, tmp_path: Path) -> None:
+    put(backend, "folder/object")
+    os.mkfifo(tmp_path / "pipe")
+    for key in ("folder", "pipe", "folder/object/below"):
+        with pytest.raises(ObjectNotFoundError):
+            run_blocking(backend.get(key))
+        with pytest.raises(ObjectNotFoundError):
+            run_blocking(backend.head(key))
+    assert run_blocking(keys_of(backend)) == ["folder/object"]
+
+
+def test_an_object_in_the_way_is_a_clear_error(backend: LocalBackend) -> None:
+    put(backend, "a")
+    with pytest.raises(StorageError, match="cannot write 'a/b'"):
+        put(backend, "a/b")
+
+
+def test_files_obey_the_umask(backend: LocalBackend, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        put(backend, "object")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "object").stat().st_mode) == 0o640
+
+
+def test_a_failed_write_leaves_nothing(backend: LocalBackend, tmp_path: Path) -> None:
+    put(backend, "object")
+    with pytest.raises(TypeError):
+        run_blocking(backend.put("object", "text"))  # type: ignore[arg-type]
+    stale = run_blocking(backend.head("object")).info.version
+    put(backend, "object")
+    with pytest.raises(StorageError):
+        run_blocking(backend.put("object", b"z", if_version=stale))
+    assert os.listdir(tmp_path) == ["object"]
+
+
+class TestWithoutNamelessFiles:
+    """What file systems without `O_TMPFILE` get."""
+
+    def test_new_name(self, tmp_path: Path) -> None:
+        parent = open_directory(str(tmp_path), "")
+        draft = open_draft(parent, "object", nameless=False)
+        draft.write(memoryview(b"content"))
+        (temporary,) = os.listdir(tmp_path)
+        assert temporary.startswith("object#")
+        assert draft.publish_new()
+        draft.close()
+        assert os.listdir(tmp_path) == ["object"]
+        os.close(parent)
+
+    def test_taken_name(self, tmp_path: Path) -> None:
+        (tmp_path / "object").write_bytes(b"old")
+        parent = open_directory(str(tmp_path), "")
+        draft = open_draft(parent, "object", nameless=False)
+        draft.write(memoryview(b"new"))
+        assert not draft.publish_new()
+        assert (tmp_path / "object").read_bytes() == b"old"
+        draft.publish_over()
+        draft.close()
+        assert (tmp_path / "object").read_bytes() == b"new"
+        assert os.listdir(tmp_path) == ["object"]
+        os.close(parent)
+
+    def test_given_up(self, tmp_path: Path) -> None:
+        parent = open_directory(str(tmp_path), "")
+        draft = open_draft(parent, "object", nameless=False)
+        draft.write(memoryview(b"content"))
+        draft.close()
+        assert os.listdir(tmp_path) == []
+        os.close(parent)
+
+
+def test_what_a_dead_process_left_is_used_up(backend: LocalBackend, tmp_path: Path) -> None:
+    version = run_blocking(backend.put("repo", b"1"))
+    (tmp_path / "repo#0").write_bytes(b"left by a process that died before its rename")
+    run_blocking(backend.put("repo", b"2", if_version=version))
+    assert (tmp_path / "repo").read_bytes() == b"2"
+    assert os.listdir(tmp_path) == ["repo"]
