@@ -44,8 +44,7 @@ def test_no_increment_is_lost_between_processes(
 ) -> None:
     run_blocking(LocalBackend(str(tmp_path)).put("counter", b"0"))
     workers = [
-        context.Process(target=count_up, args=(str(tmp_path), INCREMENTS))
-        for _ in range(processes)
+        context.Process(target=count_up, args=(str(tmp_path), INCREMENTS)) for _ in range(processes)
     ]
     for worker in workers:
         worker.start()

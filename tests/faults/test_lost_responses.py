@@ -1,7 +1,10 @@
 """Writes to S3 whose answer is lost: recognised, repeated, or honestly unknown."""
 
+import asyncio
 import functools
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,6 @@ from icefloe.errors import (
 from icefloe.storage import Backend, Storage, Version
 from icefloe.testing.proxy import (
     AnswerInstead,
-    CutBody,
     CuttingProxy,
     Delay,
     LoseRequest,
@@ -45,15 +47,23 @@ def methods(proxy: CuttingProxy) -> list[str]:
 class Write:
     """A conditional write, ready to be made: a creation or an update."""
 
-    def __init__(self, backend: Backend, witness: Backend, *, is_update: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        witness: Backend,
+        *,
+        is_update: bool,
+        run: Callable[[Coroutine[Any, Any, Version]], Version] = run_blocking,
+    ) -> None:
         self._backend = backend
+        self._run = run
         self._version: Version | None = None
         if is_update:
             self._version = run_blocking(witness.put("object", b"before"))
         self.before = "before" if is_update else None
 
     def __call__(self) -> Version:
-        return run_blocking(
+        return self._run(
             self._backend.put(
                 "object",
                 b"ours",
@@ -64,9 +74,20 @@ class Write:
         )
 
 
+def run_on_loop(work: Coroutine[Any, Any, Version]) -> Version:
+    return asyncio.run(work)
+
+
 @pytest.fixture(params=[False, True], ids=["create", "update"])
-def write(request: pytest.FixtureRequest, backend: Backend, witness: Backend) -> Write:
-    return Write(backend, witness, is_update=request.param)
+def is_update(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(params=[run_blocking, run_on_loop], ids=["blocking", "async"])
+def write(
+    request: pytest.FixtureRequest, backend: Backend, witness: Backend, is_update: bool
+) -> Write:
+    return Write(backend, witness, is_update=is_update, run=request.param)
 
 
 def stored(witness: Backend) -> str | None:
@@ -262,39 +283,3 @@ class TestOtherRequests:
         report = run_blocking(backend.delete_many(["object", "other"]))
         assert (report.deleted, dict(report.failures)) == (2, {})
         assert stored(witness) is None
-
-
-@pytest.mark.parametrize("kept_bytes", [0, 1, 150_000, 299_999])
-def test_read_that_breaks_off_is_repeated(
-    backend: Backend, witness: Backend, proxy: CuttingProxy, kept_bytes: int
-) -> None:
-    content = bytes(range(256)) * 1200
-    run_blocking(witness.put("object", content))
-    proxy.plan(CutBody(method="GET", after_bytes=kept_bytes))
-    assert bytes(run_blocking(backend.get("object")).data) == content
-    proxy.plan(CutBody(method="GET", after_bytes=kept_bytes))
-    (found,) = run_blocking(backend.get_ranges("object", [(1, 300_001)]))
-    assert bytes(found) == content[1:300_001]
-    assert methods(proxy) == ["GET", "GET"]
-
-
-def test_read_that_always_breaks_off_is_an_error(
-    backend: Backend, witness: Backend, proxy: CuttingProxy
-) -> None:
-    """Never short data."""
-    run_blocking(witness.put("object", bytes(300_000)))
-    proxy.plan(CutBody(method="GET", after_bytes=200_000, times=None))
-    with pytest.raises(StorageError) as caught:
-        run_blocking(backend.get("object"))
-    assert caught.value.retryable
-    with pytest.raises(StorageError):
-        run_blocking(backend.get_ranges("object", [(0, 250_000)]))
-    assert methods(proxy) == ["GET"] * 8
-
-
-def test_absence_is_not_retried(backend: Backend, storage: Storage, proxy: CuttingProxy) -> None:
-    proxy.plan()
-    with pytest.raises(ObjectNotFoundError):
-        run_blocking(backend.get("absent"))
-    assert methods(proxy) == ["GET"]
-    assert storage.request_counts().retries == 0

@@ -1,6 +1,6 @@
 """The write id recognises our writes on Azure and GCS too, not only on S3."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -9,7 +9,7 @@ import pytest
 
 from icefloe.effects import run_blocking
 from icefloe.errors import OutcomeUnknownError, PreconditionFailedError
-from icefloe.storage import Backend
+from icefloe.storage import Backend, Storage
 from icefloe.testing.proxy import CuttingProxy, LoseRequest, LoseResponse, cutting_proxy
 from tests.conformance.storages import azure_storage_at, gcs_storage_at
 from tests.faults.conftest import QUICK_RETRIES
@@ -23,7 +23,8 @@ def both_ways_in(
 ) -> Iterator[tuple[Backend, Backend, CuttingProxy]]:
     """A backend behind a proxy, one that sees the same objects without it, and the proxy."""
     endpoint = request.getfixturevalue(f"{request.param}_endpoint")
-    open_at = {"azure": azure_storage_at, "gcs": gcs_storage_at}[request.param]
+    ways: dict[str, Callable[..., Storage]] = {"azure": azure_storage_at, "gcs": gcs_storage_at}
+    open_at = ways[request.param]
     with cutting_proxy(endpoint.url) as proxy:
         behind = replace(endpoint, url=proxy.url + urlsplit(endpoint.url).path)
         backend = open_at(behind, prefix).open(QUICK_RETRIES)

@@ -7,6 +7,7 @@ from multiprocessing.synchronize import Event
 
 import pytest
 
+from icefloe.config import StorageSettings
 from icefloe.effects import run_blocking
 from icefloe.storage import Backend, Storage
 from icefloe.testing.servers import S3Endpoint
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.server
 PROCESSES = 8
 INCREMENTS = 50
 SPAWN = multiprocessing.get_context("spawn")  # nothing is shared, as on different machines
-SIZE = 200_000
+IN_PARTS = StorageSettings(minimum_size_for_multipart_upload=1 << 20)
 
 
 def increment_often(storage: Storage) -> None:
@@ -27,12 +28,12 @@ def increment_often(storage: Storage) -> None:
         run_blocking(increment(backend, "counter"))
 
 
-def write_for_ever(storage: Storage, number: int, begun: Event) -> None:
+def write_for_ever(storage: Storage, size: int, number: int, begun: Event) -> None:
     """Overwrite one object, and create others, each of one repeated byte."""
-    backend = storage.open()
+    backend = storage.open(IN_PARTS)
     turn = 0
     while True:
-        content = bytes([turn % 256]) * SIZE
+        content = bytes([turn % 256]) * size
         run_blocking(backend.put("shared", content))
         run_blocking(backend.put(f"own/{number}/{turn}", content, if_absent=True))
         begun.set()
@@ -56,14 +57,20 @@ def test_no_increment_is_lost_between_processes(s3_endpoint: S3Endpoint, prefix:
     assert int(read_whole(backend, "counter")) == PROCESSES * INCREMENTS
 
 
-def test_killed_writers_leave_no_torn_object(s3_endpoint: S3Endpoint, prefix: str) -> None:
+@pytest.mark.parametrize(("size", "rounds"), [(200_000, 2), (11_000_000, 1)])
+def test_killed_writers_leave_no_torn_object(
+    s3_endpoint: S3Endpoint, prefix: str, size: int, rounds: int
+) -> None:
+    """Neither in one request nor in an upload in parts."""
     storage = s3_storage_at(s3_endpoint, prefix)
     backend = storage.open()
     moments = random.Random(20_240_501)
-    for round_number in range(3):
+    for round_number in range(rounds):
         begun = [SPAWN.Event() for _ in range(2)]
         writers = [
-            SPAWN.Process(target=write_for_ever, args=(storage, 2 * round_number + number, event))
+            SPAWN.Process(
+                target=write_for_ever, args=(storage, size, 2 * round_number + number, event)
+            )
             for number, event in enumerate(begun)
         ]
         for writer in writers:
@@ -75,8 +82,8 @@ def test_killed_writers_leave_no_torn_object(s3_endpoint: S3Endpoint, prefix: st
             writer.kill()
             writer.join()
     listed = run_blocking(infos_of(backend))
-    assert len(listed) >= 1 + 6  # the shared one, and at least one of each writer
+    assert len(listed) >= 1 + 2 * rounds  # the shared one, and at least one of each writer
     for key, info in listed.items():
         content = read_whole(backend, key)
-        assert len(content) == info.size_bytes == SIZE
-        assert content == content[:1] * SIZE
+        assert len(content) == info.size_bytes == size
+        assert content == content[:1] * size

@@ -23,8 +23,8 @@ EVERY_JSON_KIND: Final[dict[str, Any]] = {
     "int": 3,
     "neg": -5,
     "big": 2**40,
-    "huge": 2**63,
-    "small": -(2**62),
+    "huge": 2**64 - 1,
+    "small": -(2**63),
     "float": 1.5,
     "inexact": 0.1,
     "none": None,
@@ -122,7 +122,7 @@ def build_varied(place: Place, spec: int) -> None:
     session.commit("third: shrink an array", metadata={"author": "interop", "step": 3})
     session = repo.writable_session("main")
     array_at(session, "fill_only")[0] = 1
-    session.flush("detached snapshot")
+    session.flush("")
     if spec > 1:
         _operate(repo, first)
 
@@ -133,6 +133,7 @@ def _write_nodes(session: ic.Session, spec: int) -> None:
         "scalar", shape=(), dtype="f8", chunks=(), compressors=None, fill_value=0.0
     )
     scalar[...] = 3.25
+    root.create_array("named scalar", shape=(), dtype="i1", chunks=(), dimension_names=())
     root.create_array("empty0", shape=(0, 4), dtype="i4", chunks=(2, 2))
     root.create_array("fill_only", shape=(5,), dtype="i2", chunks=(2,), fill_value=-7)
     inline = root.create_array(

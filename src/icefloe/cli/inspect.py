@@ -10,13 +10,15 @@ from rich.console import Console
 from icefloe.effects import run_blocking
 from icefloe.errors import (
     ErrorKind,
+    FormatError,
     InvalidInputError,
     ObjectNotFoundError,
     RepositoryNotFoundError,
 )
-from icefloe.format.config_file import decode_config_yaml
+from icefloe.format.config_file import decode_config_yaml, encode_config_flexbuffer
 from icefloe.format.description import DEFAULT_MAX_ROWS, describe_file
 from icefloe.format.envelope import MAGIC
+from icefloe.format.flexbuffers import decode_flexbuffer
 from icefloe.format.ids import SnapshotId
 from icefloe.format.layout import (
     BACKUPS_PREFIX,
@@ -81,10 +83,17 @@ def _describe_object(key: str, data: bytes, max_chunks: int) -> Any:
     if data.startswith(MAGIC):
         return describe_file(data, max_chunks)
     if key == CONFIG_KEY or key.startswith(f"{BACKUPS_PREFIX}{CONFIG_KEY}"):
-        return {"config": str(decode_config_yaml(data))}
+        return {"config": decode_flexbuffer(encode_config_flexbuffer(decode_config_yaml(data)))}
     if key.startswith(REFS_PREFIX):
-        return {"ref": key, "deleted": True} if not data else json.loads(data)
+        return {"deleted": True} if not data else _describe_ref(key, data)
     return describe_file(data, max_chunks)
+
+
+def _describe_ref(key: str, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise FormatError(f"{key} is not JSON: {error}") from error
 
 
 async def _find(backend: Backend, name: str) -> str:

@@ -36,7 +36,9 @@ def encode_ids(raw: NDArray[np.uint8]) -> NDArray[np.bytes_]:
     """Turn an (n, width) byte matrix into n base32 strings."""
     bits = np.unpackbits(raw, axis=1)
     bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 5)))
-    letters: NDArray[np.uint8] = _LETTERS[bits.reshape(len(raw), -1, 5) @ _BIT_WEIGHTS]
+    letters: NDArray[np.uint8] = _LETTERS[
+        bits.reshape(len(raw), bits.shape[1] // 5, 5) @ _BIT_WEIGHTS
+    ]
     text: NDArray[np.bytes_] = letters.view(f"S{letters.shape[1]}").ravel()
     return text
 

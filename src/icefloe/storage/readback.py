@@ -29,7 +29,8 @@ out of attempts           yes                  not ours                      out
 ========================= ==================== ============================= =================
 
 Trying again is safe although an earlier attempt may still be on its way: both are bound to
-the same condition, so at most one is applied, and the write id tells that it was ours. A
+the same condition, so at most one is applied, and the write id tells that it was ours. (Only
+if somebody deletes an object between our attempts to create it, it may be created anew.) A
 foreign write id after an ambiguous attempt is *not* a conflict: our write may have landed and
 been replaced since. Callers who know that an object is never replaced (tags, for example) may
 read it and conclude more.

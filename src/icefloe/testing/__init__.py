@@ -20,6 +20,7 @@ from icefloe.testing.gcs_server import GcsEndpoint, gcs_server
 from icefloe.testing.http_server import file_server, redirect_server
 from icefloe.testing.processes import ServerStartError
 from icefloe.testing.proxy import (
+    ActFirst,
     AnswerInstead,
     CutBody,
     CuttingProxy,
@@ -38,6 +39,7 @@ from icefloe.testing.servers import (
 )
 
 __all__ = [
+    "ActFirst",
     "AnswerInstead",
     "AzureEndpoint",
     "Crash",

@@ -77,7 +77,14 @@ class Delay(_Match):
     seconds: float
 
 
-type ProxyFault = LoseRequest | LoseResponse | CutBody | AnswerInstead | Delay
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActFirst(_Match):
+    """Let something else happen before forwarding: a race that always ends the same way."""
+
+    act: Callable[[], None]
+
+
+type ProxyFault = LoseRequest | LoseResponse | CutBody | AnswerInstead | Delay | ActFirst
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,9 @@ class _ProxyHandler(LoopbackHandler):
                 self.answer(status)
             case Delay(seconds=seconds):
                 time.sleep(seconds)
+                self._relay(self._forward(body))
+            case ActFirst(act=act):
+                act()
                 self._relay(self._forward(body))
 
     def _forward(self, body: bytes) -> _Answer:
