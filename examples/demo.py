@@ -13,13 +13,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from icefloe import local_filesystem_storage
 from icefloe.effects import run_blocking
 from icefloe.errors import PreconditionFailedError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.storage.local import LocalBackend
 
 REFERENCES_PER_FILE = 10
 COUNTER = "counter"
@@ -53,7 +53,7 @@ def parse_options() -> argparse.Namespace:
 def race(console: Console, folder: Path, processes: int, increments: int) -> None:
     """Let processes count together on one object; none of their writes may be lost."""
     console.rule("Writers racing on a plain folder")
-    storage = LocalBackend(str(folder))
+    storage = local_filesystem_storage(str(folder)).open()
     run_blocking(storage.put(COUNTER, b"0", if_absent=True))
     work = partial(count_up, str(folder), increments)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -72,7 +72,7 @@ def race(console: Console, folder: Path, processes: int, increments: int) -> Non
 
 def count_up(folder: str, increments: int, _writer: int) -> int:
     """Add to the counter as one of many writers; tell how many races were lost."""
-    storage, lost_races = LocalBackend(folder), 0
+    storage, lost_races = local_filesystem_storage(folder).open(), 0
     while increments:
         current = run_blocking(storage.get(COUNTER))
         value = int(bytes(current.data)) + 1
@@ -88,7 +88,7 @@ def count_up(folder: str, increments: int, _writer: int) -> int:
 def round_trip(console: Console, folder: Path, references: int) -> str:
     """Write references to an archive as a manifest, read them back, and compare."""
     console.rule(f"A manifest of {references:,} virtual references")
-    storage = LocalBackend(str(folder))
+    storage = local_filesystem_storage(str(folder)).open()
     array, manifest = NodeId.random(), ManifestId.random()
     key = f"manifests/{manifest}"
     seconds: dict[str, float] = {}

@@ -90,6 +90,18 @@ def test_large_read_never_mixes_two_states(
     assert found == b"x" * len(CONTENT)
 
 
+@pytest.mark.parametrize(
+    "asked", [[(1, 300_001)], [(0, 10), (150_000, 150_010), (300_000, 300_010)]]
+)
+def test_ranges_never_mix_two_states(
+    in_parts: Backend, witness: Backend, proxy: CuttingProxy, asked: list[tuple[int, int]]
+) -> None:
+    run_blocking(witness.put("object", CONTENT))
+    proxy.plan(ActFirst(method="GET", skip=1, act=lambda: replace_object(witness)))
+    found = run_blocking(in_parts.get_ranges("object", asked))
+    assert [bytes(each) for each in found] == [b"x" * (stop - start) for start, stop in asked]
+
+
 def test_object_that_vanishes_while_read(
     in_parts: Backend, witness: Backend, proxy: CuttingProxy
 ) -> None:

@@ -57,7 +57,7 @@ class Layout:
         slots = [0] * (1 + max(fields, default=-1))
         body, links = bytearray(4), []
         for slot, value in sorted(fields.items(), key=lambda item: -_width(item[1])):
-            body += bytes(-(len(body) - 0) % _alignment(value))
+            body += bytes(-len(body) % _alignment(value))
             slots[slot] = len(body)
             if isinstance(value, str):
                 links.append((len(body), value))
@@ -105,13 +105,6 @@ def _width(value: bytes | str) -> int:
 
 def _alignment(value: bytes | str) -> int:
     return 4 if isinstance(value, str) or len(value) % 8 else 8
-
-
-def _chain(*fields: dict[int, bytes | str]) -> dict[int, bytes | str]:
-    united: dict[int, bytes | str] = {}
-    for one in fields:
-        united |= one
-    return united
 
 
 # -- zstd ----------------------------------------------------------------------------------
@@ -322,8 +315,8 @@ def _repo(rest: Callable[[Layout], None], fields: dict[int, bytes | str]) -> byt
     layout.table("snapshot", {0: bytes(12), 1: b"\xff" * 4, 3: "name"})
     layout.table("update", {0: b"\x0a", 1: "payload"})
     layout.table("payload", {0: "name", 1: bytes(12), 2: bytes(12)})
-    layout.vector("name", 4, b"main")
     layout.table("status", {2: "name"})
+    layout.vector("name", 4, b"main")
     layout.vector("none", 0, b"")
     return enclosed(FileType.REPO_INFO, layout.finish())
 

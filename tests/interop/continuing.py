@@ -60,7 +60,7 @@ def _edit(repo: ic.Repository, cube: str) -> None:
     theirs.commit("append, overwrite, delete", metadata={"by": ["reference"]})
     array_at(mine, "inline2d")[1, 1] = -5
     delete_key(mine, "virtual/c/4")
-    mine.store.set_virtual_ref("virtual/c/7", "vcc://data/raw.bin", offset=7, length=10)
+    mine.store.set_virtual_ref("virtual/c/8", "vcc://data/raw.bin", offset=7, length=10)
     mine.commit("rebased", rebase_with=ic.ConflictDetector())
 
 

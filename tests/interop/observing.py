@@ -16,6 +16,8 @@ type Plain = Any
 
 _READ_AT_MOST: Final = 200
 """Of an array with more chunks than this, only so many are read one by one."""
+_LIST_AT_MOST: Final = 1000
+"""The reference takes its time to list keys: versions with more chunks are spared."""
 
 
 def observe(repo: ic.Repository) -> dict[str, Plain]:
@@ -73,18 +75,21 @@ def operations(repo: ic.Repository) -> list[Plain]:
 
 def contents(session: ic.Session) -> dict[str, Plain]:
     """Read all that a version holds: metadata, chunks, coordinates, locations, values."""
-    keys = asyncio.run(_keys(session))
-    arrays = {}
-    if "zarr.json" in keys:
-        with zarr.config.set({"array.rectilinear_chunks": True}):
-            members = zarr.open_group(session.store, mode="r").members(max_depth=None)
-            arrays = {path: node for path, node in members if isinstance(node, zarr.Array)}
+    nodes = _nodes(session)
+    arrays = {path: node for path, node in nodes.items() if isinstance(node, zarr.Array)}
     coordinates = {path: asyncio.run(_coordinates(session, path)) for path in arrays}
+    chunks = [
+        "/".join([path, "c", *map(str, index)])
+        for path, of_array in coordinates.items()
+        for index in _some_of(of_array)
+    ]
+    metadata = [f"{path}/zarr.json".lstrip("/") for path in nodes]
+    is_small = sum(map(len, coordinates.values())) <= _LIST_AT_MOST
     return {
-        "keys": keys,
-        "bytes": asyncio.run(_bytes(session, _metadata_and_some_chunks(keys))),
+        "keys": asyncio.run(_keys(session)) if is_small else None,
+        "bytes": asyncio.run(_bytes(session, [*metadata, *chunks])),
         "coordinates": coordinates,
-        "kinds": {path: _kinds(session, path, chunks) for path, chunks in coordinates.items()},
+        "kinds": {path: _kinds(session, path, of_array) for path, of_array in coordinates.items()},
         "values": {
             path: values_of(array)
             for path, array in arrays.items()
@@ -92,6 +97,15 @@ def contents(session: ic.Session) -> dict[str, Plain]:
         },
         "locations": sorted(session.all_virtual_chunk_locations()),
     }
+
+
+def _nodes(session: ic.Session) -> dict[str, Any]:
+    """List groups and arrays by path; there are none where there is no root group."""
+    if not asyncio.run(session.store.exists("zarr.json")):
+        return {}
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        root = zarr.open_group(session.store, mode="r")
+        return {"": root} | dict(root.members(max_depth=None))
 
 
 def values_of(array: Any) -> Plain:
@@ -108,11 +122,6 @@ def _failure(error: ic.IcechunkError) -> tuple[str, str]:
 
 async def _keys(session: ic.Session) -> list[str]:
     return sorted([key async for key in session.store.list()])
-
-
-def _metadata_and_some_chunks(keys: list[str]) -> Iterable[str]:
-    chunks = [key for key in keys if not key.endswith("zarr.json")]
-    return [*(key for key in keys if key.endswith("zarr.json")), *_some_of(chunks)]
 
 
 def _some_of[T](items: list[T]) -> list[T]:

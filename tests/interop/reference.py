@@ -10,6 +10,7 @@ from typing import Any, Final
 import icechunk as ic
 import numpy as np
 import zarr
+from obstore.store import LocalStore
 
 RAW: Final = bytes((i * 7 + i // 256) % 256 for i in range(1 << 16))
 """Contents of the file that virtual chunks lie in."""
@@ -55,6 +56,10 @@ class Place:
     @property
     def container(self) -> str:
         return self.virtual.as_uri() + "/"
+
+    def etag(self) -> str:
+        """Give the entity tag of the file that virtual chunks lie in."""
+        return str(LocalStore(self.virtual).head("raw.bin")["e_tag"])
 
     def config(self) -> ic.RepositoryConfig:
         config = ic.RepositoryConfig.default()
@@ -174,7 +179,7 @@ def _write_nodes(session: ic.Session, spec: int) -> None:
 def _write_virtual(session: ic.Session, place: Place) -> None:
     root = zarr.open_group(session.store)
     virtual = root.create_array(
-        "virtual", shape=(80,), dtype="u1", chunks=(10,), compressors=None, fill_value=255
+        "virtual", shape=(100,), dtype="u1", chunks=(10,), compressors=None, fill_value=255
     )
     refs: list[tuple[str, int, str | dt.datetime | None]] = [
         ("vcc://data/raw.bin", 0, None),
@@ -183,12 +188,14 @@ def _write_virtual(session: ic.Session, place: Place) -> None:
         (f"{BUCKET}a/b.nc", 4096, '"0123456789abcdef"'),
         (f"{BUCKET}a//b%20c.nc", 0, None),
         (f"{place.container}raw.bin", 300, None),
+        (f"{place.container}raw.bin", 400, place.etag()),
+        (f"{place.container}raw.bin", 500, '"of an older file"'),
     ]
     for i, (location, offset, checksum) in enumerate(refs):
         session.store.set_virtual_ref(
             f"virtual/c/{i}", location, offset=offset, length=10, checksum=checksum
         )
-    virtual[60:70] = 9
+    virtual[90:] = 9
 
 
 def _operate(repo: ic.Repository, first: str) -> None:
@@ -351,7 +358,3 @@ BUILDERS: Final[dict[str, tuple[Callable[[Place, int], None], int]]] = {
     "ops-log-v2": (build_ops_log, 2),
     "migrated-v2": (build_migrated, 2),
 }
-
-
-def spec_of(name: str) -> int:
-    return BUILDERS[name][1]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from icefloe.format.envelope import open_envelope
-from icefloe.format.ids import ids_of_rows
+from icefloe.format.ids import ManifestId, ids_of_rows
 from icefloe.format.locations import LocationCompression
-from icefloe.format.manifest import ManifestFile, ManifestId, encode_manifest
+from icefloe.format.manifest import ManifestFile, encode_manifest
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.transaction_log import (

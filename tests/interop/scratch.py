@@ -170,7 +170,7 @@ def _array_info(text: bytes, manifest: ManifestId, table: ChunkTable | None) -> 
     shape = tuple(about["shape"])
     chunks = about["chunk_grid"]["configuration"]["chunk_shape"]
     names = about.get("dimension_names")
-    refs = ()
+    refs: tuple[ManifestRef, ...] = ()
     if table is not None:
         refs = (ManifestRef(manifest, tuple((int(a), int(b)) for a, b in table.extents())),)
     return ArrayInfo(
@@ -213,7 +213,7 @@ def tables_of(
                     _matrix(large),
                     id_rows(ChunkId, [pack]),
                     lengths,
-                    np.cumsum(lengths) - lengths,
+                    (np.cumsum(lengths) - lengths).astype(np.uint64),
                     np.zeros(len(large), np.uint32),
                 )
             )

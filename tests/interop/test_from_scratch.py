@@ -22,8 +22,8 @@ def first_version() -> dict[str, Any]:
     root.create_array("scalar", shape=(), dtype="f8", chunks=())[...] = 2.5
     root.create_array("empty", shape=(0, 3), dtype="i2", chunks=(1, 2))
     root.create_array("fill", shape=(7,), dtype="i2", chunks=(2,), fill_value=-1)
-    line = root.create_array("line", shape=(1000,), dtype="u1", chunks=(1,), compressors=None)
-    line[:999] = np.arange(999) % 251
+    line = root.create_array("line", shape=(600,), dtype="u1", chunks=(1,), compressors=None)
+    line[:599] = np.arange(599) % 251
     deep = root.create_group("a/b", attributes={"deep": True}).create_array(
         "cube 数", shape=(9, 10, 21), dtype="i4", chunks=(2, 5, 4), dimension_names=("t", None, "x")
     )
@@ -52,7 +52,8 @@ def test_a_repository_of_ours_alone_opens_in_the_reference(
     assert theirs["keys"] == sorted(stored)
     assert theirs["bytes"] == {key: stored[key].to_bytes() for key in theirs["bytes"]}
     for path, values in theirs["values"].items():
-        assert values == zarr.open_array(MemoryStore(stored), path=path)[...].tolist()
+        ours: Any = zarr.open_array(MemoryStore(stored), path=path)[...]
+        assert values == ours.tolist()
     assert_agreement(place)
 
     session = repo.writable_session("main")

@@ -7,7 +7,7 @@ was lost.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -82,7 +82,7 @@ class LossyBackend(MemoryBackend):
         finally:
             await self.interfere(key)
             if answer == "lost after":
-                raise StorageError("no answer", retryable=True)  # noqa: B012 - it is lost
+                raise StorageError("no answer", retryable=True)
         return version
 
     async def head(self, key: str) -> Fetched:
@@ -137,9 +137,9 @@ def test_answers_are_true(
     could_apply = start == ("expected" if is_update else "absent")
 
     backend = RetryingBackend(lossy, SETTINGS, Meter())
-    condition = {"if_version": expected} if is_update else {"if_absent": True}
+    condition: Any = {"if_version": expected} if is_update else {"if_absent": True}
     try:
-        version = run_blocking(backend.put("object", OURS, **condition))  # type: ignore[arg-type]
+        version = run_blocking(backend.put("object", OURS, **condition))
     except OutcomeUnknownError:
         event("unknown")
         assert lossy.was_lost

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
+    MultipleResults,
     RuleBasedStateMachine,
     invariant,
     multiple,
@@ -26,11 +27,13 @@ KEYS = st.sampled_from(["repo", "a/x", "a/y", "a/b/x", "refs/branch.ñ/ref.json"
 CONTENTS = st.binary(max_size=40)
 PREFIXES = st.sampled_from(["", "a", "a/", "a/b", "refs/branch.", "odd %#", "r", "zz/"])
 
+type Known = tuple[str, Version]
+
 
 class BackendMachine(RuleBasedStateMachine):
     """Every operation, with conditions on present, former and foreign versions."""
 
-    versions: Bundle[tuple[str, Version]] = Bundle("versions")
+    versions: Bundle[Known] = Bundle("versions")
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,18 +44,18 @@ class BackendMachine(RuleBasedStateMachine):
     def make(self) -> Backend:
         raise NotImplementedError
 
-    def record(self, key: str, data: bytes, version: Version) -> tuple[str, Version]:
+    def record(self, key: str, data: bytes, version: Version) -> Known:
         assert version not in self.seen.setdefault(key, set())
         self.seen[key].add(version)
         self.model[key] = (data, version)
         return key, version
 
     @rule(target=versions, key=KEYS, data=CONTENTS)
-    def put(self, key: str, data: bytes) -> tuple[str, Version]:
+    def put(self, key: str, data: bytes) -> Known:
         return self.record(key, data, run_blocking(self.backend.put(key, data)))
 
     @rule(target=versions, key=KEYS, data=CONTENTS)
-    def create(self, key: str, data: bytes) -> object:
+    def create(self, key: str, data: bytes) -> Known | MultipleResults[Known]:
         if key in self.model:
             with pytest.raises(PreconditionFailedError):
                 run_blocking(self.backend.put(key, data, if_absent=True))
@@ -60,7 +63,7 @@ class BackendMachine(RuleBasedStateMachine):
         return self.record(key, data, run_blocking(self.backend.put(key, data, if_absent=True)))
 
     @rule(target=versions, known=versions, data=CONTENTS)
-    def swap(self, known: tuple[str, Version], data: bytes) -> object:
+    def swap(self, known: Known, data: bytes) -> Known | MultipleResults[Known]:
         key, version = known
         if key not in self.model or self.model[key][1] != version:
             with pytest.raises(PreconditionFailedError):
@@ -101,7 +104,7 @@ class BackendMachine(RuleBasedStateMachine):
         self.record(copied_to, data, run_blocking(self.backend.head(copied_to)).info.version)
 
     @rule(known=versions, copied_to=KEYS)
-    def copy_of_a_former_state(self, known: tuple[str, Version], copied_to: str) -> None:
+    def copy_of_a_former_state(self, known: Known, copied_to: str) -> None:
         source, version = known
         if source in self.model and self.model[source][1] != version:
             with pytest.raises(PreconditionFailedError):

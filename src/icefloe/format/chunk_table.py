@@ -400,9 +400,12 @@ def _etags_of_rows(table: ChunkTable) -> BytesColumn:
 def _same_targets(left: ChunkTable, right: ChunkTable, kind: ChunkKind) -> bool:
     mask = left.kinds == kind
     ours, theirs = getattr(left, _TARGETS[kind]), getattr(right, _TARGETS[kind])
+    # Rows may share long targets: each pair of targets is compared once.
+    pairs = np.unique(left.targets[mask].astype(np.uint64) << 32 | right.targets[mask])
+    our_rows, their_rows = pairs >> np.uint64(32), pairs & np.uint64(_LARGEST_INDEX)
     if kind is ChunkKind.NATIVE:
-        return np.array_equal(ours[left.targets[mask]], theirs[right.targets[mask]])
-    return bool(ours.take(left.targets[mask]) == theirs.take(right.targets[mask]))
+        return np.array_equal(ours[our_rows], theirs[their_rows])
+    return bool(ours.take(our_rows) == theirs.take(their_rows))
 
 
 def sort_keys(*matrices: Coordinates) -> list[NDArray[Any]]:

@@ -23,6 +23,8 @@ type Presence = Bools | bool
 
 BUDGET_FACTOR: Final = 16
 FREE_BUDGET_BYTES: Final = 64 * 2**20
+MAX_DIMENSIONS: Final = 1024
+"""Far more than any array library has, but few enough for a loop over them."""
 
 _MIN_BUFFER_BYTES: Final = 8
 _ITEM_COST_BYTES: Final = 16
@@ -184,14 +186,12 @@ class Vectors:
         width = int(self.counts[0])
         if (self.counts != width).any():
             refuse("the coordinates of one array differ in their number of dimensions")
+        if width > MAX_DIMENSIONS:
+            refuse(f"an array of {width} dimensions; the most is {MAX_DIMENSIONS}")
         self.buffer.charge(4 * width * len(self.counts))
         self.buffer.check_range(self.starts, 4 * width, 4)
         matrix = np.empty((len(self.counts), width), np.uint32)
         where = self.starts >> 2
-        if width > len(matrix):
-            for row, first in enumerate(where.tolist()):
-                matrix[row] = self.buffer.u32[first : first + width]
-            return matrix
         for dimension in range(width):
             matrix[:, dimension] = self.buffer.u32[where + dimension]
         return matrix

@@ -139,11 +139,16 @@ class ObjectStoreBackend:
                 await self._get_nothing(key, byte_range)
             return [b""] * len(byte_ranges)
         windows = merge_ranges(byte_ranges, gap=_MERGE_GAP_BYTES, limit=self._part_bytes)
+        states: set[Version] = set()
 
         async def fetch(window: ByteRange) -> memoryview:
-            return await self._read_window(key, window)
+            if len(windows) == 1 and window[1] - window[0] <= self._part_bytes:
+                return await self._read_window(key, window)
+            return memoryview(await self._read_parts(key, window, None, states))
 
         fetched = await effects.map_concurrently(fetch, windows, limit=self._concurrency)
+        if len(states) > 1:
+            raise _replaced(key)
         return [_cut(windows, fetched, byte_range) for byte_range in byte_ranges]
 
     async def put(
@@ -251,9 +256,8 @@ class ObjectStoreBackend:
         return found
 
     async def _read_window(self, key: str, window: ByteRange) -> memoryview:
+        """Read in one request, and that in one step."""
         start, end = window
-        if end - start > 2 * self._part_bytes:
-            return memoryview(await self._read_parts(key, window, None))
         data = memoryview(
             await self._call(
                 "read",
@@ -270,8 +274,10 @@ class ObjectStoreBackend:
             raise range_past_end(key, window)
         return data
 
-    async def _read_parts(self, key: str, window: ByteRange, etag: str | None) -> Buffer:
-        """Read a large range in concurrent parts of one state of the object."""
+    async def _read_parts(
+        self, key: str, window: ByteRange, etag: str | None, states: set[Version] | None = None
+    ) -> Buffer:
+        """Read a large range in concurrent parts; note the states of the object they are of."""
         whole = bytearray(window[1] - window[0])
 
         async def fetch(part: ByteRange) -> None:
@@ -281,9 +287,9 @@ class ObjectStoreBackend:
             try:
                 result = await self._request("read", key, options)
             except PreconditionFailedError:
-                raise StorageError(
-                    f"{key!r} was replaced while it was read", retryable=True, key=key
-                ) from None
+                raise _replaced(key) from None
+            if states is not None:
+                states.add(_version(result.meta["e_tag"], result.meta["version"]))
             if result.range != part:
                 raise range_past_end(key, part, result.meta["size"])
             data = await self._body(key, result)
@@ -440,6 +446,10 @@ def _user_attributes(attributes: Mapping[Any, str]) -> dict[str, str]:
     return {
         str(name): value for name, value in attributes.items() if name not in _NOT_USER_ATTRIBUTES
     }
+
+
+def _replaced(key: str) -> StorageError:
+    return StorageError(f"{key!r} was replaced while it was read", retryable=True, key=key)
 
 
 def _version(etag: str | None, generation: str | None) -> Version:

@@ -78,11 +78,13 @@ class RetryingBackend:
         attempts = self._attempts()
         last, is_ordered = "", True
         while True:
+            previous = ""
             try:
                 async for batch in self._inner.list(prefix):
-                    fresh = [info for info in batch if info.key > last] if last else batch
-                    keys = [last, *(info.key for info in batch)]
+                    keys = [previous, *(info.key for info in batch)]
                     is_ordered = is_ordered and all(map(le, keys, keys[1:]))
+                    previous = keys[-1]
+                    fresh = [info for info in batch if info.key > last] if last else batch
                     if fresh:
                         yield fresh
                         last = fresh[-1].key

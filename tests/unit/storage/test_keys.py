@@ -6,7 +6,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.storage.keys import check_key, decode_key, encode_key, encode_prefix, is_temporary
 
 # Found by creating branches of such names with the reference on a local file system.
-ENCODED = "\"#%*<>?[\\]^`{|}~" + "".join(map(chr, range(1, 32))) + "\x7f\x80ñ€"
+ENCODED = '"#%*<>?[\\]^`{|}~' + "".join(map(chr, range(1, 32))) + "\x7f\x80ñ€"
 KEPT = "!$&'()+,-.0123456789:;=@ABC_abc "
 
 

@@ -16,6 +16,10 @@ def backend(tmp_path: Path) -> LocalBackend:
     return LocalBackend(str(tmp_path))
 
 
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def put(backend: LocalBackend, key: str, data: bytes = b"x") -> None:
     run_blocking(backend.put(key, data))
 
@@ -78,7 +82,7 @@ def test_writing_and_deleting_do_not_follow_links(tmp_path: Path) -> None:
     report = run_blocking(backend.delete_many(["chunks/victim"]))
     assert list(report.failures) == ["chunks/victim"]
     put(backend, "object", b"replaces the link")
-    assert sorted(os.listdir(outside)) == ["victim"]
+    assert names_in(outside) == ["victim"]
     assert (outside / "victim").read_bytes() == b"precious"
     assert not (root / "object").is_symlink()
 
@@ -153,7 +157,7 @@ def test_a_failed_write_leaves_nothing(backend: LocalBackend, tmp_path: Path) ->
     put(backend, "object")
     with pytest.raises(StorageError):
         run_blocking(backend.put("object", b"z", if_version=stale))
-    assert os.listdir(tmp_path) == ["object"]
+    assert names_in(tmp_path) == ["object"]
 
 
 class TestWithoutNamelessFiles:
@@ -163,11 +167,11 @@ class TestWithoutNamelessFiles:
         parent = open_directory(str(tmp_path), "")
         draft = open_draft(parent, "object", nameless=False)
         draft.write(memoryview(b"content"))
-        (temporary,) = os.listdir(tmp_path)
+        (temporary,) = names_in(tmp_path)
         assert temporary.startswith("object#")
         assert draft.publish_new()
         draft.close()
-        assert os.listdir(tmp_path) == ["object"]
+        assert names_in(tmp_path) == ["object"]
         os.close(parent)
 
     def test_taken_name(self, tmp_path: Path) -> None:
@@ -180,7 +184,7 @@ class TestWithoutNamelessFiles:
         draft.publish_over()
         draft.close()
         assert (tmp_path / "object").read_bytes() == b"new"
-        assert os.listdir(tmp_path) == ["object"]
+        assert names_in(tmp_path) == ["object"]
         os.close(parent)
 
     def test_given_up(self, tmp_path: Path) -> None:
@@ -188,7 +192,7 @@ class TestWithoutNamelessFiles:
         draft = open_draft(parent, "object", nameless=False)
         draft.write(memoryview(b"content"))
         draft.close()
-        assert os.listdir(tmp_path) == []
+        assert names_in(tmp_path) == []
         os.close(parent)
 
 
@@ -197,4 +201,4 @@ def test_what_a_dead_process_left_is_used_up(backend: LocalBackend, tmp_path: Pa
     (tmp_path / "repo#0").write_bytes(b"left by a process that died before its rename")
     run_blocking(backend.put("repo", b"2", if_version=version))
     assert (tmp_path / "repo").read_bytes() == b"2"
-    assert os.listdir(tmp_path) == ["repo"]
+    assert names_in(tmp_path) == ["repo"]

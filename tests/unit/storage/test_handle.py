@@ -1,0 +1,352 @@
+import asyncio
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import icefloe.storage
+from icefloe.config import (
+    ChecksumAlgorithm,
+    S3Options,
+    StorageRetriesSettings,
+    StorageSettings,
+)
+from icefloe.credentials import S3StaticCredentials
+from icefloe.effects import run_blocking
+from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageError
+from icefloe.storage import (
+    LatencyStorage,
+    Storage,
+    azure_storage,
+    gcs_storage,
+    hf_storage,
+    http_storage,
+    in_memory_storage,
+    local_filesystem_storage,
+    r2_storage,
+    redirect_storage,
+    s3_object_store_storage,
+    s3_storage,
+    storage_from_url,
+    tigris_storage,
+)
+
+SECRET = "s3cr3t-s3cr3t"
+
+
+def with_secrets() -> list[Storage]:
+    def get_credentials() -> S3StaticCredentials:
+        return S3StaticCredentials("AKIA", SECRET)
+
+    keys: dict[str, Any] = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": SECRET}
+    return [
+        s3_storage(bucket="b", prefix="p", region="r", headers={"X-Auth": SECRET}, **keys),
+        s3_storage(bucket="b", prefix="p", get_credentials=get_credentials),
+        s3_storage(
+            bucket="b",
+            prefix=None,
+            get_credentials=get_credentials,
+            scatter_initial_credentials=True,
+        ),
+        gcs_storage(bucket="b", prefix="p", bearer_token=SECRET),
+        azure_storage(account="a", container="c", prefix="p", access_key=SECRET),
+        azure_storage(account="a", container="c", prefix="p", config={"sas_key": SECRET}),
+        http_storage(f"https://user:{SECRET}@host/path?token={SECRET}", headers={"X": SECRET}),
+        redirect_storage(f"https://user:{SECRET}@host/path?token={SECRET}"),
+    ]
+
+
+def without_secrets() -> list[Storage]:
+    return [
+        local_filesystem_storage("/data/repo"),
+        local_filesystem_storage("/data/repo", durable=True),
+        s3_storage(bucket="b", prefix=None),
+        s3_storage(bucket="b", prefix="p/q/", region="r", anonymous=True, requester_pays=True),
+        s3_storage(bucket="b", prefix="p", checksum_algorithm=ChecksumAlgorithm.Sha256),
+        s3_object_store_storage(bucket="b", prefix="p", from_env=True),
+        gcs_storage(bucket="b", prefix="p"),
+        azure_storage(account="a", container="c", prefix="p", anonymous=True),
+        http_storage("https://host/path"),
+        redirect_storage("https://host/path", from_env=True),
+    ]
+
+
+@pytest.mark.parametrize("storage", with_secrets(), ids=lambda each: type(each.spec).__name__)
+def test_nothing_prints_secrets(storage: Storage) -> None:
+    shown = [repr(storage), str(storage), storage._repr_html_(), repr(storage.spec)]
+    assert not [text for text in shown if SECRET in text]
+
+
+@pytest.mark.parametrize("storage", without_secrets(), ids=repr)
+def test_repr_evaluates_back(storage: Storage) -> None:
+    assert eval(repr(storage), {"icefloe": icefloe}) == storage
+
+
+@pytest.mark.parametrize(
+    "storage", with_secrets() + without_secrets(), ids=lambda each: type(each.spec).__name__
+)
+def test_pickling(storage: Storage) -> None:
+    again = pickle.loads(pickle.dumps(storage))
+    assert again == storage
+    assert again.spec == storage.spec
+    assert hash(again) == hash(storage)
+
+
+def test_memory_is_not_pickled_and_equals_itself_only() -> None:
+    storage = in_memory_storage()
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(storage)
+    assert storage == storage  # noqa: PLR0124
+    assert storage != in_memory_storage()
+
+
+def test_equality() -> None:
+    assert s3_storage(bucket="b", prefix="p") == s3_storage(bucket="b", prefix="p/")
+    assert s3_storage(bucket="b", prefix="p") != s3_storage(bucket="b", prefix="q")
+    assert local_filesystem_storage("/a") != in_memory_storage()
+
+
+def test_options_are_copied() -> None:
+    options = S3Options(region="r")
+    storage = Storage.new_s3(options, "b", "p")
+    options.region = "other"
+    spec: Any = storage.spec
+    assert spec.options.region == "r"
+
+
+def test_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = local_filesystem_storage("repo")
+    monkeypatch.chdir("/")
+    run_blocking(storage.open().put("object", b"x"))
+    assert (tmp_path / "repo" / "object").exists()
+
+
+def test_making_a_storage_touches_nothing(tmp_path: Path) -> None:
+    storage = local_filesystem_storage(str(tmp_path / "new"))
+    assert storage.list_objects() == []
+    assert not (tmp_path / "new").exists()
+
+
+def test_listing(tmp_path: Path) -> None:
+    storage = local_filesystem_storage(str(tmp_path))
+    for key in ("repo", "chunks/A", "chunks/B", "chunkyard/C"):
+        run_blocking(storage.open().put(key, key.encode()))
+    assert sorted(storage.list_objects()) == [
+        ("chunks/A", 8),
+        ("chunks/B", 8),
+        ("chunkyard/C", 11),
+        ("repo", 4),
+    ]
+    # As in the reference: a prefix is a directory, and keys are relative to it.
+    for prefix in ("chunks", "chunks/"):
+        assert sorted(storage.list_objects(prefix=prefix)) == [("A", 8), ("B", 8)]
+    assert storage.list_objects(prefix="chu") == []
+    (info,) = asyncio.run(storage.list_objects_metadata_async(prefix="chunkyard"))
+    assert (info.key, info.size_bytes) == ("C", 11)
+    assert info.created_at.tzinfo is not None
+
+
+def test_default_settings_are_those_of_the_reference() -> None:
+    memory = in_memory_storage().default_settings()
+    local = local_filesystem_storage("/data").default_settings()
+    assert memory.retries == local.retries == StorageRetriesSettings(1, 0, 0)
+    assert memory.unsafe_use_conditional_update is None
+    assert local.unsafe_use_conditional_update is False
+    assert local.unsafe_use_metadata is False
+    assert s3_storage(bucket="b", prefix="p").default_settings() == StorageSettings()
+
+
+def test_the_same_settings_give_the_same_backend() -> None:
+    storage = in_memory_storage()
+    assert storage.open() is storage.open(StorageSettings())
+    assert storage.open() is not storage.open(StorageSettings(storage_class="X"))
+
+
+def test_counting() -> None:
+    storage = in_memory_storage()
+    backend = storage.open()
+    run_blocking(backend.put("object", b"12345"))
+    before = storage.request_counts()
+    run_blocking(backend.get("object"))
+    run_blocking(backend.get_ranges("object", [(0, 1), (2, 4)]))
+    with pytest.raises(StorageError):
+        run_blocking(backend.put("object", b"xyz", if_absent=True))
+    with pytest.raises(StorageError):
+        run_blocking(backend.get("absent"))
+    since = storage.request_counts() - before
+    assert (since.get, since.get_ranges, since.put, since.conflicts) == (2, 1, 1, 1)
+    assert (since.bytes_in, since.bytes_out) == (8, 3)
+    assert since.requests == 4
+    assert storage.reset_request_counts().put == 2
+    assert storage.request_counts().requests == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_opens_anew(tmp_path: Path) -> None:
+    storage = local_filesystem_storage(str(tmp_path))
+    run_blocking(storage.open().put("object", b"x"))
+    mine = storage.open()
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            count = storage.request_counts().requests
+            is_new = storage.open() is not mine
+            os.write(writer, b"%d %d" % (count, is_new))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"0 1"
+    assert storage.open() is mine
+    os.close(reader)
+    os.close(writer)
+
+
+def test_latency(tmp_path: Path) -> None:
+    inner = local_filesystem_storage(str(tmp_path))
+    slow = LatencyStorage(inner, write_latency_ms=1, read_latency_ms=2)
+    run_blocking(slow.open().put("object", b"x"))
+    assert inner.list_objects() == slow.list_objects() == [("object", 1)]
+    assert slow.request_counts().put == 1
+    assert pickle.loads(pickle.dumps(slow)) == slow
+    slow.read_latency_ms = 0
+    assert bytes(run_blocking(slow.open().get("object")).data) == b"x"
+    with pytest.raises(InvalidInputError):
+        LatencyStorage(inner, read_latency_ms=-1)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("name", ["bad name", "", "x:y", "naïve"])
+    def test_header_names(self, name: str) -> None:
+        for kind in ("headers", "read_headers", "write_headers"):
+            with pytest.raises(ValueError, match="cannot be the name of an HTTP header"):
+                s3_storage(bucket="b", prefix="p", **{kind: {name: "x"}})  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="header"):
+            http_storage("https://host", headers={name: "x"})
+
+    def test_header_values(self) -> None:
+        with pytest.raises(InvalidInputError) as caught:
+            s3_storage(bucket="b", prefix="p", headers={"X": f"{SECRET}\r\nInjected: 1"})
+        assert SECRET not in str(caught.value)
+
+    def test_rooted_keys(self) -> None:
+        with pytest.raises(StorageError, match="only valid with an empty prefix"):
+            s3_storage(bucket="b", prefix="p", legacy_rooted_keys=True)
+        with pytest.raises(InvalidInputError, match="begin with a slash"):
+            s3_storage(bucket="b", prefix="", legacy_rooted_keys=True)
+        plain = s3_storage(bucket="b", prefix="", legacy_rooted_keys=False)
+        assert plain == s3_storage(bucket="b", prefix=None)
+
+    @pytest.mark.parametrize(
+        "algorithm", [ChecksumAlgorithm.Crc32, ChecksumAlgorithm.Crc32c, ChecksumAlgorithm.Sha1]
+    )
+    def test_checksums_that_cannot_be_sent(self, algorithm: ChecksumAlgorithm) -> None:
+        with pytest.raises(InvalidInputError, match="only Crc64Nvme and Sha256"):
+            s3_storage(bucket="b", prefix="p", checksum_algorithm=algorithm)
+
+    @pytest.mark.parametrize("prefix", ["/p", "a//b", "a/../b", "."])
+    def test_prefixes(self, prefix: str) -> None:
+        with pytest.raises(InvalidInputError):
+            s3_storage(bucket="b", prefix=prefix)
+        with pytest.raises(InvalidInputError):
+            gcs_storage(bucket="b", prefix=prefix)
+
+    def test_unencrypted_endpoint(self) -> None:
+        with pytest.raises(InvalidInputError, match="allow_http"):
+            s3_storage(bucket="b", prefix="p", endpoint_url="http://host")
+
+    @pytest.mark.parametrize("url", ["nope", "ftp://host", "http://", "http://host:99999999"])
+    def test_web_addresses(self, url: str) -> None:
+        for make in (http_storage, redirect_storage):
+            with pytest.raises(StorageError) as caught:
+                make(url)
+            assert caught.value.kind == ErrorKind.CANNOT_PARSE_URL
+
+    def test_unknown_client_options(self) -> None:
+        for storage in (
+            gcs_storage(bucket="b", prefix="p", config={"no_such": "x"}, anonymous=True),
+            azure_storage(account="a", container="c", prefix="p", config={"no_such": "x"}),
+            http_storage("https://host", {"no_such": "x"}),
+        ):
+            with pytest.raises(InvalidInputError, match="no_such"):
+                storage.open()
+
+    def test_web_servers_are_read_only(self) -> None:
+        backend = http_storage("http://127.0.0.1:9").open()
+        with pytest.raises(ReadOnlyError) as caught:
+            run_blocking(backend.put("key", b"x"))
+        assert caught.value.kind == ErrorKind.READ_ONLY_STORAGE
+        with pytest.raises(ReadOnlyError):
+            run_blocking(backend.delete_many(["key"]))
+
+    def test_r2_and_tigris(self) -> None:
+        with pytest.raises(StorageError, match="account_id"):
+            r2_storage(bucket="b")
+        with pytest.raises(StorageError, match="bucket or a prefix"):
+            r2_storage(account_id="a")
+        with pytest.raises(StorageError, match="region"):
+            tigris_storage(bucket="b", prefix="p")
+
+
+def test_platforms() -> None:
+    r2: Any = r2_storage(prefix="bucket/p/q", account_id="abc", anonymous=True).spec
+    assert (r2.bucket, r2.prefix, r2.options.region) == ("bucket", "p/q", "auto")
+    assert r2.endpoint == "https://abc.r2.cloudflarestorage.com"
+    tigris: Any = tigris_storage(bucket="b", prefix="p", region="iad", anonymous=True).spec
+    assert tigris.endpoint == "https://b.t3.storage.dev"
+    face: Any = hf_storage(bucket="b", prefix="p", namespace="me").spec
+    assert face.endpoint == "https://s3.hf.co/me"
+    assert face.options.region == "us-east-1"
+
+
+class TestUrls:
+    @pytest.mark.parametrize(
+        ("url", "same"),
+        [
+            ("/data/a repo", local_filesystem_storage("/data/a repo")),
+            ("file:///data/a%20repo", local_filesystem_storage("/data/a repo")),
+            ("gs://bucket/p/q", gcs_storage(bucket="bucket", prefix="p/q")),
+            (
+                "gcs://bucket?anonymous=true",
+                gcs_storage(bucket="bucket", prefix=None, anonymous=True),
+            ),
+            ("az://acme/c/p/q", azure_storage(account="acme", container="c", prefix="p/q")),
+            ("https://host/path/", http_storage("https://host/path")),
+            ("https+ic://host/path", http_storage("https://host/path")),
+        ],
+    )
+    def test_storages(self, url: str, same: Storage) -> None:
+        assert storage_from_url(url) == same
+
+    def test_s3_options(self) -> None:
+        url = "s3://bucket/p/q?region=r&endpoint_url=http://host:9&allow_http=true&anonymous=1"
+        spec: Any = storage_from_url(f"{url}&force_path_style=true").spec
+        assert (spec.bucket, spec.prefix) == ("bucket", "p/q")
+        assert spec.options == S3Options(
+            region="r", endpoint_url="http://host:9", allow_http=True, force_path_style=True
+        )
+        assert type(spec.credentials).__name__ == "Anonymous"
+
+    def test_memory(self) -> None:
+        assert storage_from_url("memory://").list_objects() == []
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "nope://x",
+            "s3://",
+            "s3:///prefix",
+            "s3://b/p?secret_access_key=x",
+            "s3://user:pw@b/p",
+            "s3://b/p?anonymous=maybe",
+            "file://host/path",
+            "az://account",
+            "http://[broken",
+            "s3://[broken",
+        ],
+    )
+    def test_refusals(self, url: str) -> None:
+        with pytest.raises((InvalidInputError, StorageError)):
+            storage_from_url(url)
