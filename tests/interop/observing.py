@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import Iterable
 from types import GetSetDescriptorType
 from typing import Any, Final
 
@@ -77,26 +76,44 @@ def contents(session: ic.Session) -> dict[str, Plain]:
     """Read all that a version holds: metadata, chunks, coordinates, locations, values."""
     nodes = _nodes(session)
     arrays = {path: node for path, node in nodes.items() if isinstance(node, zarr.Array)}
-    coordinates = {path: asyncio.run(_coordinates(session, path)) for path in arrays}
-    chunks = [
-        "/".join([path, "c", *map(str, index)])
-        for path, of_array in coordinates.items()
-        for index in _some_of(of_array)
-    ]
-    metadata = [f"{path}/zarr.json".lstrip("/") for path in nodes]
-    is_small = sum(map(len, coordinates.values())) <= _LIST_AT_MOST
-    return {
-        "keys": asyncio.run(_keys(session)) if is_small else None,
-        "bytes": asyncio.run(_bytes(session, [*metadata, *chunks])),
-        "coordinates": coordinates,
-        "kinds": {path: _kinds(session, path, of_array) for path, of_array in coordinates.items()},
+    read = asyncio.run(_read(session, list(nodes), list(arrays)))
+    return read | {
+        "kinds": {
+            path: {c: str(session.chunk_type(f"/{path}", list(c))) for c in _some_of(chunks)}
+            for path, chunks in read["coordinates"].items()
+        },
         "values": {
             path: values_of(array)
             for path, array in arrays.items()
-            if len(coordinates[path]) <= _READ_AT_MOST
+            if len(read["coordinates"][path]) <= _READ_AT_MOST
         },
         "locations": sorted(session.all_virtual_chunk_locations()),
     }
+
+
+async def _read(session: ic.Session, nodes: list[str], arrays: list[str]) -> dict[str, Plain]:
+    coordinates = {
+        path: sorted([tuple(c) async for c in session.chunk_coordinates(f"/{path}")])
+        for path in arrays
+    }
+    keys = [f"{path}/zarr.json".lstrip("/") for path in nodes]
+    for path, chunks in coordinates.items():
+        keys += ["/".join([path, "c", *map(str, index)]) for index in _some_of(chunks)]
+    is_small = sum(map(len, coordinates.values())) <= _LIST_AT_MOST
+    return {
+        "keys": sorted([key async for key in session.store.list()]) if is_small else None,
+        "bytes": {key: await read_key(session, key) for key in keys},
+        "coordinates": coordinates,
+    }
+
+
+async def read_key(session: ic.Session, key: str) -> bytes | tuple[str, str] | None:
+    """Read what is stored under a key, or say why that fails."""
+    try:
+        buffer = await session.store.get(key, default_buffer_prototype())
+    except ic.IcechunkError as error:
+        return _failure(error)
+    return None if buffer is None else buffer.to_bytes()
 
 
 def _nodes(session: ic.Session) -> dict[str, Any]:
@@ -120,33 +137,8 @@ def _failure(error: ic.IcechunkError) -> tuple[str, str]:
     return type(error).__name__, str(error.kind)
 
 
-async def _keys(session: ic.Session) -> list[str]:
-    return sorted([key async for key in session.store.list()])
-
-
 def _some_of[T](items: list[T]) -> list[T]:
     return items[:: max(1, len(items) // _READ_AT_MOST)]
-
-
-async def _bytes(session: ic.Session, keys: Iterable[str]) -> dict[str, Plain]:
-    found: dict[str, Plain] = {}
-    for key in keys:
-        try:
-            buffer = await session.store.get(key, default_buffer_prototype())
-            found[key] = None if buffer is None else buffer.to_bytes()
-        except ic.IcechunkError as error:
-            found[key] = _failure(error)
-    return found
-
-
-async def _coordinates(session: ic.Session, path: str) -> list[tuple[int, ...]]:
-    return sorted([tuple(c) async for c in session.chunk_coordinates(f"/{path}")])
-
-
-def _kinds(
-    session: ic.Session, path: str, coordinates: list[tuple[int, ...]]
-) -> dict[tuple[int, ...], str]:
-    return {c: str(session.chunk_type(f"/{path}", list(c))) for c in _some_of(coordinates)}
 
 
 def _ancestry(repo: ic.Repository, tip: str) -> list[Plain]:

@@ -8,13 +8,13 @@ import icechunk as ic
 import numpy as np
 import pytest
 import zarr
-from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ChunkId, id_rows
 from icefloe.format.locations import LocationCompression
+from tests.interop.observing import read_key
 from tests.interop.reference import BUCKET, RAW, Place, array_at
 from tests.interop.scratch import Writer
 
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.interop
 
 ROWS = 20_000
 LENGTH = 4
+UNAUTHORIZED = ("InvalidInputError", "unauthorized-virtual-chunk-container")
 
 
 def nodes_for(shapes: dict[str, tuple[int, ...]]) -> dict[str, bytes]:
@@ -48,15 +49,8 @@ def offsets(rows: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     return (np.arange(rows) * 7 % (len(RAW) - LENGTH)).astype(np.uint64)
 
 
-async def read(session: ic.Session, keys: list[str]) -> list[bytes | str | None]:
-    found: list[bytes | str | None] = []
-    for key in keys:
-        try:
-            buffer = await session.store.get(key, default_buffer_prototype())
-            found.append(None if buffer is None else buffer.to_bytes())
-        except ic.IcechunkError as error:
-            found.append(str(error.kind))
-    return found
+async def read(session: ic.Session, keys: list[str]) -> list[bytes | tuple[str, str] | None]:
+    return [await read_key(session, key) for key in keys]
 
 
 async def coordinates_of(session: ic.Session, path: str) -> list[tuple[int, ...]]:
@@ -80,13 +74,10 @@ def virtual_table(place: Place, coordinates: np.ndarray[Any, Any]) -> ChunkTable
     )
 
 
-def expected_of_virtual(rows: np.ndarray[Any, Any]) -> list[bytes | str]:
+def expected_of_virtual(rows: np.ndarray[Any, Any]) -> list[bytes | tuple[str, str]]:
     places = offsets(ROWS)
     return [
-        "unauthorized-virtual-chunk-container"
-        if row % 52 < 50
-        else RAW[int(places[row]) :][:LENGTH]
-        for row in rows.tolist()
+        UNAUTHORIZED if row % 52 < 50 else RAW[int(places[row]) :][:LENGTH] for row in rows.tolist()
     ]
 
 

@@ -108,22 +108,26 @@ class BytesColumn:
         strings: list[str] = self.to_arrow_strings().to_pylist()
         return strings
 
+    def runs(self) -> tuple[Self, NDArray[np.uint32]]:
+        """Drop rows that repeat the one before; also give, for each old row, its new number."""
+        rows = self.to_arrow()
+        is_head = np.ones(len(self), np.bool_)
+        is_head[1:] = ~pc.equal(rows[1:], rows[:-1]).to_numpy(zero_copy_only=False)
+        if is_head.all():
+            return self, np.arange(len(self), dtype=np.uint32)
+        numbers = np.cumsum(is_head, dtype=np.uint32) - np.uint32(1)
+        return self.take(np.flatnonzero(is_head)), numbers
+
     def distinct(self) -> tuple[Self, NDArray[np.uint32]]:
         """Drop repeated rows; also give, for each old row, its new number.
 
         Repeats usually stand next to each other, so those go first: comparing is cheap,
         hashing is not.
         """
-        if len(self) == 0:
-            return self, np.empty(0, np.uint32)
-        rows = self.to_arrow()
-        is_head = np.ones(len(self), np.bool_)
-        is_head[1:] = ~pc.equal(rows[1:], rows[:-1]).to_numpy(zero_copy_only=False)
-        heads = rows if is_head.all() else self.take(np.flatnonzero(is_head)).to_arrow()
-        encoded = heads.dictionary_encode()
+        heads, of_row = self.runs()
+        encoded = heads.to_arrow().dictionary_encode()
         numbers = encoded.indices.to_numpy().astype(np.uint32)
-        of_row = numbers if heads is rows else numbers[np.cumsum(is_head) - 1]
-        return type(self).from_arrow(encoded.dictionary), of_row
+        return type(self).from_arrow(encoded.dictionary), numbers[of_row]
 
     def __getitem__(self, row: int) -> bytes:
         return self.data[self.splits[row] : self.splits[row + 1]].tobytes()

@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, ranges, splits_of
+from icefloe.format.columns import (
+    Bools,
+    Bytes,
+    BytesColumn,
+    Ints,
+    concat_bytes,
+    ranges,
+    splits_of,
+)
 
 type Presence = Bools | bool
 """Which tables have a field: one answer for all where they agree."""
@@ -27,6 +35,7 @@ MAX_DIMENSIONS: Final = 1024
 """Far more than any array library has, but few enough for a loop over them."""
 
 _MIN_BUFFER_BYTES: Final = 8
+_BATCH_BLOBS: Final = 1 << 16
 _ITEM_COST_BYTES: Final = 16
 _TABLE_COST_BYTES: Final = 32
 """What it takes to address an item or a table, beyond its own bytes."""
@@ -92,7 +101,31 @@ class Blobs:
         return BytesColumn.gather(self.buffer.u8, self.starts, self.lengths)
 
     def stored(self) -> tuple[BytesColumn, NDArray[np.uint32]]:
-        """Copy each blob once, however many tables share it; also give the row for each table.
+        """Copy each blob once, however many tables share it; also give the row for each table."""
+        starts, lengths, rows = self._places()
+        return BytesColumn.gather(self.buffer.u8, starts, lengths), rows
+
+    def distinct(self) -> tuple[BytesColumn, NDArray[np.uint32]]:
+        """Copy only what differs; also give the row of the column for each table.
+
+        Blobs stored once and shared are recognised by their position before any byte is
+        copied; repeated ones by their contents, in batches that fit in the processor's cache.
+        """
+        starts, lengths, rows = self._places()
+        parts, numbers, count = list[BytesColumn](), np.empty(len(starts), np.uint32), 0
+        for first in range(0, len(starts), _BATCH_BLOBS):
+            batch = slice(first, first + _BATCH_BLOBS)
+            part, part_rows = BytesColumn.gather(
+                self.buffer.u8, starts[batch], lengths[batch]
+            ).runs()
+            parts.append(part)
+            numbers[batch] = part_rows + np.uint32(count)
+            count += len(part)
+        column, merged = concat_bytes([BytesColumn.empty(), *parts]).distinct()
+        return column, merged[numbers[rows]]
+
+    def _places(self) -> tuple[Ints, Ints, NDArray[np.uint32]]:
+        """List where blobs lie, each once; and for each table, which of them is its own.
 
         Tables that share a blob usually stand next to each other; only if that is not so is
         it worth sorting.
@@ -104,17 +137,7 @@ class Blobs:
             starts, firsts, numbers = np.unique(starts, return_index=True, return_inverse=True)
             lengths, rows = lengths[firsts], numbers.astype(np.uint32)[rows]
         self.buffer.charge(int(lengths.sum()))
-        return BytesColumn.gather(self.buffer.u8, starts, lengths), rows
-
-    def distinct(self) -> tuple[BytesColumn, NDArray[np.uint32]]:
-        """Copy only what differs; also give the row of the column for each table.
-
-        Blobs stored once and shared are recognised by their position before any byte is
-        copied, repeated ones by their contents after.
-        """
-        copied, rows = self.stored()
-        column, numbers = copied.distinct()
-        return column, numbers if len(rows) == len(numbers) else numbers[rows]
+        return starts, lengths, rows
 
     def where(self, mask: Bools) -> "Blobs":
         """Select the blobs of some of the tables."""

@@ -2,10 +2,11 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from icefloe import effects
 from icefloe.config import EffectiveStorageSettings
+from icefloe.errors import StorageError
 
 
 class Attempts:
@@ -46,3 +47,12 @@ class Attempts:
         self._on_retry()
         await effects.sleep(seconds)
         return True
+
+    async def repeat[T](self, request: Callable[[], Awaitable[T]]) -> T:
+        """Make a request, which may safely be made twice, until it works."""
+        while True:
+            try:
+                return await request()
+            except StorageError as error:
+                if not error.retryable or not await self.pause():
+                    raise

@@ -19,9 +19,9 @@ from icefloe.credentials import (
     S3StaticCredentials,
 )
 from icefloe.storage.aws_profile import profile_credentials
+from icefloe.storage.connection import Clients, CredentialSource
 from icefloe.storage.foreign_errors import FOREIGN_ERRORS, translate
 from icefloe.storage.keys import encode_key
-from icefloe.storage.object_store import Clients, CredentialSource
 from icefloe.storage.specs import AzureSpec, GcsSpec, Headers, HttpSpec, S3Spec
 
 if TYPE_CHECKING:

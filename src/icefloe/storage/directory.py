@@ -5,7 +5,7 @@ component at a time without following symbolic links. So a link planted below th
 send a write elsewhere, not even in a race.
 """
 
-# ruff: noqa: PTH103, PTH112, PTH114 - paths are plain strings here, and most calls are relative to descriptors
+# ruff: noqa: PTH103, PTH112, PTH114, PTH120 - paths are plain strings here, and most calls are relative to descriptors
 import errno
 import fcntl
 import os
@@ -44,6 +44,8 @@ def open_directory(root: str, folder: str, *, create: bool = False, durable: boo
             raise
         os.makedirs(root, exist_ok=True)
         handle = os.open(root, _DIRECTORY)
+        if durable:
+            _sync_ancestors(root)
     for name in folder.split("/") if folder else ():
         parent = handle
         try:
@@ -51,6 +53,18 @@ def open_directory(root: str, folder: str, *, create: bool = False, durable: boo
         finally:
             os.close(parent)
     return handle
+
+
+def _sync_ancestors(path: str) -> None:
+    """Make the names of new directories durable; which of them are new is not known."""
+    while (above := os.path.dirname(path)) != path:
+        with suppress(PermissionError):  # then it is not ours, so not new either
+            handle = os.open(above, _DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        path = above
 
 
 def _enter(parent: int, name: str, *, create: bool, durable: bool) -> int:

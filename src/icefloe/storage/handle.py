@@ -16,6 +16,7 @@ from icefloe.config import (
 )
 from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
 from icefloe.effects import run_blocking
+from icefloe.storage.backoff import Attempts
 from icefloe.storage.clients import open_clients, user_agent
 from icefloe.storage.describing import describe, source_code
 from icefloe.storage.local import LocalBackend
@@ -360,7 +361,10 @@ class Storage:
                 def find() -> Backend:
                     return self._open(resolve(spec, user_agent()), settings, meter)
 
-                return RedirectBackend(find)
+                def attempts() -> Attempts:
+                    return Attempts(settings, lambda: meter.add("retries"))
+
+                return RedirectBackend(find, attempts)
             case _:
                 backend = ObjectStoreBackend(open_clients(spec, settings), settings)
                 return RetryingBackend(MeteredBackend(backend, meter), settings, meter)

@@ -28,8 +28,6 @@ import os
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import Final, NoReturn
 
@@ -44,7 +42,8 @@ from icefloe.errors import (
 )
 from icefloe.storage.checks import check_conditions, check_range
 from icefloe.storage.directory import Draft, hold_lock, open_directory, open_draft
-from icefloe.storage.keys import decode_key, encode_key, encode_prefix, is_temporary
+from icefloe.storage.keys import encode_key, encode_prefix
+from icefloe.storage.listing import info_of, version_of, walk
 from icefloe.storage.port import (
     Buffer,
     ByteRange,
@@ -81,7 +80,7 @@ class LocalBackend:
             _fail(error, "read", key)
         finally:
             os.close(handle)
-        return Fetched(data, _info(key, status))
+        return Fetched(data, info_of(key, status))
 
     async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Read several ranges through one open file."""
@@ -135,7 +134,7 @@ class LocalBackend:
             _fail(error, "look at", key)
         if not stat.S_ISREG(status.st_mode):
             raise _missing(key)
-        return Fetched(b"", _info(key, status))
+        return Fetched(b"", info_of(key, status))
 
     async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
         """Copy a file; the bytes stay in the kernel where it can do that."""
@@ -143,7 +142,7 @@ class LocalBackend:
         def run() -> None:
             handle, status = self._open(source)
             try:
-                if if_version is not None and if_version != _version(status):
+                if if_version is not None and if_version != version_of(status):
                     raise _changed(source)
                 self._put(target, lambda draft: draft.copy_from(handle, status.st_size))
             finally:
@@ -181,7 +180,7 @@ class LocalBackend:
             raise PreconditionFailedError(f"{key!r} already exists", key=key) from None
         except OSError as error:
             _fail(error, "write", key)
-        return _version(status)
+        return version_of(status)
 
     def _publish(
         self, parent: int, name: str, fill: Callable[[Draft], None], *, if_absent: bool
@@ -217,7 +216,7 @@ class LocalBackend:
             _fail(error, "write", key)
         if status is None:
             raise _changed(key)
-        return _version(status)
+        return version_of(status)
 
     def _publish_if(
         self, parent: int, name: str, data: memoryview, expected: Version
@@ -229,7 +228,7 @@ class LocalBackend:
             draft.finish(time.time_ns(), durable=self._durable)
             with hold_lock(parent):
                 found = _status_in(parent, name)
-                if found is None or _version(found) != expected:
+                if found is None or version_of(found) != expected:
                     return None
                 status = self._overtake(draft, parent, name)
                 draft.publish_over()
@@ -288,52 +287,10 @@ class LocalBackend:
         return reasons
 
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Visit the files below the deepest directory that the prefix names for sure."""
-        folder = prefix.rpartition("/")[0]
-        top = _Folder(f"{self._root}/{folder}", f"{folder}/") if folder else _Folder(self._root)
-        todo = [top]
         try:
-            while todo:
-                yield from todo.pop().visit(prefix, todo)
+            yield from walk(self._root, prefix)
         except OSError as error:
             _fail(error, "list", prefix)
-
-
-@dataclass(frozen=True, slots=True)
-class _Folder:
-    """A directory to list: its path, how keys in it begin, and which directories led to it."""
-
-    path: str
-    base: str = ""
-    ancestors: frozenset[tuple[int, int]] = frozenset()
-
-    def visit(self, prefix: str, todo: list["_Folder"]) -> Iterator[ObjectInfo]:
-        """Yield the objects in this directory and add the directories in it to `todo`."""
-        try:
-            status = os.stat(self.path)
-            entries = os.scandir(self.path)
-        except _NOT_THERE:
-            return
-        place = (status.st_dev, status.st_ino)
-        with entries:
-            if place in self.ancestors:
-                return  # a symbolic link led back to where we came from
-            ancestors = self.ancestors | {place}
-            for entry in entries:
-                name = self.base + entry.name
-                if not (name.startswith(prefix) or prefix.startswith(f"{name}/")):
-                    continue
-                try:
-                    if entry.is_dir():
-                        todo.append(_Folder(entry.path, f"{name}/", ancestors))
-                    elif entry.is_file() and (key := _key_of(name)) is not None:
-                        yield _info(key, entry.stat())
-                except FileNotFoundError:
-                    continue  # deleted since; whoever did it wants it unlisted
-
-
-def _key_of(name: str) -> str | None:
-    return None if is_temporary(name) else decode_key(name)
 
 
 async def _transfer[T](work: Callable[[], T], size: int) -> T:
@@ -377,15 +334,6 @@ def _status_in(parent: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def _version(status: os.stat_result) -> Version:
-    return Version(etag=f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}")
-
-
-def _info(key: str, status: os.stat_result) -> ObjectInfo:
-    moment = datetime.fromtimestamp(status.st_mtime, UTC)
-    return ObjectInfo(key, status.st_size, moment, _version(status))
 
 
 def _missing(key: str) -> ObjectNotFoundError:

@@ -8,7 +8,6 @@ conflict. Repeating is the task of `icefloe.storage.retrying`, which knows what 
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import batched
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -19,7 +18,6 @@ from icefloe import effects
 from icefloe.config import EffectiveStorageSettings
 from icefloe.errors import (
     ErrorKind,
-    IcefloeError,
     ObjectNotFoundError,
     PreconditionFailedError,
     ReadOnlyError,
@@ -31,6 +29,7 @@ from icefloe.storage.checks import (
     range_past_end,
     same_state,
 )
+from icefloe.storage.connection import Clients
 from icefloe.storage.foreign_errors import FOREIGN_ERRORS, translate
 from icefloe.storage.keys import check_key, decode_key, encode_key, encode_prefix
 from icefloe.storage.port import (
@@ -64,41 +63,6 @@ _NOT_USER_ATTRIBUTES: Final = frozenset(
         "Storage-Class",
     }
 )
-
-
-class CredentialSource:
-    """A function that gives credentials to `obstore`, remembering why it last failed.
-
-    `obstore` reports such a failure as a text of its own; ours says more and less.
-    """
-
-    def __init__(self, get: Callable[[], Any]) -> None:
-        self._get = get
-        self.failure: IcefloeError | None = None
-
-    def __call__(self) -> Any:
-        """Get credentials."""
-        try:
-            credentials = self._get()
-        except IcefloeError as failure:
-            self.failure = failure
-            raise
-        self.failure = None
-        return credentials
-
-
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """Open connections to one place; they differ where reads and writes send other headers."""
-
-    reader: "ObjectStore"
-    writer: "ObjectStore | None"
-    """None makes the storage read-only."""
-    place: str
-    """What messages call it: no secrets."""
-    encodes_keys: bool
-    """Whether keys are percent-encoded in the storage (see `icefloe.storage.keys`)."""
-    credential_source: CredentialSource | None = None
 
 
 class ObjectStoreBackend:

@@ -51,7 +51,7 @@ from icefloe.errors import (
 )
 from icefloe.storage.backoff import Attempts
 from icefloe.storage.checks import same_state
-from icefloe.storage.port import Backend, Buffer, Fetched, Version
+from icefloe.storage.port import Backend, Buffer, Version
 
 WRITE_ID: Final = "icechunkwriteid"
 _WRITE_IDS: Final = (WRITE_ID, "icechunk_write_id")  # the second is what older writers used
@@ -129,7 +129,7 @@ async def _look(
 ) -> tuple[_Sight, Version]:
     """Compare the object with what we expected and with what we wrote."""
     try:
-        found = await _head(backend, write.key, attempts)
+        found = await attempts.repeat(lambda: backend.head(write.key))
     except ObjectNotFoundError:
         return ("unchanged" if write.expected is None else "other"), Version()
     except StorageError:
@@ -140,17 +140,6 @@ async def _look(
     if write.expected is not None and same_state(version, write.expected):
         return "unchanged", version
     return "other", version
-
-
-async def _head(backend: Backend, key: str, attempts: Attempts) -> Fetched:
-    while True:
-        try:
-            return await backend.head(key)
-        except ObjectNotFoundError:
-            raise
-        except StorageError as error:
-            if not error.retryable or not await attempts.pause():
-                raise
 
 
 def _unknown(write: ConditionalWrite, failure: StorageError) -> OutcomeUnknownError:

@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from icefloe import effects
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.storage.backoff import Attempts
 from icefloe.storage.port import (
     Backend,
     Buffer,
@@ -99,14 +100,15 @@ def _bad(url: str, reason: str) -> StorageError:
 class RedirectBackend:
     """Finds the real storage at the first request, then hands everything on to it."""
 
-    def __init__(self, find: Callable[[], Backend]) -> None:
+    def __init__(self, find: Callable[[], Backend], attempts: Callable[[], Attempts]) -> None:
         self._find = find
+        self._attempts = attempts
         self._found: Backend | None = None
 
     async def _target(self) -> Backend:
         if self._found is None:
             # Two callers may both look; they find the same.
-            self._found = await effects.offload(self._find)
+            self._found = await self._attempts().repeat(lambda: effects.offload(self._find))
         return self._found
 
     async def _ask[T](self, request: Callable[[Backend], Awaitable[T]]) -> T:

@@ -106,7 +106,7 @@ class RetryingBackend:
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         """Delete, trying again those that may yet go."""
         attempts = self._attempts()
-        report = await self._repeat(lambda: self._inner.delete_many(keys), attempts)
+        report = await attempts.repeat(lambda: self._inner.delete_many(keys))
         deleted, failures, pending = report.deleted, dict(report.failures), report.retryable
         while pending and await attempts.pause():
             again = await self._inner.delete_many(sorted(pending))
@@ -119,17 +119,14 @@ class RetryingBackend:
     def _attempts(self) -> Attempts:
         return Attempts(self._settings, lambda: self._meter.add("retries"))
 
-    async def _repeat[T](
-        self, request: Callable[[], Awaitable[T]], attempts: Attempts | None = None
-    ) -> T:
+    async def _repeat[T](self, request: Callable[[], Awaitable[T]]) -> T:
         try:
             return await request()
         except StorageError as error:
-            failure = error
-        attempts = attempts or self._attempts()
-        while failure.retryable and await attempts.pause():
-            try:
-                return await request()
-            except StorageError as error:
-                failure = error
-        raise failure
+            # Attempts are only set up when they are needed: this is the path of every read.
+            if not error.retryable:
+                raise
+            attempts = self._attempts()
+            if not await attempts.pause():
+                raise
+        return await attempts.repeat(request)
