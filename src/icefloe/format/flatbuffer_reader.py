@@ -48,21 +48,12 @@ class Buffer:
         self.size = len(data)
         if self.size < _MIN_BUFFER_BYTES:
             refuse(f"a buffer of {self.size} bytes is too short to hold a table")
-        if self.size % 8:
-            data += bytes(-self.size % 8)
+        # What is aligned and within the buffer lies in its whole words: no view needs the rest.
         self.u8 = np.frombuffer(data, np.uint8)
-        self.u16: NDArray[np.uint16] = self.u8.view("<u2")
-        self.u32: NDArray[np.uint32] = self.u8.view("<u4")
-        self.i32: NDArray[np.int32] = self.u8.view("<i4")
-        self.u64: NDArray[np.uint64] = self.u8.view("<u8")
-        self.renew_budget()
-
-    def root(self) -> "Tables":
-        """Give the root table."""
-        return Tables(self, self.u32[:1].astype(np.int64))
-
-    def renew_budget(self) -> None:
-        """Begin a new reading of the buffer, which may take as much as any other."""
+        self.u16: NDArray[np.uint16] = self.u8[: self.size & ~1].view("<u2")
+        self.u32: NDArray[np.uint32] = self.u8[: self.size & ~3].view("<u4")
+        self.i32: NDArray[np.int32] = self.u8[: self.size & ~3].view("<i4")
+        self.u64: NDArray[np.uint64] = self.u8[: self.size & ~7].view("<u8")
         self._budget = BUDGET_FACTOR * self.size + FREE_BUDGET_BYTES
 
     def charge(self, size_bytes: int) -> None:

@@ -29,7 +29,8 @@ type ByteRange = tuple[int, int]
 class Version:
     """One state of one object, as its storage names it.
 
-    Two states of an object never share a version, even if their bytes are equal.
+    Two states of an object with different bytes never share a version. Where versions are
+    made from the bytes (S3), states with the same bytes do, which no reader can tell apart.
     """
 
     etag: str | None = None
