@@ -54,6 +54,14 @@ class Buffer:
         self.u32: NDArray[np.uint32] = self.u8[: self.size & ~3].view("<u4")
         self.i32: NDArray[np.int32] = self.u8[: self.size & ~3].view("<i4")
         self.u64: NDArray[np.uint64] = self.u8[: self.size & ~7].view("<u8")
+        self.renew_budget()
+
+    def root(self) -> "Tables":
+        """Give the root table."""
+        return Tables(self, self.u32[:1].astype(np.int64))
+
+    def renew_budget(self) -> None:
+        """Begin a new reading of the buffer, which may take as much as any other."""
         self._budget = BUDGET_FACTOR * self.size + FREE_BUDGET_BYTES
 
     def charge(self, size_bytes: int) -> None:
