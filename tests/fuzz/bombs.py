@@ -369,7 +369,9 @@ def bombs() -> Iterator[Bomb]:
     for size in (2**31, 2**40, 2**63, 2**64 - 3):
         frame = _header(kinds.MANIFEST) + _announced(size)
         yield Bomb(f"frame of {size} bytes", kinds.MANIFEST, lambda frame=frame: frame)  # type: ignore[misc]
-    yield Bomb("64 MiB of zeros", kinds.REPO_INFO, lambda: enclosed(kinds.REPO_INFO, bytes(64 * _MIB)))
+    yield Bomb(
+        "64 MiB of zeros", kinds.REPO_INFO, lambda: enclosed(kinds.REPO_INFO, bytes(64 * _MIB))
+    )
     for one in (
         shared_inline,
         many_dimensions,

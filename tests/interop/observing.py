@@ -24,6 +24,7 @@ def observe(repo: ic.Repository) -> dict[str, Plain]:
     snapshots = listed_snapshots(repo)
     seen = {
         "spec": int(repo.spec_version),
+        "config": _config(repo),
         "branches": {name: repo.lookup_branch(name) for name in sorted(repo.list_branches())},
         "tags": {name: repo.lookup_tag(name) for name in sorted(repo.list_tags())},
         "ancestry": {tip: _ancestry(repo, tip) for tip in snapshots},
@@ -65,6 +66,11 @@ def listed_manifests(repo: ic.Repository) -> list[str]:
     """Name the manifests of those snapshots."""
     snapshots = listed_snapshots(repo)
     return sorted({file.id for one in snapshots for file in repo.list_manifest_files(one)})
+
+
+def _config(repo: ic.Repository) -> list[str]:
+    """List the words of the stored configuration: its containers come in any order."""
+    return sorted(repr(ic.Repository.fetch_config(repo.storage)).replace(",", " ").split())
 
 
 def operations(repo: ic.Repository) -> list[Plain]:
@@ -150,11 +156,11 @@ def _ancestry(repo: ic.Repository, tip: str) -> list[Plain]:
 
 def _diff(repo: ic.Repository, snapshot: str) -> dict[str, Plain]:
     history = [one.id for one in repo.ancestry(snapshot_id=snapshot)]
-    froms = {history[-1], *history[1:2]}
+    starts = {history[-1], *history[1:2]}
     try:
         return {
             one: _fields(repo.diff(from_snapshot_id=one, to_snapshot_id=snapshot))
-            for one in sorted(froms)
+            for one in sorted(starts)
         }
     except ic.IcechunkError as error:
         return {"failure": _failure(error)}

@@ -30,7 +30,7 @@ from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.transaction_log import TransactionLog, encode_transaction_log
 from icefloe.format.update_table import UpdateEntry, UpdateKind, UpdateTable
 
-NOW = 1_790_000_000_000_000
+START = 1_600_000_000_000_000
 """Microseconds since 1970: when the first snapshot of such a repository was made."""
 
 type Tables = Mapping[str, ChunkTable]
@@ -52,7 +52,7 @@ class Writer:
     def __post_init__(self) -> None:
         snapshot = Snapshot(
             INITIAL_SNAPSHOT_ID,
-            NOW,
+            START,
             "Repository initialized",
             metadata={"__icechunk": {"is_root": True}},
             spec_version=self.spec,
@@ -61,7 +61,7 @@ class Writer:
         if self.spec > 1:
             log = encode_transaction_log(TransactionLog(INITIAL_SNAPSHOT_ID))
             self._put(transaction_log_key(snapshot.id), log)
-        self._link(snapshot, None, UpdateEntry(UpdateKind.REPO_INITIALIZED, NOW))
+        self._link(snapshot, None, UpdateEntry(UpdateKind.REPO_INITIALIZED, START))
 
     def commit(
         self,
@@ -91,7 +91,7 @@ class Writer:
         ]
         snapshot = Snapshot(
             SnapshotId.random(),
-            NOW + 1_000_000 * len(self.entries),
+            START + 1_000_000 * len(self.entries),
             message,
             NodeTable.from_nodes(nodes),
             ManifestFiles.from_list(files),

@@ -4,7 +4,7 @@ import html
 import os
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from icefloe.config import (
     EffectiveStorageSettings,
@@ -79,14 +79,14 @@ class Storage:
         self._opened = _Opened()
 
     @classmethod
-    def new_in_memory(cls) -> Self:
+    def new_in_memory(cls) -> "Storage":
         """Make an empty storage in the memory of this process."""
-        return cls(MemorySpec())
+        return Storage(MemorySpec())
 
     @classmethod
-    def new_local_filesystem(cls, path: str, *, durable: bool = False) -> Self:
+    def new_local_filesystem(cls, path: str, *, durable: bool = False) -> "Storage":
         """Use a local directory; `durable` makes every write survive a loss of power."""
-        return cls(LocalSpec.of(path, durable=durable))
+        return Storage(LocalSpec.of(path, durable=durable))
 
     @classmethod
     def new_s3(
@@ -100,9 +100,9 @@ class Storage:
         read_headers: dict[str, str] | None = None,
         write_headers: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Self:
+    ) -> "Storage":
         """Use a bucket of S3, or of a storage that speaks its protocol."""
-        return cls(
+        return Storage(
             s3_spec(
                 config,
                 bucket,
@@ -124,9 +124,9 @@ class Storage:
         read_headers: dict[str, str] | None = None,
         write_headers: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Self:
+    ) -> "Storage":
         """Use a bucket of S3 in which unusual characters of keys are percent-encoded."""
-        return cls(
+        return Storage(
             s3_spec(
                 config,
                 bucket,
@@ -150,9 +150,9 @@ class Storage:
         read_headers: dict[str, str] | None = None,
         write_headers: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Self:
+    ) -> "Storage":
         """Use a bucket of Tigris."""
-        return cls(
+        return Storage(
             tigris_spec(
                 config,
                 bucket,
@@ -177,9 +177,9 @@ class Storage:
         read_headers: dict[str, str] | None = None,
         write_headers: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Self:
+    ) -> "Storage":
         """Use a bucket of Cloudflare R2."""
-        return cls(
+        return Storage(
             r2_spec(
                 config,
                 bucket,
@@ -204,9 +204,9 @@ class Storage:
         read_headers: dict[str, str] | None = None,
         write_headers: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Self:
+    ) -> "Storage":
         """Use a bucket at Hugging Face."""
-        return cls(
+        return Storage(
             hugging_face_spec(
                 config,
                 bucket,
@@ -229,10 +229,10 @@ class Storage:
         read_headers: dict[str, str] | None = None,
         write_headers: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Self:
+    ) -> "Storage":
         """Use a bucket of Google Cloud Storage."""
         sent = Headers.of(headers, read_headers, write_headers)
-        return cls(gcs_spec(bucket, prefix, credentials, config, sent))
+        return Storage(gcs_spec(bucket, prefix, credentials, config, sent))
 
     @classmethod
     def new_azure_blob(
@@ -243,9 +243,9 @@ class Storage:
         credentials: AnyAzureCredential | None = None,
         *,
         config: dict[str, str] | None = None,
-    ) -> Self:
+    ) -> "Storage":
         """Use a container of Azure Blob Storage."""
-        return cls(azure_spec(account, container, prefix, credentials, config))
+        return Storage(azure_spec(account, container, prefix, credentials, config))
 
     @classmethod
     def new_http(
@@ -253,14 +253,14 @@ class Storage:
         base_url: str,
         config: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Self:
+    ) -> "Storage":
         """Use a directory on a web server, read-only."""
-        return cls(http_spec(base_url, config, headers))
+        return Storage(http_spec(base_url, config, headers))
 
     @classmethod
-    def new_redirect(cls, base_url: str, *, from_env: bool = False) -> Self:
+    def new_redirect(cls, base_url: str, *, from_env: bool = False) -> "Storage":
         """Use the storage that a web address redirects to; see `redirect_storage`."""
-        return cls(redirect_spec(base_url, from_env=from_env))
+        return Storage(redirect_spec(base_url, from_env=from_env))
 
     @property
     def spec(self) -> Spec:

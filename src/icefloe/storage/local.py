@@ -28,6 +28,8 @@ import os
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import groupby, islice
 from typing import Final, NoReturn
 
@@ -113,11 +115,11 @@ class LocalBackend:
         if if_version is not None:
             # May wait for a lock, so never on an event loop.
             return await effects.offload(lambda: self._replace(key, view, if_version))
-        size = len(view)
-        return await _transfer(
-            lambda: self._put(key, lambda draft: draft.write(view), if_absent=if_absent),
-            _INLINE_BYTES if self._durable else size,
-        )
+        fill = partial(Draft.write, data=view)
+        if not effects.is_blocking() and len(view) < _INLINE_BYTES and not self._durable:
+            with suppress(BlockingIOError):
+                return self._put(key, fill, if_absent=if_absent, may_wait=False)
+        return await effects.offload(lambda: self._put(key, fill, if_absent=if_absent))
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         """Walk the files whose key starts with `prefix`; unfinished writes are passed over."""
@@ -166,24 +168,41 @@ class LocalBackend:
             raise _missing(key)
         return handle, status
 
-    def _put(self, key: str, fill: Callable[[Draft], None], *, if_absent: bool = False) -> Version:
-        """Publish a new file under its name, or else replace what is there."""
+    def _put(
+        self,
+        key: str,
+        fill: Callable[[Draft], None],
+        *,
+        if_absent: bool = False,
+        may_wait: bool = True,
+    ) -> Version:
+        """Publish a new file under its name, or else replace what is there.
+
+        That takes a lock: `BlockingIOError` if it may not wait for one.
+        """
         folder, name = _split(encode_key(key))
         try:
             parent = open_directory(self._root, folder, create=True, durable=self._durable)
             try:
-                status = self._publish(parent, name, fill, if_absent=if_absent)
+                status = self._publish(parent, name, fill, if_absent, may_wait)
                 self._settle(parent, key)
             finally:
                 os.close(parent)
         except FileExistsError:
             raise PreconditionFailedError(f"{key!r} already exists", key=key) from None
+        except BlockingIOError:
+            raise
         except OSError as error:
             _fail(error, "write", key)
         return version_of(status)
 
     def _publish(
-        self, parent: int, name: str, fill: Callable[[Draft], None], *, if_absent: bool
+        self,
+        parent: int,
+        name: str,
+        fill: Callable[[Draft], None],
+        if_absent: bool,  # noqa: FBT001
+        may_wait: bool,  # noqa: FBT001
     ) -> os.stat_result:
         draft = open_draft(parent, name)
         try:
@@ -193,6 +212,8 @@ class LocalBackend:
                 return status
             if if_absent:
                 raise FileExistsError
+            if not may_wait:
+                raise BlockingIOError
             with hold_lock(parent):
                 status = self._overtake(draft, parent, name)
                 draft.publish_over()

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import stat
 from pathlib import Path
@@ -6,7 +7,7 @@ import pytest
 
 from icefloe.effects import run_blocking
 from icefloe.errors import InvalidInputError, ObjectNotFoundError, StorageError
-from icefloe.storage.directory import open_directory, open_draft
+from icefloe.storage.directory import hold_lock, open_directory, open_draft
 from icefloe.storage.local import LocalBackend
 from icefloe.testing.storage_suite import infos_of, keys_of
 
@@ -202,3 +203,24 @@ def test_what_a_dead_process_left_is_used_up(backend: LocalBackend, tmp_path: Pa
     run_blocking(backend.put("repo", b"2", if_version=version))
     assert (tmp_path / "repo").read_bytes() == b"2"
     assert names_in(tmp_path) == ["repo"]
+
+
+@pytest.mark.parametrize("has_condition", [False, True])
+def test_waiting_for_a_lock_does_not_stop_the_event_loop(
+    backend: LocalBackend, tmp_path: Path, has_condition: bool
+) -> None:
+    version = run_blocking(backend.put("object", b"1"))
+
+    async def scenario() -> None:
+        parent = open_directory(str(tmp_path), "")
+        with hold_lock(parent):
+            condition = version if has_condition else None
+            waiting = asyncio.create_task(backend.put("object", b"2", if_version=condition))
+            for _ in range(20):
+                await asyncio.sleep(0.005)  # a blocked loop would hang here for ever
+            assert not waiting.done()
+        await waiting
+        os.close(parent)
+
+    asyncio.run(scenario())
+    assert (tmp_path / "object").read_bytes() == b"2"
