@@ -248,7 +248,8 @@ class ManifestFile:
     def _decode(self, node: NodeId) -> ChunkTable:
         if (place := self.nodes.get(node)) is None:
             return ChunkTable.empty(0)
-        return _decode_table(self._references(place), self._dictionary)
+        refs = self._refs.pick(slice(place, place + 1)).tables()
+        return _decode_table(refs, self._dictionary)
 
     def tables(self) -> dict[NodeId, ChunkTable]:
         """Decode everything."""
@@ -261,26 +262,19 @@ class ManifestFile:
             return None
         self._buffer.renew_budget()
         wanted = tuple(coordinates)
+        first = int(self._refs.starts[place])
         low, high = 0, int(self._refs.counts[place])
         while low < high:
             middle = (low + high) // 2
-            row = self._references(place, middle)
-            index = row.vectors(_Ref.INDEX, required=True)
-            if index.counts[0] != len(wanted):
+            table = self._buffer.follow(first + 4 * middle)
+            found = self._buffer.numbers(table, _Ref.INDEX)
+            if len(found) != len(wanted):
                 return None  # the array has another number of dimensions
-            found = tuple(index.u32().tolist())
             if found == wanted:
+                row = Tables(self._buffer, np.array([table]))
                 return _decode_table(row, self._dictionary).ref(0)
             low, high = (middle + 1, high) if found < wanted else (low, middle)
         return None
-
-    def _references(self, place: int, row: int | None = None) -> Tables:
-        """Address the references of an array, or one of them."""
-        if row is None:
-            return self._refs.pick(slice(place, place + 1)).tables()
-        where = self._refs.starts[place : place + 1] + 4 * row
-        self._buffer.check_range(where, 4, 4)
-        return Tables(self._buffer, where + self._buffer.u32[where >> 2])
 
     @cached_property
     def _dictionary(self) -> bytes | None:
