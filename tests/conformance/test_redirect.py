@@ -37,7 +37,10 @@ class TestRedirect:
         options = {"endpoint_url": s3_endpoint.url, "allow_http": "true", "region": "us-east-1"}
         target = f"s3://{s3_endpoint.bucket}/{prefix}?{urlencode(options)}"
         with redirect_server(target) as server:
-            backend = redirect_storage(server.url, from_env=True).open()
+            trusting = redirect_storage(
+                server.url, from_env=True, trusted_endpoints=[s3_endpoint.url]
+            )
+            backend = trusting.open()
             version = await backend.put("object", b"1", if_absent=True)
             with pytest.raises(PreconditionFailedError):
                 await backend.put("object", b"2", if_absent=True)
@@ -47,6 +50,16 @@ class TestRedirect:
             stranger = redirect_storage(server.url).open()
             with pytest.raises(StorageError):  # nobody's credentials go along unasked
                 await stranger.get("object")
+
+
+def test_credentials_do_not_follow_to_an_endpoint_that_a_server_chose(tmp_path: Path) -> None:
+    with file_server(tmp_path) as attacker:
+        options = {"endpoint_url": attacker.url, "allow_http": "true", "region": "us-east-1"}
+        with redirect_server(f"s3://bucket/prefix?{urlencode(options)}") as server:
+            backend = redirect_storage(server.url, from_env=True).open()
+            with pytest.raises(StorageError, match="trusted_endpoints") as caught:
+                run_blocking(backend.get("repo"))
+    assert caught.value.kind == ErrorKind.BAD_REDIRECT
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The functions that make storages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from icefloe.config import ChecksumAlgorithm, S3Options
@@ -368,18 +368,21 @@ def http_storage(
     return Storage.new_http(base_url, opts, headers)
 
 
-def redirect_storage(base_url: str, *, from_env: bool = False) -> Storage:
+def redirect_storage(
+    base_url: str, *, from_env: bool = False, trusted_endpoints: Sequence[str] = ()
+) -> Storage:
     """Use the storage that a web address leads to by HTTP redirections.
 
     The last address must be that of a storage: `s3://`, `gs://`, `az://`, `r2://`,
     `tigris://`, or `https+icechunk://` (also `+ic`) for a web server. Requests there are
-    unsigned, unless `from_env` says that credentials of the environment may be sent to
-    wherever the server leads.
+    unsigned, unless `from_env` says that credentials of the environment may be used there.
+    Those are sent to the platforms' own servers only: should the address name an endpoint of
+    its own, it must be one of `trusted_endpoints`.
 
     >>> redirect_storage("https://data.example.org/repo")
     icefloe.storage.redirect_storage(base_url='https://data.example.org/repo')
     """
-    return Storage.new_redirect(base_url, from_env=from_env)
+    return Storage.new_redirect(base_url, from_env=from_env, trusted_endpoints=trusted_endpoints)
 
 
 def storage_from_url(url: str, *, anonymous: bool = False) -> Storage:

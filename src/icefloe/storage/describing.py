@@ -101,7 +101,11 @@ def _arguments(spec: Spec) -> dict[str, object]:
         case HttpSpec():
             return {"base_url": spec.place}
         case RedirectSpec():
-            return {"base_url": spec.place, "from_env": spec.from_env or None}
+            return {
+                "base_url": spec.place,
+                "from_env": spec.from_env or None,
+                "trusted_endpoints": list(spec.trusted_endpoints) or None,
+            }
 
 
 def _way_in(spec: Spec) -> str | None:

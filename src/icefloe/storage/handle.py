@@ -2,6 +2,7 @@
 
 import html
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -258,9 +259,13 @@ class Storage:
         return Storage(http_spec(base_url, config, headers))
 
     @classmethod
-    def new_redirect(cls, base_url: str, *, from_env: bool = False) -> "Storage":
+    def new_redirect(
+        cls, base_url: str, *, from_env: bool = False, trusted_endpoints: Sequence[str] = ()
+    ) -> "Storage":
         """Use the storage that a web address redirects to; see `redirect_storage`."""
-        return Storage(redirect_spec(base_url, from_env=from_env))
+        return Storage(
+            redirect_spec(base_url, from_env=from_env, trusted_endpoints=trusted_endpoints)
+        )
 
     @property
     def spec(self) -> Spec:

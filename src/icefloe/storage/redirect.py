@@ -3,14 +3,16 @@
 Servers along the way are not trusted: only a few schemes of remote storages may be reached
 (never local files), an encrypted address may not lead to an unencrypted one, the number of
 steps is bounded, and requests to the storage found are anonymous unless the user said that
-credentials of the environment may be used there.
+credentials of the environment may be used there. Even then these go to the platforms' own
+servers only, or to endpoints that the user named: never to one that a server along the way
+chose.
 """
 
 import http.client
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urljoin, urlsplit
 
 from icefloe import effects
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
@@ -40,6 +42,7 @@ def resolve(spec: RedirectSpec, user_agent: str) -> Spec:
         target = _next_location(url, user_agent)
         scheme = urlsplit(target).scheme.lower()
         if scheme in _TARGETS:
+            _check_endpoint(spec, target)
             try:
                 return spec_from_url(target, anonymous=not spec.from_env)
             except (InvalidInputError, StorageError) as error:
@@ -50,6 +53,20 @@ def resolve(spec: RedirectSpec, user_agent: str) -> Spec:
             raise _bad(spec.url, "an encrypted address led to an unencrypted one")
         url = target
     raise _bad(spec.url, f"it led nowhere in {MOST_STEPS} steps")
+
+
+def _check_endpoint(spec: RedirectSpec, target: str) -> None:
+    """Refuse to send credentials to an endpoint that nobody but a server along the way chose."""
+    if not spec.from_env:
+        return
+    for name, value in parse_qsl(urlsplit(target).query):
+        if name == "endpoint_url" and value not in spec.trusted_endpoints:
+            raise _bad(
+                spec.url,
+                f"it names the endpoint {without_secrets(value)!r}, to which your credentials"
+                " would be sent: if you trust it, pass it in trusted_endpoints, else open"
+                " without from_env",
+            )
 
 
 def _next_location(url: str, user_agent: str) -> str:

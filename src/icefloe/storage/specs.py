@@ -7,7 +7,7 @@ pickling a storage asks for) and print without secrets.
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -162,6 +162,8 @@ class RedirectSpec:
     url: str = field(repr=False)
     from_env: bool = False
     """Whether credentials of the environment may be sent to the place it names."""
+    trusted_endpoints: tuple[str, ...] = ()
+    """Addresses of servers, other than the platforms' own, that may get those credentials."""
 
     @property
     def place(self) -> str:
@@ -255,10 +257,12 @@ def http_spec(
     return HttpSpec(url.rstrip("/"), _texts(config), _headers(headers))
 
 
-def redirect_spec(url: str, *, from_env: bool) -> RedirectSpec:
+def redirect_spec(
+    url: str, *, from_env: bool, trusted_endpoints: Sequence[str] = ()
+) -> RedirectSpec:
     """Check an address that redirects to a storage."""
     check_web_url(url, allow_http=True)
-    return RedirectSpec(url, from_env)
+    return RedirectSpec(url, from_env, tuple(trusted_endpoints))
 
 
 def check_prefix(prefix: str | None) -> str:
