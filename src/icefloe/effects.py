@@ -66,7 +66,7 @@ def iterate_blocking[T](items: AsyncIterator[T]) -> Iterator[T]:
 async def sleep(seconds: float) -> None:
     """Wait, in whichever way the caller runs."""
     if is_blocking():
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251 - nobody else runs on this thread
     else:
         await asyncio.sleep(seconds)
 

@@ -15,9 +15,8 @@ from urllib.parse import unquote
 from icefloe.errors import ErrorKind, InvalidInputError
 
 _MUST_ENCODE: Final = r"\x00-\x1f\x7f\"#%*<>?\[\\\]^`{|}~"
-_PLAIN_KEY: Final = re.compile(
-    rf"(?!/)(?:/?(?!\.\.?(?:/|\Z))[^/{_MUST_ENCODE}\x80-\U0010ffff]+)+\Z", re.ASCII
-)
+_PLAIN: Final = rf"[^/{_MUST_ENCODE}\x80-\U0010ffff]+"
+_PLAIN_KEY: Final = re.compile(rf"(?:(?!\.\.?/){_PLAIN}/)*(?!\.\.?\Z){_PLAIN}\Z")
 _TO_ENCODE: Final = re.compile(rf"[{_MUST_ENCODE}\x80-\U0010ffff]")
 _TEMPORARY: Final = re.compile(r"#[0-9]+\Z")
 
@@ -56,20 +55,27 @@ def decode_key(name: str) -> str | None:
     if _PLAIN_KEY.match(name):
         return name
     key = unquote(name, errors="replace")
-    return key if _encode(key) == name else None
+    return key if _encode(key) == name and _fault(key) is None else None
 
 
 def check_key(key: str) -> None:
     """Refuse keys that are empty, absolute, climb upwards or hold a NUL."""
-    if _PLAIN_KEY.match(key):
-        return
-    if "\0" in key or not _is_text(key):
-        raise _refused(key, "it holds characters that cannot be stored")
+    if not _PLAIN_KEY.match(key) and (fault := _fault(key)) is not None:
+        raise InvalidInputError(
+            f"{key!r} is not a key: {fault}", ErrorKind.INVALID_KEY, key=repr(key)
+        )
+
+
+def _fault(key: str) -> str | None:
+    """Say what is wrong with a key, if anything."""
     segments = key.split("/")
+    if "\0" in key or not _is_text(key):
+        return "it holds characters that cannot be stored"
     if not all(segments):
-        raise _refused(key, "a segment is empty; keys never start or end with `/`")
+        return "a segment is empty; keys never start or end with `/`"
     if "." in segments or ".." in segments:
-        raise _refused(key, "it would leave the root of the storage")
+        return "it would leave the root of the storage"
+    return None
 
 
 def is_temporary(name: str) -> bool:
@@ -91,9 +97,3 @@ def _percent(character: str) -> str:
 
 def _is_text(key: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in key)
-
-
-def _refused(key: str, reason: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"{key!r} is not a key: {reason}", ErrorKind.INVALID_KEY, key=repr(key)
-    )

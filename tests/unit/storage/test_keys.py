@@ -62,3 +62,9 @@ def test_decoding_gives_nothing_or_what_encodes_back(name: str) -> None:
     key = decode_key(name)
     if key is not None and name:
         assert encode_prefix(key) == name
+
+
+def test_checking_takes_no_more_than_a_pass_over_the_key() -> None:
+    """A pattern that backtracks would not end on these."""
+    assert encode_key("a" * 100_000 + "#") == "a" * 100_000 + "%23"
+    assert encode_key("a/" * 50_000 + "#") == "a/" * 50_000 + "%23"
