@@ -18,7 +18,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tests.fuzz.campaign import MEMORY_CAP_BYTES, SLOWEST_SECONDS, Report, in_process
+from icefloe.format.envelope import FileType
+from tests.fuzz.campaign import (
+    MEMORY_CAP_BYTES,
+    SLOWEST_SECONDS,
+    Report,
+    bombs_in_process,
+    mutants_in_process,
+)
 from tests.fuzz.corpus import corpus
 from tests.fuzz.exercise import is_refused
 from tests.fuzz.mutations import mutant
@@ -44,16 +51,25 @@ def main(
         f"{mutants:,} mutants of {len(corpus())} files, seed {chosen}; each process may take "
         f"{MEMORY_CAP_BYTES / 2**30:.1f} GiB beyond its start"
     )
-    total = _run(mutants, chosen, workers)
+    total = Report()
+    for file_type in FileType:
+        total.add(bombs_in_process(file_type))
+    _console.print(_summary("bombs", total))
+    mutated = _run(mutants, chosen, workers)
+    total.add(mutated)
     for failure in total.failures:
         _console.print(failure, style="red", markup=False)
-    _console.print(
-        f"{total.mutants:,} decoded, {total.refused:,} of them refused, "
-        f"{len(total.failures)} failures; slowest {total.slowest_seconds:.2f} s "
-        f"(number {total.slowest}, limit {SLOWEST_SECONDS} s), "
-        f"peak memory {total.peak_bytes / 2**20:.0f} MiB beyond the start"
-    )
+    _console.print(_summary("mutants", mutated))
     sys.exit(1 if total.failures else 0)
+
+
+def _summary(what: str, report: Report) -> str:
+    memory = f", peak memory {report.peak_bytes / 2**20:.0f} MiB beyond the start"
+    return (
+        f"{report.mutants:,} {what}, {report.refused:,} of them refused, "
+        f"{len(report.failures)} failures; slowest {report.slowest_seconds:.2f} s "
+        f"(number {report.slowest}, limit {SLOWEST_SECONDS} s){memory if report.peak_bytes else ''}"
+    )
 
 
 def _run(mutants: int, seed: int, workers: int) -> Report:
@@ -61,7 +77,7 @@ def _run(mutants: int, seed: int, workers: int) -> Report:
     reports: SimpleQueue[Report | None] = SimpleQueue()
 
     def part(first: int) -> None:
-        for report in in_process(seed, first, min(first + _PART, mutants)):
+        for report in mutants_in_process(seed, first, min(first + _PART, mutants)):
             reports.put(report)
         reports.put(None)
 

@@ -75,6 +75,10 @@ class Layout:
         """Add a vector of plain items, or a string."""
         self._places[name] = self._add(struct.pack("<I", count) + data + b"\0")
 
+    def structs(self, name: str, count: int, data: bytes) -> None:
+        """Add a vector of items that are eight bytes wide, or a multiple of that."""
+        self._places[name] = self._add(bytes(4) + struct.pack("<I", count) + data) + 4
+
     def links(self, name: str, targets: Sequence[str]) -> None:
         """Add a vector of offsets."""
         at = self._add(struct.pack("<I", len(targets)) + bytes(4 * len(targets)))
@@ -169,7 +173,7 @@ def arrays_that_share_references(arrays: int = 3000, refs: int = 100_000) -> byt
     return enclosed(FileType.MANIFEST, layout.finish())
 
 
-def expanding_locations(refs: int = 200_000) -> bytes:
+def expanding_locations(refs: int = 50_000) -> bytes:
     """Frames of a few bytes, all different, that expand to the most a location may have."""
     layout = Layout()
     layout.table("root", {0: bytes(12), 1: "arrays", 2: "dictionary"})

@@ -9,9 +9,12 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from icefloe.format.envelope import FileType
+from tests.fuzz.bombs import bombs
 from tests.fuzz.corpus import corpus
 from tests.fuzz.exercise import is_refused
 from tests.fuzz.mutations import mutant
@@ -49,59 +52,103 @@ class Report:
         self.failures += other.failures
 
 
-def limit_memory(cap_bytes: int = MEMORY_CAP_BYTES) -> int:
-    """Cap the address space of this process; give its resident size so far."""
-    pages, resident = map(int, Path("/proc/self/statm").read_text().split()[:2])
-    most = pages * _PAGE_BYTES + cap_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    return resident * _PAGE_BYTES
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """Cap the address space of this process at what it has now and a little more."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * _PAGE_BYTES + MEMORY_CAP_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def peak_bytes() -> int:
-    """Give the most memory that this process has held; unlike `getrusage`, not its parent."""
-    status = Path("/proc/self/status").read_text()
-    [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024
+def memory_bytes(line: str) -> int:
+    """Give the resident memory now (`VmRSS`) or at most (`VmHWM`), of this process alone."""
+    for found in Path("/proc/self/status").read_text().splitlines():
+        if found.startswith(line):
+            return int(found.split()[1]) * 1024
+    raise AssertionError(line)
 
 
-def run_mutants(seed: int, first: int, last: int, *, start_bytes: int) -> Report:
-    """Decode a range of mutants in this process."""
+def check(report: Report, number: int, name: str, file_type: FileType | None, data: bytes) -> None:
+    """Decode one file under all limits, and note what should not have happened."""
+    begin = time.perf_counter()
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    try:
+        report.refused += is_refused(file_type, data)
+    except Exception:  # noqa: BLE001 - whatever escapes is what the fuzzer looks for
+        report.failures.append(f"{name}\n{traceback.format_exc()}")
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    seconds = time.perf_counter() - begin
+    report.mutants += 1
+    if seconds > report.slowest_seconds:
+        report.slowest_seconds, report.slowest = seconds, number
+    if seconds > SLOWEST_SECONDS:
+        report.failures.append(f"{name} took {seconds:.1f} s")
+
+
+def check_mutants(seed: int, first: int, last: int) -> Report:
+    """Decode a range of mutants."""
     report = Report()
     for number in range(first, last):
         origin, data = mutant(seed, number)
-        begin = time.perf_counter()
-        faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
-        try:
-            report.refused += is_refused(origin.file_type, data)
-        except Exception:  # noqa: BLE001 - whatever escapes is what the fuzzer looks for
-            report.failures.append(f"mutant {number} of {origin.name}\n{traceback.format_exc()}")
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-        seconds = time.perf_counter() - begin
-        report.mutants += 1
-        if seconds > report.slowest_seconds:
-            report.slowest_seconds, report.slowest = seconds, number
-        if seconds > SLOWEST_SECONDS:
-            report.failures.append(f"mutant {number} of {origin.name} took {seconds:.1f} s")
-    report.peak_bytes = max(0, peak_bytes() - start_bytes)
+        check(report, number, f"mutant {number} of {origin.name}", origin.file_type, data)
     return report
 
 
-def work(seed: int, first: int, last: int, step: int) -> None:
-    """Be a worker: decode a range, and tell the parent about each part of it."""
+def check_bombs(file_type: FileType) -> Report:
+    """Decode all bombs of a type; what it takes to build them does not count."""
+    report = Report()
+    for number, bomb in enumerate(bombs()):
+        if bomb.file_type is file_type:
+            data = bomb.build()
+            with limited_memory():
+                check(report, number, bomb.name, file_type, data)
+    return report
+
+
+def work(*ranges: tuple[int, int, int]) -> None:
+    """Be a worker: decode ranges of mutants, and tell the parent about each of them."""
     corpus()
-    start_bytes = limit_memory()
-    for begin in range(first, last, step):
-        report = run_mutants(seed, begin, min(begin + step, last), start_bytes=start_bytes)
-        sys.stdout.write(json.dumps(asdict(report)) + "\n")
-        sys.stdout.flush()
+    start_bytes = memory_bytes("VmRSS")
+    with limited_memory():
+        for seed, first, last in ranges:
+            report = check_mutants(seed, first, last)
+            report.peak_bytes = max(0, memory_bytes("VmHWM") - start_bytes)
+            tell(report)
 
 
-def in_process(seed: int, first: int, last: int, step: int = 200) -> Iterator[Report]:
+def tell(report: Report) -> None:
+    """Send a report to the parent."""
+    sys.stdout.write(json.dumps(asdict(report)) + "\n")
+    sys.stdout.flush()
+
+
+def mutants_in_process(seed: int, first: int, last: int, step: int = 200) -> Iterator[Report]:
     """Run a range of mutants in a process with limited memory; yields a report per part."""
-    command = [sys.executable, "-c", _WORK.format(seed, first, last, step)]
+    parts = [(seed, begin, min(begin + step, last)) for begin in range(first, last, step)]
+    arguments = ", ".join(map(str, parts))
+    yield from _in_process(f"from tests.fuzz.campaign import work; work({arguments})", len(parts))
+
+
+def bombs_in_process(file_type: FileType) -> Report:
+    """Run all bombs of a type in a process with limited memory."""
+    code = (
+        "from tests.fuzz.campaign import FileType, check_bombs, tell; "
+        f"tell(check_bombs(FileType({file_type.value})))"
+    )
+    total = Report()
+    for report in _in_process(code, 1):
+        total.add(report)
+    return total
+
+
+def _in_process(code: str, reports: int) -> Iterator[Report]:
     with subprocess.Popen(
-        command,
+        [sys.executable, "-c", code],
         cwd=ROOT,
         env=os.environ | _QUIET_ALLOCATORS,
         stdout=subprocess.PIPE,
@@ -110,20 +157,11 @@ def in_process(seed: int, first: int, last: int, step: int = 200) -> Iterator[Re
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        done = 0
         for line in process.stdout:
-            report = Report(**json.loads(line))
-            done += report.mutants
-            yield report
+            reports -= 1
+            yield Report(**json.loads(line))
         errors = process.stderr.read()
-    if process.returncode or done != last - first:
-        begin = first + done
+    if process.returncode or reports:
         yield Report(
-            failures=[
-                f"the process died ({process.returncode}) at mutant {begin} or up to "
-                f"{step - 1} later\n{errors}"
-            ]
+            failures=[f"a process died ({process.returncode}), {reports} reports short\n{errors}"]
         )
-
-
-_WORK = "from tests.fuzz.campaign import work; work({}, {}, {}, {})"

@@ -184,7 +184,13 @@ class ChunkTable:
         bounds = np.empty((self.dimensions, 2), np.uint32)
         for dimension in range(self.dimensions):
             column = self.coordinates[:, dimension]
-            bounds[dimension] = column.min(), column.max() + 1
+            last = int(column.max())
+            if last == _LARGEST_INDEX:
+                raise InvalidInputError(
+                    f"a chunk coordinate of {last} is one more than an array can have",
+                    ErrorKind.INVALID_CHUNK_INDEX,
+                )
+            bounds[dimension] = column.min(), last + 1
         return bounds
 
     def row_of(self, coordinates: Sequence[int]) -> int | None:

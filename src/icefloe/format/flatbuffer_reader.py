@@ -74,7 +74,9 @@ class Buffer:
         """Check that things of a size start within the buffer, aligned, and end within it."""
         if len(starts) == 0:
             return
-        if starts.min() < 0 or (starts + size_bytes).max() > self.size:
+        is_fixed = isinstance(size_bytes, int)
+        last = int(starts.max()) + size_bytes if is_fixed else (starts + size_bytes).max()
+        if starts.min() < 0 or last > self.size:
             refuse("an offset points outside of the buffer")
         if alignment > 1 and (np.bitwise_or.reduce(starts) & (alignment - 1)):
             refuse("an offset is not aligned to what it points at")
@@ -129,7 +131,13 @@ class Blobs:
         return BytesColumn.gather(self.buffer.u8, starts, lengths), rows
 
     def distinct(self) -> tuple[BytesColumn, NDArray[np.uint32]]:
-        """Copy only what differs; also give the row of the column for each table.
+        """Copy only what differs; also give the row of the column for each table."""
+        runs, rows = self.runs()
+        column, numbers = runs.distinct()
+        return column, numbers[rows]
+
+    def runs(self) -> tuple[BytesColumn, NDArray[np.uint32]]:
+        """Copy what differs from the blob before; also give the row for each table.
 
         Blobs stored once and shared are recognised by their position before any byte is
         copied; repeated ones by their contents, in batches that fit in the processor's cache.
@@ -144,8 +152,7 @@ class Blobs:
             parts.append(part)
             numbers[batch] = part_rows + np.uint32(count)
             count += len(part)
-        column, merged = concat_bytes([BytesColumn.empty(), *parts]).distinct()
-        return column, merged[numbers[rows]]
+        return concat_bytes([BytesColumn.empty(), *parts]), numbers[rows]
 
     def _places(self) -> tuple[Ints, Ints, NDArray[np.uint32]]:
         """List where blobs lie, each once; and for each table, which of them is its own.

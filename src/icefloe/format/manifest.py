@@ -342,10 +342,11 @@ def _decode_locations(
         raise FormatError("compressed locations without the dictionary to expand them")
     is_compressed = compressed.present
     if is_compressed.all():
-        frames, rows = compressed.distinct()
+        frames, rows = compressed.runs()
         expanded = expand_locations(frames, dictionary, charge=refs.buffer.charge)
-        expanded.to_arrow_strings()
-        return expanded, rows, is_compressed
+        column, numbers = expanded.distinct()
+        column.to_arrow_strings()
+        return column, numbers[rows], is_compressed
     return _decode_mixed(refs, dictionary)
 
 

@@ -242,7 +242,7 @@ def _array_sections(nodes: NodeTable, *, is_v1: bool) -> tuple[TableSection, lis
 def _v1_shapes(lengths: NDArray[np.uint64], num_chunks: NDArray[np.uint32]) -> NDArray[np.uint64]:
     """Pair array lengths with the chunk lengths that give back the number of chunks."""
     counts = np.maximum(num_chunks.astype(np.uint64), 1)
-    chunk_lengths = np.where(num_chunks == 0, 0, (lengths + counts - 1) // counts)
+    chunk_lengths = np.where(num_chunks == 0, 0, lengths // counts + (lengths % counts != 0))
     return np.stack([lengths, chunk_lengths.astype(np.uint64)], axis=1)
 
 

@@ -118,8 +118,8 @@ def nodes() -> list[Node]:
             node_id(2), "/a", b'{"shape":[5,2]}', ArrayInfo((10, 2), (5, 2), ("y", None), refs[1:])
         ),
         Node(node_id(3), "/a b", b"{ }", ArrayInfo((), (), None, refs[:1])),
-        Node(node_id(4), "/é", b"", ArrayInfo((0, 4), (0, 2), (None, "y"))),
         Node(node_id(5), "/z", b"x" * 300),
+        Node(node_id(4), "/é", b"", ArrayInfo((0, 4), (0, 2), (None, "y"))),
     ]
 
 

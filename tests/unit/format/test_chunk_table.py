@@ -110,6 +110,8 @@ def test_extents_are_tight() -> None:
     assert numbered((3, 9), (5, 1)).extents().tolist() == [[3, 6], [1, 10]]
     highest = 2**32 - 2
     assert numbered((highest,)).extents().tolist() == [[highest, highest + 1]]
+    with pytest.raises(InvalidInputError, match="one more than an array can have"):
+        numbered((highest + 1,)).extents()
 
 
 # -- choosing ------------------------------------------------------------------------------
