@@ -6,7 +6,7 @@ forward, so that what is shared stands at the end.
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import zstandard
@@ -15,16 +15,6 @@ from numpy.typing import NDArray
 from icefloe.format.envelope import MAGIC, FileType
 
 _MIB = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Bomb:
-    """A hostile file, made on demand."""
-
-    name: str
-    file_type: FileType
-    build: Callable[[], bytes]
-    """Gives the whole file."""
 
 
 def enclosed(file_type: FileType, buffer: bytes) -> bytes:
@@ -361,62 +351,54 @@ def overlapping_tables(file_type: FileType, words: Sequence[int], size: int = 16
     return enclosed(file_type, pattern.tobytes())
 
 
-def bombs() -> Iterator[Bomb]:
-    """All of them."""
-    kinds = FileType
-    for file_type in kinds:
-        yield Bomb(
-            f"unsized frame, {file_type.attribute}",
-            file_type,
-            lambda one=file_type: _header(one) + _runs_of_zeros(100_000),  # type: ignore[misc]
-        )
-    for size in (2**31, 2**40, 2**63, 2**64 - 3):
-        frame = _header(kinds.MANIFEST) + _announced(size)
-        yield Bomb(f"frame of {size} bytes", kinds.MANIFEST, lambda frame=frame: frame)  # type: ignore[misc]
-    yield Bomb(
-        "64 MiB of zeros", kinds.REPO_INFO, lambda: enclosed(kinds.REPO_INFO, bytes(64 * _MIB))
-    )
-    for one in (
+def zeros() -> bytes:
+    return enclosed(FileType.REPO_INFO, bytes(64 * _MIB))
+
+
+def unsized_frame(file_type: FileType) -> bytes:
+    return _header(file_type) + _runs_of_zeros(100_000)
+
+
+def announced_frame(size_bytes: int) -> bytes:
+    return _header(FileType.MANIFEST) + _announced(size_bytes)
+
+
+_BY_TYPE: dict[FileType, Sequence[Callable[[], bytes]]] = {
+    FileType.MANIFEST: (
         shared_inline,
         many_dimensions,
         arrays_that_share_references,
         expanding_locations,
-    ):
-        yield Bomb(one.__name__, kinds.MANIFEST, one)
-    for one in (
+        *(partial(announced_frame, size) for size in (2**31, 2**40, 2**63, 2**64 - 3)),
+    ),
+    FileType.TRANSACTION_LOG: (
         one_array_listed_often,
         arrays_that_share_chunks,
         chunks_of_every_dimension,
         one_move_listed_often,
-    ):
-        yield Bomb(one.__name__, kinds.TRANSACTION_LOG, one)
-    for one in (
+    ),
+    FileType.SNAPSHOT: (
         one_node_listed_often,
         arrays_that_share_manifests,
         one_item_listed_often,
         items_that_share_a_value,
-    ):
-        yield Bomb(one.__name__, kinds.SNAPSHOT, one)
-    yield Bomb(
-        "user data shared", kinds.SNAPSHOT, lambda: one_node_listed_often(10_000, user_data=_MIB)
-    )
-    for one in (
+        partial(one_node_listed_often, 10_000, user_data=_MIB),
+    ),
+    FileType.REPO_INFO: (
+        zeros,
         one_snapshot_listed_often,
         one_tag_listed_often,
         one_deleted_tag_listed_often,
         long_message_shared,
-    ):
-        yield Bomb(one.__name__, kinds.REPO_INFO, one)
-    for kind in (3, 10, 16):
-        yield Bomb(
-            f"update {kind} listed often",
-            kinds.REPO_INFO,
-            lambda kind=kind: one_update_listed_often(kind),  # type: ignore[misc]
-        )
-    for file_type in kinds:
-        for words in ((0x00040004,), (0x00140008, 0x00100004), (4, 0x00200010, 0x00080004, 8)):
-            yield Bomb(
-                f"overlapping tables {words}, {file_type.attribute}",
-                file_type,
-                lambda one=file_type, words=words: overlapping_tables(one, words),  # type: ignore[misc]
-            )
+        *(partial(one_update_listed_often, kind) for kind in (3, 10, 16)),
+    ),
+}
+_PATTERNS = ((0x00040004,), (0x00140008, 0x00100004), (4, 0x00200010, 0x00080004, 8))
+
+
+def bombs(file_type: FileType) -> Iterator[Callable[[], bytes]]:
+    """All of a type, each made when it is called."""
+    yield from _BY_TYPE[file_type]
+    yield partial(unsized_frame, file_type)
+    for words in _PATTERNS:
+        yield partial(overlapping_tables, file_type, words)

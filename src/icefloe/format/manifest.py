@@ -309,7 +309,7 @@ def _decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
         held, rows_held = inline.where(is_inline).stored()
         targets = targets.astype(np.uint32)
         targets[is_inline] = rows_held
-        lengths = np.where(is_inline, inline.lengths, lengths).astype(np.uint64)
+        lengths[is_inline] = inline.lengths[is_inline]
     etags, etag_rows, last_modified = _decode_checksums(refs)
     return ChunkTable(
         coordinates,

@@ -195,7 +195,9 @@ def _split_by_array(chunk_counts: Ints, coordinates: Vectors) -> list[Coordinate
     _, edges = np.unique(dimensions[order], return_index=True)
     for alike in np.split(order, edges[1:]):
         counts = chunk_counts[alike]
-        matrix = coordinates.pick(ranges(firsts[alike], counts)).u32_matrix()
+        is_all = len(alike) == len(order)
+        theirs = coordinates if is_all else coordinates.pick(ranges(firsts[alike], counts))
+        matrix = theirs.u32_matrix()
         splits = splits_of(counts).tolist()
         for array, first, last in zip(alike.tolist(), splits, splits[1:], strict=False):
             matrices[array] = matrix[first:last]

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.chunk_table import ChunkKind, ChunkTable, InlineChunk, VirtualChunk
+from icefloe.format.chunk_table import (
+    ChunkKind,
+    ChunkTable,
+    InlineChunk,
+    VirtualChunk,
+    concat_tables,
+)
 from icefloe.format.columns import BytesColumn
 from icefloe.format.envelope import FileType
 from icefloe.format.locations import LocationCompression, compress_locations
@@ -88,6 +94,14 @@ def test_inline_bytes_that_rows_share_are_stored_once() -> None:
     decoded = ManifestFile(data).table(NODE)
     assert decoded == table
     assert len(decoded.inline) == 1
+
+
+def test_lengths_beyond_the_precision_of_floats() -> None:
+    length = 2**53 + 1
+    native = ChunkTable.native(grid(1), np.zeros((1, 12), np.uint8), np.array([length], np.uint64))
+    inline = samples.inline_table(np.array([[1]], np.uint32), [b"x"])
+    decoded = ManifestFile(encoded(concat_tables([native, inline]))).table(NODE)
+    assert decoded.lengths.tolist() == [length, 1]
 
 
 def test_lookups_never_wear_a_manifest_out() -> None:

@@ -147,7 +147,8 @@ def hand_made(**changes: dict[int, bytes | str]) -> bytes:
     """A repo object with one of each, in which single fields can be broken."""
     tables: dict[str, dict[int, bytes | str]] = {
         "root": {
-            0: b"\2", 1: "none", 2: "branches", 3: "none", 4: "snapshots", 5: "status", 7: "updates",
+            0: b"\2", 1: "none", 2: "branches", 3: "none", 4: "snapshots", 5: "status",
+            7: "updates",
         },
         "branch": {0: "main"},
         "snapshot": {0: bytes(12), 1: b"\xff" * 4, 3: "main"},
