@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import icefloe
 from icefloe import errors
 from icefloe.cli.main import EXIT_CODES, app, exit_code
 
@@ -119,3 +120,9 @@ def test_every_error_has_an_exit_code() -> None:
         if isinstance(kind, type) and issubclass(kind, errors.IcefloeError)
     ]
     assert {exit_code(kind(message="x")) for kind in every} == set(EXIT_CODES.values())
+
+
+def test_the_version_is_shown() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout == f"icefloe {icefloe.__version__}\n"

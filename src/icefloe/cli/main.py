@@ -59,21 +59,21 @@ def exit_code(error: IcefloeError) -> int:
     return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 
-def _show_version(*, wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - called by typer
     if wanted:
-        Console().print(f"icefloe {version('icefloe')}", highlight=False)
+        typer.echo(f"icefloe {version('icefloe')}")
         raise typer.Exit
 
 
 @app.callback()
 def _main(
     *,
-    show_version: Annotated[
+    _version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version and exit.", is_eager=True),
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    _show_version(wanted=show_version)
+    pass
 
 
 app.command()(reporting(inspect))
