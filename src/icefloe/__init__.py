@@ -3,8 +3,6 @@
 The names here are the public surface, a growing superset of the `icechunk` package's.
 """
 
-from importlib.metadata import version
-
 from icefloe.config import (
     AnyObjectStoreConfig,
     Attribution,
@@ -103,8 +101,9 @@ from icefloe.storage import (
     tigris_storage,
     user_agent,
 )
+from icefloe.version import VERSION
 
-__version__ = version("icefloe")
+__version__ = VERSION
 
 __all__ = [
     "AlreadyExistsError",

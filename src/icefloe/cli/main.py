@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import wraps
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -17,6 +16,7 @@ from icefloe.errors import (
     NotFoundError,
     StorageError,
 )
+from icefloe.version import VERSION
 
 EXIT_CODES: dict[type[IcefloeError], int] = {
     NotFoundError: 3,
@@ -61,7 +61,7 @@ def exit_code(error: IcefloeError) -> int:
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - called by typer
     if wanted:
-        typer.echo(f"icefloe {version('icefloe')}")
+        typer.echo(f"icefloe {VERSION}")
         raise typer.Exit
 
 

@@ -11,11 +11,12 @@ from typing import Final
 import zstandard
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.version import VERSION
 
 type Buffer = bytes | bytearray | memoryview
 
 MAGIC: Final = b"ICE\xf0\x9f\xa7\x8aCHUNK"
-WRITER_NAME: Final = "icefloe-0.1.0"
+WRITER_NAME: Final = f"icefloe-{VERSION}"[:24]
 HEADER_BYTES: Final = 39
 NEWEST_SPEC: Final = 2
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
@@ -23,6 +22,7 @@ from icefloe.storage.connection import Clients, CredentialSource
 from icefloe.storage.foreign_errors import FOREIGN_ERRORS, translate
 from icefloe.storage.keys import encode_key
 from icefloe.storage.specs import AzureSpec, GcsSpec, Headers, HttpSpec, S3Spec
+from icefloe.version import VERSION
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -66,7 +66,7 @@ type ObjectSpec = S3Spec | GcsSpec | AzureSpec | HttpSpec
 @cache
 def user_agent() -> str:
     """Name this client in requests."""
-    return f"icefloe/{version('icefloe')}"
+    return f"icefloe/{VERSION}"
 
 
 def open_clients(spec: ObjectSpec, settings: EffectiveStorageSettings) -> Clients:
