@@ -78,7 +78,7 @@ def test_long_lists_are_cut_and_say_so() -> None:
         for one in (GOLDEN / "v2-compressed-locations" / "manifests").iterdir()
         if run(str(GOLDEN / "v2-compressed-locations"), one.name)["total_virtual"]
     ]
-    shown = run(str(GOLDEN / "v2-compressed-locations"), manifest.name, "--max-chunks", "3")
+    shown = run(str(GOLDEN / "v2-compressed-locations"), manifest.name, "--max-rows", "3")
     [array] = shown["arrays"]
     assert len(array["chunks"]) == 3
     assert array["chunks_left_out"] == array["num_chunk_refs"] - 3 == 1097

@@ -1,10 +1,13 @@
 """Decode a file completely, and touch everything that a user could touch."""
 
+import json
+
 import numpy as np
 
 from icefloe.errors import FormatError
 from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.config_file import decode_config_flexbuffer, decode_config_yaml
+from icefloe.format.description import describe_file
 from icefloe.format.envelope import FileType
 from icefloe.format.ids import NodeId
 from icefloe.format.manifest import ManifestFile
@@ -18,6 +21,8 @@ _ROWS = 4
 
 def exercise(file_type: FileType | None, data: bytes) -> None:
     """Read a file of some type (`None`: a configuration) to the last field."""
+    if file_type is not None:
+        json.dumps(describe_file(data, _ROWS))
     match file_type:
         case FileType.MANIFEST:
             _manifest(data)

@@ -46,8 +46,8 @@ def inspect(
         ),
     ] = None,
     *,
-    max_chunks: Annotated[
-        int, typer.Option(help="List at most so many chunks of each array.", min=0)
+    max_rows: Annotated[
+        int, typer.Option(help="Show at most so many entries of each list.", min=0)
     ] = DEFAULT_MAX_ROWS,
     anonymous: Annotated[bool, typer.Option(help="Send no credentials.")] = False,
 ) -> None:
@@ -56,7 +56,7 @@ def inspect(
     Examples: icefloe inspect ./repo;  icefloe inspect ./repo snapshots/1CECHNKREP0F1RSTCMT0
     """
     backend = storage_from_url(url, anonymous=anonymous).open()
-    described = run_blocking(describe(backend, path, max_chunks))
+    described = run_blocking(describe(backend, path, max_rows))
     text = json.dumps(described, indent=2, ensure_ascii=False)
     if sys.stdout.isatty():
         Console().print_json(text)
@@ -64,10 +64,10 @@ def inspect(
         typer.echo(text)
 
 
-async def describe(backend: Backend, path: str | None, max_chunks: int) -> Any:
+async def describe(backend: Backend, path: str | None, max_rows: int) -> Any:
     """Describe a file, or the repository as a whole."""
     if path is None:
-        return await _describe_repository(backend, max_chunks)
+        return await _describe_repository(backend, max_rows)
     key = path.strip("/")
     if key.startswith(CHUNKS_PREFIX):
         raise InvalidInputError(
@@ -76,17 +76,17 @@ async def describe(backend: Backend, path: str | None, max_chunks: int) -> Any:
         )
     if "/" not in key and key not in {REPO_KEY, CONFIG_KEY}:
         key = await _find(backend, key)
-    return _describe_object(key, bytes((await backend.get(key)).data), max_chunks)
+    return _describe_object(key, bytes((await backend.get(key)).data), max_rows)
 
 
-def _describe_object(key: str, data: bytes, max_chunks: int) -> Any:
+def _describe_object(key: str, data: bytes, max_rows: int) -> Any:
     if data.startswith(MAGIC):
-        return describe_file(data, max_chunks)
+        return describe_file(data, max_rows)
     if key == CONFIG_KEY or key.startswith(f"{BACKUPS_PREFIX}{CONFIG_KEY}"):
         return {"config": decode_flexbuffer(encode_config_flexbuffer(decode_config_yaml(data)))}
     if key.startswith(REFS_PREFIX):
         return {"deleted": True} if not data else _describe_ref(key, data)
-    return describe_file(data, max_chunks)
+    return describe_file(data, max_rows)
 
 
 def _describe_ref(key: str, data: bytes) -> Any:
@@ -111,14 +111,14 @@ async def _find(backend: Backend, name: str) -> str:
     )
 
 
-async def _describe_repository(backend: Backend, max_chunks: int) -> Any:
+async def _describe_repository(backend: Backend, max_rows: int) -> Any:
     try:
-        return _describe_object(REPO_KEY, bytes((await backend.get(REPO_KEY)).data), max_chunks)
+        return _describe_object(REPO_KEY, bytes((await backend.get(REPO_KEY)).data), max_rows)
     except ObjectNotFoundError:
-        return await _describe_spec_1(backend, max_chunks)
+        return await _describe_spec_1(backend, max_rows)
 
 
-async def _describe_spec_1(backend: Backend, max_chunks: int) -> Any:
+async def _describe_spec_1(backend: Backend, max_rows: int) -> Any:
     """Gather refs and configuration, which spec 1 keeps in files of their own."""
     keys = [info.key async for batch in backend.list(REFS_PREFIX) for info in batch]
     if not keys:
@@ -126,7 +126,7 @@ async def _describe_spec_1(backend: Backend, max_chunks: int) -> Any:
             "there is no repository here: neither a repo object nor refs. Check the URL"
         )
     refs = {
-        key: _describe_object(key, bytes((await backend.get(key)).data), max_chunks)
+        key: _describe_object(key, bytes((await backend.get(key)).data), max_rows)
         for key in sorted(keys)
     }
     described = {"spec_version": "1.0", "refs": refs}
@@ -134,4 +134,4 @@ async def _describe_spec_1(backend: Backend, max_chunks: int) -> Any:
         config = bytes((await backend.get(CONFIG_KEY)).data)
     except ObjectNotFoundError:
         return described
-    return described | _describe_object(CONFIG_KEY, config, max_chunks)
+    return described | _describe_object(CONFIG_KEY, config, max_rows)

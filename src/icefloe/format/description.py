@@ -1,22 +1,30 @@
 """Any metadata file as plain dictionaries, ready for JSON: for people who want to look inside."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
-from icefloe.format.chunk_table import ChunkKind, ChunkTable, InlineChunk, NativeChunk
+from icefloe.format.chunk_table import (
+    ChunkKind,
+    ChunkTable,
+    Coordinates,
+    InlineChunk,
+    NativeChunk,
+)
 from icefloe.format.envelope import Envelope, FileType, open_envelope
 from icefloe.format.flexbuffers import decode_flexbuffer
-from icefloe.format.ids import NodeId, encode_ids
+from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.manifest import ManifestFile
 from icefloe.format.node_table import Node
 from icefloe.format.repo_info import decode_repo_info
-from icefloe.format.snapshot import decode_snapshot
+from icefloe.format.snapshot import ManifestFiles, decode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
-from icefloe.format.transaction_log import ID_LISTS, decode_transaction_log
+from icefloe.format.transaction_log import ID_LISTS, Move, decode_transaction_log
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind
 
 type Description = dict[str, Any]
@@ -32,18 +40,18 @@ def describe_file(
 ) -> Description:
     """Describe a snapshot, manifest, transaction log or repo object.
 
-    At most `max_rows` chunks of each array are listed; how many were left out is said.
+    Of each list at most `max_rows` entries are shown; how many were left out is said.
     """
     envelope = open_envelope(data)
     match envelope.file_type:
         case FileType.SNAPSHOT:
-            content = _describe_snapshot(data)
+            content = _describe_snapshot(data, max_rows)
         case FileType.MANIFEST:
             content = _describe_manifest(data, max_rows)
         case FileType.TRANSACTION_LOG:
             content = _describe_log(data, max_rows)
         case FileType.REPO_INFO:
-            content = _describe_repo(data)
+            content = _describe_repo(data, max_rows)
     return {"header": _describe_header(envelope), **content}
 
 
@@ -67,10 +75,18 @@ def _time(microseconds: int) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def _listed(name: str, count: int, max_rows: int, describe: Callable[[int], object]) -> Description:
+    """Describe the first entries of a list, and say how many there are beyond."""
+    listed: Description = {name: [describe(row) for row in range(min(count, max_rows))]}
+    if count > max_rows:
+        listed[f"{name}_left_out"] = count - max_rows
+    return listed
+
+
 # -- snapshots -----------------------------------------------------------------------------
 
 
-def _describe_snapshot(data: bytes | bytearray | memoryview) -> Description:
+def _describe_snapshot(data: bytes | bytearray | memoryview, max_rows: int) -> Description:
     snapshot = decode_snapshot(data)
     files = snapshot.manifests
     parent = {} if snapshot.parent_id is None else {"parent_id": str(snapshot.parent_id)}
@@ -80,16 +96,23 @@ def _describe_snapshot(data: bytes | bytearray | memoryview) -> Description:
         "flushed_at": _time(snapshot.flushed_at),
         "commit_message": snapshot.message,
         "metadata": dict(snapshot.metadata),
-        "manifests": [
-            {"id": name.decode(), "size_bytes": size, "num_chunk_refs": refs}
-            for name, size, refs in zip(
-                encode_ids(files.ids).tolist(),
-                files.sizes_bytes.tolist(),
-                files.num_chunk_refs.tolist(),
-                strict=True,
-            )
-        ],
-        "nodes": [_describe_node(snapshot.nodes.node(row)) for row in range(len(snapshot.nodes))],
+        **_listed(
+            "manifests", len(files), max_rows, lambda row: _describe_manifest_file(files, row)
+        ),
+        **_listed(
+            "nodes",
+            len(snapshot.nodes),
+            max_rows,
+            lambda row: _describe_node(snapshot.nodes.node(row)),
+        ),
+    }
+
+
+def _describe_manifest_file(files: ManifestFiles, row: int) -> Description:
+    return {
+        "id": str(ManifestId(files.ids[row].tobytes())),
+        "size_bytes": int(files.sizes_bytes[row]),
+        "num_chunk_refs": int(files.num_chunk_refs[row]),
     }
 
 
@@ -127,32 +150,37 @@ def _json_or_text(data: bytes) -> Any:
 
 def _describe_manifest(data: bytes | bytearray | memoryview, max_rows: int) -> Description:
     file = ManifestFile(data)
-    arrays = [_describe_refs(node, table, max_rows) for node, table in file.tables().items()]
-    totals = {
-        f"total_{kind}": sum(array[f"num_{kind}"] for array in arrays)
-        for kind in ("inline", "native", "virtual")
-    }
+    tables = list(file.tables().items())
+    counts = sum((_kind_counts(table) for _, table in tables), np.zeros(len(ChunkKind) + 1, int))
     return {
         "id": str(file.id),
         "size_bytes": file.size_bytes,
-        "num_arrays": len(arrays),
+        "num_arrays": len(tables),
         "total_chunk_refs": file.num_chunk_refs,
-        **totals,
+        "total_inline": int(counts[ChunkKind.INLINE]),
+        "total_native": int(counts[ChunkKind.NATIVE]),
+        "total_virtual": int(counts[ChunkKind.VIRTUAL]),
         "uses_location_compression": file.has_location_dictionary,
-        "arrays": arrays,
+        **_listed(
+            "arrays", len(tables), max_rows, lambda row: _describe_refs(*tables[row], max_rows)
+        ),
     }
 
 
+def _kind_counts(table: ChunkTable) -> NDArray[np.int64]:
+    """Count the references of each kind."""
+    return np.bincount(table.kinds, minlength=len(ChunkKind) + 1)
+
+
 def _describe_refs(node: NodeId, table: ChunkTable, max_rows: int) -> Description:
-    counts = np.bincount(table.kinds, minlength=len(ChunkKind) + 1).tolist()
+    counts = _kind_counts(table).tolist()
     return {
         "node_id": str(node),
         "num_chunk_refs": len(table),
         "num_inline": counts[ChunkKind.INLINE],
         "num_native": counts[ChunkKind.NATIVE],
         "num_virtual": counts[ChunkKind.VIRTUAL],
-        "chunks": [_describe_ref(table, row) for row in range(min(len(table), max_rows))],
-        "chunks_left_out": max(len(table) - max_rows, 0),
+        **_listed("chunks", len(table), max_rows, lambda row: _describe_ref(table, row)),
     }
 
 
@@ -176,46 +204,68 @@ def _describe_ref(table: ChunkTable, row: int) -> Description:
 
 def _describe_log(data: bytes | bytearray | memoryview, max_rows: int) -> Description:
     log = decode_transaction_log(data)
+    updated = list(log.updated_chunks.items())
+    lists: Description = {}
+    for name in ID_LISTS:
+        ids = getattr(log, name)
+        shown = [str(node) for node in ids_of_rows(NodeId, ids[:max_rows])]
+        lists |= _listed(name, len(ids), max_rows, shown.__getitem__)
     return {
         "id": str(log.id),
-        **{name: [str(node) for node in log.nodes(name)] for name in ID_LISTS},
-        "updated_chunks": [
-            {
-                "node_id": str(node),
-                "num_chunks": len(coordinates),
-                "chunks": coordinates[:max_rows].tolist(),
-                "chunks_left_out": max(len(coordinates) - max_rows, 0),
-            }
-            for node, coordinates in log.updated_chunks.items()
-        ],
-        "moved_nodes": [
-            {
-                "from": move.source,
-                "to": move.target,
-                "node_id": str(move.node),
-                "node_type": "array" if move.is_array else "group",
-            }
-            for move in log.moves
-        ],
+        **lists,
+        **_listed(
+            "updated_chunks",
+            len(updated),
+            max_rows,
+            lambda row: _describe_coordinates(*updated[row], max_rows),
+        ),
+        **_listed(
+            "moved_nodes", len(log.moves), max_rows, lambda row: _describe_move(log.moves[row])
+        ),
+    }
+
+
+def _describe_coordinates(node: NodeId, coordinates: Coordinates, max_rows: int) -> Description:
+    return {
+        "node_id": str(node),
+        "num_chunks": len(coordinates),
+        **_listed("chunks", len(coordinates), max_rows, lambda row: coordinates[row].tolist()),
+    }
+
+
+def _describe_move(move: Move) -> Description:
+    return {
+        "from": move.source,
+        "to": move.target,
+        "node_id": str(move.node),
+        "node_type": "array" if move.is_array else "group",
     }
 
 
 # -- the repo object -----------------------------------------------------------------------
 
 
-def _describe_repo(data: bytes | bytearray | memoryview) -> Description:
+def _describe_repo(data: bytes | bytearray | memoryview, max_rows: int) -> Description:
     repo = decode_repo_info(data)
     described: Description = {
         "spec_version": "2.0",
         "branches": {name: str(snapshot) for name, snapshot in repo.branches.items()},
         "tags": {name: str(snapshot) for name, snapshot in repo.tags.items()},
-        "deleted_tags": list(repo.deleted_tags),
-        "snapshots": [
-            _describe_entry(repo.snapshots.entry(row)) for row in range(len(repo.snapshots))
-        ],
+        **_listed("deleted_tags", len(repo.deleted_tags), max_rows, repo.deleted_tags.__getitem__),
+        **_listed(
+            "snapshots",
+            len(repo.snapshots),
+            max_rows,
+            lambda row: _describe_entry(repo.snapshots.entry(row), max_rows),
+        ),
         "status": _describe_status(repo.status),
         "metadata": dict(repo.metadata),
-        "latest_updates": [_describe_update(entry) for entry in repo.updates.entries()],
+        **_listed(
+            "latest_updates",
+            len(repo.updates),
+            max_rows,
+            lambda row: _describe_update(repo.updates.entry(row)),
+        ),
     }
     if repo.repo_before_updates is not None:
         described["repo_before_updates"] = repo.repo_before_updates
@@ -235,18 +285,21 @@ def _describe_config(config: bytes) -> Any:
         return f"cannot be read: {error}"
 
 
-def _describe_entry(entry: SnapshotEntry) -> Description:
+def _describe_entry(entry: SnapshotEntry, max_rows: int) -> Description:
     parent = {} if entry.parent is None else {"parent_id": str(entry.parent)}
-    described = {
+    pruned = entry.pruned_ancestors
+    return {
         "id": str(entry.id),
         **parent,
         "flushed_at": _time(entry.flushed_at),
         "message": entry.message,
         "metadata": dict(entry.metadata),
+        **(
+            _listed("pruned_ancestor_tx_logs", len(pruned), max_rows, lambda row: str(pruned[row]))
+            if pruned
+            else {}
+        ),
     }
-    if entry.pruned_ancestors:
-        described["pruned_ancestor_tx_logs"] = [str(one) for one in entry.pruned_ancestors]
-    return described
 
 
 def _describe_status(status: Status) -> Description:

@@ -20,6 +20,9 @@ WRITER_NAME: Final = f"icefloe-{VERSION}"[:24]
 HEADER_BYTES: Final = 39
 NEWEST_SPEC: Final = 2
 
+MAX_DIMENSIONS: Final = 1024
+"""Of one array: far more than any array library has, but few enough for a loop over them."""
+
 DEFAULT_LEVEL: Final = 3
 BULK_LEVEL: Final = 2
 """For many alike rows; the matching strategy above this level finds more, shorter matches

@@ -16,7 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, splits_of
+from icefloe.format.envelope import MAX_DIMENSIONS
 from icefloe.format.flatbuffer_writer import (
     Field,
     Link,
@@ -41,6 +43,16 @@ class SharedBlobs:
     present: Bools | None = None
 
 
+def _dimensions_of(coordinates: NDArray[np.uint32]) -> int:
+    dimensions = int(coordinates.shape[1])
+    if dimensions > MAX_DIMENSIONS:
+        raise InvalidInputError(
+            f"an array of {dimensions} dimensions; the most that can be stored is {MAX_DIMENSIONS}",
+            ErrorKind.LIMIT_EXCEEDED,
+        )
+    return dimensions
+
+
 class BlockSection:
     """Tables with a vector of coordinates each, in blocks."""
 
@@ -53,7 +65,7 @@ class BlockSection:
         coordinates_slot: int = 0,
     ) -> None:
         self.start = 0
-        self.rows, dimensions = coordinates.shape
+        self.rows, dimensions = len(coordinates), _dimensions_of(coordinates)
         self._coordinates = coordinates
         self._blobs = [
             _BlobsInBlocks(self, b) for b in blobs if b.present is None or b.present.any()
@@ -140,7 +152,7 @@ class CoordinateSection:
 
     def __init__(self, coordinates: NDArray[np.uint32], slot: int = 0) -> None:
         self.start = 0
-        self.rows, self._dimensions = coordinates.shape
+        self.rows, self._dimensions = len(coordinates), _dimensions_of(coordinates)
         self._coordinates = coordinates
         self._block_rows = min(_BLOCK_ROWS, self.rows)
         self._field_at = 4 * self._block_rows

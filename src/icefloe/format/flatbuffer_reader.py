@@ -25,14 +25,13 @@ from icefloe.format.columns import (
     ranges,
     splits_of,
 )
+from icefloe.format.envelope import MAX_DIMENSIONS
 
 type Presence = Bools | bool
 """Which tables have a field: one answer for all where they agree."""
 
 BUDGET_FACTOR: Final = 16
 FREE_BUDGET_BYTES: Final = 64 * 2**20
-MAX_DIMENSIONS: Final = 1024
-"""Far more than any array library has, but few enough for a loop over them."""
 
 _MIN_BUFFER_BYTES: Final = 8
 _BATCH_BLOBS: Final = 1 << 16

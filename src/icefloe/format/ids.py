@@ -5,6 +5,7 @@ distinct on file systems that ignore case.
 """
 
 import secrets
+from base64 import b32encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
@@ -30,6 +31,9 @@ def _digit_table() -> NDArray[np.uint8]:
 
 
 _DIGITS: Final = _digit_table()
+
+
+_TO_CROCKFORD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _LETTERS.tobytes())
 
 
 def encode_ids(raw: NDArray[np.uint8]) -> NDArray[np.bytes_]:
@@ -90,7 +94,7 @@ class ObjectId:
         return f"{type(self).__name__}.parse({str(self)!r})"
 
     def __str__(self) -> str:
-        return encode_ids(np.frombuffer(self.raw, np.uint8).reshape(1, -1)).tobytes().decode()
+        return b32encode(self.raw).rstrip(b"=").translate(_TO_CROCKFORD).decode()
 
 
 class SnapshotId(ObjectId):

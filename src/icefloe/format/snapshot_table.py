@@ -1,13 +1,13 @@
 """The snapshots that a repo object lists, as columns sorted by id."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.errors import ErrorKind, FormatError
+from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
 from icefloe.format.columns import Bytes, BytesColumn, Ints, concat_bytes, splits_of
 from icefloe.format.flatbuffer_reader import Vectors, refuse
 from icefloe.format.flatbuffer_writer import (
@@ -68,6 +68,11 @@ class SnapshotTable:
         """Pack a list, in any order; each parent must be in it."""
         entries = sorted(entries, key=lambda entry: entry.id)
         rows = {entry.id: row for row, entry in enumerate(entries)}
+        if len(rows) < len(entries):
+            raise _repeated()
+        unknown = {e.parent for e in entries} - rows.keys() - {None}
+        if unknown:
+            raise _not_listed(unknown.pop())
         parents = [NO_PARENT if e.parent is None else rows[e.parent] for e in entries]
         metadata = [MetadataItems.encode(e.metadata, spec_version) for e in entries]
         return cls(
@@ -136,6 +141,12 @@ class SnapshotTable:
             low, high = (middle + 1, high) if found < snapshot.raw else (low, middle)
         return None
 
+    def _known_row(self, snapshot: SnapshotId) -> int:
+        row = self.row_of(snapshot)
+        if row is None:
+            raise _not_listed(snapshot)
+        return row
+
     def id(self, row: int) -> SnapshotId:
         """Give the id of a row."""
         return SnapshotId(self.ids[row].tobytes())
@@ -155,9 +166,7 @@ class SnapshotTable:
 
     def ancestry(self, snapshot: SnapshotId) -> list[int]:
         """List the rows from a snapshot back to its root."""
-        row = self.row_of(snapshot)
-        if row is None:
-            raise FormatError(f"snapshot {snapshot} is not listed", ErrorKind.SNAPSHOT_NOT_FOUND)
+        row = self._known_row(snapshot)
         rows = []
         while row != NO_PARENT:
             rows.append(row)
@@ -170,15 +179,13 @@ class SnapshotTable:
         """Add a snapshot; the row numbers of later ones move up by one."""
         keys = self.ids.view(f"S{SnapshotId.WIDTH}").ravel()
         at = int(np.searchsorted(keys, np.bytes_(entry.id.raw)))
-        one = self.from_entries([SnapshotEntry(entry.id, None, *_tail(entry))], self.spec_version)
+        if self.row_of(entry.id) is not None:
+            raise _repeated()
+        one = self.from_entries([replace(entry, parent=None)], self.spec_version)
         parents = self.parents + (self.parents >= at).astype(np.int32)
         parent = NO_PARENT
         if entry.parent is not None:
-            row = self.row_of(entry.parent)
-            if row is None:
-                raise FormatError(
-                    f"parent {entry.parent} is not listed", ErrorKind.SNAPSHOT_NOT_FOUND
-                )
+            row = self._known_row(entry.parent)
             parent = row + (row >= at)
         old = np.arange(len(self))
         order = np.insert(old, at, len(self))
@@ -203,5 +210,12 @@ class SnapshotTable:
 _NOTHING = np.empty(0, np.int64)
 
 
-def _tail(entry: SnapshotEntry) -> tuple[int, str, Metadata, tuple[SnapshotId, ...]]:
-    return entry.flushed_at, entry.message, entry.metadata, entry.pruned_ancestors
+def _not_listed(snapshot: SnapshotId | None) -> SnapshotNotFoundError:
+    return SnapshotNotFoundError(f"the repository does not list the snapshot {snapshot}")
+
+
+def _repeated() -> InvalidInputError:
+    return InvalidInputError(
+        "a snapshot id occurs more than once: each commit makes a new one",
+        ErrorKind.DUPLICATE_SNAPSHOT_ID,
+    )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError, SnapshotNotFoundError
 from icefloe.format.envelope import FileType
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
@@ -39,7 +39,7 @@ def test_history_runs_back_to_the_first() -> None:
     table = SnapshotTable.from_entries(samples.snapshot_entries())
     history = [table.id(row) for row in table.ancestry(snapshot_id(3))]
     assert history == [snapshot_id(3), snapshot_id(5), INITIAL_SNAPSHOT_ID]
-    with pytest.raises(FormatError, match="is not listed") as caught:
+    with pytest.raises(SnapshotNotFoundError, match="does not list") as caught:
         table.ancestry(snapshot_id(4))
     assert caught.value.kind == ErrorKind.SNAPSHOT_NOT_FOUND
 
@@ -79,7 +79,7 @@ def test_snapshots_added_one_by_one() -> None:
 
 def test_a_parent_must_be_listed() -> None:
     table = SnapshotTable.from_entries(samples.snapshot_entries())
-    with pytest.raises(FormatError, match="is not listed") as caught:
+    with pytest.raises(SnapshotNotFoundError, match="does not list") as caught:
         table.with_entry(SnapshotEntry(snapshot_id(1), snapshot_id(2), 0, ""))
     assert caught.value.kind == ErrorKind.SNAPSHOT_NOT_FOUND
 
@@ -219,3 +219,13 @@ def test_a_bare_repository() -> None:
     assert read.tags == {}
     assert read.deleted_tags == ()
     assert read.status == Status()
+
+
+def test_ids_are_listed_once() -> None:
+    entries = samples.snapshot_entries()
+    with pytest.raises(InvalidInputError, match="more than once"):
+        SnapshotTable.from_entries([*entries, entries[0]])
+    with pytest.raises(InvalidInputError, match="more than once"):
+        SnapshotTable.from_entries(entries).with_entry(entries[0])
+    with pytest.raises(SnapshotNotFoundError):
+        SnapshotTable.from_entries([SnapshotEntry(snapshot_id(1), snapshot_id(2), 0, "")])
