@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes, is_ascending
 from icefloe.format.ids import ChunkId
 
 type Coordinates = NDArray[np.uint32]
@@ -263,22 +263,17 @@ class ChunkTable:
 
     def sorted(self) -> Self:
         """Sort rows by coordinates; a coordinate that occurs twice is an error."""
-        if self.dimensions == 0:
-            order, repeated = None, len(self) > 1
-        else:
-            [keys] = sort_keys(self.coordinates)
-            ascending = keys[1:] > keys[:-1]
-            if ascending.all():
-                return self
-            order = np.argsort(keys, kind="stable")
-            ranked = keys[order]
-            repeated = bool((ranked[1:] == ranked[:-1]).any())
-        if repeated:
+        [keys] = sort_keys(self.coordinates)
+        if is_ascending(keys):
+            return self
+        order = np.argsort(keys, kind="stable")
+        ranked = keys[order]
+        if (ranked[1:] == ranked[:-1]).any():
             raise InvalidInputError(
                 "a chunk coordinate occurs more than once: keep one reference for each",
                 ErrorKind.INVALID_CHUNK_INDEX,
             )
-        return self if order is None else self.take(order)
+        return self.take(order)
 
     def within(self, extents: Extents) -> Self:
         """Keep the rows inside of a box."""
@@ -431,6 +426,8 @@ def sort_keys(*matrices: Coordinates) -> list[NDArray[Any]]:
 
 
 def _linear_keys(matrix: Coordinates, sizes: Sequence[int]) -> NDArray[Any]:
+    if matrix.shape[1] == 0:
+        return np.zeros(len(matrix), np.int64)  # a scalar: its chunks are all the same one
     if matrix.shape[1] == 1:
         return matrix[:, 0]
     keys = matrix[:, 0].astype(np.int64)

@@ -6,7 +6,7 @@ Arrow kernels do the work on variable-length rows, at the speed of a memory copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -108,6 +108,11 @@ class BytesColumn:
         strings: list[str] = self.to_arrow_strings().to_pylist()
         return strings
 
+    def is_ascending(self) -> bool:
+        """Say whether each row sorts after the one before."""
+        rows = self.to_arrow()
+        return pc.all(pc.less(rows[:-1], rows[1:])).as_py() is not False
+
     def runs(self) -> tuple[Self, NDArray[np.uint32]]:
         """Drop rows that repeat the one before; also give, for each old row, its new number."""
         rows = self.to_arrow()
@@ -125,10 +130,9 @@ class BytesColumn:
         often in order: comparing is cheap, hashing is not.
         """
         heads, of_row = self.runs()
-        rows = heads.to_arrow()
-        if pc.all(pc.less(rows[:-1], rows[1:])).as_py() is not False:
+        if heads.is_ascending():
             return heads, of_row
-        encoded = rows.dictionary_encode()
+        encoded = heads.to_arrow().dictionary_encode()
         numbers = encoded.indices.to_numpy().astype(np.uint32)
         return type(self).from_arrow(encoded.dictionary), numbers[of_row]
 
@@ -176,6 +180,11 @@ def _views(source: Bytes, starts: Ints, lengths: Ints) -> pa.BinaryViewArray:
     return pa.Array.from_buffers(
         pa.binary_view(), len(starts), [None, pa.py_buffer(views), pa.py_buffer(source)]
     )
+
+
+def is_ascending(keys: NDArray[Any]) -> bool:
+    """Say whether each key sorts after the one before."""
+    return bool((keys[1:] > keys[:-1]).all())
 
 
 def splits_of(counts: NDArray[np.integer]) -> Ints:

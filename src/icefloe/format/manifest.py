@@ -10,8 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.chunk_table import ChunkKind, ChunkRef, ChunkTable
-from icefloe.format.columns import Bytes, BytesColumn, concat_bytes
+from icefloe.format.chunk_table import (
+    ChunkKind,
+    ChunkRef,
+    ChunkTable,
+    sort_keys,
+)
+from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, is_ascending
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
@@ -288,6 +293,8 @@ class ManifestFile:
 
 def _decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
     coordinates = refs.vectors(_Ref.INDEX, required=True).u32_matrix()
+    if not is_ascending(sort_keys(coordinates)[0]):
+        refuse("the references of an array are not sorted by their coordinates")
     ids, is_native = refs.optional_struct(_Ref.CHUNK_ID, ChunkId.WIDTH)
     locations, location_rows, is_virtual = _decode_locations(refs, dictionary)
     is_virtual &= ~is_native

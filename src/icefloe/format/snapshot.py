@@ -309,6 +309,8 @@ def _decode_nodes(tables: Tables) -> NodeTable:
     arrays = tables.children(_Node.CONTENT).where(is_array)
     paths = tables.blobs(_Node.PATH, required=True).column()
     paths.to_arrow_strings()
+    if not paths.is_ascending():
+        refuse("the nodes are not sorted by their paths")
     shape_counts, lengths, num_chunks = _decode_shapes(arrays)
     names = arrays.vectors(_Array.DIMENSION_NAMES)
     texts = names.tables().blobs(_DIMENSION_NAME).column()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
-from icefloe.format.columns import Bytes, BytesColumn, Ints, concat_bytes, splits_of
+from icefloe.format.columns import Bytes, BytesColumn, Ints, concat_bytes, is_ascending, splits_of
 from icefloe.format.flatbuffer_reader import Vectors, refuse
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
@@ -96,8 +96,11 @@ class SnapshotTable:
         parents = tables.i32(_Info.PARENT_OFFSET)
         if len(parents) and (parents.min() < NO_PARENT or parents.max() >= len(parents)):
             refuse("the parent of a snapshot is not in the list")
+        ids = tables.struct(_Info.ID, SnapshotId.WIDTH)
+        if not is_ascending(ids.view(f"S{SnapshotId.WIDTH}").ravel()):
+            refuse("the snapshots are not sorted by their ids")
         return cls(
-            tables.struct(_Info.ID, SnapshotId.WIDTH),
+            ids,
             parents,
             tables.u64(_Info.FLUSHED_AT),
             messages,

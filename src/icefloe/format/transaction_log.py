@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from icefloe.format.chunk_table import Coordinates, sort_keys
-from icefloe.format.columns import Bytes, BytesColumn, Ints, ranges, splits_of
+from icefloe.format.columns import Bytes, BytesColumn, Ints, is_ascending, ranges, splits_of
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_blocks import CoordinateSection
 from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
@@ -120,10 +120,8 @@ def sorted_ids(ids: Bytes) -> Bytes:
 
 def sorted_coordinates(coordinates: Coordinates) -> Coordinates:
     """Sort coordinates by their elements."""
-    if len(coordinates) < 2 or coordinates.shape[1] == 0:
-        return coordinates
     [keys] = sort_keys(coordinates)
-    if (keys[1:] > keys[:-1]).all():
+    if is_ascending(keys):
         return coordinates
     return coordinates[np.argsort(keys, kind="stable")]
 

@@ -1,0 +1,47 @@
+"""Lists that readers search must be in order: a wrong one would hide entries, so it is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from icefloe.errors import FormatError
+from icefloe.format.chunk_table import ChunkTable
+from icefloe.format.columns import BytesColumn
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
+from icefloe.format.manifest import ManifestFile, encode_manifest
+from icefloe.format.node_table import Node, NodeTable
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
+from icefloe.format.update_table import UpdateEntry, UpdateKind, UpdateTable
+
+
+@pytest.mark.parametrize("coordinates", [[[1], [0]], [[1], [1]], [[0, 1], [0, 0]], [[], []]])
+def test_references_out_of_order_are_refused(coordinates: list[list[int]]) -> None:
+    shuffled = np.array(coordinates, np.uint32).reshape(2, -1)
+    ordered = np.array([[0], [1]], np.uint32)
+    table = ChunkTable.inlined(ordered, BytesColumn.from_list([b"a", b"b"]))
+    node = NodeId.random()
+    data = encode_manifest(ManifestId.random(), {node: replace(table, coordinates=shuffled)})
+    with pytest.raises(FormatError, match="sorted by their coordinates"):
+        ManifestFile(data).tables()
+
+
+def test_nodes_out_of_order_are_refused() -> None:
+    nodes = NodeTable.from_nodes([Node(NodeId.random(), path, b"{}") for path in ("/", "/a")])
+    snapshot = Snapshot(SnapshotId.random(), 0, "", nodes.take(np.array([1, 0])))
+    with pytest.raises(FormatError, match="sorted by their paths"):
+        decode_snapshot(encode_snapshot(snapshot))
+
+
+def test_snapshots_out_of_order_are_refused() -> None:
+    later = SnapshotId(b"\xff" * 12)
+    entries = [SnapshotEntry(one, None, 0, "") for one in (INITIAL_SNAPSHOT_ID, later)]
+    table = SnapshotTable.from_entries(entries)
+    updates = UpdateTable.from_entries([UpdateEntry(UpdateKind.REPO_INITIALIZED, 1)])
+    repo = RepoInfo({"main": INITIAL_SNAPSHOT_ID}, table, updates)
+    assert decode_repo_info(encode_repo_info(repo)).branches == repo.branches
+    shuffled = replace(repo, snapshots=replace(table, ids=table.ids[::-1].copy()))
+    with pytest.raises(FormatError, match="sorted by their ids"):
+        decode_repo_info(encode_repo_info(shuffled))
