@@ -43,10 +43,11 @@ def compress_locations(
 ) -> tuple[BytesColumn, bytes] | None:
     """Compress locations with a dictionary trained on some of them.
 
-    `None` when they do not lend themselves to it, or one is too long to be read back.
+    `None` when they do not lend themselves to it: too few or too much alike to train on, one
+    too long to be read back, or one that is empty.
     """
     lengths = locations.lengths()
-    if not len(lengths) or lengths.max() > MAX_LOCATION_BYTES:
+    if not len(lengths) or lengths.max() > MAX_LOCATION_BYTES or lengths.min() == 0:
         return None
     samples = np.linspace(0, len(locations) - 1, options.max_training_samples).astype(np.int64)
     texts: list[Buffer] = [*locations.take(np.unique(samples)).to_list()]
@@ -83,9 +84,14 @@ def expand_locations(
             return BytesColumn.from_list(
                 [decompressor.decompress(f, MAX_LOCATION_BYTES) for f in frames.to_list()]
             )
-        if not sizes.any():
+        # The bulk function writes past its memory when the last frames expand to nothing, so it
+        # never sees such frames; they take no room among the others.
+        for frame in frames.take(np.flatnonzero(sizes == 0)).to_list():
+            decompressor.decompress(frame)
+        filled = frames if sizes.all() else frames.take(np.flatnonzero(sizes))
+        if len(filled) == 0:
             return BytesColumn(np.empty(0, np.uint8), splits_of(sizes))
-        rows = _rows(decompressor.multi_decompress_to_buffer(_segments(frames), threads=-1))
+        rows = _rows(decompressor.multi_decompress_to_buffer(_segments(filled), threads=-1))
     except (zstandard.ZstdError, ValueError) as error:
         raise FormatError(f"a compressed location is damaged: {error}") from error
     data = np.frombuffer(b"".join(rows), np.uint8)

@@ -129,3 +129,25 @@ def test_a_frame_with_another_size_than_it_announces() -> None:
     with pytest.raises(FormatError):
         expand([bytes(whole)])
     assert np.array_equal(BytesColumn.from_list([bytes(whole)]).lengths(), [len(whole)])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [b""],
+        [b"", b""],
+        [b"", b"s3://bucket/a"],
+        [b"s3://bucket/a", b""],
+        [b"s3://bucket/a", b"s3://bucket/b", b"", b"s3://bucket/c", b"", b""],
+    ],
+)
+def test_frames_that_expand_to_nothing(rows: list[bytes]) -> None:
+    """At the end of a list they once made the bulk function of the library corrupt memory."""
+    frames = [compressor().compress(row) for row in rows]
+    for _ in range(50):
+        assert expand(frames) == rows
+
+
+def test_an_empty_location_stays_plain() -> None:
+    options = LocationCompression()
+    assert compress_locations(BytesColumn.from_strings([*TEXTS, ""]), options) is None
