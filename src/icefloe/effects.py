@@ -10,7 +10,7 @@ no loop, no helper thread, and it works inside a running loop too.
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache
@@ -40,27 +40,6 @@ def run_blocking[T](work: Coroutine[Any, Any, T], mode: Mode = "blocking") -> T:
         _mode.reset(token)
         work.close()
     raise RuntimeError("core code suspended while blocking: use icefloe.effects, not asyncio")
-
-
-def iterate_blocking[T](items: AsyncIterator[T]) -> Iterator[T]:
-    """Walk an asynchronous iterator of the core from blocking code."""
-
-    async def step() -> T:
-        return await anext(items)
-
-    async def close() -> None:
-        if (aclose := getattr(items, "aclose", None)) is not None:
-            await aclose()
-
-    try:
-        while True:
-            try:
-                item = run_blocking(step())
-            except StopAsyncIteration:
-                return
-            yield item
-    finally:
-        run_blocking(close())
 
 
 async def sleep(seconds: float) -> None:

@@ -2,7 +2,6 @@
 
     IcefloeError (also known as IcechunkError)
     ├── ConflictError            reload, rebase, try again
-    │   └── RebaseFailedError    carries the conflicts
     ├── NotFoundError (KeyError)
     │   └── NodeNotFoundError, SnapshotNotFoundError, RefNotFoundError, RepositoryNotFoundError
     ├── AlreadyExistsError       choose another name

@@ -3,7 +3,8 @@
 Arrow kernels do the work on variable-length rows, at the speed of a memory copy.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Self
@@ -180,6 +181,14 @@ def _views(source: Bytes, starts: Ints, lengths: Ints) -> pa.BinaryViewArray:
     return pa.Array.from_buffers(
         pa.binary_view(), len(starts), [None, pa.py_buffer(views), pa.py_buffer(source)]
     )
+
+
+def find_sorted[K: (bytes, tuple[int, ...])](
+    count: int, wanted: K, key_of: Callable[[int], K]
+) -> int | None:
+    """Find the row with a key among rows sorted by it, looking at a few of them only."""
+    row = bisect_left(range(count), wanted, key=key_of)
+    return row if row < count and key_of(row) == wanted else None
 
 
 def is_ascending(keys: NDArray[Any]) -> bool:

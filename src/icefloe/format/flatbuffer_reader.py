@@ -151,7 +151,7 @@ class Blobs:
             parts.append(part)
             numbers[batch] = part_rows + np.uint32(count)
             count += len(part)
-        return concat_bytes([BytesColumn.empty(), *parts]), numbers[rows]
+        return concat_bytes(parts), numbers[rows]
 
     def _places(self) -> tuple[Ints, Ints, NDArray[np.uint32]]:
         """List where blobs lie, each once; and for each table, which of them is its own.

@@ -16,7 +16,7 @@ from icefloe.format.chunk_table import (
     ChunkTable,
     sort_keys,
 )
-from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, is_ascending
+from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
@@ -266,20 +266,20 @@ class ManifestFile:
         if (place := self.nodes.get(node)) is None:
             return None
         self._buffer.renew_budget()
-        wanted = tuple(coordinates)
-        first = int(self._refs.starts[place])
-        low, high = 0, int(self._refs.counts[place])
-        while low < high:
-            middle = (low + high) // 2
-            table = self._buffer.follow(first + 4 * middle)
-            found = self._buffer.numbers(table, _Ref.INDEX)
-            if len(found) != len(wanted):
-                return None  # the array has another number of dimensions
-            if found == wanted:
-                row = Tables(self._buffer, np.array([table]))
-                return _decode_table(row, self._dictionary).ref(0)
-            low, high = (middle + 1, high) if found < wanted else (low, middle)
-        return None
+        first, count = int(self._refs.starts[place]), int(self._refs.counts[place])
+
+        def table_of(row: int) -> int:
+            return self._buffer.follow(first + 4 * row)
+
+        row = find_sorted(
+            count,
+            tuple(coordinates),
+            lambda row: self._buffer.numbers(table_of(row), _Ref.INDEX),
+        )
+        if row is None:
+            return None
+        ref = Tables(self._buffer, np.array([table_of(row)]))
+        return _decode_table(ref, self._dictionary).ref(0)
 
     @cached_property
     def _dictionary(self) -> bytes | None:

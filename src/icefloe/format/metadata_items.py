@@ -100,7 +100,7 @@ class MetadataItems:
 
 def concat_metadata(parts: list[MetadataItems]) -> MetadataItems:
     """Put the owners of several columns one behind the other."""
-    counts = np.concatenate([np.diff(part.splits) for part in parts])
+    counts = np.concatenate([np.empty(0, np.int64), *(np.diff(part.splits) for part in parts)])
     return MetadataItems(
         splits_of(counts),
         concat_bytes([part.names for part in parts]),

@@ -15,6 +15,7 @@ from icefloe.format.columns import (
     BytesColumn,
     Ints,
     concat_bytes,
+    find_sorted,
     splits_of,
     take_ragged,
 )
@@ -114,15 +115,7 @@ class NodeTable:
 
     def row_of(self, path: str) -> int | None:
         """Find the row of a path by binary search."""
-        wanted = path.encode()
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            found = self.paths[middle]
-            if found == wanted:
-                return middle
-            low, high = (middle + 1, high) if found < wanted else (low, middle)
-        return None
+        return find_sorted(len(self), path.encode(), self.paths.__getitem__)
 
     def find(self, path: str) -> Node | None:
         """Look up one node."""

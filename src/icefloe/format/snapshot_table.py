@@ -8,7 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
-from icefloe.format.columns import Bytes, BytesColumn, Ints, concat_bytes, is_ascending, splits_of
+from icefloe.format.columns import (
+    Bytes,
+    BytesColumn,
+    Ints,
+    concat_bytes,
+    find_sorted,
+    is_ascending,
+    splits_of,
+)
 from icefloe.format.flatbuffer_reader import Vectors, refuse
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
@@ -80,7 +88,7 @@ class SnapshotTable:
             np.array(parents, np.int32),
             np.array([entry.flushed_at for entry in entries], np.uint64),
             BytesColumn.from_strings([entry.message for entry in entries]),
-            concat_metadata([MetadataItems.encode({}, spec_version).take(_NOTHING), *metadata]),
+            concat_metadata(metadata),
             splits_of(np.array([len(e.pruned_ancestors) for e in entries], np.int64)),
             id_rows(SnapshotId, [one for e in entries for one in e.pruned_ancestors]),
             spec_version,
@@ -135,14 +143,7 @@ class SnapshotTable:
 
     def row_of(self, snapshot: SnapshotId) -> int | None:
         """Find the row of a snapshot by binary search."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            found = self.ids[middle].tobytes()
-            if found == snapshot.raw:
-                return middle
-            low, high = (middle + 1, high) if found < snapshot.raw else (low, middle)
-        return None
+        return find_sorted(len(self), snapshot.raw, lambda row: self.ids[row].tobytes())
 
     def _known_row(self, snapshot: SnapshotId) -> int:
         row = self.row_of(snapshot)
@@ -208,9 +209,6 @@ class SnapshotTable:
             ),
             self.spec_version,
         )
-
-
-_NOTHING = np.empty(0, np.int64)
 
 
 def _not_listed(snapshot: SnapshotId | None) -> SnapshotNotFoundError:

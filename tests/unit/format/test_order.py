@@ -36,12 +36,12 @@ def test_nodes_out_of_order_are_refused() -> None:
 
 
 def test_snapshots_out_of_order_are_refused() -> None:
-    later = SnapshotId(b"\xff" * 12)
-    entries = [SnapshotEntry(one, None, 0, "") for one in (INITIAL_SNAPSHOT_ID, later)]
+    others = [SnapshotId(b"\xfe" * 12), SnapshotId(b"\xff" * 12)]
+    entries = [SnapshotEntry(one, None, 0, "") for one in (INITIAL_SNAPSHOT_ID, *others)]
     table = SnapshotTable.from_entries(entries)
     updates = UpdateTable.from_entries([UpdateEntry(UpdateKind.REPO_INITIALIZED, 1)])
     repo = RepoInfo({"main": INITIAL_SNAPSHOT_ID}, table, updates)
     assert decode_repo_info(encode_repo_info(repo)).branches == repo.branches
-    shuffled = replace(repo, snapshots=replace(table, ids=table.ids[::-1].copy()))
+    shuffled = replace(repo, snapshots=replace(table, ids=table.ids[[0, 2, 1]]))
     with pytest.raises(FormatError, match="sorted by their ids"):
         decode_repo_info(encode_repo_info(shuffled))

@@ -1,0 +1,127 @@
+"""One core, two drivers: the same coroutine blocks or awaits."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from icefloe import effects
+from icefloe.effects import is_blocking, map_concurrently, offload, run_blocking, sleep
+
+type Driver = Callable[[Awaitable[list[int]]], list[int]]
+
+
+def on_a_loop(work: Awaitable[list[int]]) -> list[int]:
+    async def main() -> list[int]:
+        return await work
+
+    return asyncio.run(main())
+
+
+DRIVERS = pytest.mark.parametrize("drive", [run_blocking, on_a_loop])
+
+
+def test_the_mode_is_known_inside_and_restored_outside() -> None:
+    async def ask() -> bool:
+        return is_blocking()
+
+    assert run_blocking(ask()) is True
+    assert asyncio.run(ask()) is False
+    assert not is_blocking()
+
+
+def test_blocking_works_inside_a_running_loop() -> None:
+    async def core() -> int:
+        await sleep(0)
+        return await offload(lambda: 7)
+
+    async def user() -> int:
+        return run_blocking(core())
+
+    assert asyncio.run(user()) == 7
+
+
+def test_suspending_while_blocking_is_a_bug_that_says_so() -> None:
+    async def careless() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="core code suspended"):
+        run_blocking(careless())
+    assert not is_blocking()
+
+
+def test_offloading_leaves_the_loop_alone() -> None:
+    async def thread() -> int:
+        return await offload(threading.get_ident)
+
+    assert run_blocking(thread()) == threading.get_ident()
+    assert asyncio.run(thread()) != threading.get_ident()
+
+
+@DRIVERS
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_results_come_in_order_and_the_limit_holds(drive: Driver, limit: int) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    async def square(number: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        await sleep(0.001)
+        with lock:
+            running -= 1
+        return number * number
+
+    assert drive(map_concurrently(square, range(20), limit=limit)) == [n * n for n in range(20)]
+    assert most <= limit
+
+
+@DRIVERS
+def test_nested_fan_out_does_not_deadlock(drive: Driver) -> None:
+    async def inner(number: int) -> int:
+        return number
+
+    async def outer(number: int) -> int:
+        return sum(await map_concurrently(inner, range(number), limit=8))
+
+    expected = [sum(range(n)) for n in range(100)]
+    assert drive(map_concurrently(outer, range(100), limit=64)) == expected
+
+
+@DRIVERS
+def test_the_first_failure_is_raised_and_ends_the_work(drive: Driver) -> None:
+    started: list[int] = []
+
+    async def work(number: int) -> int:
+        started.append(number)
+        await sleep(0.001)
+        if number == 3:
+            raise ValueError("three")
+        return number
+
+    with pytest.raises(ValueError, match="three"):
+        drive(map_concurrently(work, range(1000), limit=2))
+    assert len(started) < 1000
+
+
+def test_a_forked_child_has_a_pool_of_its_own() -> None:
+    async def one(number: int) -> int:
+        return number
+
+    assert run_blocking(map_concurrently(one, range(4), limit=4)) == [0, 1, 2, 3]
+    child = os.fork()
+    if child == 0:
+        is_fine = run_blocking(map_concurrently(one, range(4), limit=4)) == [0, 1, 2, 3]
+        os._exit(0 if is_fine else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_threads_of_the_pool_are_workers() -> None:
+    async def mode(_: int) -> str:
+        return effects._mode.get()
+
+    assert set(run_blocking(map_concurrently(mode, range(4), limit=4))) == {"worker"}
