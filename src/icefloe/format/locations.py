@@ -43,11 +43,11 @@ def compress_locations(
 ) -> tuple[BytesColumn, bytes] | None:
     """Compress locations with a dictionary trained on some of them.
 
-    `None` when they do not lend themselves to it: too few or too much alike to train on, one
-    too long to be read back, or one that is empty.
+    `None` when they do not lend themselves to it: too few or too much alike to train on, or
+    one too long to be read back.
     """
     lengths = locations.lengths()
-    if not len(lengths) or lengths.max() > MAX_LOCATION_BYTES or lengths.min() == 0:
+    if not len(lengths) or lengths.max() > MAX_LOCATION_BYTES:
         return None
     samples = np.linspace(0, len(locations) - 1, options.max_training_samples).astype(np.int64)
     texts: list[Buffer] = [*locations.take(np.unique(samples)).to_list()]
@@ -56,9 +56,16 @@ def compress_locations(
     except zstandard.ZstdError:
         return None
     compressor = zstandard.ZstdCompressor(level=options.level, dict_data=dictionary)
-    frames = _rows(compressor.multi_compress_to_buffer(_segments(locations), threads=-1))
+    # Tables with other kinds of references beside virtual ones may hold an empty location.
+    filled = np.flatnonzero(lengths)
+    segments = _segments(locations.take(filled))
+    frames = _rows(compressor.multi_compress_to_buffer(segments, threads=-1))
+    frames.append(compressor.compress(b""))
     splits = splits_of(np.fromiter(map(len, frames), np.int64, len(frames)))
-    return BytesColumn(np.frombuffer(b"".join(frames), np.uint8), splits), dictionary.as_bytes()
+    distinct = BytesColumn(np.frombuffer(b"".join(frames), np.uint8), splits)
+    numbers = np.full(len(locations), len(filled))
+    numbers[filled] = np.arange(len(filled))
+    return distinct.take(numbers), dictionary.as_bytes()
 
 
 def expand_locations(
@@ -84,8 +91,8 @@ def expand_locations(
             return BytesColumn.from_list(
                 [decompressor.decompress(f, MAX_LOCATION_BYTES) for f in frames.to_list()]
             )
-        # The bulk function writes past its memory when the last frames expand to nothing, so it
-        # never sees such frames; they take no room among the others.
+        # The bulk functions corrupt memory when the last rows are empty, so they never see any;
+        # those take no room among the others.
         for frame in frames.take(np.flatnonzero(sizes == 0)).to_list():
             decompressor.decompress(frame)
         filled = frames if sizes.all() else frames.take(np.flatnonzero(sizes))

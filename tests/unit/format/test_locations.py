@@ -148,6 +148,14 @@ def test_frames_that_expand_to_nothing(rows: list[bytes]) -> None:
         assert expand(frames) == rows
 
 
-def test_an_empty_location_stays_plain() -> None:
-    options = LocationCompression()
-    assert compress_locations(BytesColumn.from_strings([*TEXTS, ""]), options) is None
+@pytest.mark.parametrize("texts", [["", *TEXTS], [*TEXTS, "", ""]])
+def test_empty_locations_are_compressed_too(texts: list[str]) -> None:
+    result = compress_locations(BytesColumn.from_strings(texts), LocationCompression())
+    assert result is not None
+    frames, dictionary = result
+    found = expand_locations(frames, dictionary, charge=lambda _: None)
+    assert found.to_strings() == texts
+
+
+def test_nothing_but_empty_locations_stays_plain() -> None:
+    assert compress_locations(BytesColumn.from_list([b""] * 300), LocationCompression()) is None
