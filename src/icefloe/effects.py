@@ -9,15 +9,26 @@ no loop, no helper thread, and it works inside a running loop too.
 
 import asyncio
 import os
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context, ContextVar, copy_context
 from functools import cache
-from typing import Any, Literal, cast
+from types import coroutine
+from typing import Any, Final, Literal, Self, cast
 
-type Mode = Literal["async", "blocking", "worker"]
-"""`worker` is blocking inside a pool thread, where nested fan-out must stay inline."""
+type Mode = Literal["async", "blocking", "worker", "stepped"]
+"""`worker` is blocking inside a pool thread, where nested fan-out must stay inline; `stepped`
+is blocking too, but for `pause` and `sleep`, where somebody else may be let go on."""
 
 _mode: ContextVar[Mode] = ContextVar("icefloe_mode", default="async")
 
@@ -42,12 +53,86 @@ def run_blocking[T](work: Coroutine[Any, Any, T], mode: Mode = "blocking") -> T:
     raise RuntimeError("core code suspended while blocking: use icefloe.effects, not asyncio")
 
 
+def stepped_context() -> Context:
+    """Make a context for a driver that runs several coroutines of the core step by step."""
+    context = copy_context()
+    context.run(_mode.set, "stepped")
+    return context
+
+
+@coroutine
+def pause() -> Generator[None]:
+    """Let a driver that runs step by step choose who goes on; otherwise do nothing."""
+    if _mode.get() == "stepped":
+        yield
+
+
+_NO_MORE: Final = object()
+
+
+def iterate_blocking[T](source: AsyncIterator[T]) -> Iterator[T]:
+    """Iterate over what a core generator yields, on this thread; stopping early closes it.
+
+    >>> async def squares():
+    ...     for number in range(3):
+    ...         yield number**2
+    >>> list(iterate_blocking(squares()))
+    [0, 1, 4]
+    """
+
+    async def following() -> T | object:
+        return await anext(source, _NO_MORE)
+
+    try:
+        while (item := run_blocking(following())) is not _NO_MORE:
+            yield cast("T", item)
+    finally:
+        run_blocking(_close(source))
+
+
+async def _close(source: AsyncIterator[Any]) -> None:
+    aclose = getattr(source, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+class AsyncCloseableIterator[T]:
+    """What a core generator yields, for `async for` and for a plain `for` alike."""
+
+    __slots__ = ("_blocking", "_source")
+
+    def __init__(self, source: AsyncIterator[T]) -> None:
+        self._source = source
+        self._blocking: Iterator[T] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        if self._blocking is None:
+            self._blocking = iterate_blocking(self._source)
+        return next(self._blocking)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        return await anext(self._source)
+
+    async def aclose(self) -> None:
+        """Stop early."""
+        await _close(self._source)
+
+
 async def sleep(seconds: float) -> None:
     """Wait, in whichever way the caller runs."""
-    if is_blocking():
-        time.sleep(seconds)  # noqa: ASYNC251 - nobody else runs on this thread
-    else:
-        await asyncio.sleep(seconds)
+    match _mode.get():
+        case "async":
+            await asyncio.sleep(seconds)
+        case "stepped":
+            await pause()
+        case _:
+            time.sleep(seconds)  # noqa: ASYNC251 - nobody else runs on this thread
 
 
 async def offload[T](work: Callable[[], T]) -> T:
@@ -116,6 +201,56 @@ def _map_in_threads[A, T](
     if failures:
         raise failures[0]
     return [results[position] for position in range(len(todo))]
+
+
+class SingleFlight[K, T]:
+    """Let callers that ask for the same thing at the same time share one piece of work.
+
+    Threads that block wait for each other, and so do the tasks of one event loop; they never
+    wait across, where one could hold up the other. Work that fails or is cancelled is not
+    shared: those who waited for it go on to do it themselves.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flights: dict[tuple[object, K], Future[_Landed[T]] | asyncio.Future[_Landed[T]]] = {}
+
+    async def run(self, key: K, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the work, or wait for the result of whoever is at it already."""
+        if _mode.get() == "stepped":
+            return await work()  # whoever is at it already runs on this thread too
+        loop = None if is_blocking() else asyncio.get_running_loop()
+        place = (loop, key)
+        while True:
+            with self._lock:
+                if (flight := self._flights.get(place)) is None:
+                    mine = Future[_Landed[T]]() if loop is None else loop.create_future()
+                    self._flights[place] = mine
+            if flight is None:
+                return await self._fly(place, mine, work)
+            landed = flight.result() if isinstance(flight, Future) else await asyncio.shield(flight)
+            if landed is not None:
+                return landed[0]
+
+    async def _fly(
+        self,
+        place: tuple[object, K],
+        mine: "Future[_Landed[T]] | asyncio.Future[_Landed[T]]",
+        work: Callable[[], Awaitable[T]],
+    ) -> T:
+        landed: _Landed[T] = None
+        try:
+            landed = (await work(),)
+            return landed[0]
+        finally:
+            with self._lock:
+                del self._flights[place]
+            if not mine.done():
+                mine.set_result(landed)
+
+
+type _Landed[T] = tuple[T] | None
+"""The result of shared work; None when there is none to share."""
 
 
 @cache

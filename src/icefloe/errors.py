@@ -2,6 +2,7 @@
 
     IcefloeError (also known as IcechunkError)
     ├── ConflictError            reload, rebase, try again
+    │   └── RebaseFailedError    (carries the conflicts)
     ├── NotFoundError (KeyError)
     │   └── NodeNotFoundError, SnapshotNotFoundError, RefNotFoundError, RepositoryNotFoundError
     ├── AlreadyExistsError       choose another name
@@ -19,8 +20,9 @@ Each error carries a stable, append-only `kind` code, and its context as data.
 All of them survive pickling, so they travel from Spark executors.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 
 class ErrorKind(StrEnum):
@@ -188,6 +190,36 @@ class ConflictError(IcefloeError):
         super().__init__(text, kind, **context)
         self.expected_parent = expected_parent
         self.actual_parent = actual_parent
+
+
+_MOST_CONFLICTS_SHOWN: Final = 10
+
+
+class RebaseFailedError(ConflictError):
+    """Changes contradict those of another commit, and the solver could not settle that.
+
+    `snapshot` is the commit where it stopped, `conflicts` says what contradicts what.
+    """
+
+    default_kind = ErrorKind.REBASE_FAILED
+
+    def __init__(self, snapshot: str, conflicts: Sequence[Any]) -> None:
+        shown = [f"  {conflict}" for conflict in conflicts[:_MOST_CONFLICTS_SHOWN]]
+        if len(conflicts) > len(shown):
+            shown.append(f"  … and {len(conflicts) - len(shown)} more: see `.conflicts`")
+        count = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
+        text = "\n".join(
+            [
+                f"cannot rebase over the commit {snapshot}: {count}",
+                *shown,
+                "The session keeps its changes, on the last commit that agrees with them. Chunk "
+                "conflicts and deletions can be settled with rebase(BasicConflictSolver(...)); "
+                "for all others, open a new session and apply the change to the present state.",
+            ]
+        )
+        super().__init__(message=text)
+        self.snapshot = snapshot
+        self.conflicts = list(conflicts)
 
 
 class NotFoundError(IcefloeError, KeyError):

@@ -13,6 +13,7 @@ from icefloe.config.effective import (
     effective_config,
     effective_storage_settings,
 )
+from icefloe.config.feature_flags import FeatureFlag
 from icefloe.config.manifest import (
     ManifestConfig,
     ManifestPreloadConfig,
@@ -44,6 +45,8 @@ from icefloe.config.stores import (
     s3_store,
 )
 from icefloe.config.versions import SpecVersion
+from icefloe.config.virtual_chunks import VirtualChunkSpec
+from icefloe.logs import initialize_logs, set_logs_filter, shutdown_telemetry
 
 __all__ = [
     "AnyObjectStoreConfig",
@@ -54,6 +57,7 @@ __all__ = [
     "CompressionConfig",
     "EffectiveConfig",
     "EffectiveStorageSettings",
+    "FeatureFlag",
     "ManifestConfig",
     "ManifestPreloadCondition",
     "ManifestPreloadConfig",
@@ -71,11 +75,15 @@ __all__ = [
     "StorageSettings",
     "StorageTimeoutSettings",
     "VirtualChunkContainer",
+    "VirtualChunkSpec",
     "azure_store",
     "effective_config",
     "effective_storage_settings",
     "gcs_store",
     "http_store",
+    "initialize_logs",
     "local_filesystem_store",
     "s3_store",
+    "set_logs_filter",
+    "shutdown_telemetry",
 ]

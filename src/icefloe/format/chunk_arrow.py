@@ -4,21 +4,17 @@ Plain columns are handed over without a copy, and so are locations of tables tha
 virtual references only: their targets are the indices of an Arrow dictionary already.
 """
 
-from typing import Final
-
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.columns import Bools, BytesColumn
 from icefloe.format.ids import ChunkId
 
-_TEXT: Final = pa.large_string()
 
-
-def arrow_schema(dimensions: int) -> pa.Schema:
+def arrow_schema(dimensions: int) -> "pa.Schema":
     """Give the columns of a batch of references to an array of so many dimensions."""
     return pa.schema(
         [
@@ -26,16 +22,16 @@ def arrow_schema(dimensions: int) -> pa.Schema:
             pa.field("kind", pa.uint8(), nullable=False),
             pa.field("offset", pa.uint64(), nullable=False),
             pa.field("length", pa.uint64(), nullable=False),
-            pa.field("location", pa.dictionary(pa.uint32(), _TEXT)),
+            pa.field("location", pa.dictionary(pa.uint32(), pa.large_string())),
             pa.field("chunk_id", pa.binary(ChunkId.WIDTH)),
             pa.field("inline", pa.large_binary()),
-            pa.field("etag", pa.dictionary(pa.int32(), _TEXT)),
+            pa.field("etag", pa.dictionary(pa.int32(), pa.large_string())),
             pa.field("last_modified", pa.uint32()),
         ]
     )
 
 
-def table_to_arrow(table: ChunkTable) -> pa.RecordBatch:
+def table_to_arrow(table: ChunkTable) -> "pa.RecordBatch":
     """Give a table to Arrow.
 
     >>> table = ChunkTable.inlined(np.array([[0]], np.uint32), BytesColumn.from_list([b"x"]))
@@ -58,7 +54,7 @@ def table_to_arrow(table: ChunkTable) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _fixed_size_list(flat: pa.Array, rows: int, width: int) -> pa.Array:
+def _fixed_size_list(flat: "pa.Array", rows: int, width: int) -> "pa.Array":
     kind = pa.list_(pa.uint32(), width)
     return pa.Array.from_buffers(kind, rows, [None], children=[flat])
 
@@ -69,13 +65,13 @@ def _rows(table: ChunkTable, kind: ChunkKind) -> Bools | None:
     return None if mask.all() and len(mask) else mask
 
 
-def _locations(table: ChunkTable) -> pa.DictionaryArray:
+def _locations(table: ChunkTable) -> "pa.DictionaryArray":
     mask = _rows(table, ChunkKind.VIRTUAL)
     indices = pa.array(table.targets, mask=None if mask is None else ~mask)
     return pa.DictionaryArray.from_arrays(indices, table.locations.to_arrow_strings())
 
 
-def _chunk_ids(table: ChunkTable) -> pa.Array:
+def _chunk_ids(table: ChunkTable) -> "pa.Array":
     mask = table.kinds == ChunkKind.NATIVE
     kind = pa.binary(ChunkId.WIDTH)
     if not mask.any():
@@ -85,11 +81,11 @@ def _chunk_ids(table: ChunkTable) -> pa.Array:
     return pa.Array.from_buffers(kind, len(table), [_bitmap(mask), pa.py_buffer(rows)])
 
 
-def _bitmap(mask: Bools) -> pa.Buffer:
+def _bitmap(mask: Bools) -> "pa.Buffer":
     return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
-def _inline(table: ChunkTable) -> pa.Array:
+def _inline(table: ChunkTable) -> "pa.Array":
     mask = table.kinds == ChunkKind.INLINE
     if not mask.any():
         return pa.nulls(len(table), pa.large_binary())
@@ -97,7 +93,7 @@ def _inline(table: ChunkTable) -> pa.Array:
     return table.inline.to_arrow().take(pa.array(rows, mask=~mask))
 
 
-def _etags(table: ChunkTable) -> pa.DictionaryArray:
+def _etags(table: ChunkTable) -> "pa.DictionaryArray":
     if table.etag_rows is None:
         indices = pa.nulls(len(table), pa.int32())
     else:
@@ -105,13 +101,13 @@ def _etags(table: ChunkTable) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(indices, table.etags.to_arrow_strings())
 
 
-def _last_modified(table: ChunkTable) -> pa.Array:
+def _last_modified(table: ChunkTable) -> "pa.Array":
     if table.last_modified is None:
         return pa.nulls(len(table), pa.uint32())
     return pa.array(table.last_modified, mask=table.last_modified == 0)
 
 
-def table_from_arrow(batch: pa.RecordBatch) -> ChunkTable:
+def table_from_arrow(batch: "pa.RecordBatch") -> ChunkTable:
     """Take references from Arrow, in any order; each chunk may occur once."""
     missing = set(arrow_schema(1).names) - set(batch.schema.names)
     if missing:
@@ -147,7 +143,7 @@ def table_from_arrow(batch: pa.RecordBatch) -> ChunkTable:
     ).sorted()
 
 
-def _from_dictionary(column: pa.Array) -> tuple[BytesColumn, NDArray[np.integer]]:
+def _from_dictionary(column: "pa.Array") -> tuple[BytesColumn, NDArray[np.integer]]:
     """Take distinct texts and the one of each row; plain strings are made distinct first."""
     if not isinstance(column, pa.DictionaryArray):
         column = column.dictionary_encode()

@@ -200,10 +200,14 @@ class ChunkTable:
             if not 0 <= index <= _LARGEST_INDEX:
                 return None
             column = self.coordinates[low:high, dimension]
-            low, high = (
-                low + int(np.searchsorted(column, np.uint32(index), "left")),
-                low + int(np.searchsorted(column, np.uint32(index), "right")),
-            )
+            wanted = np.uint32(index)
+            first = int(column.searchsorted(wanted))
+            if first == high - low or column.item(first) != index:
+                return None
+            # Rows are unique, so along the last dimension one match is all there is.
+            if dimension + 1 == self.dimensions:
+                return low + first
+            low, high = low + first, low + int(column.searchsorted(wanted, "right"))
         return low if low < high else None
 
     def find(self, coordinates: Sequence[int]) -> ChunkRef | None:
@@ -213,9 +217,10 @@ class ChunkTable:
 
     def ref(self, row: int) -> ChunkRef:
         """Give one row as an object: for single chunks, not for loops."""
-        target = int(self.targets[row])
-        offset, length = int(self.offsets[row]), int(self.lengths[row])
-        match self.kinds[row]:
+        # `item` and plain numbers: this is on the path of every single chunk that is read.
+        target = self.targets.item(row)
+        offset, length = self.offsets.item(row), self.lengths.item(row)
+        match self.kinds.item(row):
             case ChunkKind.NATIVE:
                 return NativeChunk(ChunkId(self.chunk_ids[target].tobytes()), offset, length)
             case ChunkKind.VIRTUAL:

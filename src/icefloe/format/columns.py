@@ -1,26 +1,31 @@
 """Columns of byte strings, and the few numpy operations that tables share.
 
-Arrow kernels do the work on variable-length rows, at the speed of a memory copy.
+Short columns are handled by plain Python, long ones by Arrow (`icefloe.format.arrow_kernels`):
+both give the same, but Arrow takes a while to import and some time for each call.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import lt
 from typing import Any, Final, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
+from icefloe.format import arrow_kernels
+from icefloe.format.arrow import pa
 
 type Bytes = NDArray[np.uint8]
 type Ints = NDArray[np.int64]
 type Bools = NDArray[np.bool_]
 
-_INLINE_VIEW_BYTES: Final = 12  # an Arrow view keeps shorter rows within itself
+FEW_ROWS: Final = 2048
+"""Columns up to this length are handled row by row."""
+
+_PADDINGS: Final = [bytes(4 - remainder) for remainder in range(4)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +47,9 @@ class BytesColumn:
         return cls(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
     @classmethod
-    def from_list(cls, rows: Sequence[bytes]) -> Self:
+    def from_list(cls, rows: Sequence[bytes | memoryview]) -> Self:
         """Pack a list of rows."""
-        splits = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=splits[1:])
+        splits = np.array(list(accumulate(map(len, rows), initial=0)), np.int64)
         return cls(np.frombuffer(b"".join(rows), np.uint8), splits)
 
     @classmethod
@@ -54,45 +58,45 @@ class BytesColumn:
         return cls.from_list([row.encode() for row in rows])
 
     @classmethod
-    def from_arrow(cls, array: pa.Array) -> Self:
+    def from_arrow(cls, array: "pa.Array") -> Self:
         """Wrap an Arrow array of strings or binaries, without a copy where its type allows."""
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks()
-        array = array.cast(pa.large_binary())
-        _, offsets, data = array.buffers()
-        splits = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)
-        whole = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-        if splits[0] == 0 and splits[-1] == len(whole):
-            return cls(whole, splits)
-        return cls(whole[splits[0] : splits[-1]], splits - splits[0])
+        return cls(*arrow_kernels.from_arrow(array))
 
     @classmethod
     def gather(cls, source: Bytes, starts: Ints, lengths: Ints) -> Self:
         """Copy slices of a buffer, which must be within its bounds, into a column."""
-        return cls.from_arrow(_views(source, starts, lengths))
+        if len(starts) > FEW_ROWS:
+            return cls(*arrow_kernels.gather(source, starts, lengths))
+        view = source.data
+        ends = (starts + lengths).tolist()
+        return cls.from_list([view[a:b] for a, b in zip(starts.tolist(), ends, strict=True)])
 
-    def to_arrow(self) -> pa.LargeBinaryArray:
+    def to_arrow(self) -> "pa.LargeBinaryArray":
         """Give the column to Arrow without copying it."""
-        return pa.Array.from_buffers(
-            pa.large_binary(),
-            len(self),
-            [None, pa.py_buffer(np.ascontiguousarray(self.splits)), pa.py_buffer(self.data)],
-        )
+        return arrow_kernels.to_arrow(self.data, self.splits)
 
-    def to_arrow_strings(self) -> pa.LargeStringArray:
+    def to_arrow_strings(self) -> "pa.LargeStringArray":
         """Give the column to Arrow as text, checking that it is UTF-8."""
-        try:
-            return self.to_arrow().cast(pa.large_string())
-        except pa.ArrowInvalid as error:
-            raise FormatError("text that is not UTF-8") from error
+        self.check_text()
+        return self.to_arrow().cast(pa.large_string())
+
+    def check_text(self) -> None:
+        """Refuse rows that are not UTF-8."""
+        if len(self) > FEW_ROWS:
+            if not arrow_kernels.is_text(self.data, self.splits):
+                raise FormatError("text that is not UTF-8")
+        elif not self.data.tobytes().isascii():
+            self.to_strings()
 
     def lengths(self) -> Ints:
         """Give the number of bytes of each row."""
-        return np.diff(self.splits)
+        return self.splits[1:] - self.splits[:-1]
 
     def take(self, rows: NDArray[np.integer]) -> Self:
         """Pick rows by number."""
-        return self.from_arrow(self.to_arrow().take(pa.array(rows)))
+        if len(rows) > FEW_ROWS:
+            return type(self)(*arrow_kernels.take(self.data, self.splits, rows))
+        return self.gather(self.data, self.splits[rows], self.lengths()[rows])
 
     def slice(self, start: int, stop: int) -> Self:
         """Share a run of rows."""
@@ -106,36 +110,65 @@ class BytesColumn:
 
     def to_strings(self) -> list[str]:
         """Unpack into Python strings: for small columns."""
-        strings: list[str] = self.to_arrow_strings().to_pylist()
-        return strings
+        try:
+            return [row.decode() for row in self.to_list()]
+        except UnicodeDecodeError as error:
+            raise FormatError("text that is not UTF-8") from error
 
     def is_ascending(self) -> bool:
         """Say whether each row sorts after the one before."""
-        rows = self.to_arrow()
-        return pc.all(pc.less(rows[:-1], rows[1:])).as_py() is not False
+        if len(self) > FEW_ROWS:
+            return arrow_kernels.is_ascending(self.data, self.splits)
+        rows = self.to_list()
+        return all(map(lt, rows, rows[1:]))
 
     def runs(self) -> tuple[Self, NDArray[np.uint32]]:
         """Drop rows that repeat the one before; also give, for each old row, its new number."""
-        rows = self.to_arrow()
-        is_head = np.ones(len(self), np.bool_)
-        is_head[1:] = ~pc.equal(rows[1:], rows[:-1]).to_numpy(zero_copy_only=False)
+        is_head = self._heads_of_runs()
         if is_head.all():
             return self, np.arange(len(self), dtype=np.uint32)
         numbers = np.cumsum(is_head, dtype=np.uint32) - np.uint32(1)
         return self.take(np.flatnonzero(is_head)), numbers
 
+    def _heads_of_runs(self) -> Bools:
+        if len(self) > FEW_ROWS:
+            return arrow_kernels.heads_of_runs(self.data, self.splits)
+        rows = self.to_list()
+        return np.array([True, *(a != b for a, b in pairwise(rows))][: len(rows)], np.bool_)
+
     def distinct(self) -> tuple[Self, NDArray[np.uint32]]:
         """Drop repeated rows; also give, for each old row, its new number.
 
-        Repeats usually stand next to each other, so those go first, and names of files are
-        often in order: comparing is cheap, hashing is not.
+        In long columns repeats usually stand next to each other, so those go first, and names
+        of files are often in order: comparing is cheap, hashing is not.
         """
-        heads, of_row = self.runs()
+        if len(self) <= FEW_ROWS:
+            numbers = dict[bytes, int]()
+            of_row = [numbers.setdefault(row, len(numbers)) for row in self.to_list()]
+            texts = self if len(numbers) == len(of_row) else self.from_list([*numbers])
+            return texts, np.array(of_row, np.uint32)
+        heads, of_head = self.runs()
         if heads.is_ascending():
-            return heads, of_row
-        encoded = heads.to_arrow().dictionary_encode()
-        numbers = encoded.indices.to_numpy().astype(np.uint32)
-        return type(self).from_arrow(encoded.dictionary), numbers[of_row]
+            return heads, of_head
+        rows, of_distinct = arrow_kernels.distinct(heads.data, heads.splits)
+        return type(self)(*rows), of_distinct[of_head]
+
+    def sort_order(self) -> Ints:
+        """List the rows in the order of their bytes."""
+        if len(self) > FEW_ROWS:
+            return arrow_kernels.sort_order(self.data, self.splits)
+        rows = self.to_list()
+        return np.array(sorted(range(len(rows)), key=rows.__getitem__), np.int64)
+
+    def framed(self) -> Bytes:
+        """Put its length before each row, and one to four zero bytes behind, up to a whole word."""
+        if len(self) > FEW_ROWS:
+            return arrow_kernels.framed(self.data, self.splits)
+        pieces = list[bytes]()
+        for row in self.to_list():
+            length = len(row)
+            pieces += (length.to_bytes(4, "little"), row, _PADDINGS[length & 3])
+        return np.frombuffer(b"".join(pieces), np.uint8)
 
     def __getitem__(self, row: int) -> bytes:
         return self.data[self.splits[row] : self.splits[row + 1]].tobytes()
@@ -160,26 +193,6 @@ def concat_bytes(columns: Sequence[BytesColumn]) -> BytesColumn:
     return BytesColumn(
         np.concatenate([np.empty(0, np.uint8), *(column.data for column in columns)]),
         np.concatenate([*splits, starts[-1:]]),
-    )
-
-
-def _views(source: Bytes, starts: Ints, lengths: Ints) -> pa.BinaryViewArray:
-    """Describe slices of a buffer as Arrow views, good for one cast to a plain array.
-
-    Long rows lack the prefix that comparisons of views would need; a cast does not look at it.
-    """
-    views = np.zeros((len(starts), 4), np.int32)
-    views[:, 0] = lengths
-    views[:, 3] = starts
-    short = np.flatnonzero(lengths <= _INLINE_VIEW_BYTES)
-    if len(short):
-        views[short, 3] = 0
-        within = views.view(np.uint8)[:, 4:]
-        for place in range(_INLINE_VIEW_BYTES):
-            reaching = short[lengths[short] > place]
-            within[reaching, place] = source[starts[reaching] + place]
-    return pa.Array.from_buffers(
-        pa.binary_view(), len(starts), [None, pa.py_buffer(views), pa.py_buffer(source)]
     )
 
 

@@ -3,6 +3,7 @@
 Everything read here is untrusted: sizes are checked before memory is allocated.
 """
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -35,6 +36,8 @@ MAX_EXPANSION: Final = 1_000
 FREE_EXPANSION_BYTES: Final = 64 * 2**20
 
 _ZSTD: Final = 1
+_WHOLE_BYTES: Final = 1 << 20
+"""Smaller buffers are compressed in one go."""
 _UNSIZED_STEP_BYTES: Final = 256
 """Four compressed bytes can make a block of 128 KiB, so this many make at most 8 MiB."""
 
@@ -83,11 +86,35 @@ def seal(
 ) -> bytes:
     """Compress a buffer that arrives in pieces, and put the header before it.
 
-    The buffer is never held whole, so a manifest costs little more than its compressed size.
+    A large buffer is never held whole, so a manifest costs little more than its compressed size.
     """
-    header = MAGIC + WRITER_NAME.encode().ljust(24) + bytes([spec_version, file_type.value, _ZSTD])
+    header = _header(file_type, spec_version)
+    if size_bytes <= _WHOLE_BYTES:
+        return header + _compressor(level).compress(b"".join(pieces))
     frame = zstandard.ZstdCompressor(level=level).compressobj(size=size_bytes)
     return b"".join([header, *(frame.compress(piece) for piece in pieces), frame.flush()])
+
+
+def _header(file_type: FileType, spec_version: int) -> bytes:
+    return MAGIC + WRITER_NAME.encode().ljust(24) + bytes([spec_version, file_type.value, _ZSTD])
+
+
+_own: Final = threading.local()
+"""What each thread compresses with: making it anew would take longer than a small file."""
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    if (known := _own.__dict__.get(level)) is None:
+        known = _own.__dict__[level] = zstandard.ZstdCompressor(level=level)
+    compressor: zstandard.ZstdCompressor = known
+    return compressor
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if (known := _own.__dict__.get("decompressor")) is None:
+        known = _own.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = known
+    return decompressor
 
 
 def open_envelope(data: Buffer, expected: FileType | None = None) -> Envelope:
@@ -133,7 +160,7 @@ def decompress(payload: memoryview, *, max_bytes: int = MAX_BUFFER_BYTES) -> byt
         if announced > limit:
             raise FormatError(_too_large(len(payload), announced, limit))
         if announced >= 0:
-            return zstandard.ZstdDecompressor().decompress(payload, allow_extra_data=False)
+            return _decompressor().decompress(payload, allow_extra_data=False)
         return _expand_unsized(payload, limit)
     except zstandard.ZstdError as error:
         raise FormatError(f"the zstd frame is damaged: {error}") from error

@@ -25,7 +25,6 @@ from icefloe.format.flatbuffer_writer import (
     RecordLayout,
     Tail,
     stored_bytes,
-    with_lengths,
 )
 
 _BLOCK_ROWS: Final = 512
@@ -258,6 +257,6 @@ class _BlobsInBlocks:
             column = self._column.slice(begin, end)
         else:
             column = self._column.take(self._order[begin:end])
-        data = with_lengths(column)
+        data = column.framed()
         cuts = self._ends[self._edges[first : last + 1]] - self._ends[begin]
         return [data[a:b] for a, b in pairwise(cuts)]

@@ -33,10 +33,10 @@ type Presence = Bools | bool
 BUDGET_FACTOR: Final = 16
 FREE_BUDGET_BYTES: Final = 64 * 2**20
 
-_MIN_BUFFER_BYTES: Final = 8
+MIN_BUFFER_BYTES: Final = 8
 _BATCH_BLOBS: Final = 1 << 16
-_ITEM_COST_BYTES: Final = 16
-_TABLE_COST_BYTES: Final = 32
+ITEM_COST_BYTES: Final = 16
+TABLE_COST_BYTES: Final = 32
 """What it takes to address an item or a table, beyond its own bytes."""
 
 
@@ -45,7 +45,7 @@ class Buffer:
 
     def __init__(self, data: bytes) -> None:
         self.size = len(data)
-        if self.size < _MIN_BUFFER_BYTES:
+        if self.size < MIN_BUFFER_BYTES:
             refuse(f"a buffer of {self.size} bytes is too short to hold a table")
         # What is aligned and within the buffer lies in its whole words: no view needs the rest.
         self.u8 = np.frombuffer(data, np.uint8)
@@ -195,7 +195,7 @@ class Vectors:
         """Locate all items of all vectors, one vector behind the other."""
         where: Ints
         total = int(self.counts.sum())
-        self.buffer.charge(total * (item_bytes + _ITEM_COST_BYTES))
+        self.buffer.charge(total * (item_bytes + ITEM_COST_BYTES))
         self.buffer.check_range(self.starts, self.counts * item_bytes, 1)
         if len(self.starts) == 1:
             where = self.starts[0] + item_bytes * np.arange(total, dtype=np.int64)
@@ -266,7 +266,7 @@ class Tables:
     def __init__(self, buffer: Buffer, positions: Ints) -> None:
         self.buffer = buffer
         self.positions = positions
-        buffer.charge(_TABLE_COST_BYTES * len(positions))
+        buffer.charge(TABLE_COST_BYTES * len(positions))
         buffer.check_range(positions, 4, 4)
         vtables = positions - buffer.i32[positions >> 2]
         self._vtables, self._vtable_of = _distinct_runs(vtables)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -219,7 +217,7 @@ class BlobSection:
 
     def pieces(self) -> Iterator[Bytes]:
         """Write the blobs."""
-        yield with_lengths(self.column)
+        yield self.column.framed()
         yield np.zeros(-int(self.starts[-1]) % 8, np.uint8)
 
 
@@ -304,25 +302,6 @@ def _row_bytes(items: NDArray[np.generic]) -> int:
 def stored_bytes(lengths: Ints) -> Ints:
     """Give the room that blobs of these lengths take: length, bytes, zero, padding."""
     return 4 + lengths + 4 - lengths % 4
-
-
-_PADDING: Final = pa.array([bytes(4 - remainder) for remainder in range(4)], pa.large_binary())
-_NO_SEPARATOR: Final = pa.scalar(b"", pa.large_binary())
-
-
-def with_lengths(column: BytesColumn) -> Bytes:
-    """Lay out blobs as a buffer stores them, back to back."""
-    if len(column) == 0:
-        return np.empty(0, np.uint8)
-    lengths = column.lengths()
-    heads = pa.Array.from_buffers(
-        pa.binary(4), len(column), [None, pa.py_buffer(lengths.astype("<u4"))]
-    )
-    padding = _PADDING.take(pa.array(lengths % 4))
-    joined = pc.binary_join_element_wise(
-        heads.cast(pa.large_binary()), column.to_arrow(), padding, _NO_SEPARATOR
-    )
-    return BytesColumn.from_arrow(joined).data
 
 
 def seal_buffer(

@@ -5,7 +5,6 @@ distinct on file systems that ignore case.
 """
 
 import secrets
-from base64 import b32encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
@@ -33,7 +32,8 @@ def _digit_table() -> NDArray[np.uint8]:
 _DIGITS: Final = _digit_table()
 
 
-_TO_CROCKFORD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _LETTERS.tobytes())
+_PAIRS: Final = [a + b for a in _LETTERS.tobytes().decode() for b in _LETTERS.tobytes().decode()]
+"""Two digits at a time: every chunk that is read has its id written out, one by one."""
 
 
 def encode_ids(raw: NDArray[np.uint8]) -> NDArray[np.bytes_]:
@@ -94,7 +94,14 @@ class ObjectId:
         return f"{type(self).__name__}.parse({str(self)!r})"
 
     def __str__(self) -> str:
-        return b32encode(self.raw).rstrip(b"=").translate(_TO_CROCKFORD).decode()
+        bits = len(self.raw) * 8
+        digits = -(-bits // 5)
+        number = int.from_bytes(self.raw) << (digits * 5 - bits)
+        if digits % 2:
+            number <<= 5
+        start = (digits + digits % 2) * 5 - 10
+        pairs = [_PAIRS[number >> shift & 1023] for shift in range(start, -1, -10)]
+        return "".join(pairs)[:digits]
 
 
 class SnapshotId(ObjectId):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
+from operator import lt
 from typing import Final
 
 import numpy as np
@@ -19,20 +20,20 @@ from icefloe.format.chunk_table import (
 from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
-from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
+from icefloe.format.flatbuffer_reader import ITEM_COST_BYTES, Buffer, Tables, refuse
+from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import (
-    BlobSection,
     Field,
     Link,
     Section,
-    Spread,
-    TableSection,
     VectorSection,
     number,
     seal_buffer,
 )
-from icefloe.format.ids import ChunkId, ManifestId, NodeId, has_repeated_node, id_rows
+from icefloe.format.ids import ChunkId, ManifestId, NodeId
 from icefloe.format.locations import LocationCompression, compress_locations, expand_locations
+from icefloe.format.manifest_refs import RefSlot, read_index, read_ref, table_of_refs, write_refs
 
 MAX_APPARENT_BYTES: Final = 2**31 - 2**20
 """Readers count a shared string once per reference and stop at 2 GiB."""
@@ -56,21 +57,21 @@ class _Array(IntEnum):
     REFS = 1
 
 
-class _Ref(IntEnum):
-    """Slots of one reference."""
-
-    INDEX = 0
-    INLINE = 1
-    OFFSET = 2
-    LENGTH = 3
-    CHUNK_ID = 4
-    LOCATION = 5
-    ETAG = 6
-    LAST_MODIFIED = 7
-    COMPRESSED_LOCATION = 8
-
-
 _NO_DICTIONARY, _ZSTD_DICTIONARY = 0, 1
+
+_ID_CODE: Final = f"{ManifestId.WIDTH}s"
+_ROOT_V1: Final = TableShape((_Manifest.ID, _ID_CODE), (_Manifest.ARRAYS, OFFSET))
+_ROOT: Final = TableShape(
+    (_Manifest.ID, _ID_CODE), (_Manifest.ARRAYS, OFFSET), (_Manifest.COMPRESSION_ALGORITHM, "B")
+)
+_ROOT_WITH_DICTIONARY: Final = TableShape(
+    (_Manifest.ID, _ID_CODE), (_Manifest.ARRAYS, OFFSET), (_Manifest.LOCATION_DICTIONARY, OFFSET)
+)
+_ARRAY: Final = TableShape((_Array.REFS, OFFSET), (_Array.NODE_ID, f"{NodeId.WIDTH}s"))
+
+FEW_REFS: Final = 64
+"""Arrays with up to so many references have them written and read one by one."""
+_FEW_ARRAYS: Final = 64
 
 
 # -- writing -------------------------------------------------------------------------------
@@ -83,6 +84,7 @@ def encode_manifest(
     spec_version: int = 2,
     level: int = BULK_LEVEL,
     location_compression: LocationCompression | None = None,
+    few_refs: int = FEW_REFS,
 ) -> bytes:
     """Write the references of some arrays as a manifest file.
 
@@ -101,64 +103,65 @@ def encode_manifest(
     dictionary, compressed = None, None
     if location_compression is not None and spec_version > 1:
         dictionary, compressed = _compress_all(tables, location_compression)
-    blocks = [
-        _reference_section(table, None if compressed is None else compressed[number])
-        for number, table in enumerate(tables)
-    ]
-    lists = [
-        VectorSection(np.array([len(t)]), Link(b)) for t, b in zip(tables, blocks, strict=True)
-    ]
-    array_tables = TableSection(
-        len(nodes),
-        [
-            Field(_Array.NODE_ID, id_rows(NodeId, nodes)),
-            Field(_Array.REFS, Link(Spread(lists))),
-        ],
-    )
-    array_list = VectorSection(np.array([len(nodes)]), Link(array_tables))
-    fields = [
-        Field(_Manifest.ID, id_rows(ManifestId, [manifest_id])),
-        Field(_Manifest.ARRAYS, Link(array_list)),
-    ]
-    sections: list[Section] = [array_list, array_tables]
-    if dictionary is not None:
-        blob = BlobSection(BytesColumn.from_list([dictionary]))
-        fields.append(Field(_Manifest.LOCATION_DICTIONARY, Link(blob)))
-        sections.append(blob)
-    elif spec_version > 1:
-        algorithm = np.array([_NO_DICTIONARY], np.uint8)
-        fields.append(number(_Manifest.COMPRESSION_ALGORITHM, algorithm, _ZSTD_DICTIONARY))
-    for one_list, block in zip(lists, blocks, strict=True):
-        sections += [one_list, block]
-    sections.insert(0, TableSection(1, fields))
+    tree, array_list = _begin(manifest_id, spec_version, dictionary)
+    sections: list[Section] = [tree]
+    fields = tree.links(len(nodes), array_list)
+    for place, (node, table, each) in enumerate(zip(nodes, tables, fields, strict=True)):
+        at = tree.table(_ARRAY, node.raw, field=each)
+        refs = at + _ARRAY.at[_Array.REFS]
+        if len(table) <= few_refs and compressed is None:
+            write_refs(tree, table, refs)
+        else:
+            block = _reference_section(table, None if compressed is None else compressed[place])
+            one_list = VectorSection(np.array([len(table)]), Link(block))
+            tree.link_outside(one_list, refs)
+            sections += [one_list, block]
     return seal_buffer(sections, FileType.MANIFEST, spec_version, level=level)
+
+
+def _begin(
+    manifest_id: ManifestId, spec_version: int, dictionary: bytes | None
+) -> tuple[Tree, int]:
+    """Begin a file with its root; give also the field in which the list of arrays goes."""
+    tree = Tree()
+    if dictionary is not None:
+        shape = _ROOT_WITH_DICTIONARY
+        at = tree.table(shape, manifest_id.raw)
+        tree.blob(dictionary, at + shape.at[_Manifest.LOCATION_DICTIONARY])
+    elif spec_version > 1:
+        shape = _ROOT
+        at = tree.table(shape, manifest_id.raw, _NO_DICTIONARY)
+    else:
+        shape = _ROOT_V1
+        at = tree.table(shape, manifest_id.raw)
+    return tree, at + shape.at[_Manifest.ARRAYS]
 
 
 def _reference_section(table: ChunkTable, compressed: BytesColumn | None) -> BlockSection:
     masks = {kind: _mask(table.kinds, kind) for kind in ChunkKind}
     has_range = _mask(table.kinds, ChunkKind.NATIVE, ChunkKind.VIRTUAL)
     fields = [
-        Field(_Ref.OFFSET, table.offsets, has_range),
-        Field(_Ref.LENGTH, table.lengths, has_range),
+        Field(RefSlot.OFFSET, table.offsets, has_range),
+        Field(RefSlot.LENGTH, table.lengths, has_range),
     ]
     native = masks[ChunkKind.NATIVE]
     if len(table.chunk_ids) and (native is None or native.any()):
         ids = table.chunk_ids[np.minimum(table.targets, len(table.chunk_ids) - 1)]
-        fields.append(Field(_Ref.CHUNK_ID, ids, native))
+        fields.append(Field(RefSlot.CHUNK_ID, ids, native))
     if table.last_modified is not None:
-        fields.append(number(_Ref.LAST_MODIFIED, table.last_modified))
+        fields.append(number(RefSlot.LAST_MODIFIED, table.last_modified))
     virtual = masks[ChunkKind.VIRTUAL]
     if compressed is None:
-        locations = SharedBlobs(_Ref.LOCATION, table.locations, table.targets, virtual)
+        locations = SharedBlobs(RefSlot.LOCATION, table.locations, table.targets, virtual)
     else:
-        locations = SharedBlobs(_Ref.COMPRESSED_LOCATION, compressed, table.targets, virtual)
+        locations = SharedBlobs(RefSlot.COMPRESSED_LOCATION, compressed, table.targets, virtual)
     blobs = [
         locations,
-        SharedBlobs(_Ref.INLINE, table.inline, table.targets, masks[ChunkKind.INLINE]),
+        SharedBlobs(RefSlot.INLINE, table.inline, table.targets, masks[ChunkKind.INLINE]),
     ]
     if table.etag_rows is not None:
-        blobs.append(SharedBlobs(_Ref.ETAG, table.etags, table.etag_rows, table.etag_rows >= 0))
-    return BlockSection(table.coordinates, fields, blobs, coordinates_slot=_Ref.INDEX)
+        blobs.append(SharedBlobs(RefSlot.ETAG, table.etags, table.etag_rows, table.etag_rows >= 0))
+    return BlockSection(table.coordinates, fields, blobs, coordinates_slot=RefSlot.INDEX)
 
 
 def _mask(kinds: Bytes, *wanted: ChunkKind) -> NDArray[np.bool_] | None:
@@ -214,98 +217,127 @@ class ManifestFile:
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         envelope = open_envelope(data, FileType.MANIFEST)
         self.spec_version = envelope.spec_version
-        self._buffer = Buffer(decompress(envelope.payload))
-        self._root = self._buffer.root()
-        self.id = ManifestId(self._root.struct(_Manifest.ID, ManifestId.WIDTH).tobytes())
-        arrays = self._root.vectors(_Manifest.ARRAYS, required=True).tables()
-        self._node_rows = arrays.struct(_Array.NODE_ID, NodeId.WIDTH)
-        if has_repeated_node(self._node_rows):
+        self._scalar = ScalarBuffer(decompress(envelope.payload))
+        root = self._scalar.root()
+        self.id = ManifestId(root.struct(_Manifest.ID, ManifestId.WIDTH))
+        self._places = self._find_arrays(root)
+        """Id of each array to where its references start, and how many there are."""
+
+    def _find_arrays(self, root: ScalarTable) -> dict[bytes, tuple[int, int]]:
+        count = root.vector(_Manifest.ARRAYS, 4)[1]
+        if count <= _FEW_ARRAYS:
+            arrays = root.children(_Manifest.ARRAYS)
+            ids = [array.struct(_Array.NODE_ID, NodeId.WIDTH) for array in arrays]
+            refs = [array.vector(_Array.REFS, 4) for array in arrays]
+        else:
+            tables = self._buffer.root().vectors(_Manifest.ARRAYS, required=True).tables()
+            raw, width = tables.struct(_Array.NODE_ID, NodeId.WIDTH).tobytes(), NodeId.WIDTH
+            ids = [raw[at : at + width] for at in range(0, len(raw), width)]
+            lists = tables.vectors(_Array.REFS, required=True)
+            refs = list(zip(lists.starts.tolist(), lists.counts.tolist(), strict=True))
+        places = dict(zip(ids, refs, strict=True))
+        if len(places) < count:
             refuse("a manifest lists an array twice")
-        self._refs = arrays.vectors(_Array.REFS, required=True)
+        return places
+
+    @cached_property
+    def _buffer(self) -> Buffer:
+        return Buffer(self._scalar.data)
 
     @property
     def size_bytes(self) -> int:
         """Give the memory that the decompressed file takes."""
-        return self._buffer.size
+        return self._scalar.size
 
     @cached_property
     def nodes(self) -> dict[NodeId, int]:
         """List the arrays of this manifest, each with its place in the file."""
-        raw = self._node_rows.tobytes()
-        width = NodeId.WIDTH
-        return {NodeId(raw[at : at + width]): at // width for at in range(0, len(raw), width)}
+        return {NodeId(raw): place for place, raw in enumerate(self._places)}
 
     @property
     def num_chunk_refs(self) -> int:
         """Count all references of all arrays."""
-        return int(self._refs.counts.sum())
+        return sum(count for _, count in self._places.values())
 
     @property
     def has_location_dictionary(self) -> bool:
         """Say whether locations are compressed one by one with a shared dictionary."""
         return self._dictionary is not None
 
-    def table(self, node: NodeId) -> ChunkTable:
+    def table(self, node: NodeId, *, few_refs: int = FEW_REFS) -> ChunkTable:
         """Decode all references of an array into columns."""
         self._buffer.renew_budget()
-        return self._decode(node)
-
-    def _decode(self, node: NodeId) -> ChunkTable:
-        if (place := self.nodes.get(node)) is None:
-            return ChunkTable.empty(0)
-        refs = self._refs.pick(slice(place, place + 1)).tables()
-        return _decode_table(refs, self._dictionary)
+        self._scalar.renew_budget()
+        return self._decode(node.raw, few_refs)
 
     def tables(self) -> dict[NodeId, ChunkTable]:
         """Decode everything."""
         self._buffer.renew_budget()
-        return {node: self._decode(node) for node in self.nodes}
+        self._scalar.renew_budget()
+        return {NodeId(raw): self._decode(raw, FEW_REFS) for raw in self._places}
+
+    def _decode(self, node: bytes, few_refs: int) -> ChunkTable:
+        start, count = self._places.get(node, (0, 0))
+        if count == 0:
+            return ChunkTable.empty(0)
+        if count <= few_refs:
+            return self._decode_few(start, count)
+        self._buffer.charge(count * (4 + ITEM_COST_BYTES))
+        fields = start + 4 * np.arange(count, dtype=np.int64)
+        self._buffer.check_range(fields, 4, 4)
+        refs = Tables(self._buffer, fields + self._buffer.u32[fields >> 2])
+        return _decode_table(refs, self._dictionary)
+
+    def _decode_few(self, start: int, count: int) -> ChunkTable:
+        tables = [self._ref_table(start + 4 * row) for row in range(count)]
+        coordinates = [read_index(table) for table in tables]
+        dimensions = len(coordinates[0])
+        if any(len(each) != dimensions for each in coordinates):
+            refuse("the coordinates of one array differ in their number of dimensions")
+        if not all(map(lt, coordinates, coordinates[1:])):
+            refuse("the references of an array are not sorted by their coordinates")
+        refs = [read_ref(table, self._dictionary) for table in tables]
+        return table_of_refs(coordinates, refs, dimensions)
+
+    def _ref_table(self, field: int) -> ScalarTable:
+        return ScalarTable(self._scalar, field + self._scalar.word(field))
 
     def find(self, node: NodeId, coordinates: Sequence[int]) -> ChunkRef | None:
         """Look up one chunk by binary search in the stored order, decoding a few rows only."""
-        if (place := self.nodes.get(node)) is None:
+        if (place := self._places.get(node.raw)) is None:
             return None
-        self._buffer.renew_budget()
-        first, count = int(self._refs.starts[place]), int(self._refs.counts[place])
-
-        def table_of(row: int) -> int:
-            return self._buffer.follow(first + 4 * row)
-
+        self._scalar.renew_budget()
+        start, count = place
         row = find_sorted(
-            count,
-            tuple(coordinates),
-            lambda row: self._buffer.numbers(table_of(row), _Ref.INDEX),
+            count, tuple(coordinates), lambda row: read_index(self._ref_table(start + 4 * row))
         )
-        if row is None:
-            return None
-        ref = Tables(self._buffer, np.array([table_of(row)]))
-        return _decode_table(ref, self._dictionary).ref(0)
+        return None if row is None else read_ref(self._ref_table(start + 4 * row), self._dictionary)
 
     @cached_property
     def _dictionary(self) -> bytes | None:
-        blobs = self._root.blobs(_Manifest.LOCATION_DICTIONARY)
-        algorithm = int(self._root.u8(_Manifest.COMPRESSION_ALGORITHM, _ZSTD_DICTIONARY)[0])
+        root = self._scalar.root()
+        algorithm = root.number(_Manifest.COMPRESSION_ALGORITHM, "B", _ZSTD_DICTIONARY)
         if algorithm > _ZSTD_DICTIONARY:
             refuse(f"unknown compression {algorithm} of locations")
-        has_one = blobs.present[0] and algorithm == _ZSTD_DICTIONARY
-        return blobs.column()[0] if has_one else None
+        dictionary = root.optional_blob(_Manifest.LOCATION_DICTIONARY)
+        return dictionary if algorithm == _ZSTD_DICTIONARY else None
 
 
 def _decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
-    coordinates = refs.vectors(_Ref.INDEX, required=True).u32_matrix()
+    coordinates = refs.vectors(RefSlot.INDEX, required=True).u32_matrix()
     if not is_ascending(sort_keys(coordinates)[0]):
         refuse("the references of an array are not sorted by their coordinates")
-    ids, is_native = refs.optional_struct(_Ref.CHUNK_ID, ChunkId.WIDTH)
+    ids, is_native = refs.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH)
     locations, location_rows, is_virtual = _decode_locations(refs, dictionary)
     is_virtual &= ~is_native
-    inline = refs.blobs(_Ref.INLINE)
+    inline = refs.blobs(RefSlot.INLINE)
     is_inline = inline.present & ~is_native & ~is_virtual
     if not (is_native | is_virtual | is_inline).all():
         refuse("a chunk reference is neither native, virtual nor inline")
     kinds = is_native * ChunkKind.NATIVE + is_virtual * ChunkKind.VIRTUAL
     kinds = (kinds + is_inline * ChunkKind.INLINE).astype(np.uint8)
     targets = location_rows
-    lengths = refs.u64(_Ref.LENGTH)
+    lengths = refs.u64(RefSlot.LENGTH)
     if is_native.any():
         targets = np.where(is_native, np.cumsum(is_native) - 1, targets)
         ids = ids[is_native]
@@ -321,7 +353,7 @@ def _decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
     return ChunkTable(
         coordinates,
         kinds,
-        refs.u64(_Ref.OFFSET),
+        refs.u64(RefSlot.OFFSET),
         lengths,
         targets.astype(np.uint32, copy=False),
         chunk_ids=ids,
@@ -337,13 +369,13 @@ def _decode_locations(
     refs: Tables, dictionary: bytes | None
 ) -> tuple[BytesColumn, NDArray[np.uint32], NDArray[np.bool_]]:
     """Give distinct locations, the one of each row, and which rows have one."""
-    compressed = refs.blobs(_Ref.COMPRESSED_LOCATION)
-    plain = refs.blobs(_Ref.LOCATION)
+    compressed = refs.blobs(RefSlot.COMPRESSED_LOCATION)
+    plain = refs.blobs(RefSlot.LOCATION)
     if not compressed.present.any():
         if not plain.present.any():
             return BytesColumn.empty(), np.zeros(len(refs), np.uint32), plain.present
         column, rows = plain.distinct()
-        column.to_arrow_strings()  # must be text
+        column.check_text()
         return column, rows, plain.present
     if dictionary is None:
         raise FormatError("compressed locations without the dictionary to expand them")
@@ -352,7 +384,7 @@ def _decode_locations(
         frames, rows = compressed.runs()
         expanded = expand_locations(frames, dictionary, charge=refs.buffer.charge)
         column, numbers = expanded.distinct()
-        column.to_arrow_strings()
+        column.check_text()
         return column, numbers[rows], is_compressed
     return _decode_mixed(refs, dictionary)
 
@@ -361,7 +393,7 @@ def _decode_mixed(
     refs: Tables, dictionary: bytes
 ) -> tuple[BytesColumn, NDArray[np.uint32], NDArray[np.bool_]]:
     """Decode plain and compressed locations, or none, row by row kind: rare but valid."""
-    compressed, plain = refs.blobs(_Ref.COMPRESSED_LOCATION), refs.blobs(_Ref.LOCATION)
+    compressed, plain = refs.blobs(RefSlot.COMPRESSED_LOCATION), refs.blobs(RefSlot.LOCATION)
     is_compressed, is_plain = compressed.present, plain.present & ~compressed.present
     frames, frame_rows = compressed.where(is_compressed).distinct()
     plain_column, plain_rows = plain.distinct()
@@ -369,7 +401,7 @@ def _decode_mixed(
     rows[is_compressed] = frame_rows
     expanded = expand_locations(frames, dictionary, charge=refs.buffer.charge)
     column = concat_bytes([expanded, plain_column])
-    column.to_arrow_strings()
+    column.check_text()
     return column, rows, is_compressed | is_plain
 
 
@@ -377,10 +409,10 @@ def _decode_checksums(
     refs: Tables,
 ) -> tuple[BytesColumn, NDArray[np.int32] | None, NDArray[np.uint32] | None]:
     etags, etag_rows = BytesColumn.empty(), None
-    blobs = refs.blobs(_Ref.ETAG)
+    blobs = refs.blobs(RefSlot.ETAG)
     if blobs.present.any():
         etags, rows = blobs.distinct()
-        etags.to_arrow_strings()
+        etags.check_text()
         etag_rows = np.where(blobs.present, rows.astype(np.int32), np.int32(-1))
-    modified = refs.u32(_Ref.LAST_MODIFIED)
+    modified = refs.u32(RefSlot.LAST_MODIFIED)
     return etags, etag_rows, modified if modified.any() else None

@@ -6,6 +6,7 @@ Values stay encoded in their column until somebody asks for them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -61,22 +62,34 @@ class MetadataItems:
         """Read the items of all owners."""
         tables = vectors.tables()
         names = tables.blobs(_Item.NAME, required=True).column()
-        names.to_arrow_strings()
+        names.check_text()
         return cls(vectors.splits(), names, tables.blobs(_Item.VALUE, required=True).column())
 
     def decode(self, owner: int, spec_version: int) -> dict[str, JsonValue]:
         """Decode the metadata of one owner."""
-        first, last = int(self.splits[owner]), int(self.splits[owner + 1])
-        names = self.names.slice(first, last).to_strings()
-        values = self.values.slice(first, last)
-        if len(set(names)) < len(names):
-            refuse("two metadata items have the same name")
-        if len(values.data) > MAX_ENCODED_BYTES:
-            refuse("metadata items share values so often that they would not fit in memory")
-        return {
-            name: decode_metadata_value(value, spec_version)
-            for name, value in zip(names, values.to_list(), strict=True)
-        }
+        return self.decode_many(np.array([owner]), spec_version)[0]
+
+    def decode_many(self, owners: Ints, spec_version: int) -> list[dict[str, JsonValue]]:
+        """Decode the metadata of some owners."""
+        picked = self.take(owners)
+        names, values = picked.names.to_strings(), picked.values.to_list()
+        splits = picked.splits.tolist()
+        decoded = list[dict[str, JsonValue]]()
+        for first, last in pairwise(splits):
+            if first == last:
+                decoded.append({})
+                continue
+            mine = values[first:last]
+            if sum(map(len, mine)) > MAX_ENCODED_BYTES:
+                refuse("metadata items share values so often that they would not fit in memory")
+            items = {
+                name: decode_metadata_value(value, spec_version)
+                for name, value in zip(names[first:last], mine, strict=True)
+            }
+            if len(items) < last - first:
+                refuse("two metadata items have the same name")
+            decoded.append(items)
+        return decoded
 
     def take(self, owners: Ints) -> Self:
         """Pick owners."""

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.format.columns import (
@@ -177,13 +175,12 @@ class NodeTable:
 
     def overlay(self, newer: Self, deleted_paths: Sequence[str] = ()) -> Self:
         """Delete some paths, then put newer nodes over these."""
-        replaced = pa.concat_arrays(
-            [newer.paths.to_arrow(), BytesColumn.from_strings(deleted_paths).to_arrow()]
-        )
-        kept = ~pc.is_in(self.paths.to_arrow(), replaced).to_numpy(zero_copy_only=False)
-        united = _concat([self.take(np.flatnonzero(kept)), newer])
-        order = pc.sort_indices(united.paths.to_arrow()).to_numpy().astype(np.int64)
-        return united.take(order)
+        replaced = {*newer.paths.to_list(), *(path.encode() for path in deleted_paths)}
+        united = _concat([self, newer])
+        paths = united.paths.to_list()
+        kept = [row for row in range(len(self)) if paths[row] not in replaced]
+        order = sorted([*kept, *range(len(self), len(united))], key=paths.__getitem__)
+        return united.take(np.array(order, np.int64))
 
 
 def _splits(rows: Sequence[Sequence[object]]) -> Ints:

@@ -1,5 +1,6 @@
 """The snapshots that a repo object lists, as columns sorted by id."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Self
@@ -99,7 +100,7 @@ class SnapshotTable:
         """Read the snapshots of a repo object."""
         tables = vectors.tables()
         messages = tables.blobs(_Info.MESSAGE, required=True).column()
-        messages.to_arrow_strings()
+        messages.check_text()
         pruned = tables.vectors(_Info.PRUNED, SnapshotId.WIDTH)
         parents = tables.i32(_Info.PARENT_OFFSET)
         if len(parents) and (parents.min() < NO_PARENT or parents.max() >= len(parents)):
@@ -168,15 +169,40 @@ class SnapshotTable:
             tuple(ids_of_rows(SnapshotId, self.pruned_ids[pruned])),
         )
 
+    def entries(self, rows: Sequence[int]) -> list[SnapshotEntry]:
+        """Give many rows as objects: each column is converted once, for all of them."""
+        picked = np.asarray(rows, np.int64)
+        ids = ids_of_rows(SnapshotId, self.ids[picked])
+        parents = self.parents[picked].tolist()
+        named: dict[int, SnapshotId | None] = {NO_PARENT: None, **dict(zip(rows, ids, strict=True))}
+        for parent in set(parents) - named.keys():
+            named[parent] = self.id(parent)
+        pruned = np.flatnonzero(np.diff(self.pruned_splits)[picked]).tolist()
+        entries = [
+            SnapshotEntry(snapshot, named[parent], flushed_at, message, metadata)
+            for snapshot, parent, flushed_at, message, metadata in zip(
+                ids,
+                parents,
+                self.flushed_at[picked].tolist(),
+                self.messages.take(picked).to_strings(),
+                self.metadata.decode_many(picked, self.spec_version),
+                strict=True,
+            )
+        ]
+        for place in pruned:
+            entries[place] = self.entry(rows[place])
+        return entries
+
     def ancestry(self, snapshot: SnapshotId) -> list[int]:
         """List the rows from a snapshot back to its root."""
         row = self._known_row(snapshot)
+        parents = self.parents.tolist()
         rows = []
         while row != NO_PARENT:
             rows.append(row)
-            if len(rows) > len(self):
+            if len(rows) > len(parents):
                 refuse("the history of a snapshot runs in a circle")
-            row = int(self.parents[row])
+            row = parents[row]
         return rows
 
     def with_entry(self, entry: SnapshotEntry) -> Self:

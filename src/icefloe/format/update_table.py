@@ -141,7 +141,7 @@ class StatusTable:
         """Read status tables."""
         reasons = tables.blobs(_Status.REASON)
         column = reasons.column()
-        column.to_arrow_strings()
+        column.check_text()
         return cls(
             tables.u8(_Status.AVAILABILITY), tables.u64(_Status.SET_AT), column, reasons.present
         )
@@ -232,6 +232,34 @@ class UpdateTable:
             None if payload.status is None else self.statuses.status(row),
         )
 
+    def with_newest(self, entry: UpdateEntry, backup_path: str) -> Self:
+        """Put an entry before all others; the one that was newest gets the name of its copy."""
+        newest = self.from_entries([entry])
+        paths = [newest.backup_paths, BytesColumn.from_strings([backup_path])]
+        return type(self)(
+            np.concatenate([newest.kinds, self.kinds]),
+            np.concatenate([newest.updated_at, self.updated_at]),
+            concat_bytes([*paths, self.backup_paths.slice(1, len(self))]),
+            concat_bytes([newest.names, self.names]),
+            np.concatenate([newest.previous_ids, self.previous_ids]),
+            np.concatenate([newest.new_ids, self.new_ids]),
+            np.concatenate([newest.numbers, self.numbers]),
+            newest.statuses.followed_by(self.statuses),
+        )
+
+    def newest(self, count: int) -> Self:
+        """Keep so many of the newest entries."""
+        return type(self)(
+            self.kinds[:count],
+            self.updated_at[:count],
+            self.backup_paths.slice(0, count),
+            self.names.slice(0, count),
+            self.previous_ids[:count],
+            self.new_ids[:count],
+            self.numbers[:count],
+            self.statuses.take(np.arange(count)),
+        )
+
     def entries(self) -> list[UpdateEntry]:
         """Give all rows as objects."""
         return [self.entry(row) for row in range(len(self))]
@@ -249,7 +277,7 @@ class UpdateTable:
             )
         payloads = tables.children(_Update.PAYLOAD)
         backup_paths = tables.blobs(_Update.BACKUP_PATH).column()
-        backup_paths.to_arrow_strings()
+        backup_paths.check_text()
         return cls(
             kinds,
             tables.u64(_Update.UPDATED_AT),
@@ -351,7 +379,7 @@ class _Scattered:
 
     def put(self, rows: Ints, texts: BytesColumn) -> None:
         """Fill some rows with text."""
-        texts.to_arrow_strings()  # must be text
+        texts.check_text()
         self._sources[rows] = self._count + np.arange(len(rows))
         self._parts.append(texts)
         self._count += len(texts)

@@ -15,6 +15,7 @@ from icefloe.config import (
     local_filesystem_store,
     s3_store,
 )
+from icefloe.storage.chunk_type import ChunkType
 from icefloe.storage.clients import user_agent
 from icefloe.storage.constructors import (
     azure_storage,
@@ -49,6 +50,7 @@ __all__ = [
     "Buffer",
     "ByteRange",
     "ChecksumAlgorithm",
+    "ChunkType",
     "DeleteReport",
     "Fetched",
     "LatencyStorage",

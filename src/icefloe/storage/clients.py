@@ -167,7 +167,7 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings) -> Clients:
     def make(headers: Mapping[str, str]) -> GCSStore:
         return GCSStore(
             spec.bucket,
-            prefix=_prefix(spec.prefix, encoded=True),
+            prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
             config=config,  # type: ignore[arg-type]
             client_options=_client_options(settings, headers, given=of_client),
             retry_config=_NO_RETRIES,
@@ -175,7 +175,7 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings) -> Clients:
         )
 
     reader, writer = _make_both(make, spec.headers)
-    return Clients(reader, writer, spec.place, encodes_keys=True, credential_source=provider)
+    return Clients(reader, writer, spec.place, spec.encodes_keys, provider)
 
 
 def _gcs_token(refreshable: GcsCredentials.Refreshable) -> dict[str, Any]:
@@ -200,13 +200,13 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings) -> Clients:
             provider = CredentialSource(lambda: _azure_token(refreshable))
     store = AzureStore(
         spec.container,
-        prefix=_prefix(spec.prefix, encoded=True),
+        prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
         config=config,  # type: ignore[arg-type]
         client_options=_client_options(settings, {}, given=of_client),
         retry_config=_NO_RETRIES,
         credential_provider=provider,
     )
-    return Clients(store, store, spec.place, encodes_keys=True, credential_source=provider)
+    return Clients(store, store, spec.place, spec.encodes_keys, provider)
 
 
 def _azure_token(refreshable: AzureCredentials.Refreshable) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings) -> Clients:
         ),
         retry_config=_NO_RETRIES,
     )
-    return Clients(store, None, spec.place, encodes_keys=True)
+    return Clients(store, None, spec.place, spec.encodes_keys)
 
 
 def _part_config(config: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:

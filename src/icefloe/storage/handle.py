@@ -359,8 +359,9 @@ class Storage:
         match spec:
             case MemorySpec():
                 return MeteredBackend(cast("Backend", self._memory), meter)
-            case LocalSpec(path, durable):
-                return MeteredBackend(LocalBackend(path, durable=durable), meter)
+            case LocalSpec(path, durable, encodes_keys):
+                local = LocalBackend(path, durable=durable, encodes_keys=encodes_keys)
+                return MeteredBackend(local, meter)
             case RedirectSpec():
 
                 def find() -> Backend:

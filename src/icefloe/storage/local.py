@@ -44,7 +44,7 @@ from icefloe.errors import (
 )
 from icefloe.storage.checks import check_conditions, check_range
 from icefloe.storage.directory import Draft, hold_lock, open_directory, open_draft
-from icefloe.storage.keys import encode_key, encode_prefix
+from icefloe.storage.keys import check_key, encode_key, encode_prefix
 from icefloe.storage.listing import info_of, version_of, walk
 from icefloe.storage.port import (
     Buffer,
@@ -67,9 +67,10 @@ _NOT_THERE: Final = (FileNotFoundError, NotADirectoryError)
 class LocalBackend:
     """A directory of the local file system."""
 
-    def __init__(self, root: str, *, durable: bool = False) -> None:
+    def __init__(self, root: str, *, durable: bool = False, encodes_keys: bool = True) -> None:
         self._root = os.path.abspath(root)
         self._durable = durable
+        self._name_of = encode_key if encodes_keys else _checked
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
         """Read a file, or one range of it."""
@@ -129,7 +130,7 @@ class LocalBackend:
 
     async def head(self, key: str) -> Fetched:
         """Look at a file."""
-        name = encode_key(key)
+        name = self._name_of(key)
         try:
             status = os.stat(f"{self._root}/{name}")
         except OSError as error:
@@ -154,12 +155,12 @@ class LocalBackend:
 
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         """Delete files; each directory is locked once per batch."""
-        names = {encode_key(key): key for key in keys}
+        names = {self._name_of(key): key for key in keys}
         return await effects.offload(lambda: self._delete(names))
 
     def _open(self, key: str) -> tuple[int, os.stat_result]:
         try:
-            handle = os.open(f"{self._root}/{encode_key(key)}", _READ_FLAGS)
+            handle = os.open(f"{self._root}/{self._name_of(key)}", _READ_FLAGS)
         except OSError as error:
             _fail(error, "read", key)
         status = os.fstat(handle)
@@ -180,7 +181,7 @@ class LocalBackend:
 
         That takes a lock: `BlockingIOError` if it may not wait for one.
         """
-        folder, name = _split(encode_key(key))
+        folder, name = _split(self._name_of(key))
         try:
             parent = open_directory(self._root, folder, create=True, durable=self._durable)
             try:
@@ -223,7 +224,7 @@ class LocalBackend:
 
     def _replace(self, key: str, data: memoryview, expected: Version) -> Version:
         """Replace a file if it is in the expected state."""
-        folder, name = _split(encode_key(key))
+        folder, name = _split(self._name_of(key))
         try:
             parent = open_directory(self._root, folder)
             try:
@@ -355,6 +356,12 @@ def _status_in(parent: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return None
+
+
+def _checked(key: str) -> str:
+    """Give a key as the name of its file."""
+    check_key(key)
+    return key
 
 
 def _missing(key: str) -> ObjectNotFoundError:

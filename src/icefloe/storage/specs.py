@@ -59,6 +59,8 @@ class LocalSpec:
 
     path: str
     durable: bool = False
+    encodes_keys: bool = True
+    """Whether unusual characters of keys are percent-encoded; of foreign files they are not."""
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], *, durable: bool) -> "LocalSpec":
@@ -118,6 +120,7 @@ class GcsSpec:
     credentials: AnyGcsCredential
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Headers = field(default_factory=Headers)
+    encodes_keys: bool = True
 
     @property
     def place(self) -> str:
@@ -134,6 +137,7 @@ class AzureSpec:
     prefix: str
     credentials: AnyAzureCredential
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    encodes_keys: bool = True
 
     @property
     def place(self) -> str:
@@ -148,6 +152,7 @@ class HttpSpec:
     url: str = field(repr=False)
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    encodes_keys: bool = True
 
     @property
     def place(self) -> str:

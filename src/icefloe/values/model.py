@@ -25,6 +25,8 @@ _SECRET_NAME: Final = re.compile(
     r"auth|token|secret|password|key|credential|sas|signature|cookie", re.IGNORECASE
 )
 
+_LAYERS_EXPORTED_AT_THE_TOP: Final = frozenset({"", "engine", "zarr_store", "api"})
+
 
 def setting(effective: object = None, *, replaced_whole: bool = False) -> Any:
     """Declare a field that may stay unset (None).
@@ -155,8 +157,11 @@ def variant_of[V: type](union: type, name: str) -> Callable[[V], V]:
 
 
 def public_name(kind: type) -> str:
-    """Name a class as users import it: `icefloe.config.CachingConfig`."""
-    return ".".join([*kind.__module__.split(".")[:2], kind.__qualname__])
+    """Name a class as users import it: `icefloe.config.CachingConfig`, `icefloe.SnapshotInfo`."""
+    package, _, below = kind.__module__.partition(".")
+    layer = below.partition(".")[0]
+    places = [package] if layer in _LAYERS_EXPORTED_AT_THE_TOP else [package, layer]
+    return ".".join([*places, kind.__qualname__])
 
 
 def defaults_of[V: Value](kind: type[V]) -> V | None:

@@ -22,7 +22,6 @@ from icefloe.format.flatbuffer_writer import (
     number,
     seal_buffer,
     stored_bytes,
-    with_lengths,
 )
 from tests.unit.format.oracle import Row
 from tests.unit.format.samples import expanded
@@ -106,7 +105,7 @@ def test_vectors_of_numbers_and_structs(counts: list[int], kind: str) -> None:
 def test_strings_end_with_a_zero_byte() -> None:
     rows = [b"", b"a", b"ab", b"abc", b"abcd", b"x" * 1000]
     column = BytesColumn.from_list(rows)
-    laid_out = with_lengths(column).tobytes()
+    laid_out = column.framed().tobytes()
     at = 0
     for row, size in zip(rows, stored_bytes(column.lengths()).tolist(), strict=True):
         assert laid_out[at : at + 4] == len(row).to_bytes(4, "little")

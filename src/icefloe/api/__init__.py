@@ -1,0 +1,1 @@
+"""What users hold: repositories, sessions and the values they give."""

@@ -1,0 +1,84 @@
+"""How repositories and sessions show themselves, in terminals and notebooks."""
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from icefloe.engine.paths import ROOT, node_name
+from icefloe.engine.session import SessionState
+from icefloe.format.node_table import Node
+
+_MOST_NODES: Final = 200
+"""A tree of more nodes than these is cut, and says so."""
+
+_STYLE: Final = """<style>
+.icefloe-object { line-height: 1.5; }
+.icefloe-object > strong { border-bottom: 1px solid #8884; }
+.icefloe-object th { text-align: left; font-weight: normal; opacity: 0.7; padding-right: 1em; }
+.icefloe-object td { text-align: left; }
+.icefloe-object pre { margin: 0; }
+</style>
+"""
+
+
+def object_text(title: str, facts: Mapping[str, object]) -> str:
+    """Write what is worth knowing about an object, a line for each fact."""
+    return "\n".join([f"<icefloe.{title}>", *(f"{name}: {fact}" for name, fact in facts.items())])
+
+
+def object_html(
+    title: str, facts: Mapping[str, object], *, drawing: Sequence[str] = (), heading: str = ""
+) -> str:
+    """Write the same for a notebook, with a drawing to unfold."""
+    rows = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(fact))}</td></tr>"
+        for name, fact in facts.items()
+    )
+    below = ""
+    if drawing:
+        text = html.escape("\n".join(drawing))
+        below = f"<details open><summary>{html.escape(heading)}</summary><pre>{text}</pre></details>"
+    return (
+        f'{_STYLE}<div class="icefloe-object"><strong>icefloe.{html.escape(title)}</strong>'
+        f"<table>{rows}</table>{below}</div>"
+    )
+
+
+def session_facts(session: SessionState) -> dict[str, object]:
+    """Gather what is worth knowing about a session; asks no storage."""
+    facts: dict[str, object] = {"mode": session.mode.name, "snapshot_id": session.snapshot_id}
+    if session.branch is not None:
+        facts["branch"] = session.branch
+    if session.mode.name != "readonly":
+        facts["has_uncommitted_changes"] = not session.changes.is_empty()
+    return facts
+
+
+def session_text(title: str, session: SessionState) -> str:
+    """Describe a session in a few lines."""
+    return object_text(title, session_facts(session))
+
+
+def session_html(title: str, session: SessionState) -> str:
+    """Describe a session for a notebook, with its groups and arrays."""
+    tree = list(tree_lines(session))
+    return object_html(title, session_facts(session), drawing=tree, heading="Groups and arrays")
+
+
+def tree_lines(session: SessionState) -> Iterator[str]:
+    """Draw the groups and arrays of a session, each below the group that holds it."""
+    tree = session.tree
+    paths = tree.paths_below(ROOT)
+    for path in sorted(paths, key=lambda path: path.split("/"))[:_MOST_NODES]:
+        if (node := tree.find(path)) is not None:
+            depth = 0 if path == ROOT else path.count("/")
+            yield "    " * depth + _node_line(node)
+    if len(paths) > _MOST_NODES:
+        yield f"… and {len(paths) - _MOST_NODES} more"
+
+
+def _node_line(node: Node) -> str:
+    name = node_name(node.path) or ROOT
+    if node.array is None:
+        return name if name == ROOT else f"{name}/"
+    return f"{name} {tuple(node.array.shape)}"

@@ -1,0 +1,376 @@
+"""Repositories: where users begin."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Any, Self
+
+from icefloe.api.display import object_html, object_text
+from icefloe.api.repository_history import RepositoryHistory
+from icefloe.api.repository_refs import RepositoryRefs
+from icefloe.api.repository_settings import RepositorySettings
+from icefloe.api.session import Session
+from icefloe.api.times import to_microseconds
+from icefloe.config import Attribution, RepositoryConfig, SpecVersion, StorageSettings
+from icefloe.credentials import AnyCredential
+from icefloe.effects import run_blocking
+from icefloe.engine import history, lifecycle
+from icefloe.engine.conflicts import ConflictSolver
+from icefloe.engine.context import RepoContext
+from icefloe.engine.packing import PackingOptions
+from icefloe.engine.rearrange import require_rearranging
+from icefloe.engine.session import SessionMode, SessionState, open_session
+from icefloe.errors import IcefloeError
+from icefloe.storage import Storage
+from icefloe.zarr_store import IcechunkStore
+
+type Access = Mapping[str, AnyCredential | None]
+"""Url prefix of a container of virtual chunks to the credential for it."""
+
+
+class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory):
+    """Versioned groups and arrays in one storage, shared by all who open it.
+
+    Make one with `create`, `open` or `open_or_create`. Data is read and written in sessions;
+    everything else here names, lists, compares and describes versions. Each method has a twin
+    with the ending `_async`, to be awaited. Repositories can be pickled.
+
+    >>> import icefloe, zarr
+    >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> with repository.transaction("main", message="first data") as store:
+    ...     array = zarr.create_array(store, name="t2m", shape=3, dtype="i4", fill_value=0)
+    ...     array[:] = [7, 8, 9]
+    >>> session = repository.readonly_session("main")
+    >>> zarr.open_array(session.store, path="t2m", mode="r")[:].tolist()
+    [7, 8, 9]
+    """
+
+    def __init__(self, repository: RepoContext) -> None:
+        self._context = repository
+        self._default_metadata: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        facts = {"spec_version": int(self.spec_version), "storage": repr(self.storage)}
+        return object_text("Repository", facts)
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {
+            "spec version": int(self.spec_version),
+            "storage": repr(self.storage),
+        }
+        try:
+            branches = run_blocking(self._context.ledger.branches())
+        except IcefloeError as error:  # a drawing must not be what fails
+            return object_html("Repository", facts | {"branches": f"not known: {error}"})
+        lines = [f"{name}  {branches[name]}" for name in sorted(branches)]
+        return object_html("Repository", facts, drawing=lines, heading="Branches")
+
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, Repository) and self._context is value._context
+
+    def __hash__(self) -> int:
+        return hash(id(self._context))
+
+    def __getstate__(self) -> object:
+        return {"context": self._context, "default_metadata": self._default_metadata}
+
+    def __setstate__(self, state: Any) -> None:
+        self._context = state["context"]
+        self._default_metadata = state["default_metadata"]
+
+    # -- creating and opening --------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Access | None = None,
+        spec_version: SpecVersion | int | None = None,
+        check_clean_root: bool = True,  # noqa: FBT001, FBT002 - the drop-in signature
+        attribution: Attribution | None = None,
+    ) -> Self:
+        """Create a repository with the branch `main` and one empty version.
+
+        The place must be empty, unless `check_clean_root` is off. A configuration that is given
+        is stored too.
+        """
+        return run_blocking(
+            cls.create_async(
+                storage,
+                config,
+                authorize_virtual_chunk_access,
+                spec_version,
+                check_clean_root,
+                attribution,
+            )
+        )
+
+    @classmethod
+    async def create_async(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Access | None = None,
+        spec_version: SpecVersion | int | None = None,
+        check_clean_root: bool = True,  # noqa: FBT001, FBT002 - the drop-in signature
+        attribution: Attribution | None = None,
+    ) -> Self:
+        return cls(
+            await lifecycle.create(
+                storage,
+                config,
+                spec_version=_or_current(spec_version),
+                access=authorize_virtual_chunk_access,
+                check_clean_root=check_clean_root,
+                attribution=attribution,
+            )
+        )
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Access | None = None,
+        attribution: Attribution | None = None,
+    ) -> Self:
+        """Open a repository; where `config` says something, it counts before what is stored.
+
+        Virtual chunks are only read from containers whose url prefixes are keys of
+        `authorize_virtual_chunk_access`.
+        """
+        return run_blocking(
+            cls.open_async(storage, config, authorize_virtual_chunk_access, attribution)
+        )
+
+    @classmethod
+    async def open_async(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Access | None = None,
+        attribution: Attribution | None = None,
+    ) -> Self:
+        return cls(
+            await lifecycle.open_(
+                storage, config, access=authorize_virtual_chunk_access, attribution=attribution
+            )
+        )
+
+    @classmethod
+    def open_or_create(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Access | None = None,
+        create_version: SpecVersion | int | None = None,
+        check_clean_root: bool = True,  # noqa: FBT001, FBT002 - the drop-in signature
+        attribution: Attribution | None = None,
+    ) -> Self:
+        """Open a repository, or create it where there is none.
+
+        `create_version` and `check_clean_root` only mean something in the second case.
+        """
+        return run_blocking(
+            cls.open_or_create_async(
+                storage,
+                config,
+                authorize_virtual_chunk_access,
+                create_version,
+                check_clean_root,
+                attribution,
+            )
+        )
+
+    @classmethod
+    async def open_or_create_async(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Access | None = None,
+        create_version: SpecVersion | int | None = None,
+        check_clean_root: bool = True,  # noqa: FBT001, FBT002 - the drop-in signature
+        attribution: Attribution | None = None,
+    ) -> Self:
+        return cls(
+            await lifecycle.open_or_create(
+                storage,
+                config,
+                spec_version=_or_current(create_version),
+                access=authorize_virtual_chunk_access,
+                check_clean_root=check_clean_root,
+                attribution=attribution,
+            )
+        )
+
+    def reopen(
+        self,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Access | None = None,
+    ) -> Self:
+        """Give another object for the same repository, with other settings where given."""
+        return run_blocking(self.reopen_async(config, authorize_virtual_chunk_access))
+
+    async def reopen_async(
+        self,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Access | None = None,
+    ) -> Self:
+        other = type(self)(
+            await lifecycle.reopen(self._context, config, access=authorize_virtual_chunk_access)
+        )
+        other._default_metadata = dict(self._default_metadata)
+        return other
+
+    @staticmethod
+    def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
+        """Say whether there is a repository in a storage."""
+        return run_blocking(lifecycle.exists(storage, storage_settings))
+
+    @staticmethod
+    async def exists_async(
+        storage: Storage, storage_settings: StorageSettings | None = None
+    ) -> bool:
+        return await lifecycle.exists(storage, storage_settings)
+
+    @staticmethod
+    def fetch_spec_version(
+        storage: Storage, storage_settings: StorageSettings | None = None
+    ) -> SpecVersion | None:
+        """Say in which version of the format a repository is stored; None where there is none."""
+        return run_blocking(lifecycle.fetch_spec_version(storage, storage_settings))
+
+    @staticmethod
+    async def fetch_spec_version_async(
+        storage: Storage, storage_settings: StorageSettings | None = None
+    ) -> SpecVersion | None:
+        return await lifecycle.fetch_spec_version(storage, storage_settings)
+
+    @staticmethod
+    def fetch_config(storage: Storage) -> RepositoryConfig | None:
+        """Give the stored configuration of a repository; None if none was ever stored."""
+        return run_blocking(lifecycle.fetch_config(storage))
+
+    @staticmethod
+    async def fetch_config_async(storage: Storage) -> RepositoryConfig | None:
+        return await lifecycle.fetch_config(storage)
+
+    # -- sessions --------------------------------------------------------------------------
+
+    def readonly_session(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        as_of: datetime | None = None,
+    ) -> Session:
+        """Open a version for reading: the newest of a branch, a tag, or a snapshot.
+
+        With a branch, `as_of` picks the version that was the newest at that time.
+        """
+        return run_blocking(
+            self.readonly_session_async(branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
+        )
+
+    async def readonly_session_async(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        as_of: datetime | None = None,
+    ) -> Session:
+        snapshot = await history.resolve(
+            self._context,
+            branch=branch,
+            tag=tag,
+            snapshot_id=snapshot_id,
+            as_of=None if as_of is None else to_microseconds(as_of, "as_of"),
+        )
+        return Session(await open_session(self._context, snapshot, SessionMode.readonly))
+
+    def writable_session(
+        self, branch: str, *, packing: PackingOptions | bool = False
+    ) -> Session:
+        """Open the newest version of a branch for writing.
+
+        With `packing`, small chunks share chunk objects, which makes writing many of them much
+        cheaper; `PackingOptions` choose the sizes.
+        """
+        return run_blocking(self.writable_session_async(branch, packing=packing))
+
+    async def writable_session_async(
+        self, branch: str, *, packing: PackingOptions | bool = False
+    ) -> Session:
+        await self._context.ledger.check_writable()
+        return self._session(
+            await open_session(
+                self._context,
+                await self._context.ledger.branch_tip(branch),
+                SessionMode.writable,
+                branch=branch,
+                packing=PackingOptions() if packing is True else packing or None,
+            )
+        )
+
+    def rearrange_session(self, branch: str) -> Session:
+        """Open the newest version of a branch for moving groups and arrays, and nothing else."""
+        return run_blocking(self.rearrange_session_async(branch))
+
+    async def rearrange_session_async(self, branch: str) -> Session:
+        await require_rearranging(self._context)
+        await self._context.ledger.check_writable()
+        tip = await self._context.ledger.branch_tip(branch)
+        return self._session(
+            await open_session(self._context, tip, SessionMode.rearrange, branch=branch)
+        )
+
+    def _session(self, session: SessionState) -> Session:
+        return Session(session, default_metadata=self._default_metadata)
+
+    @contextmanager
+    def transaction(
+        self,
+        branch: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1000,
+        packing: PackingOptions | bool = False,
+    ) -> Iterator[IcechunkStore]:
+        """Give a store to write to, and commit when the block ends; not if it raises.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> with repository.transaction("main", message="add a group") as store:
+        ...     _ = zarr.create_group(store)
+        >>> next(repository.ancestry(branch="main")).message
+        'add a group'
+        """
+        session = self.writable_session(branch, packing=packing)
+        yield session.store
+        session.commit(message, metadata, rebase_with=rebase_with, rebase_tries=rebase_tries)
+
+    @asynccontextmanager
+    async def transaction_async(
+        self,
+        branch: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1000,
+        packing: PackingOptions | bool = False,
+    ) -> AsyncIterator[IcechunkStore]:
+        session = await self.writable_session_async(branch, packing=packing)
+        yield session.store
+        await session.commit_async(
+            message, metadata, rebase_with=rebase_with, rebase_tries=rebase_tries
+        )
+
+
+def _or_current(spec_version: SpecVersion | int | None) -> int:
+    return SpecVersion.current() if spec_version is None else spec_version

@@ -1,0 +1,209 @@
+"""The versions of a repository: what they are, how they differ, and what is in their files."""
+
+from collections.abc import AsyncIterator, Iterator
+from itertools import chain
+from typing import Any
+
+from icefloe.api.diff import Diff
+from icefloe.api.graph import AncestryGraph
+from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
+from icefloe.api.updates import Update
+from icefloe.effects import AsyncCloseableIterator, iterate_blocking, run_blocking
+from icefloe.engine import diffs, history, inspection
+from icefloe.engine.context import RepoContext
+from icefloe.engine.graph import commit_graph
+from icefloe.engine.history import parse_snapshot, require_one_version
+from icefloe.format.description import DEFAULT_MAX_ROWS
+from icefloe.format.ids import ManifestId
+
+
+def _begun[T](items: Iterator[T]) -> Iterator[T]:
+    """Take the first step at once, so that what is wrong shows where it was asked for."""
+    for first in items:
+        return chain([first], items)
+    return items
+
+
+class RepositoryHistory:
+    """The part of `Repository` that looks at versions."""
+
+    _context: RepoContext
+
+    def ancestry(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Iterator[SnapshotInfo]:
+        """Walk from a version back to the first one.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> _ = repository.writable_session("main").commit("second", allow_empty=True)
+        >>> [version.message for version in repository.ancestry(branch="main")]
+        ['second', 'Repository initialized']
+        """
+        require_one_version(branch, tag, snapshot_id)
+        return _begun(iterate_blocking(self._ancestry(branch, tag, snapshot_id)))
+
+    def async_ancestry(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> AsyncCloseableIterator[SnapshotInfo]:
+        """Walk from a version back to the first one, with `async for`."""
+        require_one_version(branch, tag, snapshot_id)
+        return AsyncCloseableIterator(self._ancestry(branch, tag, snapshot_id))
+
+    async def _ancestry(
+        self, branch: str | None, tag: str | None, snapshot_id: str | None
+    ) -> AsyncIterator[SnapshotInfo]:
+        pages = history.ancestry(self._context, branch=branch, tag=tag, snapshot_id=snapshot_id)
+        async for page in pages:
+            for entry in page:
+                yield SnapshotInfo.of(entry)
+
+    def ancestry_graph(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        plain: bool = False,
+    ) -> AncestryGraph:
+        """Draw the history of a version, or of all branches and tags.
+
+        Print the result to see it as text, with colours unless `plain`.
+        """
+        return run_blocking(
+            self.ancestry_graph_async(branch=branch, tag=tag, snapshot_id=snapshot_id, plain=plain)
+        )
+
+    async def ancestry_graph_async(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        plain: bool = False,
+    ) -> AncestryGraph:
+        start = None
+        if (branch, tag, snapshot_id) != (None, None, None):
+            start = await history.resolve(
+                self._context, branch=branch, tag=tag, snapshot_id=snapshot_id
+            )
+        return AncestryGraph(await commit_graph(self._context.ledger, start), plain)
+
+    def ops_log(self) -> Iterator[Update]:
+        """Walk through everything that was done to the repository, newest first."""
+        return _begun(iterate_blocking(self._ops_log()))
+
+    def ops_log_async(self) -> AsyncCloseableIterator[Update]:
+        return AsyncCloseableIterator(self._ops_log())
+
+    async def _ops_log(self) -> AsyncIterator[Update]:
+        async for entry in self._context.ledger.ops_log():
+            yield Update.of(entry)
+
+    def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
+        """Say when and why a snapshot was written."""
+        return run_blocking(self.lookup_snapshot_async(snapshot_id))
+
+    async def lookup_snapshot_async(self, snapshot_id: str) -> SnapshotInfo:
+        return SnapshotInfo.of(await self._context.ledger.entry(parse_snapshot(snapshot_id)))
+
+    def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
+        """List the manifests that a snapshot uses."""
+        return run_blocking(self.list_manifest_files_async(snapshot_id))
+
+    async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
+        files = await inspection.manifest_files(self._context, parse_snapshot(snapshot_id))
+        return [ManifestFileInfo(str(one), size, count) for one, size, count in files]
+
+    def diff(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+    ) -> Diff:
+        """Say what changed from a version to a later one that descends from it."""
+        return run_blocking(
+            self.diff_async(
+                from_branch=from_branch,
+                from_tag=from_tag,
+                from_snapshot_id=from_snapshot_id,
+                to_branch=to_branch,
+                to_tag=to_tag,
+                to_snapshot_id=to_snapshot_id,
+            )
+        )
+
+    async def diff_async(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+    ) -> Diff:
+        older = await history.resolve(
+            self._context, branch=from_branch, tag=from_tag, snapshot_id=from_snapshot_id
+        )
+        newer = await history.resolve(
+            self._context, branch=to_branch, tag=to_tag, snapshot_id=to_snapshot_id
+        )
+        return Diff(await diffs.diff(self._context, older, newer))
+
+    # -- files -----------------------------------------------------------------------------
+
+    def inspect_snapshot(
+        self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
+    ) -> dict[str, Any]:
+        """Describe a snapshot file in plain dictionaries, at most `max_rows` of each list."""
+        return run_blocking(self.inspect_snapshot_async(snapshot_id, max_rows=max_rows))
+
+    async def inspect_snapshot_async(
+        self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
+    ) -> dict[str, Any]:
+        snapshot = parse_snapshot(snapshot_id)
+        return await inspection.describe_snapshot(self._context, snapshot, max_rows)
+
+    def inspect_repo_info(self, *, max_rows: int = DEFAULT_MAX_ROWS) -> dict[str, Any]:
+        """Describe the object that holds branches, tags, history and settings."""
+        return run_blocking(self.inspect_repo_info_async(max_rows=max_rows))
+
+    async def inspect_repo_info_async(self, *, max_rows: int = DEFAULT_MAX_ROWS) -> dict[str, Any]:
+        return await inspection.describe_repo_info(self._context, max_rows)
+
+    def inspect_manifest(
+        self, manifest_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
+    ) -> dict[str, Any]:
+        """Describe a manifest: which arrays and chunks it locates."""
+        return run_blocking(self.inspect_manifest_async(manifest_id, max_rows=max_rows))
+
+    async def inspect_manifest_async(
+        self, manifest_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
+    ) -> dict[str, Any]:
+        manifest = ManifestId.parse(manifest_id)
+        return await inspection.describe_manifest(self._context, manifest, max_rows)
+
+    def inspect_transaction_log(
+        self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
+    ) -> dict[str, Any]:
+        """Describe the log of the commit that made a snapshot."""
+        return run_blocking(self.inspect_transaction_log_async(snapshot_id, max_rows=max_rows))
+
+    async def inspect_transaction_log_async(
+        self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
+    ) -> dict[str, Any]:
+        snapshot = parse_snapshot(snapshot_id)
+        return await inspection.describe_transaction_log(self._context, snapshot, max_rows)

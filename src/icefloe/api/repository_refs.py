@@ -1,0 +1,99 @@
+"""Branches and tags of a repository."""
+
+from icefloe.effects import run_blocking
+from icefloe.engine.context import RepoContext
+from icefloe.engine.history import parse_snapshot
+
+
+class RepositoryRefs:
+    """The part of `Repository` that names versions."""
+
+    _context: RepoContext
+
+    def create_branch(self, branch: str, snapshot_id: str) -> None:
+        """Make a branch that begins at a snapshot.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> repository.create_branch("try-out", repository.lookup_branch("main"))
+        >>> sorted(repository.list_branches())
+        ['main', 'try-out']
+        """
+        run_blocking(self.create_branch_async(branch, snapshot_id))
+
+    async def create_branch_async(self, branch: str, snapshot_id: str) -> None:
+        await self._context.ledger.create_branch(branch, parse_snapshot(snapshot_id))
+
+    def list_branches(self) -> set[str]:
+        """Name all branches."""
+        return run_blocking(self.list_branches_async())
+
+    async def list_branches_async(self) -> set[str]:
+        return await self._context.ledger.branch_names()
+
+    def lookup_branch(self, branch: str) -> str:
+        """Give the id of the newest snapshot of a branch."""
+        return run_blocking(self.lookup_branch_async(branch))
+
+    async def lookup_branch_async(self, branch: str) -> str:
+        return str(await self._context.ledger.branch_tip(branch))
+
+    def reset_branch(
+        self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
+    ) -> None:
+        """Let a branch end at another snapshot.
+
+        With `from_snapshot_id`, only if it still ends there: else this is a `ConflictError`.
+        """
+        run_blocking(
+            self.reset_branch_async(branch, snapshot_id, from_snapshot_id=from_snapshot_id)
+        )
+
+    async def reset_branch_async(
+        self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
+    ) -> None:
+        expected = None if from_snapshot_id is None else parse_snapshot(from_snapshot_id)
+        target = parse_snapshot(snapshot_id)
+        await self._context.ledger.reset_branch(branch, target, expected=expected)
+
+    def delete_branch(self, branch: str) -> None:
+        """Take a branch away; its snapshots stay. `main` cannot be deleted."""
+        run_blocking(self.delete_branch_async(branch))
+
+    async def delete_branch_async(self, branch: str) -> None:
+        await self._context.ledger.delete_branch(branch)
+
+    def create_tag(self, tag: str, snapshot_id: str) -> None:
+        """Name a snapshot for good: a tag never moves.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> repository.create_tag("v1", repository.lookup_branch("main"))
+        >>> repository.lookup_tag("v1") == repository.lookup_branch("main")
+        True
+        """
+        run_blocking(self.create_tag_async(tag, snapshot_id))
+
+    async def create_tag_async(self, tag: str, snapshot_id: str) -> None:
+        await self._context.ledger.create_tag(tag, parse_snapshot(snapshot_id))
+
+    def list_tags(self) -> set[str]:
+        """Name all tags."""
+        return run_blocking(self.list_tags_async())
+
+    async def list_tags_async(self) -> set[str]:
+        return await self._context.ledger.tag_names()
+
+    def lookup_tag(self, tag: str) -> str:
+        """Give the id of the snapshot that a tag names."""
+        return run_blocking(self.lookup_tag_async(tag))
+
+    async def lookup_tag_async(self, tag: str) -> str:
+        return str(await self._context.ledger.tag_target(tag))
+
+    def delete_tag(self, tag: str) -> None:
+        """Take a tag away; its name cannot be used again."""
+        run_blocking(self.delete_tag_async(tag))
+
+    async def delete_tag_async(self, tag: str) -> None:
+        await self._context.ledger.delete_tag(tag)

@@ -1,0 +1,161 @@
+"""What a repository says about itself: configuration, metadata, status and feature flags."""
+
+from typing import Any
+
+from icefloe.api.status import RepoStatus
+from icefloe.config import Attribution, FeatureFlag, RepositoryConfig, SpecVersion
+from icefloe.effects import run_blocking
+from icefloe.engine.context import RepoContext
+from icefloe.storage import Storage
+
+
+class RepositorySettings:
+    """The part of `Repository` that is about the repository as a whole."""
+
+    _context: RepoContext
+    _default_metadata: dict[str, Any]
+
+    @property
+    def storage(self) -> Storage:
+        """Where the repository lives."""
+        return self._context.storage
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """A copy of the configuration: what is stored, with what was given on opening on top."""
+        return self._context.user_config.merge(RepositoryConfig())
+
+    @property
+    def spec_version(self) -> SpecVersion:
+        """The version of the format that the repository is stored in."""
+        return SpecVersion(self._context.spec_version)
+
+    @property
+    def attribution(self) -> Attribution:
+        """The labels that requests of this object carry."""
+        return self._context.attribution or Attribution()
+
+    @property
+    def authorized_virtual_container_prefixes(self) -> set[str]:
+        """The url prefixes from which virtual chunks may be read."""
+        return set(self._context.virtual.authorised_prefixes)
+
+    def save_config(self) -> None:
+        """Store the configuration of this object, for everybody who opens the repository."""
+        run_blocking(self.save_config_async())
+
+    async def save_config_async(self) -> None:
+        await self._context.ledger.save_config(self._context.user_config)
+
+    # -- metadata --------------------------------------------------------------------------
+
+    def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
+        """Choose metadata for every commit of sessions that this object opens from now on.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> repository.set_default_commit_metadata({"author": "nightly job"})
+        >>> new = repository.writable_session("main").commit("empty", allow_empty=True)
+        >>> repository.lookup_snapshot(new).metadata
+        {'author': 'nightly job'}
+        """
+        self._default_metadata = dict(metadata)
+
+    def default_commit_metadata(self) -> dict[str, Any]:
+        """Give the metadata that is added to every commit."""
+        return dict(self._default_metadata)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the whole repository, as stored at this moment."""
+        return self.get_metadata()
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Give the metadata of the whole repository."""
+        return run_blocking(self.get_metadata_async())
+
+    async def get_metadata_async(self) -> dict[str, Any]:
+        return dict(await self._context.ledger.metadata())
+
+    def set_metadata(self, metadata: dict[str, Any]) -> None:
+        """Replace the metadata of the whole repository."""
+        run_blocking(self.set_metadata_async(metadata))
+
+    async def set_metadata_async(self, metadata: dict[str, Any]) -> None:
+        await self._context.ledger.set_metadata(metadata)
+
+    def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Replace some entries of the metadata of the repository, and give all of it."""
+        return run_blocking(self.update_metadata_async(metadata))
+
+    async def update_metadata_async(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        return dict(await self._context.ledger.update_metadata(metadata))
+
+    # -- status ----------------------------------------------------------------------------
+
+    @property
+    def status(self) -> RepoStatus:
+        """Whether the repository takes changes at this moment."""
+        return self.get_status()
+
+    def get_status(self) -> RepoStatus:
+        """Say whether the repository takes changes."""
+        return run_blocking(self.get_status_async())
+
+    async def get_status_async(self) -> RepoStatus:
+        return RepoStatus.of(await self._context.ledger.status())
+
+    def set_status(self, status: RepoStatus) -> None:
+        """Close the repository to changes by anybody, or open it again.
+
+        >>> import icefloe
+        >>> from icefloe import RepoAvailability, RepoStatus
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> repository.set_status(RepoStatus(RepoAvailability.read_only))
+        >>> repository.writable_session("main")
+        Traceback (most recent call last):
+            ...
+        icefloe.errors.ReadOnlyError: ...
+        """
+        run_blocking(self.set_status_async(status))
+
+    async def set_status_async(self, status: RepoStatus) -> None:
+        await self._context.ledger.set_status(status.stored())
+
+    # -- feature flags ---------------------------------------------------------------------
+
+    def feature_flags(self) -> list[FeatureFlag]:
+        """List what a repository can forbid, and whether this one does."""
+        return run_blocking(self.feature_flags_async())
+
+    async def feature_flags_async(self) -> list[FeatureFlag]:
+        return await self._context.ledger.flags()
+
+    def enabled_feature_flags(self) -> list[FeatureFlag]:
+        """List what the repository allows."""
+        return run_blocking(self.enabled_feature_flags_async())
+
+    async def enabled_feature_flags_async(self) -> list[FeatureFlag]:
+        return [flag for flag in await self._context.ledger.flags() if flag.enabled]
+
+    def disabled_feature_flags(self) -> list[FeatureFlag]:
+        """List what the repository forbids."""
+        return run_blocking(self.disabled_feature_flags_async())
+
+    async def disabled_feature_flags_async(self) -> list[FeatureFlag]:
+        return [flag for flag in await self._context.ledger.flags() if not flag.enabled]
+
+    def set_feature_flag(
+        self,
+        name: str,
+        setting: bool | None,  # noqa: FBT001 - the drop-in signature
+    ) -> None:
+        """Allow or forbid something to everybody; None returns to the default."""
+        run_blocking(self.set_feature_flag_async(name, setting))
+
+    async def set_feature_flag_async(
+        self,
+        name: str,
+        setting: bool | None,  # noqa: FBT001 - the drop-in signature
+    ) -> None:
+        await self._context.ledger.set_flag(name, setting)

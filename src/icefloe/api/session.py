@@ -1,0 +1,338 @@
+"""Sessions: where users read and change the arrays of a repository."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+from icefloe.api.diff import Diff
+from icefloe.api.display import session_html, session_text
+from icefloe.config import RepositoryConfig
+from icefloe.effects import AsyncCloseableIterator, run_blocking
+from icefloe.engine import commit as commits
+from icefloe.engine import inventory, merge, rearrange, reindex
+from icefloe.engine.conflicts import ConflictSolver
+from icefloe.engine.diffs import session_diff
+from icefloe.engine.rebase import rebase
+from icefloe.engine.session import SessionMode, SessionState
+from icefloe.errors import ReadOnlyError
+from icefloe.storage import ChunkType
+from icefloe.zarr_store import IcechunkStore
+
+type CoordinateMap = Callable[[Iterable[int]], Iterable[int] | None]
+"""Takes the coordinates of a chunk to others, or to None: nowhere."""
+
+
+class Session:
+    """One version of a repository, and changes on top of it that others do not see yet.
+
+    Sessions are opened with `Repository.readonly_session`, `writable_session` and
+    `rearrange_session`. All reading and writing of data goes through `store`; `commit` makes
+    the changes a new version for everybody, after which the session is read-only.
+
+    Read-only sessions can be pickled. A writable one cannot: its `fork` can.
+
+    >>> import icefloe, zarr
+    >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repository.writable_session("main")
+    >>> _ = zarr.create_array(session.store, name="t2m", shape=4, dtype="i4", fill_value=0)
+    >>> session.status().new_arrays
+    {'/t2m'}
+    >>> _ = session.commit("add temperature")
+    >>> session.read_only, session.has_uncommitted_changes
+    (True, False)
+    """
+
+    def __init__(
+        self, session: SessionState, *, default_metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        self._session = session
+        self._default_metadata = dict(default_metadata or {})
+
+    def __repr__(self) -> str:
+        return session_text(type(self).__name__, self._session)
+
+    def _repr_html_(self) -> str:
+        return session_html(type(self).__name__, self._session)
+
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, Session) and self._session is value._session
+
+    def __hash__(self) -> int:
+        return hash(id(self._session))
+
+    def __getstate__(self) -> object:
+        if not self.read_only:
+            raise ValueError(
+                "a writable session cannot be pickled: two copies would commit different "
+                "things. Pickle `session.fork()` instead, write through its store elsewhere, "
+                "send it back and call `session.merge(fork)`. For xarray with dask, "
+                "`icefloe.xarray.to_icechunk` does all that"
+            )
+        return {"session": self._session}
+
+    def __setstate__(self, state: Any) -> None:
+        self._session = state["session"]
+        self._default_metadata = {}
+
+    # -- what it is ------------------------------------------------------------------------
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the session refuses every change."""
+        return self._session.mode is SessionMode.readonly
+
+    @property
+    def mode(self) -> SessionMode:
+        """What the session may do."""
+        return self._session.mode
+
+    @property
+    def snapshot_id(self) -> str:
+        """The snapshot that the session is based on; after a commit, the new one."""
+        return str(self._session.snapshot_id)
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that a commit moves; None for read-only sessions and forks."""
+        return self._session.branch
+
+    @property
+    def has_uncommitted_changes(self) -> bool:
+        """Whether there is anything to commit."""
+        return not self._session.changes.is_empty()
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """A copy of the configuration of the repository that the session belongs to."""
+        return self._session.context.user_config.merge(RepositoryConfig())
+
+    @property
+    def store(self) -> IcechunkStore:
+        """The Zarr store through which the session reads and writes."""
+        return IcechunkStore(self._session, session=self, read_only=self.read_only)
+
+    # -- changes ---------------------------------------------------------------------------
+
+    def status(self) -> Diff:
+        """Say what changed since the snapshot, and is not committed."""
+        return Diff(session_diff(self._session))
+
+    def discard_changes(self) -> None:
+        """Forget all changes, and see the snapshot again."""
+        if self.read_only:
+            raise ReadOnlyError("a read-only session has no changes to discard")
+        self._session.discard_changes()
+
+    def move(self, from_path: str, to_path: str) -> None:
+        """Give a group or array another path; only in a session for rearranging.
+
+        The new path must be free, and the group that it lies in must exist.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> with repository.transaction("main", message="one group") as store:
+        ...     _ = zarr.create_group(store, path="draft")
+        >>> session = repository.rearrange_session("main")
+        >>> session.move("/draft", "/final")
+        >>> session.status().moved_nodes
+        [('/draft', '/final')]
+        """
+        run_blocking(rearrange.move(self._session, from_path, to_path))
+
+    async def move_async(self, from_path: str, to_path: str) -> None:
+        await rearrange.move(self._session, from_path, to_path)
+
+    def reindex_array(
+        self, array_path: str, forward: CoordinateMap, backward: CoordinateMap | None = None
+    ) -> None:
+        """Move the chunks of an array to other coordinates, without copying their bytes.
+
+        `forward` takes the coordinates of a chunk to its new ones, or to None to leave it where
+        it is. A place that nothing moves to keeps its chunk, unless `backward`, the inverse, is
+        given too: then a place whose origin it does not know is emptied.
+        """
+        run_blocking(reindex.reindex_array(self._session, array_path, forward, backward))
+
+    def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
+        """Move all chunks of an array by so many places along each dimension.
+
+        What leaves the grid is dropped; vacated places are empty. No bytes are copied.
+        """
+        run_blocking(reindex.shift_array(self._session, array_path, tuple(chunk_offset)))
+
+    # -- looking around --------------------------------------------------------------------
+
+    def get_node_id(self, path: str) -> str:
+        """Give the id that a group or array keeps for life, through every move."""
+        return str(run_blocking(inventory.node_id(self._session, path)))
+
+    async def get_node_id_async(self, path: str) -> str:
+        return str(await inventory.node_id(self._session, path))
+
+    def all_virtual_chunk_locations(self) -> list[str]:
+        """List where virtual chunks lie: one entry for each."""
+        return run_blocking(inventory.virtual_locations(self._session))
+
+    async def all_virtual_chunk_locations_async(self) -> list[str]:
+        return await inventory.virtual_locations(self._session)
+
+    def chunk_coordinates(
+        self, array_path: str, batch_size: int = 1000
+    ) -> AsyncCloseableIterator[tuple[int, ...]]:
+        """Iterate over the coordinates of all chunks that an array has, in no set order.
+
+        Works with `for` and `async for`; `batch_size` coordinates at a time become objects.
+        """
+        return AsyncCloseableIterator(
+            inventory.chunk_coordinates(self._session, array_path, batch_size)
+        )
+
+    def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
+        """Say how a chunk is stored, or that there is none."""
+        return run_blocking(inventory.chunk_type(self._session, array_path, chunk_coordinates))
+
+    async def chunk_type_async(
+        self, array_path: str, chunk_coordinates: Sequence[int]
+    ) -> ChunkType:
+        return await inventory.chunk_type(self._session, array_path, chunk_coordinates)
+
+    # -- making versions -------------------------------------------------------------------
+
+    def commit(
+        self,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        *,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1000,
+        allow_empty: bool = False,
+    ) -> str:
+        """Write all changes as a new snapshot, move the branch to it, and give its id.
+
+        If the branch has moved since the session began, this is a `ConflictError`, unless
+        `rebase_with` says how to settle contradictions: then the changes are put on top of the
+        new commits, and that is tried up to `rebase_tries` times. The session is read-only
+        afterwards, on the new snapshot.
+        """
+        return str(
+            run_blocking(
+                commits.commit(
+                    self._session,
+                    message,
+                    metadata=self._with_defaults(metadata),
+                    solver=rebase_with,
+                    rebase_tries=rebase_tries,
+                    allow_empty=allow_empty,
+                )
+            )
+        )
+
+    async def commit_async(
+        self,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        *,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1000,
+        allow_empty: bool = False,
+    ) -> str:
+        new = await commits.commit(
+            self._session,
+            message,
+            metadata=self._with_defaults(metadata),
+            solver=rebase_with,
+            rebase_tries=rebase_tries,
+            allow_empty=allow_empty,
+        )
+        return str(new)
+
+    def amend(
+        self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
+    ) -> str:
+        """Replace the newest commit of the branch by one that holds these changes too.
+
+        The commit that is replaced can still be opened by its id.
+        """
+        return str(
+            run_blocking(
+                commits.amend(
+                    self._session,
+                    message,
+                    metadata=self._with_defaults(metadata),
+                    allow_empty=allow_empty,
+                )
+            )
+        )
+
+    async def amend_async(
+        self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
+    ) -> str:
+        new = await commits.amend(
+            self._session,
+            message,
+            metadata=self._with_defaults(metadata),
+            allow_empty=allow_empty,
+        )
+        return str(new)
+
+    def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
+        """Write a snapshot that no branch points at, and give its id.
+
+        It can be opened, tagged or made a branch by that id. The session is then read-only.
+        """
+        return str(
+            run_blocking(
+                commits.flush(self._session, message, metadata=self._with_defaults(metadata))
+            )
+        )
+
+    async def flush_async(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
+        new = await commits.flush(self._session, message, metadata=self._with_defaults(metadata))
+        return str(new)
+
+    def rebase(self, solver: ConflictSolver) -> None:
+        """Put the changes on top of what was committed to the branch meanwhile.
+
+        `RebaseFailedError` lists the contradictions that the solver leaves; the session then
+        rests on the last commit that agrees with it, with all its changes.
+        """
+        run_blocking(rebase(self._session, solver))
+
+    async def rebase_async(self, solver: ConflictSolver) -> None:
+        await rebase(self._session, solver)
+
+    def _with_defaults(self, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {**self._default_metadata, **(metadata or {})}
+
+    # -- writing from many places ----------------------------------------------------------
+
+    def fork(self) -> "ForkSession":
+        """Make a session that can be sent to other processes, write there, and be merged back.
+
+        Changes made so far are first written as a snapshot that nothing points at, on which the
+        fork rests; this session keeps them as changes of its own.
+        """
+        return ForkSession(run_blocking(merge.fork(self._session)))
+
+    async def fork_async(self) -> "ForkSession":
+        return ForkSession(await merge.fork(self._session))
+
+    def merge(self, *others: "ForkSession") -> None:
+        """Take in the changes that forks of this session made elsewhere.
+
+        Where several wrote the same chunk, the last one given wins.
+        """
+        run_blocking(merge.merge(self._session, [other._session for other in others]))
+
+    async def merge_async(self, *others: "ForkSession") -> None:
+        await merge.merge(self._session, [other._session for other in others])
+
+
+class ForkSession(Session):
+    """A copy of a session for another process, to be merged back into it.
+
+    It can be pickled and forked again, and takes in other forks with `merge`; only the session
+    that it came from can commit.
+    """
+
+    def __getstate__(self) -> object:
+        return {"session": self._session}

@@ -1,0 +1,67 @@
+"""Whether a repository takes writes."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self, cast
+
+from icefloe.api.times import to_datetime, to_microseconds
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.update_table import Status
+from icefloe.values import Moment, NamedNumber, Value
+
+
+class RepoAvailability(NamedNumber):
+    """What a repository allows at the moment.
+
+    A `read_only` one refuses commits and every change of branches and tags until it is set
+    `online` again; so does an `offline` one, which in addition asks readers to stay away.
+
+    >>> RepoAvailability.read_only
+    icefloe.RepoAvailability.read_only
+    """
+
+    online = 0
+    read_only = 1
+    offline = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RepoStatus(Value):
+    """Whether a repository takes writes, since when, and why not.
+
+    >>> status = RepoStatus(
+    ...     RepoAvailability.read_only, limited_availability_reason="moving to a new bucket"
+    ... )
+    >>> status.limited_availability_reason
+    'moving to a new bucket'
+    """
+
+    availability: RepoAvailability
+    set_at: Moment = cast("datetime", None)  # noqa: RUF009 - replaced below by the present time
+    limited_availability_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.set_at is None:
+            object.__setattr__(self, "set_at", datetime.now(UTC))  # type: ignore[unreachable]
+        Value.__post_init__(self)
+
+    @classmethod
+    def of(cls, status: Status) -> Self:
+        """Show a stored status to users."""
+        try:
+            availability = RepoAvailability(status.availability)
+        except ValueError as error:
+            raise FormatError(
+                f"the repository has the unknown availability {status.availability}: "
+                "upgrade icefloe",
+                ErrorKind.UNSUPPORTED_SPEC_VERSION,
+            ) from error
+        return cls(availability, to_datetime(status.set_at), status.reason)
+
+    def stored(self) -> Status:
+        """Give the form that is written."""
+        return Status(
+            int(self.availability),
+            to_microseconds(self.set_at, "RepoStatus.set_at"),
+            self.limited_availability_reason,
+        )

@@ -1,0 +1,29 @@
+"""Times as users see them: `datetime` in UTC."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """Turn stored microseconds since 1970 into a time in UTC."""
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError as error:
+        raise FormatError(
+            f"a stored time is {microseconds} microseconds after 1970, later than any date",
+            ErrorKind.DESERIALIZATION,
+        ) from error
+
+
+def to_microseconds(moment: datetime, place: str) -> int:
+    """Turn a time with a time zone into microseconds since 1970."""
+    if moment.tzinfo is None:
+        raise InvalidInputError(
+            f"{place} must be a datetime with a time zone, such as datetime.now(UTC): "
+            f"{moment.isoformat()} could mean several moments"
+        )
+    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,1 @@
+"""Typed, cached files of a repository: where bytes on storage become values."""

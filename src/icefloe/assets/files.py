@@ -1,0 +1,258 @@
+"""The immutable files of a repository as values: loaded through caches, saved once.
+
+Every file is named by random bytes and never changes, so that what is in a cache is always
+right, and a plain write is enough: nobody else writes under the same name.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.assets.cache import ByteCache
+from icefloe.config import EffectiveConfig
+from icefloe.effects import SingleFlight, offload
+from icefloe.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    SnapshotNotFoundError,
+    StorageError,
+)
+from icefloe.format.chunk_table import ChunkTable
+from icefloe.format.columns import BytesColumn
+from icefloe.format.envelope import BULK_LEVEL, DEFAULT_LEVEL, FileType, object_attributes
+from icefloe.format.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+from icefloe.format.layout import chunk_key, manifest_key, snapshot_key, transaction_log_key
+from icefloe.format.locations import LocationCompression
+from icefloe.format.manifest import ManifestFile, encode_manifest
+from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.transaction_log import (
+    TransactionLog,
+    decode_transaction_log,
+    encode_transaction_log,
+)
+from icefloe.storage import Backend, Buffer
+
+SNAPSHOT_NODE_BYTES: Final = 512
+"""What `caching.num_snapshot_nodes` counts: the room given to each node."""
+CHUNK_REF_BYTES: Final = 32
+"""What `caching.num_chunk_refs` counts: the room given to each chunk reference."""
+CHANGE_BYTES: Final = 32
+"""What `caching.num_transaction_changes` counts: the room given to each change in a log."""
+
+_OFFLOAD_BYTES: Final = 32 * 1024
+"""Smaller files decode faster than a thread can be woken for them."""
+_FIXED_BYTES: Final = 1024
+_MOVE_BYTES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SavedManifest:
+    """A manifest that was written, as the list of files of a snapshot names it."""
+
+    id: ManifestId
+    size_bytes: int
+    num_chunk_refs: int
+
+
+class Assets:
+    """Loads and saves the files of one repository.
+
+    What the caches may hold is set in numbers of things (`caching.num_chunk_refs` and so on);
+    each is given a nominal number of bytes, and files are counted by the bytes they take.
+    """
+
+    def __init__(self, backend: Backend, config: EffectiveConfig, spec_version: int) -> None:
+        self._backend = backend
+        self._spec_version = spec_version
+        self._level = config.compression.level
+        # The default level stands for what suits each kind of file best.
+        self._bulk_level = BULK_LEVEL if self._level == DEFAULT_LEVEL else self._level
+        self._locations = _location_compression(config) if spec_version > 1 else None
+        caching = config.caching
+        self._snapshots = ByteCache[SnapshotId, Snapshot](
+            caching.num_snapshot_nodes * SNAPSHOT_NODE_BYTES
+        )
+        self._manifests = ByteCache[ManifestId, ManifestFile](
+            caching.num_chunk_refs * CHUNK_REF_BYTES
+        )
+        self._logs = ByteCache[SnapshotId, TransactionLog](
+            caching.num_transaction_changes * CHANGE_BYTES
+        )
+        self._chunks = ByteCache[tuple[ChunkId, int, int], Buffer](caching.num_bytes_chunks)
+        self._keeps_chunks = caching.num_bytes_chunks > 0
+        self._loading = SingleFlight[ObjectId, Any]()
+
+    async def load_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
+        """Load a snapshot, whichever spec version it was written for."""
+        if (held := self._snapshots.get(snapshot_id)) is not None:
+            return held
+
+        async def load() -> Snapshot:
+            try:
+                snapshot = await self._load(snapshot_key(snapshot_id), decode_snapshot)
+            except ObjectNotFoundError as missing:
+                raise SnapshotNotFoundError(
+                    f"there is no snapshot {snapshot_id} in this repository",
+                    snapshot=str(snapshot_id),
+                ) from missing
+            _check_id(snapshot_key(snapshot_id), snapshot_id, snapshot.id)
+            self._snapshots.put(snapshot_id, snapshot, _snapshot_bytes(snapshot))
+            return snapshot
+
+        snapshot: Snapshot = await self._loading.run(snapshot_id, load)
+        return snapshot
+
+    async def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Write a snapshot."""
+        data = await offload(lambda: encode_snapshot(snapshot, level=self._level))
+        await self._save(snapshot_key(snapshot.id), data, FileType.SNAPSHOT)
+        self._snapshots.put(snapshot.id, snapshot, _snapshot_bytes(snapshot))
+
+    async def load_manifest(self, manifest_id: ManifestId, size_bytes: int = 0) -> ManifestFile:
+        """Load a manifest; readers who ask at the same time share one request and decoding.
+
+        `size_bytes` is the size that the snapshot says: a shorter file is refused as damaged.
+        """
+        if (held := self._manifests.get(manifest_id)) is not None:
+            return held
+
+        async def load() -> ManifestFile:
+            key = manifest_key(manifest_id)
+            manifest = await self._load(key, ManifestFile, size_bytes)
+            _check_id(key, manifest_id, manifest.id)
+            self._manifests.put(manifest_id, manifest, _FIXED_BYTES + manifest.size_bytes)
+            return manifest
+
+        manifest: ManifestFile = await self._loading.run(manifest_id, load)
+        return manifest
+
+    async def save_manifest(self, arrays: Mapping[NodeId, ChunkTable]) -> SavedManifest:
+        """Write the references of some arrays as a new manifest."""
+        manifest_id = ManifestId.random()
+        data = await offload(
+            lambda: encode_manifest(
+                manifest_id,
+                arrays,
+                spec_version=self._spec_version,
+                level=self._bulk_level,
+                location_compression=self._locations,
+            )
+        )
+        await self._save(manifest_key(manifest_id), data, FileType.MANIFEST)
+        return SavedManifest(manifest_id, len(data), sum(map(len, arrays.values())))
+
+    def forget_manifests(self, ids: Iterable[ManifestId]) -> None:
+        """Make room: these were superseded by our own commit."""
+        for manifest_id in ids:
+            self._manifests.discard(manifest_id)
+
+    async def load_transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
+        """Load what the commit that made a snapshot changed."""
+        if (held := self._logs.get(snapshot_id)) is not None:
+            return held
+        key = transaction_log_key(snapshot_id)
+        log = await self._load(key, decode_transaction_log)
+        _check_id(key, snapshot_id, log.id)
+        self._logs.put(snapshot_id, log, _log_bytes(log))
+        return log
+
+    async def save_transaction_log(self, log: TransactionLog) -> None:
+        """Write the log of a commit."""
+        data = await offload(
+            lambda: encode_transaction_log(
+                log, spec_version=self._spec_version, level=self._bulk_level
+            )
+        )
+        await self._save(transaction_log_key(log.id), data, FileType.TRANSACTION_LOG)
+        self._logs.put(log.id, log, _log_bytes(log))
+
+    async def read_chunk(self, chunk_id: ChunkId, offset: int, length: int) -> Buffer:
+        """Read exactly so many bytes of a chunk object."""
+        place = (chunk_id, offset, length)
+        if self._keeps_chunks and (held := self._chunks.get(place)) is not None:
+            return held
+        key = chunk_key(chunk_id)
+        try:
+            data = (await self._backend.get(key, (offset, offset + length))).data
+        except InvalidInputError as past_end:
+            raise _too_short(key, offset, length) from past_end
+        if len(data) != length:
+            raise _too_short(key, offset, length)
+        if self._keeps_chunks:
+            self._chunks.put(place, data, len(data))
+        return data
+
+    async def save_chunk(self, chunk_id: ChunkId, data: Buffer) -> None:
+        """Write a chunk object; chunks are stored as they are, without any header."""
+        await self._backend.put(chunk_key(chunk_id), data)
+
+    async def _load[T](self, key: str, decode: Callable[[Buffer], T], expected_bytes: int = 0) -> T:
+        data = (await self._backend.get(key)).data
+        if len(data) < expected_bytes:
+            raise StorageError(
+                f"{key!r} has {len(data)} bytes where {expected_bytes} were written:"
+                " the object is damaged",
+                ErrorKind.INVALID_OBJECT_SIZE,
+                key=key,
+            )
+        try:
+            if len(data) < _OFFLOAD_BYTES:
+                return decode(data)
+            return await offload(lambda: decode(data))
+        except FormatError as damaged:
+            damaged.add_note(f"key: {key}")
+            raise
+
+    async def _save(self, key: str, data: bytes, file_type: FileType) -> None:
+        await self._backend.put(
+            key, data, attributes=object_attributes(file_type, self._spec_version)
+        )
+
+
+def _location_compression(config: EffectiveConfig) -> LocationCompression:
+    options = config.manifest.virtual_chunk_location_compression
+    return LocationCompression(
+        options.min_num_chunks,
+        options.dictionary_max_training_samples,
+        options.dictionary_max_size_bytes,
+        options.compression_level,
+    )
+
+
+def _check_id(key: str, expected: ObjectId, found: ObjectId) -> None:
+    if found != expected:
+        raise FormatError(f"{key!r} holds the file of {found}: it was put in the wrong place")
+
+
+def _too_short(key: str, offset: int, length: int) -> StorageError:
+    return StorageError(
+        f"{key!r} ends before byte {offset + length}, where a chunk of {length} bytes should end:"
+        " the object is damaged",
+        ErrorKind.INVALID_OBJECT_SIZE,
+        key=key,
+    )
+
+
+def _snapshot_bytes(snapshot: Snapshot) -> int:
+    return _held_bytes(snapshot.nodes) + _held_bytes(snapshot.manifests) + _FIXED_BYTES
+
+
+def _log_bytes(log: TransactionLog) -> int:
+    chunks = sum(coordinates.nbytes for coordinates in log.updated_chunks.values())
+    return _held_bytes(log) + chunks + _FIXED_BYTES + _MOVE_BYTES * len(log.moves)
+
+
+def _held_bytes(columns: object) -> int:
+    """Add up the bytes of the columns of a table."""
+    total = 0
+    for each in fields(columns):  # type: ignore[arg-type]
+        match getattr(columns, each.name):
+            case np.ndarray() as column:
+                total += column.nbytes
+            case BytesColumn() as texts:
+                total += len(texts.data) + 8 * len(texts)
+    return total

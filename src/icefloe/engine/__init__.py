@@ -1,0 +1,1 @@
+"""The transactions: sessions, commits, rebase, refs and history."""

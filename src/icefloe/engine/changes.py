@@ -1,0 +1,213 @@
+"""What a session changed and has not committed yet."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any, Final, Self
+
+import numpy as np
+
+from icefloe.engine.array_changes import MISSING, ArrayChanges, Index, Missing, Settled
+from icefloe.errors import ErrorKind, ReadOnlyError
+from icefloe.format.chunk_table import ChunkRef, ChunkTable, Coordinates
+from icefloe.format.ids import ManifestId, NodeId, SnapshotId, id_rows
+from icefloe.format.manifest import ManifestFile, encode_manifest
+from icefloe.format.node_table import Node
+from icefloe.format.transaction_log import (
+    TransactionLog,
+    decode_transaction_log,
+    encode_transaction_log,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedNode:
+    """A node of the base snapshot that the session deleted."""
+
+    path: str
+    is_array: bool
+
+
+class ChangeSet:
+    """Nodes and chunks that a session created, updated or deleted.
+
+    Writers of chunks come from several threads: what they do goes through the methods here,
+    which take a lock for as long as a dictionary needs. A change set that is being committed
+    is frozen, so that no write is accepted and then left out.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        """Path to node, for nodes created or with changed metadata; without manifests."""
+        self.created: set[NodeId] = set()
+        self.updated: set[NodeId] = set()
+        self.deleted: dict[NodeId, DeletedNode] = {}
+        self.arrays: dict[NodeId, ArrayChanges] = {}
+        self.moves: list[tuple[str, str]] = []
+        """Renames of a rearranging session, in the order in which they were made."""
+        self._lock = RLock()
+        self._frozen = False
+
+    def is_empty(self) -> bool:
+        """Say whether there is nothing to commit."""
+        return (
+            not (self.nodes or self.deleted or self.moves)
+            and all(changes.is_empty() for changes in self.arrays.values())
+        )  # fmt: skip
+
+    @contextmanager
+    def writing(self) -> Iterator[Self]:
+        """Hold the lock for a change; refuse it while a commit is under way."""
+        with self._lock:
+            self._require_open()
+            yield self
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Refuse changes by others for as long as a commit writes this state."""
+        with self._lock:
+            self._require_open()
+            self._frozen = True
+        try:
+            yield
+        finally:
+            self._frozen = False
+
+    def _require_open(self) -> None:
+        if self._frozen:
+            raise ReadOnlyError(
+                "the session is being committed: wait for the commit, then open a new session",
+                ErrorKind.READ_ONLY_SESSION,
+            )
+
+    def get_chunk(self, node: NodeId, index: Index) -> ChunkRef | Missing | None:
+        """Look up what was done to one chunk."""
+        if (changes := self.arrays.get(node)) is None:
+            return MISSING
+        with self._lock:
+            return changes.get(index)
+
+    def set_chunk(self, node: NodeId, index: Index, ref: ChunkRef | None) -> None:
+        """Set one chunk, or delete it with `None`."""
+        with self._lock:
+            self._require_open()
+            changes = self.array(node, len(index))
+            if ref is None:
+                changes.delete(index)
+            else:
+                changes.set(index, ref)
+
+    def put_table(self, node: NodeId, table: ChunkTable) -> None:
+        """Set many chunks of one array."""
+        with self.writing():
+            self.array(node, table.dimensions).put_table(table)
+
+    def array(self, node: NodeId, dimensions: int) -> ArrayChanges:
+        """Give the chunk changes of an array, making room for the first ones."""
+        if (changes := self.arrays.get(node)) is None:
+            changes = self.arrays.setdefault(node, ArrayChanges(dimensions))
+        return changes
+
+    def settled(self, node: NodeId) -> Settled | None:
+        """Give all chunk changes of an array in columns, if there are any."""
+        if (changes := self.arrays.get(node)) is None:
+            return None
+        with self._lock:
+            return changes.settled()
+
+    def put_node(self, node: Node, *, is_new: bool) -> None:
+        """Note a node that was created, or whose metadata changed."""
+        with self.writing():
+            self.nodes[node.path] = node
+            if is_new:
+                self.created.add(node.id)
+            elif node.id not in self.created:
+                self.updated.add(node.id)
+
+    def delete_node(self, node: Node) -> None:
+        """Delete a node; one that was created in this session leaves no trace."""
+        with self.writing():
+            self.nodes.pop(node.path, None)
+            self.arrays.pop(node.id, None)
+            self.updated.discard(node.id)
+            if node.id in self.created:
+                self.created.discard(node.id)
+            else:
+                self.deleted[node.id] = DeletedNode(node.path, node.array is not None)
+
+    def to_log(self, snapshot: SnapshotId) -> TransactionLog:
+        """Say what a commit of these changes does; moves are for who knows the paths."""
+        is_array = {node.id: node.array is not None for node in self.nodes.values()}
+
+        def ids(nodes: set[NodeId], *, arrays: bool) -> np.ndarray[Any, Any]:
+            return id_rows(NodeId, sorted(one for one in nodes if is_array[one] is arrays))
+
+        def gone(*, arrays: bool) -> np.ndarray[Any, Any]:
+            chosen = [one for one, node in self.deleted.items() if node.is_array is arrays]
+            return id_rows(NodeId, sorted(chosen))
+
+        with self._lock:
+            return TransactionLog(
+                snapshot,
+                new_groups=ids(self.created, arrays=False),
+                new_arrays=ids(self.created, arrays=True),
+                deleted_groups=gone(arrays=False),
+                deleted_arrays=gone(arrays=True),
+                updated_arrays=ids(self.updated, arrays=True),
+                updated_groups=ids(self.updated, arrays=False),
+                updated_chunks={
+                    node: changes.touched()
+                    for node, changes in self.arrays.items()
+                    if not changes.is_empty()
+                },
+            )
+
+    def copy(self) -> "ChangeSet":
+        """Copy in a moment, sharing columns."""
+        other = ChangeSet()
+        with self._lock:
+            other.nodes = dict(self.nodes)
+            other.created, other.updated = set(self.created), set(self.updated)
+            other.deleted = dict(self.deleted)
+            other.arrays = {node: changes.copy() for node, changes in self.arrays.items()}
+            other.moves = list(self.moves)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pack chunk changes as the files of a repository do, which is compact and quick."""
+        with self._lock:
+            settled = {node: changes.settled() for node, changes in self.arrays.items()}
+            tables = {node: one.table for node, one in settled.items() if len(one.table)}
+            deleted = {node: one.deleted for node, one in settled.items() if len(one.deleted)}
+            return {
+                "nodes": self.nodes,
+                "created": self.created,
+                "updated": self.updated,
+                "deleted": self.deleted,
+                "moves": self.moves,
+                "dimensions": {node: changes.dimensions for node, changes in self.arrays.items()},
+                "set": encode_manifest(_NO_MANIFEST, tables) if tables else None,
+                "unset": _pack_coordinates(deleted) if deleted else None,
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc] # the lock is made anew
+        for name in ("nodes", "created", "updated", "deleted", "moves"):
+            setattr(self, name, state[name])
+        for node, dimensions in state["dimensions"].items():
+            self.arrays[node] = ArrayChanges(dimensions)
+        if state["set"] is not None:
+            for node, table in ManifestFile(state["set"]).tables().items():
+                self.arrays[node].put_table(table)
+        if state["unset"] is not None:
+            for node, gone in decode_transaction_log(state["unset"]).updated_chunks.items():
+                self.arrays[node].delete_many(gone)
+
+
+_NO_MANIFEST: Final = ManifestId(bytes(ManifestId.WIDTH))
+_NO_SNAPSHOT: Final = SnapshotId(bytes(SnapshotId.WIDTH))
+
+
+def _pack_coordinates(coordinates: Mapping[NodeId, Coordinates]) -> bytes:
+    return encode_transaction_log(TransactionLog(_NO_SNAPSHOT, updated_chunks=coordinates))

@@ -1,0 +1,267 @@
+"""From changes to a new version.
+
+Manifests, snapshot and log are written first; nobody can see them. The last step moves the
+branch, on condition that it is still where the session began. Whoever dies before that step
+leaves garbage, and nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.assets.files import Assets, SavedManifest
+from icefloe.effects import map_concurrently
+from icefloe.engine.conflicts import ConflictSolver
+from icefloe.engine.logs import unite_logs
+from icefloe.engine.manifests import ArrayManifests, write_manifests
+from icefloe.engine.rearrange import moves_made
+from icefloe.engine.rebase import replay
+from icefloe.engine.session import SessionMode, SessionState
+from icefloe.errors import ConflictError, ErrorKind, ReadOnlyError, SessionStateError
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
+from icefloe.format.metadata_items import Metadata
+from icefloe.format.node_table import ManifestRef, Node, NodeTable
+from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.transaction_log import TransactionLog
+
+RESERVED_KEY: Final = "__icechunk"
+"""The metadata key under which the format keeps notes of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version whose files are written but to which nothing points yet."""
+
+    snapshot: Snapshot
+    log: TransactionLog
+    entry: SnapshotEntry
+
+
+async def commit(
+    session: SessionState,
+    message: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    solver: ConflictSolver | None = None,
+    rebase_tries: int = 1000,
+    allow_empty: bool = False,
+) -> SnapshotId:
+    """Make the changes of a session the new tip of its branch.
+
+    Without a solver, another commit on the branch is a `ConflictError`. With one, the session
+    is rebased and the commit tried again, keeping the manifests that are still good.
+    """
+    branch = _require_commit(session)
+    _require_changes(session, allow_empty=allow_empty)
+    with session.changes.frozen():
+        await _flush_packs(session)
+        attempts = 0
+        while True:
+            notes = None if solver is None else {"rebase_attempts": attempts}
+            version = await write_version(session, message, _with_notes(metadata, notes))
+            try:
+                await session.context.ledger.commit(branch, session.snapshot_id, version.entry)
+                break
+            except ConflictError as conflict:
+                if solver is None or conflict.kind != ErrorKind.COMMIT_CONFLICT:
+                    raise
+                if attempts >= rebase_tries:
+                    raise
+            attempts += 1
+            await replay(session, solver)
+    _finish(session, version.snapshot)
+    return version.snapshot.id
+
+
+async def amend(
+    session: SessionState,
+    message: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    allow_empty: bool = False,
+) -> SnapshotId:
+    """Replace the tip of the branch by one commit with its changes and those of the session."""
+    branch = _require_commit(session)
+    context = session.context
+    context.require_spec(2, "amending a commit")
+    if session.snapshot_id == INITIAL_SNAPSHOT_ID:
+        raise SessionStateError(
+            "the first snapshot of a repository cannot be amended: commit instead",
+            ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
+        )
+    _require_changes(session, allow_empty=allow_empty)
+    with session.changes.frozen():
+        await _flush_packs(session)
+        replaced = await context.assets.load_transaction_log(session.snapshot_id)
+        if replaced.moves and session.mode is not SessionMode.rearrange:
+            raise SessionStateError(
+                "the commit to amend moved nodes: amend it in repo.rearrange_session(branch)",
+                ErrorKind.REARRANGE_SESSION_ONLY,
+            )
+        version = await write_version(
+            session, message, _with_notes(metadata, None), replaced=replaced
+        )
+        await context.ledger.amend(branch, session.snapshot_id, version.entry)
+    _finish(session, version.snapshot)
+    return version.snapshot.id
+
+
+async def flush(
+    session: SessionState, message: str, *, metadata: Mapping[str, Any] | None = None
+) -> SnapshotId:
+    """Write a snapshot that no branch points at."""
+    _require_open(session)
+    with session.changes.frozen():
+        await _flush_packs(session)
+        version = await write_version(session, message, _with_notes(metadata, None))
+        await session.context.ledger.add_detached(version.entry)
+    _finish(session, version.snapshot)
+    return version.snapshot.id
+
+
+async def write_version(
+    session: SessionState,
+    message: str,
+    metadata: Metadata,
+    *,
+    replaced: TransactionLog | None = None,
+) -> Version:
+    """Write manifests, snapshot and log of the session as it is now.
+
+    `replaced` is the log of the commit that this one takes the place of, to be united with.
+    """
+    context = session.context
+    new_id = SnapshotId.random()
+    base = session.snapshot
+    manifests = await _write_changed_arrays(session)
+    nodes = _new_nodes(session, manifests)
+    saved = [file for one in manifests.values() for file in one.saved]
+    snapshot = Snapshot(
+        new_id,
+        max(context.clock(), base.flushed_at + 1),
+        message,
+        nodes,
+        _files_in_use(nodes, base.manifests, saved),
+        metadata,
+        base.id if context.spec_version == 1 else None,
+        context.spec_version,
+    )
+    log = replace(session.changes.to_log(new_id), moves=moves_made(session))
+    if replaced is not None:
+        log = unite_logs([replaced, log], new_id)
+    await map_concurrently(
+        partial(_save, context.assets), [snapshot, log], limit=context.write_concurrency
+    )
+    entry = SnapshotEntry(new_id, base.id, snapshot.flushed_at, message, metadata)
+    return Version(snapshot, log, entry)
+
+
+async def _save(assets: Assets, file: Snapshot | TransactionLog) -> None:
+    if isinstance(file, Snapshot):
+        await assets.save_snapshot(file)
+    else:
+        await assets.save_transaction_log(file)
+
+
+async def _write_changed_arrays(session: SessionState) -> dict[NodeId, ArrayManifests]:
+    """Write manifests for every array with changed chunks, or a changed grid."""
+    changes, base = session.changes, session.base
+    changed = {node.id: node for node in changes.nodes.values() if node.array is not None}
+    for node_id in changes.arrays:
+        if node_id not in changed and (node := base.by_id(node_id)) is not None:
+            changed[node_id] = node
+
+    async def write(node: Node) -> ArrayManifests:
+        return await write_manifests(session, node)
+
+    results = await map_concurrently(
+        write, changed.values(), limit=session.context.write_concurrency
+    )
+    return dict(zip(changed, results, strict=True))
+
+
+def _new_nodes(session: SessionState, manifests: Mapping[NodeId, ArrayManifests]) -> NodeTable:
+    changes, base = session.changes, session.base
+    newer = dict(changes.nodes)
+    for node_id in manifests.keys() - {node.id for node in newer.values()}:
+        node = base.by_id(node_id)
+        assert node is not None
+        newer[node.path] = node
+    nodes = [_with_manifests(node, manifests.get(node.id)) for node in newer.values()]
+    gone = [node.path for node in changes.deleted.values()]
+    if not nodes and not gone:
+        return base.table
+    return base.table.overlay(NodeTable.from_nodes(nodes), gone)
+
+
+def _with_manifests(node: Node, manifests: ArrayManifests | None) -> Node:
+    if node.array is None:
+        return node
+    refs: tuple[ManifestRef, ...] = () if manifests is None else manifests.refs
+    return replace(node, array=replace(node.array, manifests=refs))
+
+
+def _files_in_use(
+    nodes: NodeTable, before: ManifestFiles, saved: list[SavedManifest]
+) -> ManifestFiles:
+    """List the manifests that any node uses: old ones that stayed, and new ones."""
+    new = ManifestFiles.from_list([(one.id, one.size_bytes, one.num_chunk_refs) for one in saved])
+    ids = np.concatenate([before.ids, new.ids])
+    sizes = np.concatenate([before.sizes_bytes, new.sizes_bytes])
+    refs = np.concatenate([before.num_chunk_refs, new.num_chunk_refs])
+    keys = np.ascontiguousarray(ids).view(f"S{ManifestId.WIDTH}").ravel()
+    used = np.ascontiguousarray(nodes.manifest_ids).view(f"S{ManifestId.WIDTH}").ravel()
+    rows = np.flatnonzero(np.isin(keys, used))
+    rows = rows[np.argsort(keys[rows], kind="stable")]
+    return ManifestFiles(ids[rows], sizes[rows], refs[rows])
+
+
+def _with_notes(metadata: Mapping[str, Any] | None, notes: dict[str, Any] | None) -> Metadata:
+    given = dict(metadata or {})
+    return given if notes is None else {**given, RESERVED_KEY: notes}
+
+
+async def _flush_packs(session: SessionState) -> None:
+    if session.packer is not None:
+        await session.packer.flush()
+
+
+def _finish(session: SessionState, snapshot: Snapshot) -> None:
+    """Rest on the new snapshot; manifests that it does not use any more are not kept around."""
+    before = {bytes(row) for row in session.snapshot.manifests.ids}
+    after = {bytes(row) for row in snapshot.manifests.ids}
+    session.context.assets.forget_manifests(ManifestId(raw) for raw in before - after)
+    session.become_readonly(snapshot)
+
+
+def _require_open(session: SessionState) -> None:
+    if session.is_fork:
+        raise SessionStateError(
+            "a forked session cannot commit: merge it into the session it came from, "
+            "with session.merge(fork), and commit that one",
+            ErrorKind.COMMIT_NOT_ALLOWED,
+        )
+    if session.mode is SessionMode.readonly:
+        raise ReadOnlyError(
+            "this session is read-only: open another with repo.writable_session(branch)",
+            ErrorKind.READ_ONLY_SESSION,
+        )
+
+
+def _require_commit(session: SessionState) -> str:
+    _require_open(session)
+    if session.branch is None:
+        raise SessionStateError("this session is not on a branch", ErrorKind.NOT_ON_BRANCH)
+    return session.branch
+
+
+def _require_changes(session: SessionState, *, allow_empty: bool) -> None:
+    if not allow_empty and session.changes.is_empty():
+        raise SessionStateError(
+            "nothing was changed in this session: pass allow_empty=True to commit anyway",
+            ErrorKind.NO_CHANGES_TO_COMMIT,
+        )

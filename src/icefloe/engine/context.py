@@ -1,0 +1,122 @@
+"""What everything in the engine needs to know about an open repository."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from icefloe.assets.files import Assets
+from icefloe.config import Attribution, EffectiveConfig, RepositoryConfig, effective_config
+from icefloe.credentials import AnyCredential
+from icefloe.engine.ledger import Ledger
+from icefloe.engine.ref_files import RefFilesLedger
+from icefloe.engine.repo_object import RepoObjectLedger, StoredRepo
+from icefloe.engine.virtual import VirtualReader
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.storage import Backend, Storage, Version
+from icefloe.storage.specs import LocalSpec, MemorySpec
+
+type Access = Mapping[str, AnyCredential | None]
+type Clock = Callable[[], int]
+
+
+def now_microseconds() -> int:
+    """Give the time of this machine's clock, in microseconds since 1970, UTC."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RepoContext:
+    """An open repository.
+
+    Pickled with its settings and credentials, without what it has cached; the copy asks the
+    storage anew.
+    """
+
+    storage: Storage
+    backend: Backend
+    assets: Assets
+    ledger: Ledger
+    spec_version: int
+    config: EffectiveConfig
+    user_config: RepositoryConfig
+    """What is stored, with what the opener gave on top; unset where defaults apply."""
+    access: Access
+    """Credentials for containers of virtual chunks, by url prefix: others may not be read."""
+    virtual: VirtualReader
+    attribution: Attribution | None = None
+    clock: Clock = now_microseconds
+
+    @classmethod
+    def of(
+        cls,
+        storage: Storage,
+        user_config: RepositoryConfig,
+        *,
+        spec_version: int,
+        access: Access,
+        virtual: VirtualReader | None = None,
+        attribution: Attribution | None = None,
+        clock: Clock = now_microseconds,
+        repo: StoredRepo | None = None,
+        config_version: Version | None = None,
+    ) -> Self:
+        """Put together what belongs to a repository, without a request.
+
+        `repo` is the repo object of spec 2 as far as it is known, `config_version` the state of
+        config.yaml of spec 1 that the configuration was made from.
+        """
+        config = effective_config(user_config, storage_defaults=storage.default_settings())
+        backend = storage.open(user_config.storage)
+        assets = Assets(backend, config, spec_version)
+        ledger: Ledger
+        if spec_version == RefFilesLedger.spec_version:
+            ledger = RefFilesLedger(backend, config, assets, clock, config_version)
+        else:
+            ledger = RepoObjectLedger(backend, config, clock, repo)
+        return cls(
+            storage,
+            backend,
+            assets,
+            ledger,
+            spec_version,
+            config,
+            user_config,
+            dict(access),
+            virtual or VirtualReader(config.virtual_chunk_containers, access),
+            attribution,
+            clock,
+        )
+
+    @property
+    def write_concurrency(self) -> int:
+        """How many files to write at once; within one machine, one after the other is quicker."""
+        is_near = isinstance(self.storage.spec, LocalSpec | MemorySpec)
+        return 1 if is_near else self.config.max_concurrent_requests
+
+    def require_spec(self, least: int, what: str) -> None:
+        """Refuse what the spec version of the repository does not have."""
+        if self.spec_version < least:
+            raise FormatError(
+                f"{what} needs a repository of spec version {least}, this one is of"
+                f" {int(self.spec_version)}: migrate it first",
+                ErrorKind.UNSUPPORTED_SPEC_VERSION,
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        version = self.ledger.config_version if isinstance(self.ledger, RefFilesLedger) else None
+        settings = {
+            "spec_version": self.spec_version,
+            "access": self.access,
+            "virtual": self.virtual,
+            "attribution": self.attribution,
+            "clock": self.clock,
+            "config_version": version,
+        }
+        return (_restore, (self.storage, self.user_config, settings))
+
+
+def _restore(
+    storage: Storage, user_config: RepositoryConfig, settings: dict[str, Any]
+) -> RepoContext:
+    return RepoContext.of(storage, user_config, **settings)

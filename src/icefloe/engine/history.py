@@ -1,0 +1,88 @@
+"""Which snapshot somebody means, and what came before it."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from icefloe.engine.context import RepoContext
+from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
+from icefloe.format.ids import SnapshotId
+from icefloe.format.snapshot_table import SnapshotEntry
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+async def resolve(
+    context: RepoContext,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | SnapshotId | None = None,
+    as_of: int | None = None,
+) -> SnapshotId:
+    """Find the snapshot that a version names.
+
+    Exactly one of branch, tag and snapshot; with a branch, `as_of` (microseconds since 1970,
+    UTC) picks the last snapshot that was there at that time.
+    """
+    require_one_version(branch, tag, snapshot_id, as_of)
+    if branch is not None:
+        tip = await context.ledger.branch_tip(branch)
+        return tip if as_of is None else await _at_time(context, branch, tip, as_of)
+    if tag is not None:
+        return await context.ledger.tag_target(tag)
+    wanted = snapshot_id if isinstance(snapshot_id, SnapshotId) else parse_snapshot(snapshot_id)
+    return (await context.ledger.entry(wanted)).id
+
+
+def require_one_version(
+    branch: str | None,
+    tag: str | None,
+    snapshot_id: str | SnapshotId | None,
+    as_of: int | None = None,
+) -> None:
+    """Refuse arguments that do not name a version, or name several."""
+    given = [each for each in (branch, tag, snapshot_id) if each is not None]
+    if as_of is not None and (branch is None or len(given) > 1):
+        raise InvalidInputError("as_of goes with a branch: give its name too, and nothing else")
+    if len(given) != 1:
+        raise InvalidInputError(
+            "give exactly one of branch, tag and snapshot_id to say which version is meant"
+        )
+
+
+def parse_snapshot(text: str | None) -> SnapshotId:
+    """Read the id of a snapshot."""
+    try:
+        return SnapshotId.parse(text or "")
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"{text!r} is not the id of a snapshot: those have 20 letters and digits",
+            ErrorKind.INVALID_SNAPSHOT_ID,
+        ) from None
+
+
+async def ancestry(
+    context: RepoContext,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | SnapshotId | None = None,
+) -> AsyncIterator[list[SnapshotEntry]]:
+    """Walk from a version back to the first snapshot, in the portions that are read at once."""
+    start = await resolve(context, branch=branch, tag=tag, snapshot_id=snapshot_id)
+    async for page in context.ledger.ancestry_pages(start):
+        yield page
+
+
+async def _at_time(context: RepoContext, branch: str, tip: SnapshotId, time: int) -> SnapshotId:
+    async for page in context.ledger.ancestry_pages(tip):
+        for entry in page:
+            if entry.flushed_at <= time:
+                return entry.id
+    raise SnapshotNotFoundError(
+        f"the branch {branch!r} has no snapshot as old as"
+        f" {_EPOCH + timedelta(microseconds=time)}: its first one is younger",
+        ErrorKind.NO_SNAPSHOT_AT_TIME,
+        branch=branch,
+    )

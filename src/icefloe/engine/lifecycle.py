@@ -1,0 +1,349 @@
+"""Repositories are created, opened, and opened again with other settings."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from icefloe.assets.files import Assets
+from icefloe.config import (
+    Attribution,
+    EffectiveConfig,
+    RepositoryConfig,
+    SpecVersion,
+    StorageSettings,
+    effective_config,
+)
+from icefloe.engine.context import Access, Clock, RepoContext, now_microseconds
+from icefloe.engine.ref_files import (
+    create_config_file,
+    create_ref,
+    load_config_file,
+    read_ref,
+)
+from icefloe.engine.repo_changes import created
+from icefloe.engine.repo_object import (
+    StoredRepo,
+    create_repo,
+    load_repo,
+    stored_config,
+)
+from icefloe.engine.virtual import VirtualReader
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    RepositoryNotFoundError,
+)
+from icefloe.format.config_file import encode_config_flexbuffer
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID
+from icefloe.format.layout import REPO_KEY, branch_key
+from icefloe.format.metadata_items import Metadata
+from icefloe.format.repo_info import MAIN_BRANCH
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.storage import Backend, Storage, Version
+from icefloe.storage.specs import AzureSpec, GcsSpec, S3Spec
+
+_INITIAL_MESSAGE: Final = "Repository initialized"
+_INITIAL_METADATA: Final[Metadata] = {"__icechunk": {"is_root": True}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a storage holds of a repository."""
+
+    config: RepositoryConfig | None
+    repo: StoredRepo | None = None
+    """The repo object; None in spec 1."""
+    config_version: Version | None = None
+    """The state of config.yaml in spec 1; None if there is no such file."""
+
+    @property
+    def spec_version(self) -> SpecVersion:
+        return SpecVersion.v1 if self.repo is None else SpecVersion.v2
+
+
+# -- creating ------------------------------------------------------------------------------
+
+
+async def create(
+    storage: Storage,
+    config: RepositoryConfig | None = None,
+    *,
+    spec_version: int = SpecVersion.v2,
+    access: Access | None = None,
+    check_clean_root: bool = True,
+    attribution: Attribution | None = None,
+    clock: Clock = now_microseconds,
+) -> RepoContext:
+    """Create a repository where there is none yet, and open it.
+
+    A configuration that says anything is stored with it. Until its last write succeeds there is
+    no repository, only files that nothing refers to.
+    """
+    version = _supported(spec_version)
+    given = config or RepositoryConfig()
+    shown = _with_storage_defaults(storage, given)
+    effective = effective_config(shown)
+    backend = storage.open(shown.storage)
+    _require_own_place(storage)
+    await (_require_clean(backend) if check_clean_root else _require_none(backend))
+    assets = Assets(backend, effective, version)
+    is_stored = given != RepositoryConfig()
+    snapshot = Snapshot(
+        INITIAL_SNAPSHOT_ID,
+        clock(),
+        _INITIAL_MESSAGE,
+        metadata=_INITIAL_METADATA,
+        spec_version=version,
+    )
+    await assets.save_snapshot(snapshot)
+    if version == SpecVersion.v1:
+        found = await _create_v1(backend, shown if is_stored else None)
+    else:
+        await assets.save_transaction_log(TransactionLog(INITIAL_SNAPSHOT_ID))
+        found = await _create_v2(backend, effective, snapshot, shown if is_stored else None, clock)
+    return _context(storage, found, given, access, attribution, clock)
+
+
+async def _create_v1(backend: Backend, config: RepositoryConfig | None) -> _Found:
+    version = None
+    if config is not None:
+        version = await create_config_file(backend, config)
+    key = branch_key(MAIN_BRANCH)
+    try:
+        await create_ref(backend, key, INITIAL_SNAPSHOT_ID)
+    except PreconditionFailedError:
+        raise _exists(ErrorKind.BRANCH_UPDATE_CONFLICT) from None
+    except OutcomeUnknownError:
+        # Whoever made it: this is the branch of a repository as we are making it.
+        await read_ref(backend, key)
+    return _Found(config, None, version)
+
+
+async def _create_v2(
+    backend: Backend,
+    effective: EffectiveConfig,
+    snapshot: Snapshot,
+    config: RepositoryConfig | None,
+    clock: Clock,
+) -> _Found:
+    entry = SnapshotEntry(
+        snapshot.id, None, snapshot.flushed_at, snapshot.message, snapshot.metadata
+    )
+    stored = None if config is None else encode_config_flexbuffer(config)
+    info = created(entry, max(clock(), snapshot.flushed_at), stored)
+    try:
+        return _Found(config, await create_repo(backend, info, level=effective.compression.level))
+    except PreconditionFailedError:
+        raise _exists(ErrorKind.REPO_INFO_UPDATED) from None
+
+
+def _supported(spec_version: int) -> SpecVersion:
+    try:
+        return SpecVersion(spec_version)
+    except ValueError:
+        known = ", ".join(str(int(each)) for each in SpecVersion)
+        raise InvalidInputError(
+            f"there is no spec version {spec_version}; there are {known}",
+            ErrorKind.UNSUPPORTED_SPEC_VERSION,
+        ) from None
+
+
+def _require_own_place(storage: Storage) -> None:
+    """Refuse to spread a repository over a whole bucket."""
+    match storage.spec:
+        case S3Spec(prefix="") | GcsSpec(prefix="") | AzureSpec(prefix=""):
+            raise InvalidInputError(
+                f"a repository needs a place of its own in {storage.spec.place}: give a prefix",
+                ErrorKind.EMPTY_PREFIX_CREATION,
+            )
+
+
+async def _require_clean(backend: Backend) -> None:
+    async for batch in backend.list():
+        if batch:
+            raise InvalidInputError(
+                f"a repository can only be created where there is nothing else, but there is"
+                f" {batch[0].key!r}: open what is there, choose another place, or pass"
+                " check_clean_root=False",
+                ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
+                key=batch[0].key,
+            )
+
+
+async def _require_none(backend: Backend) -> None:
+    """Look before writing: the first snapshot of every repository has the same name."""
+    match await _spec_version(backend):
+        case SpecVersion.v1:
+            raise _exists(ErrorKind.BRANCH_UPDATE_CONFLICT)
+        case SpecVersion.v2:
+            raise _exists(ErrorKind.REPO_INFO_UPDATED)
+
+
+def _exists(kind: ErrorKind) -> ConflictError:
+    return ConflictError(message="there is a repository already: open it", kind=kind)
+
+
+# -- opening -------------------------------------------------------------------------------
+
+
+async def open_(
+    storage: Storage,
+    config: RepositoryConfig | None = None,
+    *,
+    access: Access | None = None,
+    attribution: Attribution | None = None,
+    clock: Clock = now_microseconds,
+) -> RepoContext:
+    """Open a repository with its stored configuration, and the given one on top.
+
+    This takes one request in spec 2.
+    """
+    given = config or RepositoryConfig()
+    found = await _find(storage, given.storage)
+    return _context(storage, found, given, access, attribution, clock)
+
+
+async def open_or_create(
+    storage: Storage,
+    config: RepositoryConfig | None = None,
+    *,
+    spec_version: int = SpecVersion.v2,
+    access: Access | None = None,
+    check_clean_root: bool = True,
+    attribution: Attribution | None = None,
+    clock: Clock = now_microseconds,
+) -> RepoContext:
+    """Open a repository, or create it if there is none; `spec_version` is for that case."""
+
+    async def opened() -> RepoContext:
+        return await open_(storage, config, access=access, attribution=attribution, clock=clock)
+
+    try:
+        return await opened()
+    except RepositoryNotFoundError:
+        pass
+    try:
+        return await create(
+            storage,
+            config,
+            spec_version=spec_version,
+            access=access,
+            check_clean_root=check_clean_root,
+            attribution=attribution,
+            clock=clock,
+        )
+    except (ConflictError, InvalidInputError) as obstacle:
+        # Perhaps somebody else is creating it at the same time.
+        try:
+            return await opened()
+        except RepositoryNotFoundError:
+            raise obstacle from None
+
+
+async def reopen(
+    context: RepoContext,
+    config: RepositoryConfig | None = None,
+    *,
+    access: Access | None = None,
+) -> RepoContext:
+    """Open a repository once more, with other settings on top of those it has."""
+    given = context.user_config if config is None else context.user_config.merge(config)
+    return await open_(
+        context.storage,
+        given,
+        access=context.access if access is None else access,
+        attribution=context.attribution,
+        clock=context.clock,
+    )
+
+
+async def exists(storage: Storage, settings: StorageSettings | None = None) -> bool:
+    """Say whether there is a repository."""
+    return await fetch_spec_version(storage, settings) is not None
+
+
+async def fetch_spec_version(
+    storage: Storage, settings: StorageSettings | None = None
+) -> SpecVersion | None:
+    """Say of which spec version a repository is; None if there is none."""
+    return await _spec_version(storage.open(settings))
+
+
+async def fetch_config(storage: Storage) -> RepositoryConfig | None:
+    """Give the stored configuration of a repository, if it has any."""
+    return (await _find(storage, None)).config
+
+
+async def save_config(context: RepoContext) -> None:
+    """Store the configuration that a repository was opened with."""
+    await context.ledger.save_config(context.user_config)
+
+
+async def _spec_version(backend: Backend) -> SpecVersion | None:
+    for key, version in ((REPO_KEY, SpecVersion.v2), (branch_key(MAIN_BRANCH), SpecVersion.v1)):
+        try:
+            await backend.head(key)
+        except ObjectNotFoundError:
+            continue
+        return version
+    return None
+
+
+async def _find(storage: Storage, settings: StorageSettings | None) -> _Found:
+    backend = storage.open(settings)
+    try:
+        repo = await load_repo(backend)
+    except ObjectNotFoundError:
+        return await _find_v1(storage, backend)
+    return _Found(stored_config(repo.info), repo)
+
+
+async def _find_v1(storage: Storage, backend: Backend) -> _Found:
+    try:
+        await backend.head(branch_key(MAIN_BRANCH))
+    except ObjectNotFoundError:
+        raise RepositoryNotFoundError(
+            f"there is no repository in {storage!r}: create it first, or check the place"
+        ) from None
+    config, version = await load_config_file(backend)
+    return _Found(config, None, version)
+
+
+def _context(
+    storage: Storage,
+    found: _Found,
+    given: RepositoryConfig,
+    access: Access | None,
+    attribution: Attribution | None,
+    clock: Clock,
+) -> RepoContext:
+    shown = _with_storage_defaults(storage, found.config, given)
+    granted = access or {}
+    return RepoContext.of(
+        storage,
+        shown,
+        spec_version=found.spec_version,
+        access=granted,
+        virtual=VirtualReader(
+            effective_config(shown).virtual_chunk_containers,
+            granted,
+            trusted=(given.virtual_chunk_containers or {}).values(),
+        ),
+        attribution=attribution,
+        clock=clock,
+        repo=found.repo,
+        config_version=found.config_version,
+    )
+
+
+def _with_storage_defaults(storage: Storage, *layers: RepositoryConfig | None) -> RepositoryConfig:
+    """Merge configurations above the settings that suit the storage."""
+    merged = RepositoryConfig(storage=storage.default_settings())
+    for layer in layers:
+        merged = merged if layer is None else merged.merge(layer)
+    return merged

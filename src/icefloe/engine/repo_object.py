@@ -1,0 +1,331 @@
+"""The ledger of spec 2: one object, `repo`, replaced whole under compare-and-swap.
+
+A change is folded into the state that we saw last, without asking first whether it is still the
+present one: the storage tells, by refusing to copy or to replace what has changed since. Then
+the change is folded anew into what is there now. Before a change is refused for what it found
+(a branch that moved, a name that is taken), that is looked up in a fresh state.
+
+The name of the copy made before each write is random and becomes part of the log, so it tells
+for every write whether it landed, also when its answer was lost.
+"""
+
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+
+from icefloe import effects
+from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
+from icefloe.engine import ops_log, repo_changes
+from icefloe.engine.flags import feature_flags, require_enabled
+from icefloe.engine.repo_changes import Change
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    IcefloeError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    StorageError,
+)
+from icefloe.format.config_file import decode_config_flexbuffer, encode_config_flexbuffer
+from icefloe.format.envelope import FileType, object_attributes
+from icefloe.format.ids import ObjectId, SnapshotId
+from icefloe.format.json_value import JsonValue
+from icefloe.format.layout import REPO_KEY, backup_key, backup_name
+from icefloe.format.repo_info import SPEC_VERSION, RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.update_table import Status, UpdateEntry
+from icefloe.storage import Backend, Version
+
+_IMMEDIATE_RETRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRepo:
+    """A state of the repo object, and what the storage calls it."""
+
+    info: RepoInfo
+    version: Version
+
+
+async def load_repo(backend: Backend, known: StoredRepo | None = None) -> StoredRepo:
+    """Read the repo object; what is known already is not decoded again."""
+    fetched = await backend.get(REPO_KEY)
+    version = fetched.info.version
+    if known is not None and version == known.version != Version():
+        return known
+    return StoredRepo(await effects.offload(lambda: decode_repo_info(fetched.data)), version)
+
+
+async def create_repo(backend: Backend, info: RepoInfo, *, level: int) -> StoredRepo:
+    """Write the repo object of a new repository; there must be none yet."""
+    data = encode_repo_info(info, level=level)
+    try:
+        version = await backend.put(
+            REPO_KEY,
+            data,
+            if_absent=True,
+            attributes=object_attributes(FileType.REPO_INFO, SPEC_VERSION),
+        )
+    except OutcomeUnknownError:
+        found = await backend.get(REPO_KEY)
+        if bytes(found.data) != data:
+            raise
+        version = found.info.version
+    return StoredRepo(info, version)
+
+
+class RepoObjectLedger:
+    """Branches, tags, history and settings of a repository of spec 2."""
+
+    spec_version = SPEC_VERSION
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: EffectiveConfig,
+        clock: Callable[[], int],
+        known: StoredRepo | None = None,
+    ) -> None:
+        self._backend = backend
+        self._retries = config.repo_update_retries
+        self._cap = config.num_updates_per_repo_info_file
+        self._level = config.compression.level
+        self._clock = clock
+        self._known = known
+        # Without conditions a write would undo what others did since we looked.
+        self._may_trust_memory = config.storage.unsafe_use_conditional_update
+
+    # -- reading ---------------------------------------------------------------------------
+
+    async def repo(self) -> RepoInfo:
+        """Read the present state."""
+        return (await self._load()).info
+
+    async def branches(self) -> dict[str, SnapshotId]:
+        """List branches and where they end."""
+        return dict((await self.repo()).branches)
+
+    async def tags(self) -> dict[str, SnapshotId]:
+        """List tags and what they name."""
+        return dict((await self.repo()).tags)
+
+    async def branch_names(self) -> set[str]:
+        """List branches."""
+        return set((await self.repo()).branches)
+
+    async def tag_names(self) -> set[str]:
+        """List tags."""
+        return set((await self.repo()).tags)
+
+    async def branch_tip(self, name: str) -> SnapshotId:
+        """Say where a branch ends."""
+        return repo_changes.branch_tip(await self.repo(), name)
+
+    async def tag_target(self, name: str) -> SnapshotId:
+        """Say what a tag names."""
+        return repo_changes.tag_target(await self.repo(), name)
+
+    async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
+        """Look up one snapshot."""
+        return repo_changes.snapshot_entry(await self.repo(), snapshot)
+
+    async def ancestry_pages(self, snapshot: SnapshotId) -> AsyncIterator[list[SnapshotEntry]]:
+        """Give the whole history of a snapshot at once."""
+        repo = await self.repo()
+        repo_changes.require_listed(repo, snapshot)
+        yield repo.snapshots.entries(repo.snapshots.ancestry(snapshot))
+
+    async def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
+        """Walk from a snapshot back to the first one, in one state of the repository."""
+        async for page in self.ancestry_pages(snapshot):
+            for entry in page:
+                yield entry
+
+    async def check_writable(self) -> None:
+        """Raise unless the repository takes changes."""
+        repo_changes.require_online(await self.repo())
+
+    async def metadata(self) -> dict[str, JsonValue]:
+        """Give the metadata of the repository."""
+        return dict((await self.repo()).metadata)
+
+    async def status(self) -> Status:
+        """Say whether the repository takes changes."""
+        return (await self.repo()).status
+
+    async def flags(self) -> list[FeatureFlag]:
+        """List all feature flags."""
+        return feature_flags(await self.repo())
+
+    async def require_flag(self, name: str) -> None:
+        """Raise if a feature is disabled."""
+        require_enabled(await self.repo(), name)
+
+    async def ops_log(self) -> AsyncIterator[UpdateEntry]:
+        """Walk through all operations, newest first."""
+        async for page in ops_log.pages(self._backend, await self.repo()):
+            for entry in page:
+                yield entry
+
+    async def load_config(self) -> RepositoryConfig | None:
+        """Give the stored configuration, if there is one."""
+        return stored_config(await self.repo())
+
+    # -- changing --------------------------------------------------------------------------
+
+    async def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        """Make a branch that ends at a snapshot."""
+        await self.update(repo_changes.create_branch(name, snapshot))
+
+    async def delete_branch(self, name: str) -> None:
+        """Take a branch away."""
+        await self.update(repo_changes.delete_branch(name))
+
+    async def reset_branch(
+        self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
+    ) -> None:
+        """Let a branch end elsewhere."""
+        await self.update(repo_changes.reset_branch(name, snapshot, expected))
+
+    async def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        """Name a snapshot for good."""
+        await self.update(repo_changes.create_tag(name, snapshot))
+
+    async def delete_tag(self, name: str) -> None:
+        """Take a tag away."""
+        await self.update(repo_changes.delete_tag(name))
+
+    async def commit(self, branch: str, base: SnapshotId, new: SnapshotEntry) -> None:
+        """Move a branch from `base` to a snapshot on top of it."""
+        await self.update(repo_changes.commit(branch, base, new))
+
+    async def amend(self, branch: str, replaced: SnapshotId, new: SnapshotEntry) -> None:
+        """Put a snapshot in the place of the tip of a branch."""
+        await self.update(repo_changes.amend(branch, replaced, new))
+
+    async def add_detached(self, new: SnapshotEntry) -> None:
+        """List a snapshot that no branch leads to."""
+        await self.update(repo_changes.add_detached(new))
+
+    async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
+        """Replace the metadata of the repository."""
+        await self.update(repo_changes.set_metadata(metadata))
+
+    async def update_metadata(self, metadata: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """Replace some entries of the metadata, and give all of it."""
+        return dict((await self.update(repo_changes.update_metadata(metadata))).metadata)
+
+    async def set_status(self, status: Status) -> None:
+        """Let the repository take changes, or not."""
+        await self.update(repo_changes.set_status(status))
+
+    async def set_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
+        """Enable or disable a feature."""
+        await self.update(repo_changes.set_flag(name, setting))
+
+    async def save_config(self, config: RepositoryConfig) -> None:
+        """Store a configuration."""
+        await self.update(repo_changes.set_config(encode_config_flexbuffer(config)))
+
+    async def update(self, change: Change) -> RepoInfo:
+        """Make one change, whoever else makes some at the same time; give the state after it."""
+        known = self._known if self._may_trust_memory else None
+        is_fresh = False
+        unsettled: list[_Unsettled] = []
+        for failures in range(max(self._retries.max_tries, 1)):
+            if known is None:
+                known, is_fresh = await self._load_after(unsettled), True
+                if await self._has_landed(known, unsettled):
+                    return known.info
+            name = self._new_backup_name()
+            try:
+                new = repo_changes.apply(
+                    change, known.info, now=self._clock(), backup_name=name, cap=self._cap
+                )
+            except IcefloeError:
+                if is_fresh:
+                    raise
+                known = None
+                continue
+            try:
+                return await self._replace(known, new, name)
+            except PreconditionFailedError:
+                pass
+            except OutcomeUnknownError as unknown:
+                unsettled.append(_Unsettled(name, int(known.info.updates.updated_at[0]), unknown))
+            known = None
+            await self._pause(failures)
+        raise unsettled[-1].error if unsettled else self._exhausted()
+
+    async def _replace(self, known: StoredRepo, new: RepoInfo, name: str) -> RepoInfo:
+        """Keep a copy of a state under a name, and put another in its place."""
+        data = await effects.offload(lambda: encode_repo_info(new, level=self._level))
+        await self._backend.copy(REPO_KEY, backup_key(name), if_version=known.version)
+        version = await self._backend.put(
+            REPO_KEY,
+            data,
+            if_version=known.version,
+            attributes=object_attributes(FileType.REPO_INFO, SPEC_VERSION),
+        )
+        self._known = StoredRepo(new, version)
+        return new
+
+    async def _load(self) -> StoredRepo:
+        stored = await load_repo(self._backend, self._known)
+        self._known = stored
+        return stored
+
+    async def _load_after(self, unsettled: "list[_Unsettled]") -> StoredRepo:
+        try:
+            return await self._load()
+        except StorageError as failure:
+            if unsettled:
+                raise unsettled[-1].error from failure
+            raise
+
+    async def _has_landed(self, now: StoredRepo, unsettled: "list[_Unsettled]") -> bool:
+        """Look for one of our writes in the log: at most one of them can be there."""
+        if not unsettled:
+            return False
+        names = {each.backup_name for each in unsettled}
+        since = min(each.since for each in unsettled)
+        async for page in ops_log.pages(self._backend, now.info):
+            if any(entry.backup_path in names for entry in page):
+                return True
+            if page[-1].updated_at < since:
+                break
+        return False
+
+    def _new_backup_name(self) -> str:
+        return backup_name(REPO_KEY, self._clock() // 1000, ObjectId.random())
+
+    async def _pause(self, failures: int) -> None:
+        """Let others go first, once trying again at once did not help."""
+        doublings = failures - _IMMEDIATE_RETRIES
+        if doublings >= 0:
+            longest_ms = min(
+                self._retries.max_backoff_ms, self._retries.initial_backoff_ms * 2**doublings
+            )
+            await effects.sleep(random.uniform(0, longest_ms / 1000))  # noqa: S311 - jitter
+
+    def _exhausted(self) -> ConflictError:
+        return ConflictError(
+            message=f"others changed the repository during each of {self._retries.max_tries}"
+            " attempts to: try again later, or raise repo_update_retries in the configuration",
+            kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """A write that may have landed."""
+
+    backup_name: str
+    since: int
+    """The log names the copy at an entry of this time."""
+    error: OutcomeUnknownError
+
+
+def stored_config(repo: RepoInfo) -> RepositoryConfig | None:
+    """Decode the configuration that a repository stores, if it stores any."""
+    return None if repo.config is None else decode_config_flexbuffer(repo.config)

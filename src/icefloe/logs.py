@@ -1,0 +1,125 @@
+"""What the library tells while it works: levels and places of its log.
+
+Everything is logged with Python's `logging`, below the logger `icefloe`. Programs that set up
+logging themselves need nothing here. For all others, the variable `ICEFLOE_LOG` (or
+`ICECHUNK_LOG`) of the environment, read on import, prints the log to standard error, or to
+standard output when `ICECHUNK_LOG_TO_STDOUT` is set.
+
+A filter is a level (`off`, `error`, `warn`, `info`, `debug`, `trace`), or several directives
+with commas between: `info,icefloe.storage=debug`. Names of the reference's parts, such as
+`icechunk::storage`, stand for ours.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final, TextIO
+
+LOGGER_NAME: Final = "icefloe"
+FILTER_VARIABLES: Final = ("ICEFLOE_LOG", "ICECHUNK_LOG")
+"""Variables that hold a filter; the first that is set counts."""
+STDOUT_VARIABLES: Final = ("ICEFLOE_LOG_TO_STDOUT", "ICECHUNK_LOG_TO_STDOUT")
+
+_LEVELS: Final = {
+    "off": logging.CRITICAL + 1,
+    "error": logging.ERROR,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+    "trace": 1,  # below DEBUG there is no name in `logging`: everything
+}
+_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _Output(logging.StreamHandler[TextIO]):
+    """The handler that this module adds, told apart from those of the program."""
+
+
+def initialize_logs() -> None:
+    """Print the log as the environment says; without a filter there, leave logging alone.
+
+    Called when the package is imported.
+    """
+    logger = logging.getLogger(LOGGER_NAME)
+    if not any(isinstance(each, logging.NullHandler) for each in logger.handlers):
+        logger.addHandler(logging.NullHandler())
+    set_logs_filter(None)
+
+
+def set_logs_filter(log_filter_directive: str | None) -> None:
+    """Print the log from a level on; `None` reads the environment again.
+
+    >>> set_logs_filter("warn,icefloe.storage=debug")
+    >>> set_logs_filter(None)
+    """
+    directive = log_filter_directive
+    if directive is None:
+        directive = _first_set(FILTER_VARIABLES, os.environ)
+    _forget()
+    if directive is None:
+        return
+    logger = logging.getLogger(LOGGER_NAME)
+    output = _Output(sys.stdout if _first_set(STDOUT_VARIABLES, os.environ) else sys.stderr)
+    output.setFormatter(logging.Formatter(_LINE))
+    logger.addHandler(output)
+    levels, unknown = _parse(directive)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+        _filtered.add(name)
+    for each in unknown:
+        logger.warning(
+            "ignoring %r in the log filter: a directive is a level (%s) or a part of icefloe "
+            "with one, such as icefloe.storage=debug",
+            each,
+            ", ".join(_LEVELS),
+        )
+
+
+def shutdown_telemetry() -> None:
+    """Flush and detach what `set_logs_filter` and the environment attached."""
+    _forget()
+
+
+_filtered: Final[set[str]] = set()
+"""Loggers whose level was set here."""
+
+
+def _forget() -> None:
+    logger = logging.getLogger(LOGGER_NAME)
+    for handler in [each for each in logger.handlers if isinstance(each, _Output)]:
+        handler.flush()
+        logger.removeHandler(handler)
+    while _filtered:
+        logging.getLogger(_filtered.pop()).setLevel(logging.NOTSET)
+
+
+def _first_set(names: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
+    return next((environment[name] for name in names if environment.get(name)), None)
+
+
+def _parse(directive: str) -> tuple[dict[str, int], list[str]]:
+    """Split a filter into levels by logger, and the parts that mean nothing."""
+    levels, unknown = dict[str, int](), list[str]()
+    for part in filter(None, (each.strip() for each in directive.split(","))):
+        place, _, word = part.rpartition("=")
+        level = _LEVELS.get(word.strip().lower())
+        name = _logger_of(place.strip())
+        if level is None or name is None:
+            unknown.append(part)
+        else:
+            levels[name] = level
+    if LOGGER_NAME not in levels:
+        levels[LOGGER_NAME] = logging.ERROR  # what nothing is said about
+    return levels, unknown
+
+
+def _logger_of(place: str) -> str | None:
+    """Find our logger for a place of a directive; no place means all."""
+    package, _, below = place.replace("::", ".").partition(".")
+    if package.startswith("icechunk_"):  # its parts are packages of their own
+        package, below = "icechunk", package.removeprefix("icechunk_")
+    if package not in {"", "icechunk", LOGGER_NAME}:
+        return None
+    return f"{LOGGER_NAME}.{below}" if below else LOGGER_NAME

@@ -1,0 +1,109 @@
+"""How Zarr keys name what a repository holds.
+
+`zarr.json` and `<path>/zarr.json` are the metadata of a node; `<path>/c/<i>/<j>…` is a chunk,
+`<path>/c` the only chunk of a scalar. Keys of Zarr v2 metadata are known, so that Zarr may
+look for them in vain. No other key can exist.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from icefloe.engine.paths import ROOT, check_path
+from icefloe.errors import ErrorKind, InvalidInputError
+
+METADATA: Final = "zarr.json"
+V2_METADATA: Final = frozenset({".zarray", ".zgroup", ".zattrs", ".zmetadata"})
+
+# Greedy: the last `c` that only numbers follow ends the path, so arrays may be called `c`.
+_CHUNK: Final = re.compile(r"(?:(.*)/)?c((?:/(?:0|[1-9][0-9]{0,9}))*)", re.DOTALL)
+_LARGEST_INDEX: Final = 2**32 - 1
+
+
+class MetadataKey(NamedTuple):
+    """The `zarr.json` of a node."""
+
+    path: str
+
+
+class ChunkKey(NamedTuple):
+    """One chunk of an array."""
+
+    path: str
+    coordinates: tuple[int, ...]
+
+
+class V2Key(NamedTuple):
+    """Metadata of Zarr v2, which no repository holds."""
+
+    key: str
+
+
+type ParsedKey = MetadataKey | ChunkKey | V2Key
+
+
+def parse_key(key: str) -> ParsedKey:
+    """Say what a key names, whether it exists or not; other keys are `invalid-key`.
+
+    >>> parse_key("t2m/c/0/12")
+    ChunkKey(path='/t2m', coordinates=(0, 12))
+    >>> parse_key("zarr.json")
+    MetadataKey(path='/')
+    """
+    found = _CHUNK.fullmatch(key)
+    if found is not None:
+        head, tail = found.groups()
+        coordinates = tuple(map(int, tail[1:].split("/"))) if tail else ()
+        if coordinates and max(coordinates) > _LARGEST_INDEX:
+            raise _invalid(key, f"chunk coordinates end at {_LARGEST_INDEX}")
+        return ChunkKey(_path_of(head, key), coordinates)
+    head, slash, name = key.rpartition("/")
+    if name == METADATA:
+        return MetadataKey(_path_of(head if slash else None, key))
+    if name in V2_METADATA:
+        return V2Key(key)
+    raise _invalid(key, "keys end in zarr.json or in c/ and chunk coordinates joined by /")
+
+
+def _path_of(head: str | None, key: str) -> str:
+    if not head:  # one leading slash is the root too
+        return ROOT
+    try:
+        return check_path(head if head.startswith("/") else f"/{head}")
+    except InvalidInputError as error:
+        raise _invalid(key, str(error)) from error
+
+
+def _invalid(key: str, problem: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{key!r} is not a key of a Zarr v3 hierarchy: {problem}",
+        ErrorKind.INVALID_KEY,
+        key=repr(key),
+    )
+
+
+def metadata_key(path: str) -> str:
+    """Write the key of a node's metadata.
+
+    >>> metadata_key("/"), metadata_key("/a/b")
+    ('zarr.json', 'a/b/zarr.json')
+    """
+    return METADATA if path == ROOT else f"{path[1:]}/{METADATA}"
+
+
+def chunk_key(path: str, coordinates: Iterable[int]) -> str:
+    """Write the key of a chunk.
+
+    >>> chunk_key("/t2m", (0, 12)), chunk_key("/scalar", ())
+    ('t2m/c/0/12', 'scalar/c')
+    """
+    return "/".join([chunk_root(path), *map(str, coordinates)])
+
+
+def chunk_root(path: str) -> str:
+    """Write what the keys of all chunks of an array begin with, without the slash after it.
+
+    >>> chunk_root("/"), chunk_root("/t2m")
+    ('c', 't2m/c')
+    """
+    return "c" if path == ROOT else f"{path[1:]}/c"

@@ -1,0 +1,182 @@
+"""Which keys there are.
+
+Nodes are known to the session, so their keys cost no request. Manifests are opened only for
+the keys of chunks, and these come last: whoever stops before them opens none.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from icefloe.engine.chunks import chunk_tables, delete_chunks
+from icefloe.engine.nodes import delete_node, find_node, paths_below, subtree
+from icefloe.engine.paths import ROOT, prefix_below
+from icefloe.engine.session import SessionState
+from icefloe.errors import InvalidInputError
+from icefloe.format.chunk_table import ChunkTable, Extents
+from icefloe.format.node_table import Node
+from icefloe.zarr_store.keys import METADATA, ChunkKey, chunk_root, metadata_key, parse_key
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkRegion:
+    """The chunks of an array whose first coordinates are given."""
+
+    node: Node
+    first: tuple[int, ...]
+
+    @property
+    def dimensions(self) -> int:
+        assert self.node.array is not None
+        return len(self.node.array.num_chunks)
+
+    def box(self) -> Extents:
+        assert self.node.array is not None
+        begin, end = list(self.first), [at + 1 for at in self.first]
+        free = len(self.first)
+        begin += [0] * (self.dimensions - free)
+        end += self.node.array.num_chunks[free:]
+        return np.array([begin, end], np.uint32).T.reshape(-1, 2)
+
+
+async def keys_below(session: SessionState, prefix: str) -> AsyncIterator[str]:
+    """Walk all keys in a directory: first those of metadata, then those of chunks."""
+    paths = paths_below(session, _path_of(prefix))
+    for path in paths:
+        yield metadata_key(path)
+    for node in _arrays_with_chunks(session, paths):
+        async for table in chunk_tables(session, node):
+            for key in _chunk_keys(node, table):
+                yield key
+    if (region := _chunk_region(session, prefix)) is not None:
+        async for table in _tables_within(session, region):
+            for key in _chunk_keys(region.node, table):
+                yield key
+
+
+async def names_in(session: SessionState, prefix: str) -> AsyncIterator[str]:
+    """Walk the names directly in a directory: of keys, and of further directories."""
+    path = _path_of(prefix)
+    names = _names_of_nodes(session, path)
+    for name in names:
+        yield name
+    if (region := _chunk_region(session, prefix)) is None:
+        return
+    position = len(region.first)
+    seen: set[int] = set()
+    async for table in _tables_within(session, region):
+        found = np.unique(table.coordinates[:, position]).tolist()
+        for index in found:
+            if index not in seen and str(index) not in names:
+                seen.add(index)
+                yield str(index)
+
+
+async def has_keys_below(session: SessionState, prefix: str) -> bool:
+    """Say whether a directory holds any key."""
+    if paths_below(session, _path_of(prefix)):
+        return True
+    if (region := _chunk_region(session, prefix)) is not None:
+        async for _ in _tables_within(session, region):
+            return True
+    return False
+
+
+async def size_below(session: SessionState, prefix: str) -> int:
+    """Add up the bytes of all values in a directory."""
+    total = 0
+    for node in list(subtree(session, _path_of(prefix))):
+        total += len(node.user_data)
+        if _has_chunks(session, node):
+            async for table in chunk_tables(session, node):
+                total += int(table.lengths.sum())
+    if (region := _chunk_region(session, prefix)) is not None:
+        async for table in _tables_within(session, region):
+            total += int(table.lengths.sum())
+    return total
+
+
+async def delete_below(session: SessionState, prefix: str) -> None:
+    """Delete all keys in a directory."""
+    session.require_writable()
+    region = _chunk_region(session, prefix)
+    delete_node(session, _path_of(prefix))
+    if region is None or find_node(session, region.node.path) is None:
+        return
+    async for table in _tables_within(session, region):
+        delete_chunks(session, region.node, table.coordinates)
+
+
+def _path_of(prefix: str) -> str:
+    """Give the path of a directory; one that no node can have simply has nothing in it."""
+    return "/" + prefix.strip("/")
+
+
+def _chunk_region(session: SessionState, prefix: str) -> _ChunkRegion | None:
+    """Say which chunks are in a directory, if it is one of chunks."""
+    try:
+        parsed = parse_key(prefix.strip("/"))
+    except InvalidInputError:
+        return None
+    if not isinstance(parsed, ChunkKey):
+        return None
+    node = find_node(session, parsed.path)
+    if node is None or node.array is None or not _has_chunks(session, node):
+        return None
+    given, grid = parsed.coordinates, node.array.num_chunks
+    # A key is no directory: below `c/0/0` of a matrix, or `c` of a scalar, there is nothing.
+    if len(given) >= len(grid) or any(at >= n for at, n in zip(given, grid, strict=False)):
+        return None
+    return _ChunkRegion(node, parsed.coordinates)
+
+
+async def _tables_within(session: SessionState, region: _ChunkRegion) -> AsyncIterator[ChunkTable]:
+    box = region.box()
+    async for table in chunk_tables(session, region.node):
+        inside = table.within(box)
+        if len(inside):
+            yield inside
+
+
+def _arrays_with_chunks(session: SessionState, paths: list[str]) -> Iterator[Node]:
+    for path in paths:
+        node = find_node(session, path)
+        if node is not None and _has_chunks(session, node):
+            yield node
+
+
+def _has_chunks(session: SessionState, node: Node) -> bool:
+    """Say whether an array may have chunks, as far as can be said without its manifests."""
+    if node.array is None:
+        return False
+    if session.tree.manifests(node):
+        return True
+    if not session.tree.is_changed_array(node):
+        return False
+    settled = session.changes.settled(node.id)
+    return settled is not None and len(settled.table) > 0
+
+
+def _names_of_nodes(session: SessionState, path: str) -> dict[str, None]:
+    """List the names in a node's directory in the order of paths, each once."""
+    names: dict[str, None] = {}
+    node = find_node(session, path)
+    if node is not None:
+        names[METADATA] = None
+        if _has_chunks(session, node):
+            names["c"] = None
+    start = len(prefix_below(path))
+    for below in paths_below(session, path):
+        if below not in (path, ROOT):
+            names[below[start:].partition("/")[0]] = None
+    return names
+
+
+def _chunk_keys(node: Node, table: ChunkTable) -> Iterator[str]:
+    root = chunk_root(node.path)
+    if table.dimensions == 0:
+        return iter([root] * len(table))
+    rows = table.coordinates.tolist()
+    form = "/".join([root.replace("%", "%%"), *["%d"] * table.dimensions])
+    return (form % tuple(row) for row in rows)

@@ -1,0 +1,33 @@
+"""The model is right about the reference, which no machine of ours could tell by itself."""
+
+from typing import Any
+
+import icechunk
+import pytest
+from hypothesis import settings
+
+from tests.stateful.machine import RepositoryMachine
+
+pytestmark = pytest.mark.interop
+
+icechunk.set_logs_filter("error")
+
+
+def reference() -> Any:
+    return icechunk
+
+
+class ReferenceSpec2(RepositoryMachine):
+    spec = 2
+    modules = {"icechunk": reference}
+
+
+class ReferenceSpec1(RepositoryMachine):
+    spec = 1
+    modules = {"icechunk": reference}
+
+
+TestReferenceSpec1 = ReferenceSpec1.TestCase
+TestReferenceSpec2 = ReferenceSpec2.TestCase
+TestReferenceSpec1.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+TestReferenceSpec2.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)

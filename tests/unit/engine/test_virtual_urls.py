@@ -1,0 +1,63 @@
+"""How locations of virtual chunks are written, stored and compared."""
+
+import pytest
+
+from icefloe.engine.virtual_urls import parse_location, segment_fault, shown
+from icefloe.errors import ErrorKind, InvalidInputError
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        ("file:///data/a.nc", "file:///data/a.nc"),
+        ("FILE:///data/a.nc", "file:///data/a.nc"),
+        ("file:/data/a.nc", "file:///data/a.nc"),
+        ("file://localhost/data/a.nc", "file:///data/a.nc"),
+        ("file:///data/./x/../a b.nc", "file:///data/a%20b.nc"),
+        ("file:///data/%2e%2E/etc", "file:///etc"),
+        ("file:///../../etc", "file:///etc"),
+        ("file:///data/..%2fetc", "file:///data/..%2fetc"),
+        ("file:///data/x/..", "file:///data/"),
+        ("file:///data/é.nc", "file:///data/%C3%A9.nc"),
+        ("S3://Bucket/a/../b//c?q#f", "s3://Bucket/a/../b//c?q#f"),
+        ("https://host:443/a%20b", "https://host:443/a%20b"),
+        ("vcc://data/x/a.nc", "vcc://data/x/a.nc"),
+    ],
+)
+def test_the_stored_form(written: str, stored: str) -> None:
+    assert str(parse_location(written)) == stored
+    assert str(parse_location(stored)) == stored
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "foo",
+        "/data/a.nc",
+        "s3://",
+        "s3:///x",
+        "s3:x",
+        "file://host/x",
+        "s3://b/a\nb",
+        "s3://b/\x00",
+    ],
+)
+def test_malformed_locations_are_refused(written: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        parse_location(written)
+    assert caught.value.kind == ErrorKind.INVALID_VIRTUAL_REF
+
+
+def test_what_is_no_utf8_cannot_be_compared() -> None:
+    with pytest.raises(InvalidInputError, match="UTF-8"):
+        _ = parse_location("s3://bucket/%ff").decoded
+
+
+@pytest.mark.parametrize("key", ["a//b", "a/./b", "../a", "a/..", "", "/a", "a/"])
+def test_keys_that_cannot_be_read(key: str) -> None:
+    assert segment_fault(key) is not None
+
+
+def test_messages_show_no_secrets() -> None:
+    assert shown("https://me:pw@host/a?signature=x#y") == "https://host/a"
