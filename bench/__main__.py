@@ -1,13 +1,13 @@
 """Run the comparisons: `python -m bench [--rounds N] [--rows N] [name ...]`.
 
+Those of the whole engine are a section of their own: `python -m bench engine`, see there.
+
 Each side runs in processes of its own, turn and turn about; the best of all rounds counts.
 """
 
 import argparse
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.measure import Sample, in_fresh_process
+from bench import engine
+from bench.measure import Sample, in_fresh_process, scratch
 
 LAYOUTS = {
     "ten-per-file": ("10", "1", "alike"),
@@ -42,15 +43,6 @@ class Comparison:
     theirs: Callable[[Path], Sample] | None
     limits: Limits = Limits()
     max_rss_bytes: int | None = None
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="icefloe-bench-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def encode_with(rows: int, layout: str) -> Callable[[Path], Sample]:
@@ -227,4 +219,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["engine"]:
+        engine.main(sys.argv[2:])
+    else:
+        main()

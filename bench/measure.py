@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,3 +62,12 @@ def in_fresh_process(module: str, *arguments: str) -> Sample:
     if done.returncode != 0:
         raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
     return Sample(**json.loads(done.stdout.splitlines()[-1]))
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="icefloe-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)

@@ -3,6 +3,13 @@
 The names here are the public surface, a growing superset of the `icechunk` package's.
 """
 
+from icefloe.api.about import print_debug_info, spec_version, supported_spec_versions
+from icefloe.api.graph import AncestryGraph
+from icefloe.api.repository import Repository
+from icefloe.api.session import ForkSession, Session
+from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
+from icefloe.api.status import RepoAvailability, RepoStatus
+from icefloe.api.updates import Update, UpdateType
 from icefloe.config import (
     AnyObjectStoreConfig,
     Attribution,
@@ -10,6 +17,7 @@ from icefloe.config import (
     ChecksumAlgorithm,
     CompressionAlgorithm,
     CompressionConfig,
+    FeatureFlag,
     ManifestConfig,
     ManifestPreloadCondition,
     ManifestPreloadConfig,
@@ -27,10 +35,14 @@ from icefloe.config import (
     StorageSettings,
     StorageTimeoutSettings,
     VirtualChunkContainer,
+    VirtualChunkSpec,
     gcs_store,
     http_store,
+    initialize_logs,
     local_filesystem_store,
     s3_store,
+    set_logs_filter,
+    shutdown_telemetry,
 )
 from icefloe.credentials import (
     AnyAzureCredential,
@@ -64,6 +76,17 @@ from icefloe.credentials import (
     s3_refreshable_credentials,
     s3_static_credentials,
 )
+from icefloe.engine.conflicts import (
+    BasicConflictSolver,
+    Conflict,
+    ConflictDetector,
+    ConflictSolver,
+    ConflictType,
+    VersionSelection,
+)
+from icefloe.engine.diffs import Diff
+from icefloe.engine.packing import PackingOptions
+from icefloe.engine.session import SessionMode
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -79,6 +102,7 @@ from icefloe.errors import (
     OutcomeUnknownError,
     PreconditionFailedError,
     ReadOnlyError,
+    RebaseFailedError,
     RefNotFoundError,
     RepositoryNotFoundError,
     SessionStateError,
@@ -86,6 +110,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.storage import (
+    ChunkType,
     RequestCounts,
     Storage,
     azure_storage,
@@ -101,12 +126,17 @@ from icefloe.storage import (
     tigris_storage,
     user_agent,
 )
+from icefloe.types import CommitMethod
 from icefloe.version import VERSION
+from icefloe.zarr_store import IcechunkStore
 
 __version__ = VERSION
 
+initialize_logs()
+
 __all__ = [
     "AlreadyExistsError",
+    "AncestryGraph",
     "AnyAzureCredential",
     "AnyAzureStaticCredential",
     "AnyCredential",
@@ -118,22 +148,34 @@ __all__ = [
     "AzureCredentials",
     "AzureRefreshableCredential",
     "AzureStaticCredentials",
+    "BasicConflictSolver",
     "CachingConfig",
     "ChecksumAlgorithm",
+    "ChunkType",
+    "CommitMethod",
     "CompressionAlgorithm",
     "CompressionConfig",
+    "Conflict",
+    "ConflictDetector",
     "ConflictError",
+    "ConflictSolver",
+    "ConflictType",
     "Credentials",
+    "Diff",
     "ErrorKind",
+    "FeatureFlag",
+    "ForkSession",
     "FormatError",
     "GcsBearerCredential",
     "GcsCredentials",
     "GcsStaticCredentials",
     "IcechunkError",
+    "IcechunkStore",
     "IcefloeError",
     "InternalError",
     "InvalidInputError",
     "ManifestConfig",
+    "ManifestFileInfo",
     "ManifestPreloadCondition",
     "ManifestPreloadConfig",
     "ManifestSplitCondition",
@@ -145,17 +187,25 @@ __all__ = [
     "ObjectNotFoundError",
     "ObjectStoreConfig",
     "OutcomeUnknownError",
+    "PackingOptions",
     "PreconditionFailedError",
     "ReadOnlyError",
+    "RebaseFailedError",
     "RefNotFoundError",
+    "RepoAvailability",
+    "RepoStatus",
     "RepoUpdateRetryConfig",
+    "Repository",
     "RepositoryConfig",
     "RepositoryNotFoundError",
     "RequestCounts",
     "S3Credentials",
     "S3Options",
     "S3StaticCredentials",
+    "Session",
+    "SessionMode",
     "SessionStateError",
+    "SnapshotInfo",
     "SnapshotNotFoundError",
     "SpecVersion",
     "Storage",
@@ -164,7 +214,11 @@ __all__ = [
     "StorageRetriesSettings",
     "StorageSettings",
     "StorageTimeoutSettings",
+    "Update",
+    "UpdateType",
+    "VersionSelection",
     "VirtualChunkContainer",
+    "VirtualChunkSpec",
     "__version__",
     "azure_anonymous_credentials",
     "azure_credentials",
@@ -183,8 +237,10 @@ __all__ = [
     "http_storage",
     "http_store",
     "in_memory_storage",
+    "initialize_logs",
     "local_filesystem_storage",
     "local_filesystem_store",
+    "print_debug_info",
     "r2_storage",
     "redirect_storage",
     "s3_anonymous_credentials",
@@ -194,7 +250,11 @@ __all__ = [
     "s3_static_credentials",
     "s3_storage",
     "s3_store",
+    "set_logs_filter",
+    "shutdown_telemetry",
+    "spec_version",
     "storage_from_url",
+    "supported_spec_versions",
     "tigris_storage",
     "user_agent",
 ]

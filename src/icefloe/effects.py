@@ -213,14 +213,14 @@ class SingleFlight[K, T]:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flights: dict[tuple[object, K], Future[_Landed[T]] | asyncio.Future[_Landed[T]]] = {}
+        self._flights: dict[_Place[K], Future[_Landed[T]] | asyncio.Future[_Landed[T]]] = {}
 
     async def run(self, key: K, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work, or wait for the result of whoever is at it already."""
         if _mode.get() == "stepped":
             return await work()  # whoever is at it already runs on this thread too
         loop = None if is_blocking() else asyncio.get_running_loop()
-        place = (loop, key)
+        place = (os.getpid(), loop, key)  # a fork copies the flights, not who is at them
         while True:
             with self._lock:
                 if (flight := self._flights.get(place)) is None:
@@ -234,7 +234,7 @@ class SingleFlight[K, T]:
 
     async def _fly(
         self,
-        place: tuple[object, K],
+        place: "_Place[K]",
         mine: "Future[_Landed[T]] | asyncio.Future[_Landed[T]]",
         work: Callable[[], Awaitable[T]],
     ) -> T:
@@ -249,6 +249,7 @@ class SingleFlight[K, T]:
                 mine.set_result(landed)
 
 
+type _Place[K] = tuple[int, object, K]
 type _Landed[T] = tuple[T] | None
 """The result of shared work; None when there is none to share."""
 

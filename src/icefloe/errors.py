@@ -187,6 +187,11 @@ class ConflictError(IcefloeError):
         text = message or (
             f"the branch moved: expected parent {expected_parent}, found {actual_parent}"
         )
+        if message is None and (kind or self.default_kind) == ErrorKind.COMMIT_CONFLICT:
+            text += (
+                ". The session keeps its changes: commit with rebase_with=ConflictDetector(), or "
+                "another solver, to put them on top of what others committed"
+            )
         super().__init__(text, kind, **context)
         self.expected_parent = expected_parent
         self.actual_parent = actual_parent

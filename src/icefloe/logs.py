@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from typing import Final, TextIO
+from typing import Final
 
 LOGGER_NAME: Final = "icefloe"
 FILTER_VARIABLES: Final = ("ICEFLOE_LOG", "ICECHUNK_LOG")
@@ -33,8 +33,22 @@ _LEVELS: Final = {
 _LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-class _Output(logging.StreamHandler[TextIO]):
-    """The handler that this module adds, told apart from those of the program."""
+class _Output(logging.Handler):
+    """Prints to whatever the standard streams are at that moment; notebooks exchange them."""
+
+    def __init__(self, *, is_stdout: bool) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter(_LINE))
+        self._is_stdout = is_stdout
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        stream = sys.stdout if self._is_stdout else sys.stderr
+        try:
+            stream.write(f"{self.format(record)}\n")
+            stream.flush()
+        except (OSError, ValueError):
+            self.handleError(record)
 
 
 def initialize_logs() -> None:
@@ -61,9 +75,8 @@ def set_logs_filter(log_filter_directive: str | None) -> None:
     if directive is None:
         return
     logger = logging.getLogger(LOGGER_NAME)
-    output = _Output(sys.stdout if _first_set(STDOUT_VARIABLES, os.environ) else sys.stderr)
-    output.setFormatter(logging.Formatter(_LINE))
-    logger.addHandler(output)
+    is_stdout = _first_set(STDOUT_VARIABLES, os.environ) is not None
+    logger.addHandler(_Output(is_stdout=is_stdout))
     levels, unknown = _parse(directive)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
@@ -78,7 +91,7 @@ def set_logs_filter(log_filter_directive: str | None) -> None:
 
 
 def shutdown_telemetry() -> None:
-    """Flush and detach what `set_logs_filter` and the environment attached."""
+    """Detach what `set_logs_filter` and the environment attached."""
     _forget()
 
 
@@ -89,7 +102,6 @@ _filtered: Final[set[str]] = set()
 def _forget() -> None:
     logger = logging.getLogger(LOGGER_NAME)
     for handler in [each for each in logger.handlers if isinstance(each, _Output)]:
-        handler.flush()
         logger.removeHandler(handler)
     while _filtered:
         logging.getLogger(_filtered.pop()).setLevel(logging.NOTSET)

@@ -33,7 +33,7 @@ STEPS = st.lists(
 )
 
 
-def _matrix(indices: list[Index]) -> np.ndarray:  # type: ignore[type-arg]
+def _matrix(indices: list[Index]) -> np.ndarray:
     return np.array(indices, np.uint32).reshape(-1, 2)
 
 

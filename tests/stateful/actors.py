@@ -16,7 +16,7 @@ INLINE_BYTES = 8
 _PROTOTYPE = default_buffer_prototype()
 
 
-@dataclass
+@dataclass(repr=False)
 class Actor:
     """An implementation with the drop-in API, and the repository that it has open."""
 
@@ -24,6 +24,9 @@ class Actor:
     module: Any
     path: Path
     repo: Any = None
+
+    def __repr__(self) -> str:
+        return self.name
 
     def create(self, spec: int, updates_per_file: int) -> None:
         config = self.module.RepositoryConfig(

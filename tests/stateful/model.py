@@ -76,7 +76,7 @@ def ancestors_of(path: str) -> Iterator[str]:
 
 
 def is_within(path: str, top: str) -> bool:
-    return path == top or top == "/" or path.startswith(f"{top}/")
+    return top in (path, "/") or path.startswith(f"{top}/")
 
 
 def child_path(parent: str, name: str) -> str:

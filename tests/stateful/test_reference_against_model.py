@@ -1,6 +1,6 @@
 """The model is right about the reference, which no machine of ours could tell by itself."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import icechunk
 import pytest
@@ -19,12 +19,12 @@ def reference() -> Any:
 
 class ReferenceSpec2(RepositoryMachine):
     spec = 2
-    modules = {"icechunk": reference}
+    modules: ClassVar = {"icechunk": reference}
 
 
 class ReferenceSpec1(RepositoryMachine):
     spec = 1
-    modules = {"icechunk": reference}
+    modules: ClassVar = {"icechunk": reference}
 
 
 TestReferenceSpec1 = ReferenceSpec1.TestCase

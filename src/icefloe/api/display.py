@@ -37,7 +37,9 @@ def object_html(
     below = ""
     if drawing:
         text = html.escape("\n".join(drawing))
-        below = f"<details open><summary>{html.escape(heading)}</summary><pre>{text}</pre></details>"
+        below = (
+            f"<details open><summary>{html.escape(heading)}</summary><pre>{text}</pre></details>"
+        )
     return (
         f'{_STYLE}<div class="icefloe-object"><strong>icefloe.{html.escape(title)}</strong>'
         f"<table>{rows}</table>{below}</div>"

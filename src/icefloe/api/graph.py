@@ -97,9 +97,7 @@ def _coloured(text: str, column: int) -> str:
 def _cells(lanes: Sequence[Lane], number: int, at: int, width: int) -> list[tuple[str, int]]:
     """Draw one row: marks, each with the column whose colour it has."""
     passing = {lane.column for lane in lanes if lane.first_row <= number < lane.last_row}
-    joining = {
-        lane.column for lane in lanes if lane.joins is not None and lane.last_row == number
-    }
+    joining = {lane.column for lane in lanes if lane.joins is not None and lane.last_row == number}
     last = max(joining, default=at)
     cells: list[tuple[str, int]] = []
     for column in range(width):

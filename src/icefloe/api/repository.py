@@ -17,8 +17,8 @@ from icefloe.effects import run_blocking
 from icefloe.engine import history, lifecycle
 from icefloe.engine.conflicts import ConflictSolver
 from icefloe.engine.context import RepoContext
+from icefloe.engine.flags import MOVE_NODE
 from icefloe.engine.packing import PackingOptions
-from icefloe.engine.rearrange import require_rearranging
 from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.errors import IcefloeError
 from icefloe.storage import Storage
@@ -220,13 +220,13 @@ class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory):
         other = type(self)(
             await lifecycle.reopen(self._context, config, access=authorize_virtual_chunk_access)
         )
-        other._default_metadata = dict(self._default_metadata)
+        other.set_default_commit_metadata(self._default_metadata)
         return other
 
     @staticmethod
     def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
         """Say whether there is a repository in a storage."""
-        return run_blocking(lifecycle.exists(storage, storage_settings))
+        return run_blocking(Repository.exists_async(storage, storage_settings))
 
     @staticmethod
     async def exists_async(
@@ -239,7 +239,7 @@ class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory):
         storage: Storage, storage_settings: StorageSettings | None = None
     ) -> SpecVersion | None:
         """Say in which version of the format a repository is stored; None where there is none."""
-        return run_blocking(lifecycle.fetch_spec_version(storage, storage_settings))
+        return run_blocking(Repository.fetch_spec_version_async(storage, storage_settings))
 
     @staticmethod
     async def fetch_spec_version_async(
@@ -250,7 +250,7 @@ class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory):
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
         """Give the stored configuration of a repository; None if none was ever stored."""
-        return run_blocking(lifecycle.fetch_config(storage))
+        return run_blocking(Repository.fetch_config_async(storage))
 
     @staticmethod
     async def fetch_config_async(storage: Storage) -> RepositoryConfig | None:
@@ -291,9 +291,7 @@ class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory):
         )
         return Session(await open_session(self._context, snapshot, SessionMode.readonly))
 
-    def writable_session(
-        self, branch: str, *, packing: PackingOptions | bool = False
-    ) -> Session:
+    def writable_session(self, branch: str, *, packing: PackingOptions | bool = False) -> Session:
         """Open the newest version of a branch for writing.
 
         With `packing`, small chunks share chunk objects, which makes writing many of them much
@@ -304,11 +302,10 @@ class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory):
     async def writable_session_async(
         self, branch: str, *, packing: PackingOptions | bool = False
     ) -> Session:
-        await self._context.ledger.check_writable()
         return self._session(
             await open_session(
                 self._context,
-                await self._context.ledger.branch_tip(branch),
+                await self._context.ledger.writable_tip(branch),
                 SessionMode.writable,
                 branch=branch,
                 packing=PackingOptions() if packing is True else packing or None,
@@ -320,9 +317,8 @@ class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory):
         return run_blocking(self.rearrange_session_async(branch))
 
     async def rearrange_session_async(self, branch: str) -> Session:
-        await require_rearranging(self._context)
-        await self._context.ledger.check_writable()
-        tip = await self._context.ledger.branch_tip(branch)
+        self._context.require_spec(2, "moving nodes")
+        tip = await self._context.ledger.writable_tip(branch, flag=MOVE_NODE)
         return self._session(
             await open_session(self._context, tip, SessionMode.rearrange, branch=branch)
         )

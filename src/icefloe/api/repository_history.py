@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import chain
 from typing import Any
 
-from icefloe.api.diff import Diff
 from icefloe.api.graph import AncestryGraph
 from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
 from icefloe.api.updates import Update
 from icefloe.effects import AsyncCloseableIterator, iterate_blocking, run_blocking
 from icefloe.engine import diffs, history, inspection
 from icefloe.engine.context import RepoContext
+from icefloe.engine.diffs import Diff
 from icefloe.engine.graph import commit_graph
 from icefloe.engine.history import parse_snapshot, require_one_version
 from icefloe.format.description import DEFAULT_MAX_ROWS
@@ -161,7 +161,7 @@ class RepositoryHistory:
         newer = await history.resolve(
             self._context, branch=to_branch, tag=to_tag, snapshot_id=to_snapshot_id
         )
-        return Diff(await diffs.diff(self._context, older, newer))
+        return await diffs.diff(self._context, older, newer)
 
     # -- files -----------------------------------------------------------------------------
 

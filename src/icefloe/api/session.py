@@ -1,21 +1,23 @@
 """Sessions: where users read and change the arrays of a repository."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, Literal
 
-from icefloe.api.diff import Diff
 from icefloe.api.display import session_html, session_text
 from icefloe.config import RepositoryConfig
 from icefloe.effects import AsyncCloseableIterator, run_blocking
 from icefloe.engine import commit as commits
 from icefloe.engine import inventory, merge, rearrange, reindex
 from icefloe.engine.conflicts import ConflictSolver
-from icefloe.engine.diffs import session_diff
+from icefloe.engine.diffs import Diff, status
 from icefloe.engine.rebase import rebase
 from icefloe.engine.session import SessionMode, SessionState
 from icefloe.errors import ReadOnlyError
 from icefloe.storage import ChunkType
 from icefloe.zarr_store import IcechunkStore
+
+type Overlap = Literal["newest", "fail"]
+"""What to do when several forks wrote the same chunk."""
 
 type CoordinateMap = Callable[[Iterable[int]], Iterable[int] | None]
 """Takes the coordinates of a chunk to others, or to None: nowhere."""
@@ -114,7 +116,7 @@ class Session:
 
     def status(self) -> Diff:
         """Say what changed since the snapshot, and is not committed."""
-        return Diff(session_diff(self._session))
+        return status(self._session)
 
     def discard_changes(self) -> None:
         """Forget all changes, and see the snapshot again."""
@@ -136,10 +138,10 @@ class Session:
         >>> session.status().moved_nodes
         [('/draft', '/final')]
         """
-        run_blocking(rearrange.move(self._session, from_path, to_path))
+        rearrange.move(self._session, from_path, to_path)
 
     async def move_async(self, from_path: str, to_path: str) -> None:
-        await rearrange.move(self._session, from_path, to_path)
+        rearrange.move(self._session, from_path, to_path)
 
     def reindex_array(
         self, array_path: str, forward: CoordinateMap, backward: CoordinateMap | None = None
@@ -150,27 +152,35 @@ class Session:
         it is. A place that nothing moves to keeps its chunk, unless `backward`, the inverse, is
         given too: then a place whose origin it does not know is emptied.
         """
-        run_blocking(reindex.reindex_array(self._session, array_path, forward, backward))
+        run_blocking(self.reindex_array_async(array_path, forward, backward))
+
+    async def reindex_array_async(
+        self, array_path: str, forward: CoordinateMap, backward: CoordinateMap | None = None
+    ) -> None:
+        await reindex.reindex_array(self._session, array_path, forward, backward)
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
         """Move all chunks of an array by so many places along each dimension.
 
         What leaves the grid is dropped; vacated places are empty. No bytes are copied.
         """
-        run_blocking(reindex.shift_array(self._session, array_path, tuple(chunk_offset)))
+        run_blocking(self.shift_array_async(array_path, chunk_offset))
+
+    async def shift_array_async(self, array_path: str, chunk_offset: Iterable[int]) -> None:
+        await reindex.shift_array(self._session, array_path, chunk_offset)
 
     # -- looking around --------------------------------------------------------------------
 
     def get_node_id(self, path: str) -> str:
         """Give the id that a group or array keeps for life, through every move."""
-        return str(run_blocking(inventory.node_id(self._session, path)))
+        return run_blocking(self.get_node_id_async(path))
 
     async def get_node_id_async(self, path: str) -> str:
         return str(await inventory.node_id(self._session, path))
 
     def all_virtual_chunk_locations(self) -> list[str]:
         """List where virtual chunks lie: one entry for each."""
-        return run_blocking(inventory.virtual_locations(self._session))
+        return run_blocking(self.all_virtual_chunk_locations_async())
 
     async def all_virtual_chunk_locations_async(self) -> list[str]:
         return await inventory.virtual_locations(self._session)
@@ -188,7 +198,7 @@ class Session:
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
         """Say how a chunk is stored, or that there is none."""
-        return run_blocking(inventory.chunk_type(self._session, array_path, chunk_coordinates))
+        return run_blocking(self.chunk_type_async(array_path, chunk_coordinates))
 
     async def chunk_type_async(
         self, array_path: str, chunk_coordinates: Sequence[int]
@@ -213,16 +223,13 @@ class Session:
         new commits, and that is tried up to `rebase_tries` times. The session is read-only
         afterwards, on the new snapshot.
         """
-        return str(
-            run_blocking(
-                commits.commit(
-                    self._session,
-                    message,
-                    metadata=self._with_defaults(metadata),
-                    solver=rebase_with,
-                    rebase_tries=rebase_tries,
-                    allow_empty=allow_empty,
-                )
+        return run_blocking(
+            self.commit_async(
+                message,
+                metadata,
+                rebase_with=rebase_with,
+                rebase_tries=rebase_tries,
+                allow_empty=allow_empty,
             )
         )
 
@@ -252,16 +259,7 @@ class Session:
 
         The commit that is replaced can still be opened by its id.
         """
-        return str(
-            run_blocking(
-                commits.amend(
-                    self._session,
-                    message,
-                    metadata=self._with_defaults(metadata),
-                    allow_empty=allow_empty,
-                )
-            )
-        )
+        return run_blocking(self.amend_async(message, metadata=metadata, allow_empty=allow_empty))
 
     async def amend_async(
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
@@ -279,11 +277,7 @@ class Session:
 
         It can be opened, tagged or made a branch by that id. The session is then read-only.
         """
-        return str(
-            run_blocking(
-                commits.flush(self._session, message, metadata=self._with_defaults(metadata))
-            )
-        )
+        return run_blocking(self.flush_async(message, metadata=metadata))
 
     async def flush_async(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         new = await commits.flush(self._session, message, metadata=self._with_defaults(metadata))
@@ -295,7 +289,7 @@ class Session:
         `RebaseFailedError` lists the contradictions that the solver leaves; the session then
         rests on the last commit that agrees with it, with all its changes.
         """
-        run_blocking(rebase(self._session, solver))
+        run_blocking(self.rebase_async(solver))
 
     async def rebase_async(self, solver: ConflictSolver) -> None:
         await rebase(self._session, solver)
@@ -311,20 +305,48 @@ class Session:
         Changes made so far are first written as a snapshot that nothing points at, on which the
         fork rests; this session keeps them as changes of its own.
         """
-        return ForkSession(run_blocking(merge.fork(self._session)))
+        return run_blocking(self.fork_async())
 
     async def fork_async(self) -> "ForkSession":
         return ForkSession(await merge.fork(self._session))
 
-    def merge(self, *others: "ForkSession") -> None:
-        """Take in the changes that forks of this session made elsewhere.
+    def merge(
+        self,
+        *others: "ForkSession",
+        expected: Iterable["ForkSession | str"] | None = None,
+        on_overlap: Overlap = "newest",
+    ) -> None:
+        """Take in the changes that forks of this session made elsewhere: all, or none.
 
-        Where several wrote the same chunk, the last one given wins.
+        Where several wrote the same chunk, the last one given wins; `on_overlap="fail"` refuses
+        that instead. `expected` are all forks that were handed out, or their `fork_id`: if the
+        changes of one are missing here, because its worker died, nothing is merged. That needs
+        a fork for each worker.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> session = repository.writable_session("main")
+        >>> _ = zarr.create_array(session.store, name="a", shape=2, chunks=1, dtype="i4")
+        >>> left, right = session.fork(), session.fork()
+        >>> zarr.open_array(left.store, path="a")[0] = 1
+        >>> zarr.open_array(right.store, path="a")[1] = 2
+        >>> session.merge(left, right, expected=[left, right], on_overlap="fail")
+        >>> zarr.open_array(session.store, path="a")[:].tolist()
+        [1, 2]
         """
-        run_blocking(merge.merge(self._session, [other._session for other in others]))
+        run_blocking(self.merge_async(*others, expected=expected, on_overlap=on_overlap))
 
-    async def merge_async(self, *others: "ForkSession") -> None:
-        await merge.merge(self._session, [other._session for other in others])
+    async def merge_async(
+        self,
+        *others: "ForkSession",
+        expected: Iterable["ForkSession | str"] | None = None,
+        on_overlap: Overlap = "newest",
+    ) -> None:
+        ids = None
+        if expected is not None:
+            ids = [one if isinstance(one, str) else one.fork_id for one in expected]
+        forks = [other._session for other in others]  # noqa: SLF001 - sessions know each other
+        await merge.merge(self._session, forks, expected=ids, on_overlap=on_overlap)
 
 
 class ForkSession(Session):
@@ -333,6 +355,11 @@ class ForkSession(Session):
     It can be pickled and forked again, and takes in other forks with `merge`; only the session
     that it came from can commit.
     """
+
+    @property
+    def fork_id(self) -> str:
+        """Tells this fork from others; a pickled copy has the same."""
+        return self._session.id
 
     def __getstate__(self) -> object:
         return {"session": self._session}

@@ -42,7 +42,7 @@ class RepoStatus(Value):
 
     def __post_init__(self) -> None:
         if self.set_at is None:
-            object.__setattr__(self, "set_at", datetime.now(UTC))  # type: ignore[unreachable]
+            object.__setattr__(self, "set_at", datetime.now(UTC))
         Value.__post_init__(self)
 
     @classmethod

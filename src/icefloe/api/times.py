@@ -24,6 +24,7 @@ def to_microseconds(moment: datetime, place: str) -> int:
     if moment.tzinfo is None:
         raise InvalidInputError(
             f"{place} must be a datetime with a time zone, such as datetime.now(UTC): "
-            f"{moment.isoformat()} could mean several moments"
+            f"{moment.isoformat()} could mean several moments",
+            ErrorKind.INVALID_CONFIG,
         )
     return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -10,7 +10,7 @@ from icefloe.values import U64, Moment, Value, integer
 _coordinate = integer(0, 2**32 - 1)
 
 
-def _coordinates(given: Sequence[int], place: str) -> list[int]:
+def _coordinates(given: object, place: str) -> list[int]:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise InvalidInputError(
             f"{place} must be the coordinates of a chunk, such as [0, 3], "

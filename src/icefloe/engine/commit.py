@@ -5,6 +5,7 @@ branch, on condition that it is still where the session began. Whoever dies befo
 leaves garbage, and nothing else.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,13 +21,15 @@ from icefloe.engine.manifests import ArrayManifests, write_manifests
 from icefloe.engine.rearrange import moves_made
 from icefloe.engine.rebase import replay
 from icefloe.engine.session import SessionMode, SessionState
-from icefloe.errors import ConflictError, ErrorKind, ReadOnlyError, SessionStateError
+from icefloe.errors import ConflictError, ErrorKind, SessionStateError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 from icefloe.format.metadata_items import Metadata
 from icefloe.format.node_table import ManifestRef, Node, NodeTable
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
+
+_log = logging.getLogger(__name__)
 
 RESERVED_KEY: Final = "__icechunk"
 """The metadata key under which the format keeps notes of its own."""
@@ -71,9 +74,16 @@ async def commit(
                     raise
                 if attempts >= rebase_tries:
                     raise
+                _log.info(
+                    "branch %r moved to %s: rebasing the commit over it (attempt %d)",
+                    branch,
+                    conflict.actual_parent,
+                    attempts + 1,
+                )
             attempts += 1
             await replay(session, solver)
     _finish(session, version.snapshot)
+    _log.info("committed %s to branch %r", version.snapshot.id, branch)
     return version.snapshot.id
 
 
@@ -246,9 +256,10 @@ def _require_open(session: SessionState) -> None:
             ErrorKind.COMMIT_NOT_ALLOWED,
         )
     if session.mode is SessionMode.readonly:
-        raise ReadOnlyError(
-            "this session is read-only: open another with repo.writable_session(branch)",
-            ErrorKind.READ_ONLY_SESSION,
+        raise SessionStateError(
+            "a read-only session, and so one that was committed, cannot commit: open another "
+            "with repo.writable_session(branch)",
+            ErrorKind.COMMIT_NOT_ALLOWED,
         )
 
 

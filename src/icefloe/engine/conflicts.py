@@ -124,7 +124,14 @@ class Conflict:
         return self._type, self._path, self._new_nodes, count
 
     def __repr__(self) -> str:
-        return f"<Conflict: {self}>"
+        if self._chunks is not None and len(self._chunks) > _SHOWN_CHUNKS:
+            return f"<icefloe.Conflict: {self}>"
+        given = [repr(self._type), repr(self._path)]
+        if self._chunks is not None:
+            given.append(repr(self.conflicted_chunks))
+        if self._new_nodes:
+            given.append(f"new_nodes={self._new_nodes!r}")
+        return f"icefloe.Conflict({', '.join(given)})"
 
     def __str__(self) -> str:
         text = f"{self._type} at {self._path}"

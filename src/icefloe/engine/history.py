@@ -26,13 +26,27 @@ async def resolve(
     UTC) picks the last snapshot that was there at that time.
     """
     require_one_version(branch, tag, snapshot_id, as_of)
+    if branch is not None and as_of is not None:
+        return await _at_time(context, branch, as_of)
     if branch is not None:
-        tip = await context.ledger.branch_tip(branch)
-        return tip if as_of is None else await _at_time(context, branch, tip, as_of)
+        return await context.ledger.branch_tip(branch)
     if tag is not None:
         return await context.ledger.tag_target(tag)
-    wanted = snapshot_id if isinstance(snapshot_id, SnapshotId) else parse_snapshot(snapshot_id)
-    return (await context.ledger.entry(wanted)).id
+    return (await context.ledger.entry(parse_snapshot(snapshot_id))).id
+
+
+async def ancestry(
+    context: RepoContext,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | SnapshotId | None = None,
+) -> AsyncIterator[list[SnapshotEntry]]:
+    """Walk from a version back to the first snapshot, in the portions that are read at once."""
+    require_one_version(branch, tag, snapshot_id)
+    start = None if snapshot_id is None else parse_snapshot(snapshot_id)
+    async for page in context.ledger.ancestry_pages(start, branch=branch, tag=tag):
+        yield page
 
 
 def require_one_version(
@@ -51,32 +65,21 @@ def require_one_version(
         )
 
 
-def parse_snapshot(text: str | None) -> SnapshotId:
-    """Read the id of a snapshot."""
+def parse_snapshot(given: str | SnapshotId | None) -> SnapshotId:
+    """Read the id of a snapshot; one that is read already is fine too."""
+    if isinstance(given, SnapshotId):
+        return given
     try:
-        return SnapshotId.parse(text or "")
+        return SnapshotId.parse(given or "")
     except InvalidInputError:
         raise InvalidInputError(
-            f"{text!r} is not the id of a snapshot: those have 20 letters and digits",
+            f"{given!r} is not the id of a snapshot: those have 20 letters and digits",
             ErrorKind.INVALID_SNAPSHOT_ID,
         ) from None
 
 
-async def ancestry(
-    context: RepoContext,
-    *,
-    branch: str | None = None,
-    tag: str | None = None,
-    snapshot_id: str | SnapshotId | None = None,
-) -> AsyncIterator[list[SnapshotEntry]]:
-    """Walk from a version back to the first snapshot, in the portions that are read at once."""
-    start = await resolve(context, branch=branch, tag=tag, snapshot_id=snapshot_id)
-    async for page in context.ledger.ancestry_pages(start):
-        yield page
-
-
-async def _at_time(context: RepoContext, branch: str, tip: SnapshotId, time: int) -> SnapshotId:
-    async for page in context.ledger.ancestry_pages(tip):
+async def _at_time(context: RepoContext, branch: str, time: int) -> SnapshotId:
+    async for page in context.ledger.ancestry_pages(branch=branch):
         for entry in page:
             if entry.flushed_at <= time:
                 return entry.id

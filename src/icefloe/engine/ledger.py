@@ -47,6 +47,13 @@ class Ledger(Protocol):
         """Say where a branch ends, or raise `RefNotFoundError`."""
         ...
 
+    async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
+        """Say where a branch ends that is to be written to, and whether that is allowed.
+
+        As `check_writable`, `require_flag` and `branch_tip`, in one look.
+        """
+        ...
+
     async def tag_target(self, name: str) -> SnapshotId:
         """Say what a tag names, or raise `RefNotFoundError`."""
         ...
@@ -81,8 +88,17 @@ class Ledger(Protocol):
         """Walk from a snapshot back to the first one."""
         ...
 
-    def ancestry_pages(self, snapshot: SnapshotId) -> AsyncIterator[list[SnapshotEntry]]:
-        """Walk as `ancestry` does, in the portions in which the history is read."""
+    def ancestry_pages(
+        self,
+        snapshot: SnapshotId | None = None,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+    ) -> AsyncIterator[list[SnapshotEntry]]:
+        """Walk as `ancestry` does, in the portions in which the history is read.
+
+        Starts from one of a snapshot, a branch and a tag, as they are in the same look.
+        """
         ...
 
     async def commit(self, branch: str, base: SnapshotId, new: SnapshotEntry) -> None:

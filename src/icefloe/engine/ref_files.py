@@ -102,6 +102,12 @@ class RefFilesLedger:
         """Say where a branch ends."""
         return (await self._branch(name))[0]
 
+    async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
+        """Say where a branch ends; spec 1 has no status and no flags to ask for."""
+        if flag is not None:
+            await self.require_flag(flag)
+        return await self.branch_tip(name)
+
     async def tag_target(self, name: str) -> SnapshotId:
         """Say what a tag names."""
         try:
@@ -194,8 +200,19 @@ class RefFilesLedger:
             yield entry
             next_one = entry.parent
 
-    async def ancestry_pages(self, snapshot: SnapshotId) -> AsyncIterator[list[SnapshotEntry]]:
-        """Walk as `ancestry` does."""
+    async def ancestry_pages(
+        self,
+        snapshot: SnapshotId | None = None,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+    ) -> AsyncIterator[list[SnapshotEntry]]:
+        """Walk as `ancestry` does, from a snapshot, branch or tag."""
+        if branch is not None:
+            snapshot = await self.branch_tip(branch)
+        elif tag is not None:
+            snapshot = await self.tag_target(tag)
+        assert snapshot is not None
         async for entry in self.ancestry(snapshot):
             yield [entry]
 

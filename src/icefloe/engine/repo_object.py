@@ -9,6 +9,7 @@ The name of the copy made before each write is random and becomes part of the lo
 for every write whether it landed, also when its answer was lost.
 """
 
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from icefloe.format.repo_info import SPEC_VERSION, RepoInfo, decode_repo_info, e
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
 from icefloe.storage import Backend, Version
+
+_log = logging.getLogger(__name__)
 
 _IMMEDIATE_RETRIES = 5
 
@@ -121,6 +124,14 @@ class RepoObjectLedger:
         """Say where a branch ends."""
         return repo_changes.branch_tip(await self.repo(), name)
 
+    async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
+        """Say where a branch ends that is to be written to."""
+        repo = await self.repo()
+        if flag is not None:
+            require_enabled(repo, flag)
+        repo_changes.require_online(repo)
+        return repo_changes.branch_tip(repo, name)
+
     async def tag_target(self, name: str) -> SnapshotId:
         """Say what a tag names."""
         return repo_changes.tag_target(await self.repo(), name)
@@ -129,9 +140,20 @@ class RepoObjectLedger:
         """Look up one snapshot."""
         return repo_changes.snapshot_entry(await self.repo(), snapshot)
 
-    async def ancestry_pages(self, snapshot: SnapshotId) -> AsyncIterator[list[SnapshotEntry]]:
-        """Give the whole history of a snapshot at once."""
+    async def ancestry_pages(
+        self,
+        snapshot: SnapshotId | None = None,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+    ) -> AsyncIterator[list[SnapshotEntry]]:
+        """Give the whole history of a snapshot, branch or tag at once."""
         repo = await self.repo()
+        if branch is not None:
+            snapshot = repo_changes.branch_tip(repo, branch)
+        elif tag is not None:
+            snapshot = repo_changes.tag_target(repo, tag)
+        assert snapshot is not None
         repo_changes.require_listed(repo, snapshot)
         yield repo.snapshots.entries(repo.snapshots.ancestry(snapshot))
 
@@ -254,6 +276,7 @@ class RepoObjectLedger:
             except OutcomeUnknownError as unknown:
                 unsettled.append(_Unsettled(name, int(known.info.updates.updated_at[0]), unknown))
             known = None
+            _log.debug("somebody else changed the repository: trying again (%d)", failures + 1)
             await self._pause(failures)
         raise unsettled[-1].error if unsettled else self._exhausted()
 

@@ -10,6 +10,7 @@ from icefloe.engine.lookup import ArrayLookup
 from icefloe.engine.packing import ChunkPacker, PackingOptions
 from icefloe.engine.tree import BaseNodes, Tree, renamed
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
+from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.node_table import Node
 from icefloe.format.snapshot import Snapshot
@@ -43,6 +44,10 @@ class SessionState:
         """Tells the forks of one session from those of another."""
         self.fork_of: str | None = None
         """The id of the session that this one was forked from."""
+        self.merged_forks: set[str] = set()
+        """The ids of forks that were merged into this one, directly or within others."""
+        self.merged_chunks: dict[NodeId, list[Coordinates]] = {}
+        """The chunks that came from them."""
         self._snapshot = snapshot
         self._base: BaseNodes | None = None
         self.changes = ChangeSet()
@@ -127,6 +132,7 @@ class SessionState:
         """Go back to the base snapshot."""
         self.changes = ChangeSet()
         self.written = {}
+        self.merged_forks, self.merged_chunks = set(), {}
         self.forget_views()
         if self.packing is not None:
             self.packer = ChunkPacker(self.context.assets, self.packing)
@@ -140,12 +146,15 @@ class SessionState:
 
     def __getstate__(self) -> dict[str, object]:
         """Carry the changes and the name of the snapshot; the rest is opened where it arrives."""
+        if self.packer is not None:
+            run_blocking(self.packer.flush())  # a pack in memory would not arrive
         return {
             "context": self.context,
             "mode": self.mode,
             "branch": self.branch,
             "id": self.id,
             "fork_of": self.fork_of,
+            "merged_forks": self.merged_forks,
             "snapshot": self.snapshot_id,
             "changes": self.changes,
             "packing": self.packing,
@@ -160,6 +169,7 @@ class SessionState:
             packing=state["packing"],
         )
         self.id, self.fork_of, self.changes = state["id"], state["fork_of"], state["changes"]
+        self.merged_forks = state["merged_forks"]
 
 
 async def open_session(

@@ -104,17 +104,17 @@ _own: Final = threading.local()
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
-    if (known := _own.__dict__.get(level)) is None:
-        known = _own.__dict__[level] = zstandard.ZstdCompressor(level=level)
-    compressor: zstandard.ZstdCompressor = known
-    return compressor
+    known: dict[int, zstandard.ZstdCompressor] = _own.__dict__.setdefault("compressors", {})
+    if level not in known:
+        known[level] = zstandard.ZstdCompressor(level=level)
+    return known[level]
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    if (known := _own.__dict__.get("decompressor")) is None:
+    known: zstandard.ZstdDecompressor | None = getattr(_own, "decompressor", None)
+    if known is None:
         known = _own.decompressor = zstandard.ZstdDecompressor()
-    decompressor: zstandard.ZstdDecompressor = known
-    return decompressor
+    return known
 
 
 def open_envelope(data: Buffer, expected: FileType | None = None) -> Envelope:

@@ -3,17 +3,19 @@
 Values stay encoded in their column until somebody asks for them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import BytesColumn, Ints, concat_bytes, splits_of, take_ragged
 from icefloe.format.flatbuffer_reader import Vectors, refuse
+from icefloe.format.flatbuffer_scalar import ScalarTable
+from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
     Field,
@@ -48,13 +50,8 @@ class MetadataItems:
         """Encode the metadata of one owner, sorted by name."""
         names = sorted(metadata, key=str.encode)
         values = BytesColumn.from_list(
-            [encode_metadata_value(metadata[name], spec_version) for name in names]
+            encode_values([metadata[name] for name in names], spec_version)
         )
-        if len(values.data) > MAX_ENCODED_BYTES:
-            raise InvalidInputError(
-                f"the metadata takes {len(values.data)} bytes, the most is {MAX_ENCODED_BYTES}",
-                ErrorKind.LIMIT_EXCEEDED,
-            )
         return cls(splits_of(np.array([len(names)])), BytesColumn.from_strings(names), values)
 
     @classmethod
@@ -79,16 +76,7 @@ class MetadataItems:
             if first == last:
                 decoded.append({})
                 continue
-            mine = values[first:last]
-            if sum(map(len, mine)) > MAX_ENCODED_BYTES:
-                refuse("metadata items share values so often that they would not fit in memory")
-            items = {
-                name: decode_metadata_value(value, spec_version)
-                for name, value in zip(names[first:last], mine, strict=True)
-            }
-            if len(items) < last - first:
-                refuse("two metadata items have the same name")
-            decoded.append(items)
+            decoded.append(decode_items(names[first:last], values[first:last], spec_version))
         return decoded
 
     def take(self, owners: Ints) -> Self:
@@ -109,6 +97,52 @@ class MetadataItems:
         )
         vectors = VectorSection(np.diff(self.splits), Link(tables))
         return [vectors, tables, name_section, value_section]
+
+
+_ITEM: Final = TableShape((_Item.NAME, OFFSET), (_Item.VALUE, OFFSET))
+
+
+def write_metadata(tree: Tree, metadata: Metadata, spec_version: int, field: int) -> None:
+    """Add the items of one owner, sorted by name."""
+    names = sorted(metadata, key=str.encode)
+    values = encode_values([metadata[name] for name in names], spec_version)
+    for name, value, each in zip(names, values, tree.links(len(names), field), strict=True):
+        at = tree.table(_ITEM, field=each)
+        tree.blob(name.encode(), at + _ITEM.at[_Item.NAME])
+        tree.blob(value, at + _ITEM.at[_Item.VALUE])
+
+
+def read_metadata(items: Sequence[ScalarTable], spec_version: int) -> dict[str, JsonValue]:
+    """Read the items of one owner."""
+    names = [item.text(_Item.NAME) for item in items]
+    values = [item.blob(_Item.VALUE) for item in items]
+    return decode_items(names, values, spec_version)
+
+
+def encode_values(values: Sequence[JsonValue], spec_version: int) -> list[bytes]:
+    """Encode the values of one owner, which together must not be too large."""
+    encoded = [encode_metadata_value(value, spec_version) for value in values]
+    if (total := sum(map(len, encoded))) > MAX_ENCODED_BYTES:
+        raise InvalidInputError(
+            f"the metadata takes {total} bytes, the most is {MAX_ENCODED_BYTES}",
+            ErrorKind.LIMIT_EXCEEDED,
+        )
+    return encoded
+
+
+def decode_items(
+    names: Sequence[str], values: Sequence[bytes], spec_version: int
+) -> dict[str, JsonValue]:
+    """Decode the values of one owner."""
+    if sum(map(len, values)) > MAX_ENCODED_BYTES:
+        refuse("metadata items share values so often that they would not fit in memory")
+    items = {
+        name: decode_metadata_value(value, spec_version)
+        for name, value in zip(names, values, strict=True)
+    }
+    if len(items) < len(names):
+        refuse("two metadata items have the same name")
+    return items
 
 
 def concat_metadata(parts: list[MetadataItems]) -> MetadataItems:

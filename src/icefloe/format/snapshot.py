@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Self
+from operator import lt
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.format.columns import Bytes, BytesColumn, Ints, ranges, splits_of
+from icefloe.format.columns import Bytes, Ints, ranges, splits_of
 from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
+from icefloe.format.flatbuffer_scalar import ScalarBuffer
+from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
     Field,
@@ -22,8 +25,20 @@ from icefloe.format.flatbuffer_writer import (
     seal_buffer,
 )
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId, id_rows
-from icefloe.format.metadata_items import Metadata, MetadataItems
+from icefloe.format.metadata_items import Metadata, read_metadata, write_metadata
 from icefloe.format.node_table import NodeTable
+from icefloe.format.snapshot_nodes import (
+    ARRAY_LENGTH,
+    DIMENSION_NAME,
+    NUM_CHUNKS,
+    REF_EXTENTS,
+    REF_ID,
+    ArraySlot,
+    NodeKind,
+    NodeSlot,
+    read_node,
+    write_node,
+)
 
 
 class _Snapshot(IntEnum):
@@ -39,33 +54,6 @@ class _Snapshot(IntEnum):
     MANIFEST_FILES_V2 = 7
 
 
-class _Node(IntEnum):
-    """Slots of one node."""
-
-    ID = 0
-    PATH = 1
-    USER_DATA = 2
-    KIND = 3
-    CONTENT = 4
-
-
-class _NodeKind(IntEnum):
-    ARRAY = 1
-    GROUP = 2
-
-
-class _Array(IntEnum):
-    """Slots of what is particular to an array."""
-
-    SHAPE = 0
-    DIMENSION_NAMES = 1
-    MANIFESTS = 2
-    SHAPE_V2 = 3
-
-
-_DIMENSION_NAME = 0
-_ARRAY_LENGTH, _NUM_CHUNKS = 0, 1
-_REF_ID, _REF_EXTENTS = 0, 1
 _FILE_ID, _FILE_SIZE_BYTES, _FILE_NUM_REFS = 0, 1, 2
 _FILE_STRUCT = np.dtype(
     {
@@ -75,6 +63,26 @@ _FILE_STRUCT = np.dtype(
         "itemsize": 32,
     }
 )
+
+
+_HEAD: Final = (
+    (_Snapshot.NODES, OFFSET),
+    (_Snapshot.FLUSHED_AT, "Q"),
+    (_Snapshot.MESSAGE, OFFSET),
+    (_Snapshot.METADATA, OFFSET),
+    (_Snapshot.MANIFEST_FILES, OFFSET),
+)
+_ID: Final = (_Snapshot.ID, f"{SnapshotId.WIDTH}s")
+_PARENT_ID: Final = (_Snapshot.PARENT_ID, f"{SnapshotId.WIDTH}s")
+_ROOT: Final = TableShape(*_HEAD, (_Snapshot.MANIFEST_FILES_V2, OFFSET), _ID)
+_ROOT_V1: Final = TableShape(*_HEAD, _ID)
+_ROOT_V1_WITH_PARENT: Final = TableShape(*_HEAD, _ID, _PARENT_ID)
+_FILE: Final = TableShape(
+    (_FILE_NUM_REFS, "I"), (_FILE_SIZE_BYTES, "Q"), (_FILE_ID, f"{ManifestId.WIDTH}s")
+)
+
+FEW_NODES: Final = 32
+"""Up to so many nodes are written and read one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +127,9 @@ class Snapshot:
 # -- writing -------------------------------------------------------------------------------
 
 
-def encode_snapshot(snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
+def encode_snapshot(
+    snapshot: Snapshot, *, level: int = DEFAULT_LEVEL, few_nodes: int = FEW_NODES
+) -> bytes:
     """Write a snapshot file of the snapshot's own spec version.
 
     >>> from icefloe.format.ids import INITIAL_SNAPSHOT_ID
@@ -128,43 +138,60 @@ def encode_snapshot(snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
     'Repository initialized'
     """
     is_v1 = snapshot.spec_version == 1
-    message = BlobSection(BytesColumn.from_strings([snapshot.message]))
-    metadata = MetadataItems.encode(snapshot.metadata, snapshot.spec_version).sections()
-    nodes = _node_sections(snapshot.nodes, is_v1=is_v1)
-    files = snapshot.manifests
-    structs = _file_structs(files) if is_v1 else _file_structs(ManifestFiles.from_list([]))
-    structs_section = VectorSection(np.array([len(structs)]), structs)
-    fields = [
-        Field(_Snapshot.ID, id_rows(SnapshotId, [snapshot.id])),
-        Field(_Snapshot.NODES, Link(nodes[0])),
-        number(_Snapshot.FLUSHED_AT, np.array([snapshot.flushed_at], np.uint64)),
-        Field(_Snapshot.MESSAGE, Link(message)),
-        Field(_Snapshot.METADATA, Link(metadata[0])),
-        Field(_Snapshot.MANIFEST_FILES, Link(structs_section)),
-    ]
-    sections: list[Section] = [message, *metadata, structs_section, *nodes]
-    if is_v1 and snapshot.parent_id is not None:
-        fields.append(Field(_Snapshot.PARENT_ID, id_rows(SnapshotId, [snapshot.parent_id])))
+    tree = Tree()
+    values: list[int | bytes] = [snapshot.flushed_at, snapshot.id.raw]
+    shape = _ROOT
+    if is_v1:
+        shape = _ROOT_V1 if snapshot.parent_id is None else _ROOT_V1_WITH_PARENT
+        values += [] if snapshot.parent_id is None else [snapshot.parent_id.raw]
+    root = tree.table(shape, *values)
+    tree.blob(snapshot.message.encode(), root + shape.at[_Snapshot.MESSAGE])
+    metadata = root + shape.at[_Snapshot.METADATA]
+    write_metadata(tree, snapshot.metadata, snapshot.spec_version, metadata)
+    structs = _file_structs(snapshot.manifests) if is_v1 else b""
+    count = len(structs) // _FILE_STRUCT.itemsize
+    tree.items(count, structs, root + shape.at[_Snapshot.MANIFEST_FILES], alignment=8)
+    sections = _write_nodes(tree, snapshot, root + shape.at[_Snapshot.NODES], few_nodes)
     if not is_v1:
+        files = root + shape.at[_Snapshot.MANIFEST_FILES_V2]
+        sections += _write_files(tree, snapshot.manifests, files, few_nodes)
+    return seal_buffer([tree, *sections], FileType.SNAPSHOT, snapshot.spec_version, level=level)
+
+
+def _write_nodes(tree: Tree, snapshot: Snapshot, field: int, few_nodes: int) -> list[Section]:
+    """Add the nodes one by one, or give the sections that hold them."""
+    is_v1 = snapshot.spec_version == 1
+    nodes = snapshot.nodes
+    if len(nodes) > few_nodes:
+        sections = _node_sections(nodes, is_v1=is_v1)
+        tree.link_outside(sections[0], field)
+        return sections
+    for row, each in enumerate(tree.links(len(nodes), field)):
+        write_node(tree, nodes.node(row), each, is_v1=is_v1)
+    return []
+
+
+def _write_files(tree: Tree, files: ManifestFiles, field: int, few: int) -> list[Section]:
+    if len(files) > few:
         tables = _file_tables(files)
         file_list = VectorSection(np.array([len(files)]), Link(tables))
-        fields.append(Field(_Snapshot.MANIFEST_FILES_V2, Link(file_list)))
-        sections += [file_list, tables]
-    return seal_buffer(
-        [TableSection(1, fields), *sections],
-        FileType.SNAPSHOT,
-        snapshot.spec_version,
-        level=level,
-    )
+        tree.link_outside(file_list, field)
+        return [file_list, tables]
+    raw, width = files.ids.tobytes(), ManifestId.WIDTH
+    rows = zip(files.sizes_bytes.tolist(), files.num_chunk_refs.tolist(), strict=True)
+    fields = tree.links(len(files), field)
+    for place, (each, (size, refs)) in enumerate(zip(fields, rows, strict=True)):
+        one = raw[place * width : (place + 1) * width]
+        tree.table(_FILE, refs, size, one, field=each)
+    return []
 
 
-def _file_structs(files: ManifestFiles) -> NDArray[np.uint64]:
+def _file_structs(files: ManifestFiles) -> bytes:
     structs = np.zeros(len(files), _FILE_STRUCT)
     structs["id"] = files.ids
     structs["size_bytes"] = files.sizes_bytes
     structs["num_chunk_refs"] = files.num_chunk_refs
-    words: NDArray[np.uint64] = structs.view("<u8").reshape(-1, 4)
-    return words
+    return structs.tobytes()
 
 
 def _file_tables(files: ManifestFiles) -> TableSection:
@@ -200,15 +227,15 @@ def _node_sections(nodes: NodeTable, *, is_v1: bool) -> list[Section]:
     paths, user_data = BlobSection(nodes.paths), BlobSection(nodes.user_data)
     arrays, below_arrays = _array_sections(nodes, is_v1=is_v1)
     groups = TableSection(int((~nodes.is_array).sum()), [])
-    kinds = np.where(nodes.is_array, _NodeKind.ARRAY, _NodeKind.GROUP).astype(np.uint8)
+    kinds = np.where(nodes.is_array, NodeKind.ARRAY, NodeKind.GROUP).astype(np.uint8)
     tables = TableSection(
         len(nodes),
         [
-            Field(_Node.ID, nodes.ids),
-            Field(_Node.PATH, Link(paths)),
-            Field(_Node.USER_DATA, Link(user_data)),
-            Field(_Node.KIND, kinds),
-            Field(_Node.CONTENT, Link(_Either(nodes.is_array, arrays, groups))),
+            Field(NodeSlot.ID, nodes.ids),
+            Field(NodeSlot.PATH, Link(paths)),
+            Field(NodeSlot.USER_DATA, Link(user_data)),
+            Field(NodeSlot.KIND, kinds),
+            Field(NodeSlot.CONTENT, Link(_Either(nodes.is_array, arrays, groups))),
         ],
     )
     node_list = VectorSection(np.array([len(nodes)]), Link(tables))
@@ -224,17 +251,17 @@ def _array_sections(nodes: NodeTable, *, is_v1: bool) -> tuple[TableSection, lis
     names, below_names = _name_sections(nodes, arrays)
     manifests, below_manifests = _manifest_ref_sections(nodes, arrays)
     fields = [
-        Field(_Array.SHAPE, Link(shapes)),
-        Field(_Array.DIMENSION_NAMES, Link(names), nodes.has_names[arrays]),
-        Field(_Array.MANIFESTS, Link(manifests)),
+        Field(ArraySlot.SHAPE, Link(shapes)),
+        Field(ArraySlot.DIMENSION_NAMES, Link(names), nodes.has_names[arrays]),
+        Field(ArraySlot.MANIFESTS, Link(manifests)),
     ]
     sections: list[Section] = [shapes, names, *below_names, manifests, *below_manifests]
     if not is_v1:
         tables = TableSection(
-            len(lengths), [number(_ARRAY_LENGTH, lengths), number(_NUM_CHUNKS, num_chunks)]
+            len(lengths), [number(ARRAY_LENGTH, lengths), number(NUM_CHUNKS, num_chunks)]
         )
         shapes_v2 = VectorSection(dimensions, Link(tables))
-        fields.append(Field(_Array.SHAPE_V2, Link(shapes_v2)))
+        fields.append(Field(ArraySlot.SHAPE_V2, Link(shapes_v2)))
         sections += [shapes_v2, tables]
     return TableSection(len(arrays), fields), sections
 
@@ -250,7 +277,7 @@ def _name_sections(nodes: NodeTable, arrays: Ints) -> tuple[VectorSection, list[
     texts, rows = nodes.names.distinct()
     strings = BlobSection(texts)
     present = nodes.names.lengths() > 0
-    tables = TableSection(len(nodes.names), [Field(_DIMENSION_NAME, Link(strings, rows), present)])
+    tables = TableSection(len(nodes.names), [Field(DIMENSION_NAME, Link(strings, rows), present)])
     counts = np.diff(nodes.name_splits)[arrays]
     return VectorSection(counts, Link(tables)), [tables, strings]
 
@@ -259,7 +286,7 @@ def _manifest_ref_sections(nodes: NodeTable, arrays: Ints) -> tuple[VectorSectio
     extents = VectorSection(np.diff(nodes.extent_splits), nodes.extents)
     tables = TableSection(
         len(nodes.manifest_ids),
-        [Field(_REF_ID, nodes.manifest_ids), Field(_REF_EXTENTS, Link(extents))],
+        [Field(REF_ID, nodes.manifest_ids), Field(REF_EXTENTS, Link(extents))],
     )
     counts = np.diff(nodes.manifest_splits)[arrays]
     return VectorSection(counts, Link(tables)), [tables, extents]
@@ -268,56 +295,77 @@ def _manifest_ref_sections(nodes: NodeTable, arrays: Ints) -> tuple[VectorSectio
 # -- reading -------------------------------------------------------------------------------
 
 
-def decode_snapshot(data: bytes | bytearray | memoryview) -> Snapshot:
+def decode_snapshot(
+    data: bytes | bytearray | memoryview, *, few_nodes: int = FEW_NODES
+) -> Snapshot:
     """Read a snapshot file."""
     envelope = open_envelope(data, FileType.SNAPSHOT)
-    root = Buffer(decompress(envelope.payload)).root()
-    parent, has_parent = root.optional_struct(_Snapshot.PARENT_ID, SnapshotId.WIDTH)
-    message = root.blobs(_Snapshot.MESSAGE, required=True).column().to_strings()[0]
-    metadata = MetadataItems.read(root.vectors(_Snapshot.METADATA, required=True))
+    buffer = ScalarBuffer(decompress(envelope.payload))
+    root = buffer.root()
+    parent = root.optional_struct(_Snapshot.PARENT_ID, SnapshotId.WIDTH)
     return Snapshot(
-        SnapshotId(root.struct(_Snapshot.ID, SnapshotId.WIDTH).tobytes()),
-        int(root.u64(_Snapshot.FLUSHED_AT)[0]),
-        message,
-        _decode_nodes(root.vectors(_Snapshot.NODES, required=True).tables()),
-        _decode_files(root),
-        metadata.decode(0, envelope.spec_version),
-        SnapshotId(parent.tobytes()) if has_parent[0] else None,
+        SnapshotId(root.struct(_Snapshot.ID, SnapshotId.WIDTH)),
+        root.number(_Snapshot.FLUSHED_AT, "Q"),
+        root.text(_Snapshot.MESSAGE),
+        _read_nodes(buffer, few_nodes),
+        _read_files(buffer, few_nodes),
+        read_metadata(root.children(_Snapshot.METADATA), envelope.spec_version),
+        None if parent is None else SnapshotId(parent),
         envelope.spec_version,
     )
 
 
-def _decode_files(root: Tables) -> ManifestFiles:
-    structs = root.vectors(_Snapshot.MANIFEST_FILES, _FILE_STRUCT.itemsize, required=True)
-    v2 = root.vectors(_Snapshot.MANIFEST_FILES_V2)
-    if v2.present[0]:
-        tables = v2.tables()
+def _read_files(buffer: ScalarBuffer, few: int) -> ManifestFiles:
+    root = buffer.root()
+    structs = root.items(_Snapshot.MANIFEST_FILES, _FILE_STRUCT.itemsize, 8)
+    if structs is None:
+        refuse("a required field is missing")
+    if root.field(_Snapshot.MANIFEST_FILES_V2, 4, 4) is None:
+        raw = np.frombuffer(structs, _FILE_STRUCT)
+        return ManifestFiles(raw["id"], raw["size_bytes"], raw["num_chunk_refs"])
+    if root.vector(_Snapshot.MANIFEST_FILES_V2, 4)[1] > few:
+        tables = Buffer(buffer.data).root().vectors(_Snapshot.MANIFEST_FILES_V2).tables()
         return ManifestFiles(
             tables.struct(_FILE_ID, ManifestId.WIDTH),
             tables.u64(_FILE_SIZE_BYTES),
             tables.u32(_FILE_NUM_REFS),
         )
-    raw = np.ascontiguousarray(structs.u64_structs(4)).view(_FILE_STRUCT).ravel()
-    return ManifestFiles(raw["id"], raw["size_bytes"], raw["num_chunk_refs"])
+    files = root.children(_Snapshot.MANIFEST_FILES_V2)
+    ids = b"".join(file.struct(_FILE_ID, ManifestId.WIDTH) for file in files)
+    return ManifestFiles(
+        np.frombuffer(ids, np.uint8).reshape(-1, ManifestId.WIDTH),
+        np.array([file.number(_FILE_SIZE_BYTES, "Q") for file in files], np.uint64),
+        np.array([file.number(_FILE_NUM_REFS, "I") for file in files], np.uint32),
+    )
+
+
+def _read_nodes(buffer: ScalarBuffer, few_nodes: int) -> NodeTable:
+    if buffer.root().vector(_Snapshot.NODES, 4)[1] > few_nodes:
+        return _decode_nodes(Buffer(buffer.data).root().vectors(_Snapshot.NODES).tables())
+    nodes = [read_node(table) for table in buffer.root().children(_Snapshot.NODES)]
+    paths = [node.path.encode() for node in nodes]
+    if not all(map(lt, paths, paths[1:])):
+        refuse("the nodes are not sorted by their paths")
+    return NodeTable.from_nodes(nodes)
 
 
 def _decode_nodes(tables: Tables) -> NodeTable:
-    kinds = tables.u8(_Node.KIND)
-    is_array = kinds == _NodeKind.ARRAY
-    if not (is_array | (kinds == _NodeKind.GROUP)).all():
+    kinds = tables.u8(NodeSlot.KIND)
+    is_array = kinds == NodeKind.ARRAY
+    if not (is_array | (kinds == NodeKind.GROUP)).all():
         refuse("a node is neither a group nor an array")
-    arrays = tables.children(_Node.CONTENT).where(is_array)
-    paths = tables.blobs(_Node.PATH, required=True).column()
+    arrays = tables.children(NodeSlot.CONTENT).where(is_array)
+    paths = tables.blobs(NodeSlot.PATH, required=True).column()
     paths.check_text()
     if not paths.is_ascending():
         refuse("the nodes are not sorted by their paths")
     shape_counts, lengths, num_chunks = _decode_shapes(arrays)
-    names = arrays.vectors(_Array.DIMENSION_NAMES)
-    texts = names.tables().blobs(_DIMENSION_NAME).column()
+    names = arrays.vectors(ArraySlot.DIMENSION_NAMES)
+    texts = names.tables().blobs(DIMENSION_NAME).column()
     texts.check_text()
-    manifests = arrays.vectors(_Array.MANIFESTS, required=True)
+    manifests = arrays.vectors(ArraySlot.MANIFESTS, required=True)
     refs = manifests.tables()
-    extents = refs.vectors(_REF_EXTENTS, 8, required=True)
+    extents = refs.vectors(REF_EXTENTS, 8, required=True)
 
     def of_nodes(of_arrays: Ints) -> Ints:
         spread = np.zeros(len(tables), np.int64)
@@ -328,9 +376,9 @@ def _decode_nodes(tables: Tables) -> NodeTable:
     has_names[is_array] = names.present
 
     return NodeTable(
-        ids=tables.struct(_Node.ID, NodeId.WIDTH),
+        ids=tables.struct(NodeSlot.ID, NodeId.WIDTH),
         paths=paths,
-        user_data=tables.blobs(_Node.USER_DATA, required=True).column(),
+        user_data=tables.blobs(NodeSlot.USER_DATA, required=True).column(),
         is_array=is_array,
         shape_splits=splits_of(of_nodes(shape_counts)),
         array_lengths=lengths,
@@ -339,7 +387,7 @@ def _decode_nodes(tables: Tables) -> NodeTable:
         name_splits=splits_of(of_nodes(names.counts)),
         names=texts,
         manifest_splits=splits_of(of_nodes(manifests.counts)),
-        manifest_ids=refs.struct(_REF_ID, ManifestId.WIDTH),
+        manifest_ids=refs.struct(REF_ID, ManifestId.WIDTH),
         extent_splits=extents.splits(),
         extents=extents.u32_structs(2),
     )
@@ -349,12 +397,12 @@ def _decode_shapes(
     arrays: Tables,
 ) -> tuple[Ints, NDArray[np.uint64], NDArray[np.uint32]]:
     """Read shapes of either form: number of dimensions, array lengths, numbers of chunks."""
-    old = arrays.vectors(_Array.SHAPE, 16, required=True)
-    new = arrays.vectors(_Array.SHAPE_V2)
+    old = arrays.vectors(ArraySlot.SHAPE, 16, required=True)
+    new = arrays.vectors(ArraySlot.SHAPE_V2)
     is_new = new.present
     counts = np.where(is_new, new.counts, old.counts)
     tables = new.tables()
-    new_lengths, new_chunks = tables.u64(_ARRAY_LENGTH), tables.u32(_NUM_CHUNKS)
+    new_lengths, new_chunks = tables.u64(ARRAY_LENGTH), tables.u32(NUM_CHUNKS)
     if is_new.all():
         return counts, new_lengths, new_chunks
     pairs = old.u64_structs(2)

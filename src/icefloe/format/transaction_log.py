@@ -3,27 +3,26 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from struct import Struct
 from typing import Final
 
 import numpy as np
 
 from icefloe.format.chunk_table import Coordinates, sort_keys
-from icefloe.format.columns import Bytes, BytesColumn, Ints, is_ascending, ranges, splits_of
-from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
+from icefloe.format.columns import Bytes, Ints, is_ascending, ranges, splits_of
+from icefloe.format.envelope import (
+    BULK_LEVEL,
+    MAX_DIMENSIONS,
+    FileType,
+    decompress,
+    open_envelope,
+)
 from icefloe.format.flatbuffer_blocks import CoordinateSection
 from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
-from icefloe.format.flatbuffer_writer import (
-    BlobSection,
-    Field,
-    Link,
-    Section,
-    Spread,
-    TableSection,
-    VectorSection,
-    number,
-    seal_buffer,
-)
-from icefloe.format.ids import NodeId, SnapshotId, has_repeated_node, id_rows, ids_of_rows
+from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
+from icefloe.format.flatbuffer_writer import Link, Section, VectorSection, seal_buffer
+from icefloe.format.ids import NodeId, SnapshotId, has_repeated_node, ids_of_rows
 
 ID_LISTS: Final = (
     "new_groups",
@@ -47,6 +46,24 @@ class _Move(IntEnum):
     TO = 1
     NODE_ID = 2
     NODE_TYPE = 3
+
+
+_ROOT: Final = TableShape(
+    *((slot, OFFSET) for slot in range(1, _MOVED_NODES + 1)), (_ID, f"{SnapshotId.WIDTH}s")
+)
+_ARRAY: Final = TableShape((_CHUNKS, OFFSET), (_NODE_ID, f"{NodeId.WIDTH}s"))
+_CHUNK: Final = TableShape((_COORDINATES, OFFSET))
+_MOVE: Final = TableShape(
+    (_Move.FROM, OFFSET),
+    (_Move.TO, OFFSET),
+    (_Move.NODE_ID, f"{NodeId.WIDTH}s"),
+    (_Move.NODE_TYPE, "B"),
+)
+
+FEW_CHUNKS: Final = 64
+"""Arrays with up to so many chunks have them written and read one by one."""
+FEW_ARRAYS: Final = 64
+"""Up to so many arrays are read one after the other."""
 
 
 def _no_ids() -> Bytes:
@@ -84,7 +101,11 @@ class TransactionLog:
 
 
 def encode_transaction_log(
-    log: TransactionLog, *, spec_version: int = 2, level: int = BULK_LEVEL
+    log: TransactionLog,
+    *,
+    spec_version: int = 2,
+    level: int = BULK_LEVEL,
+    few_chunks: int = FEW_CHUNKS,
 ) -> bytes:
     """Write a transaction log file.
 
@@ -93,21 +114,14 @@ def encode_transaction_log(
     >>> decode_transaction_log(file).id == INITIAL_SNAPSHOT_ID
     True
     """
-    lists = [
-        VectorSection(np.array([len(ids)]), sorted_ids(ids))
-        for ids in (getattr(log, name) for name in ID_LISTS)
-    ]
-    chunks, chunk_sections = _encode_chunks(log.updated_chunks)
-    moves, move_sections = _encode_moves(log.moves)
-    fields = [
-        Field(_ID, id_rows(SnapshotId, [log.id])),
-        *(Field(slot, Link(ids)) for slot, ids in enumerate(lists, start=1)),
-        Field(_UPDATED_CHUNKS, Link(chunks)),
-        Field(_MOVED_NODES, Link(moves)),
-    ]
-    sections: list[Section] = [TableSection(1, fields), *lists, moves, *move_sections]
-    sections += [chunks, *chunk_sections]
-    return seal_buffer(sections, FileType.TRANSACTION_LOG, spec_version, level=level)
+    tree = Tree()
+    root = tree.table(_ROOT, log.id.raw)
+    for slot, name in enumerate(ID_LISTS, start=1):
+        ids = sorted_ids(getattr(log, name))
+        tree.items(len(ids), ids.tobytes(), root + _ROOT.at[slot])
+    _write_moves(tree, log.moves, root + _ROOT.at[_MOVED_NODES])
+    below = _write_chunks(tree, log.updated_chunks, root + _ROOT.at[_UPDATED_CHUNKS], few_chunks)
+    return seal_buffer([tree, *below], FileType.TRANSACTION_LOG, spec_version, level=level)
 
 
 def sorted_ids(ids: Bytes) -> Bytes:
@@ -126,51 +140,94 @@ def sorted_coordinates(coordinates: Coordinates) -> Coordinates:
     return coordinates[np.argsort(keys, kind="stable")]
 
 
-def _encode_chunks(updated: Mapping[NodeId, Coordinates]) -> tuple[VectorSection, list[Section]]:
+def _write_chunks(
+    tree: Tree, updated: Mapping[NodeId, Coordinates], field: int, few_chunks: int
+) -> list[Section]:
+    """Add the chunks of each array; give the sections of those that have many."""
+    below = list[Section]()
     nodes = sorted(updated)
-    blocks = [CoordinateSection(sorted_coordinates(updated[node]), _COORDINATES) for node in nodes]
-    lists = [VectorSection(np.array([block.rows]), Link(block)) for block in blocks]
-    tables = TableSection(
-        len(nodes),
-        [Field(_NODE_ID, id_rows(NodeId, nodes)), Field(_CHUNKS, Link(Spread(lists)))],
-    )
-    sections: list[Section] = [tables]
-    for one_list, block in zip(lists, blocks, strict=True):
-        sections += [one_list, block]
-    return VectorSection(np.array([len(nodes)]), Link(tables)), sections
+    for node, each in zip(nodes, tree.links(len(nodes), field), strict=True):
+        coordinates = sorted_coordinates(updated[node])
+        chunks = tree.table(_ARRAY, node.raw, field=each) + _ARRAY.at[_CHUNKS]
+        if len(coordinates) <= few_chunks:
+            index = Struct(f"<{coordinates.shape[1]}I")
+            fields = tree.links(len(coordinates), chunks)
+            for one, place in zip(coordinates.tolist(), fields, strict=True):
+                at = tree.table(_CHUNK, field=place) + _CHUNK.at[_COORDINATES]
+                tree.items(len(one), index.pack(*one), at)
+        else:
+            block = CoordinateSection(coordinates, _COORDINATES)
+            one_list = VectorSection(np.array([block.rows]), Link(block))
+            tree.link_outside(one_list, chunks)
+            below += [one_list, block]
+    return below
 
 
-def _encode_moves(moves: tuple[Move, ...]) -> tuple[VectorSection, list[Section]]:
+def _write_moves(tree: Tree, moves: tuple[Move, ...], field: int) -> None:
     ordered = sorted(moves, key=lambda move: move.target.split("/"))
-    sources = BlobSection(BytesColumn.from_strings([move.source for move in ordered]))
-    targets = BlobSection(BytesColumn.from_strings([move.target for move in ordered]))
-    fields = [
-        Field(_Move.FROM, Link(sources)),
-        Field(_Move.TO, Link(targets)),
-        Field(_Move.NODE_ID, id_rows(NodeId, [move.node for move in ordered])),
-        number(_Move.NODE_TYPE, np.array([move.is_array for move in ordered], np.uint8)),
-    ]
-    tables = TableSection(len(ordered), fields)
-    return VectorSection(np.array([len(ordered)]), Link(tables)), [tables, sources, targets]
+    for move, each in zip(ordered, tree.links(len(moves), field), strict=True):
+        at = tree.table(_MOVE, move.node.raw, move.is_array, field=each)
+        tree.blob(move.source.encode(), at + _MOVE.at[_Move.FROM])
+        tree.blob(move.target.encode(), at + _MOVE.at[_Move.TO])
 
 
-def decode_transaction_log(data: bytes | bytearray | memoryview) -> TransactionLog:
+def decode_transaction_log(
+    data: bytes | bytearray | memoryview, *, few_arrays: int = FEW_ARRAYS
+) -> TransactionLog:
     """Read a transaction log file."""
     envelope = open_envelope(data, FileType.TRANSACTION_LOG)
-    root = Buffer(decompress(envelope.payload)).root()
-    lists = {
-        name: root.vectors(slot, NodeId.WIDTH, required=True).byte_structs(NodeId.WIDTH)
-        for slot, name in enumerate(ID_LISTS, start=1)
-    }
+    buffer = ScalarBuffer(decompress(envelope.payload))
+    root = buffer.root()
+    lists = {name: _read_ids(root, slot) for slot, name in enumerate(ID_LISTS, start=1)}
+    few = root.vector(_UPDATED_CHUNKS, 4)[1] <= few_arrays
     return TransactionLog(
-        SnapshotId(root.struct(_ID, SnapshotId.WIDTH).tobytes()),
+        SnapshotId(root.struct(_ID, SnapshotId.WIDTH)),
         **lists,
-        updated_chunks=_decode_chunks(root),
-        moves=_decode_moves(root.vectors(_MOVED_NODES).tables()),
+        updated_chunks=_read_chunks(buffer) if few else _decode_chunks(Buffer(buffer.data).root()),
+        moves=_read_moves(root.optional_children(_MOVED_NODES) or []),
     )
+
+
+def _read_ids(root: ScalarTable, slot: int) -> Bytes:
+    raw = root.items(slot, NodeId.WIDTH)
+    if raw is None:
+        refuse("a required field is missing")
+    return np.frombuffer(raw, np.uint8).reshape(-1, NodeId.WIDTH)
+
+
+def _read_chunks(buffer: ScalarBuffer) -> dict[NodeId, Coordinates]:
+    """Read the chunks of a few arrays, one array after the other."""
+    updated = dict[NodeId, Coordinates]()
+    columnar = None
+    for array in buffer.root().children(_UPDATED_CHUNKS):
+        node = NodeId(array.struct(_NODE_ID, NodeId.WIDTH))
+        if node in updated:
+            refuse("a log lists the chunks of an array twice")
+        start, count = array.vector(_CHUNKS, 4)
+        if count <= FEW_CHUNKS:
+            updated[node] = _read_few(array.children(_CHUNKS))
+        else:
+            columnar = columnar or Buffer(buffer.data)
+            fields = Vectors(columnar, np.array([start]), np.array([count]), np.array([True]))
+            updated[node] = fields.tables().vectors(_COORDINATES, required=True).u32_matrix()
+    return updated
+
+
+def _read_few(chunks: list[ScalarTable]) -> Coordinates:
+    rows = [chunk.items(_COORDINATES, 4, 4) for chunk in chunks]
+    dimensions = len(rows[0] or b"") // 4 if rows else 0
+    if None in rows:
+        refuse("a required field is missing")
+    if dimensions > MAX_DIMENSIONS:
+        refuse(f"an array of {dimensions} dimensions; the most is {MAX_DIMENSIONS}")
+    if any(len(row or b"") != 4 * dimensions for row in rows):
+        refuse("the coordinates of one array differ in their number of dimensions")
+    flat = np.frombuffer(b"".join(row or b"" for row in rows), "<u4")
+    return flat.reshape(len(rows), dimensions)
 
 
 def _decode_chunks(root: Tables) -> dict[NodeId, Coordinates]:
+    """Read the chunks of many arrays together."""
     arrays = root.vectors(_UPDATED_CHUNKS, required=True).tables()
     ids = arrays.struct(_NODE_ID, NodeId.WIDTH)
     if has_repeated_node(ids):
@@ -202,22 +259,16 @@ def _split_by_array(chunk_counts: Ints, coordinates: Vectors) -> list[Coordinate
     return matrices
 
 
-def _decode_moves(tables: Tables) -> tuple[Move, ...]:
-    if len(tables) == 0:
-        return ()
-    sources, targets = tables.blobs(_Move.FROM), tables.blobs(_Move.TO)
-    ids, has_id = tables.optional_struct(_Move.NODE_ID, NodeId.WIDTH)
-    if not (has_id & sources.present & targets.present).all():
-        refuse("a moved node lacks its id or one of its paths")
-    if has_repeated_node(ids):
+def _read_moves(tables: list[ScalarTable]) -> tuple[Move, ...]:
+    moves = tuple(map(_read_move, tables))
+    if len({move.node for move in moves}) < len(moves):
         refuse("a log moves a node twice")
-    return tuple(
-        Move(source, target, node, bool(is_array))
-        for source, target, node, is_array in zip(
-            sources.column().to_strings(),
-            targets.column().to_strings(),
-            ids_of_rows(NodeId, ids),
-            tables.u8(_Move.NODE_TYPE),
-            strict=True,
-        )
-    )
+    return moves
+
+
+def _read_move(table: ScalarTable) -> Move:
+    source, target = table.optional_text(_Move.FROM), table.optional_text(_Move.TO)
+    node = table.optional_struct(_Move.NODE_ID, NodeId.WIDTH)
+    if source is None or target is None or node is None:
+        refuse("a moved node lacks its id or one of its paths")
+    return Move(source, target, NodeId(node), bool(table.number(_Move.NODE_TYPE, "B")))

@@ -1,5 +1,6 @@
 """How often to try, and how long to wait in between."""
 
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -7,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from icefloe import effects
 from icefloe.config import EffectiveStorageSettings
 from icefloe.errors import StorageError
+
+_log = logging.getLogger(__name__)
 
 
 class Attempts:
@@ -45,6 +48,12 @@ class Attempts:
         self._left -= 1
         self._failures += 1
         self._on_retry()
+        _log.info(
+            "a request failed in passing: attempt %d of %d follows in %.2f s",
+            self._failures + 1,
+            retries.max_tries,
+            seconds,
+        )
         await effects.sleep(seconds)
         return True
 

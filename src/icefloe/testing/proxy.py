@@ -96,6 +96,10 @@ class Exchange:
     forwarded: bool
     status: int | None
     """What the client was told; None if it was told nothing."""
+    bytes_out: int = 0
+    """Size of the body that the client sent."""
+    bytes_in: int = 0
+    """Size of the body that it was to get."""
 
 
 @dataclass(slots=True)
@@ -222,7 +226,8 @@ class _ProxyHandler(LoopbackHandler):
         length = answer.length if self.command == "HEAD" else None
         self.send_header("Content-Length", length or str(len(answer.body)))
         self.end_headers()
-        self._record(forwarded=True, status=answer.status)
+        size = 0 if self.command == "HEAD" else len(answer.body)
+        self._record(forwarded=True, status=answer.status, bytes_in=size)
         if self.command != "HEAD":
             self.wfile.write(answer.body[:kept_bytes])
         if kept_bytes is not None:
@@ -232,5 +237,8 @@ class _ProxyHandler(LoopbackHandler):
         self._record(forwarded=forwarded, status=None)
         self.close_connection = True
 
-    def _record(self, *, forwarded: bool, status: int | None) -> None:
-        self.proxy.record(Exchange(self.command, self.path, forwarded, status))
+    def _record(self, *, forwarded: bool, status: int | None, bytes_in: int = 0) -> None:
+        bytes_out = int(self.headers.get("Content-Length") or 0)
+        self.proxy.record(
+            Exchange(self.command, self.path, forwarded, status, bytes_out, bytes_in)
+        )

@@ -21,7 +21,13 @@ from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.zarr_store import listing
 from icefloe.zarr_store.chunk_batches import ChunkBatch, chunk_batches
 from icefloe.zarr_store.errors import MissingKeyError, ReadOnlyStoreError
-from icefloe.zarr_store.values import delete_value, read_value, size_of_value, write_value
+from icefloe.zarr_store.values import (
+    delete_value,
+    has_value,
+    read_value,
+    size_of_value,
+    write_value,
+)
 from icefloe.zarr_store.virtual_writes import VirtualWrites
 
 # Named here because within the class `list` is a method.
@@ -181,7 +187,7 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
     @override
     async def exists(self, key: str) -> bool:
         """Say whether a key has a value, without reading it."""
-        return await size_of_value(self._state, key) is not None
+        return await has_value(self._state, key)
 
     @override
     async def getsize(self, key: str) -> int:

@@ -42,6 +42,14 @@ async def size_of_value(session: SessionState, key: str) -> int | None:
             return None
 
 
+async def has_value(session: SessionState, key: str) -> bool:
+    """Say whether there is something under a key; under one that cannot exist there is not."""
+    try:
+        return await size_of_value(session, key) is not None
+    except InvalidInputError:
+        return False
+
+
 async def write_value(session: SessionState, key: str, data: Buffer) -> None:
     """Write metadata or a chunk, replacing what was there."""
     match parse_key(key):

@@ -100,7 +100,7 @@ def test_dimension_names_are_kept(names: list[str | None]) -> None:
     ],
 )
 def test_documents_that_are_not_valid(document: object) -> None:
-    with pytest.raises(InvalidInputError, match="zarr.json of /a is not valid") as caught:
+    with pytest.raises(InvalidInputError, match=r"zarr\.json of /a is not valid") as caught:
         parse(document)
     assert caught.value.kind == ErrorKind.BAD_METADATA
 

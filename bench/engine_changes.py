@@ -1,0 +1,133 @@
+"""Many changes in one session: telling them, sending them around, taking them in."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+import zarr
+
+from bench.archive import BUCKET, Archive
+from bench.engine_place import Place, best_of, seconds_of
+from bench.engine_rows import Group, Row, Scale
+
+WORKERS: Final = 16
+
+
+def _session_with(lib: ModuleType, place: Place, rows: int) -> Any:
+    config = lib.RepositoryConfig.default()
+    store = lib.s3_store(region="us-east-1")
+    config.set_virtual_chunk_container(lib.VirtualChunkContainer(BUCKET, store))
+    repo = place.create(lib, config=config)
+    session = repo.writable_session("main")
+    zarr.create_array(
+        session.store, name="a", shape=(rows,), chunks=(1,), dtype="u1", compressors=None
+    )
+    session.commit("create")
+    return repo.writable_session("main")
+
+
+def _set_refs(session: Any, archive: Archive, start: int, count: int) -> None:
+    rows = slice(start, start + count)
+    files = archive.files()
+    session.store.set_virtual_refs_arr(
+        "/a",
+        (count,),
+        [files[number] for number in archive.file_of_row()[rows].tolist()],
+        archive.offsets()[rows],
+        archive.lengths()[rows],
+        validate_containers=False,
+        arr_offset=(start,),
+    )
+
+
+def telling(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    rows = scale.of(1_000_000, 50_000)
+    session = _session_with(lib, place, rows)
+    before = session.snapshot_id
+    _set_refs(session, Archive(rows), 0, rows)
+
+    def status() -> None:
+        assert not session.status().is_empty()
+
+    figures = {"status": best_of(2, status)}
+    after = session.commit("set")
+
+    def diff() -> None:
+        found = place.open(lib).diff(from_snapshot_id=before, to_snapshot_id=after)
+        assert not found.is_empty()
+
+    figures["diff"] = best_of(2, diff)
+
+    def every_chunk() -> None:
+        told = place.open(lib).diff(from_snapshot_id=before, to_snapshot_id=after)
+        assert len(told.updated_chunks["/a"]) == rows
+
+    figures["diff read"] = seconds_of(every_chunk)
+    return figures
+
+
+def forks(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Fork, let workers set references, bring them back: without the time of the setting."""
+    each = scale.of(10_000, 1_000)
+    archive = Archive(WORKERS * each)
+    session = _session_with(lib, place, WORKERS * each)
+    sent, figures = list[bytes](), dict[str, float]()
+    figures["fork"] = seconds_of(lambda: sent.append(pickle.dumps(session.fork())))
+    returned = []
+    for worker in range(WORKERS):
+        fork = pickle.loads(sent[0])  # noqa: S301 - our own
+        _set_refs(fork, archive, worker * each, each)
+        returned.append(fork)
+    pickles: list[bytes] = []
+    figures["dumps"] = seconds_of(lambda: pickles.extend(map(pickle.dumps, returned)))
+    back: list[Any] = []
+    figures["loads"] = seconds_of(lambda: back.extend(map(pickle.loads, pickles)))
+    figures["merge"] = seconds_of(lambda: session.merge(*back))
+    assert len(session.status().updated_chunks["/a"]) == WORKERS * each
+    return {
+        "seconds": sum(figures.values()),
+        "pickles": sum(map(len, pickles)),
+        "commit": seconds_of(lambda: session.commit("merged")),
+    }
+
+
+def importing(lib: ModuleType, _place: Place, _scale: Scale) -> Mapping[str, float]:
+    """Time an import beyond that of zarr, in processes of their own."""
+
+    def seconds(modules: str) -> float:
+        code = f"import time; s = time.perf_counter(); import {modules}; e = time.perf_counter()"
+        command = [sys.executable, "-c", f"{code}; print(e - s)"]
+        return min(
+            float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+            for _ in range(5)
+        )
+
+    return {"beyond zarr": max(seconds(f"zarr, {lib.__name__}") - seconds("zarr"), 0.0)}
+
+
+GROUPS: Final = {
+    "telling": Group(
+        telling,
+        (
+            Row("status", "status of 1M changed chunks", 0.2),
+            Row("diff", "diff of 1M changed chunks", 0.2),
+            Row("diff read", "diff of 1M, all coordinates read"),
+        ),
+        rounds=2,
+    ),
+    "forks": Group(
+        forks,
+        (
+            Row("seconds", "fork + merge, 16 x 10k references", 0.3),
+            Row("pickles", "pickles of 16 x 10k references", 0.2, "bytes"),
+            Row("commit", "commit of the merged 160k"),
+        ),
+        rounds=2,
+    ),
+    "import": Group(
+        importing, (Row("beyond zarr", "import, beyond zarr", at_most=0.15),), rounds=1
+    ),
+}

@@ -1,0 +1,200 @@
+"""Reading and writing chunks, small and large, with and without codecs."""
+
+import asyncio
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import zarr
+from zarr.core.buffer import default_buffer_prototype
+
+from bench.engine_place import BATCHED, FUSED, Place, best_of, seconds_of
+from bench.engine_rows import Group, Row, Scale
+
+SMALL_ITEMS: Final = 1024  # of four bytes each
+LARGE_ITEMS: Final = 1 << 20
+RANDOM_READS: Final = 500
+
+
+def _data(count: int, items: int) -> Any:
+    rng = np.random.default_rng(1)
+    # Slow waves with noise: neither empty nor incompressible.
+    waves = np.sin(np.arange(count * items) / 5000) * 100
+    return np.round(waves + rng.normal(size=count * items), 2).astype("f4")
+
+
+def _write(session: Any, data: Any, items: int, compressors: Any) -> None:
+    array = zarr.create_array(
+        session.store,
+        name="a",
+        shape=data.shape,
+        chunks=(items,),
+        dtype="f4",
+        compressors=compressors,
+    )
+    array[:] = data
+    session.commit("write")
+
+
+def _read(lib: ModuleType, place: Place, pipeline: str, data: Any) -> float:
+    with zarr.config.set({"codec_pipeline.path": pipeline}):
+        session = place.open(lib).readonly_session("main")
+        array = zarr.open_array(session.store, path="a", mode="r")
+        found = []
+        seconds = seconds_of(lambda: found.append(array[:]))
+        assert np.array_equal(found[0], data)
+        return seconds
+
+
+def _write_and_read(
+    lib: ModuleType, place: Place, data: Any, items: int, compressors: Any = None
+) -> dict[str, float]:
+    session = place.create(lib).writable_session("main")
+    return {
+        "write": seconds_of(lambda: _write(session, data, items, compressors)),
+        "read": _read(lib, place, BATCHED, data),
+        "read fused": _read(lib, place, FUSED, data),
+    }
+
+
+def small(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    data = _data(scale.of(2000, 200), SMALL_ITEMS)
+    figures = _write_and_read(lib, place.below("plain"), data, SMALL_ITEMS)
+    if lib.__name__ == "icefloe":
+        packed = place.below("packed")
+        session = packed.create(lib).writable_session("main", packing=lib.PackingOptions())
+        figures["write packed"] = seconds_of(lambda: _write(session, data, SMALL_ITEMS, None))
+        figures["read packed"] = _read(lib, packed, FUSED, data)
+    return figures
+
+
+def large(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    data = _data(scale.of(48, 6), LARGE_ITEMS)
+    plain = _write_and_read(lib, place.below("plain"), data, LARGE_ITEMS)
+    if not place.is_local:
+        return plain
+    zstd = _write_and_read(lib, place.below("zstd"), data, LARGE_ITEMS, zarr.codecs.ZstdCodec())
+    return plain | {f"zstd {name}": value for name, value in zstd.items()}
+
+
+def lookups(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Single chunks at random, through zarr and straight from the store."""
+    count = scale.of(2000, 200)
+    data = _data(count, SMALL_ITEMS)
+    _write(place.create(lib).writable_session("main"), data, SMALL_ITEMS, None)
+    wanted = np.random.default_rng(7).integers(count, size=RANDOM_READS).tolist()
+    prototype = default_buffer_prototype()
+
+    def through_zarr(pipeline: str) -> float:
+        with zarr.config.set({"codec_pipeline.path": pipeline}):
+            session = place.open(lib).readonly_session("main")
+            array: Any = zarr.open_array(session.store, path="a", mode="r")
+
+            def work() -> None:
+                for number in wanted:
+                    assert array[number * SMALL_ITEMS] == data[number * SMALL_ITEMS]
+
+            return seconds_of(work)
+
+    async def from_store() -> None:
+        store = place.open(lib).readonly_session("main").store
+        for number in wanted:
+            assert await store.get(f"a/c/{number}", prototype) is not None
+
+    return {
+        "zarr": through_zarr(BATCHED),
+        "zarr fused": through_zarr(FUSED),
+        "store.get": seconds_of(lambda: asyncio.run(from_store())),
+    }
+
+
+def first_chunk(lib: ModuleType, place: Place, _: Scale) -> Mapping[str, float]:
+    """Open a repository and read the first chunk of a coordinate."""
+    session = place.create(lib).writable_session("main")
+    root = zarr.group(session.store)
+    for name in ("time", "lat", "lon"):
+        root.create_array(name, shape=(1000,), chunks=(1000,), dtype="f8")[:] = np.arange(1000)
+    field = root.create_array("field", shape=(100, 100), chunks=(10, 10), dtype="f4")
+    field[:] = np.random.default_rng(1).normal(size=(100, 100))
+    session.commit("write")
+
+    def work() -> None:
+        store = place.open(lib).readonly_session("main").store
+        array: Any = zarr.open_array(store, path="time", mode="r")
+        assert array[:][1] == 1
+
+    return {"open": best_of(5, work)}
+
+
+_SMALL_READ: Final = ("read", "read fused")
+_LARGE_READ: Final = ("read", "read fused")
+_ZARR: Final = ("zarr", "zarr fused")
+
+GROUPS: Final = {
+    "small": Group(
+        small,
+        (
+            Row("read fused", "4 KB chunks, read, fused", 0.35, theirs=_SMALL_READ),
+            Row("read", "4 KB chunks, read, batched", 0.5, theirs=_SMALL_READ),
+            Row("write", "4 KB chunks, write", 1.0),
+            Row("write packed", "4 KB chunks, write, packed", 0.2, theirs=("write",)),
+            Row("read packed", "4 KB chunks, read of packs, fused", None, theirs=_SMALL_READ),
+        ),
+    ),
+    "small-s3": Group(
+        small,
+        (
+            Row("read fused", "S3, 4 KB chunks, read, fused", 0.95, theirs=_SMALL_READ),
+            Row("read", "S3, 4 KB chunks, read, batched", 0.95, theirs=_SMALL_READ),
+            Row("write", "S3, 4 KB chunks, write", 0.85),
+            Row("write packed", "S3, 4 KB chunks, write, packed", 0.15, theirs=("write",)),
+            Row("read packed", "S3, 4 KB chunks, read of packs", None, theirs=_SMALL_READ),
+        ),
+        on_s3=True,
+    ),
+    "large": Group(
+        large,
+        (
+            Row("read fused", "4 MB chunks, read, fused", 0.12, theirs=_LARGE_READ),
+            Row("read", "4 MB chunks, read, batched", 0.12, theirs=_LARGE_READ),
+            Row("write", "4 MB chunks, write", 1.0),
+            Row(
+                "zstd read fused",
+                "4 MB chunks, zstd, read, fused",
+                0.7,
+                theirs=("zstd read", "zstd read fused"),
+            ),
+            Row(
+                "zstd read",
+                "4 MB chunks, zstd, read, batched",
+                0.7,
+                theirs=("zstd read", "zstd read fused"),
+            ),
+            Row("zstd write", "4 MB chunks, zstd, write", 1.0),
+        ),
+    ),
+    "large-s3": Group(
+        large,
+        (
+            Row("read fused", "S3, 4 MB chunks, read, fused", 1.05, theirs=_LARGE_READ),
+            Row("read", "S3, 4 MB chunks, read, batched", 1.05, theirs=_LARGE_READ),
+            Row("write", "S3, 4 MB chunks, write", 1.05),
+        ),
+        on_s3=True,
+    ),
+    "lookups": Group(
+        lookups,
+        (
+            Row("zarr", "500 random chunks, zarr, batched", 0.55, theirs=("zarr", "zarr fused")),
+            Row(
+                "zarr fused", "500 random chunks, zarr, fused", 0.55, theirs=("zarr", "zarr fused")
+            ),
+            Row("store.get", "500 random chunks, store.get", 0.2),
+        ),
+    ),
+    "first-chunk": Group(first_chunk, (Row("open", "open + first coordinate chunk", 0.8),)),
+    "first-chunk-s3": Group(
+        first_chunk, (Row("open", "S3, open + first coordinate chunk", 0.8),), on_s3=True
+    ),
+}

@@ -1,0 +1,29 @@
+"""One implementation doing one group of the engine's comparisons; run as a process."""
+
+import importlib
+import json
+import sys
+import warnings
+
+from bench import engine_requests
+from bench.engine_groups import GROUPS
+from bench.engine_place import Place
+from bench.engine_rows import Run, Scale
+
+_REQUESTS: dict[str, Run] = {
+    "prepare-requests": engine_requests.prepare,
+    "operate-requests": engine_requests.operate,
+}
+
+
+def main(library: str, group: str, place: str, size: str) -> None:
+    warnings.simplefilter("ignore")
+    lib = importlib.import_module(library)
+    if library == "icechunk":
+        lib.set_logs_filter("error")
+    run = _REQUESTS[group] if group in _REQUESTS else GROUPS[group].run
+    print(json.dumps(dict(run(lib, Place.loads(place), Scale(size == "quick")))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

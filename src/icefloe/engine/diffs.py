@@ -1,0 +1,225 @@
+"""What changed: between two snapshots, or in a session since its base."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Final
+
+import numpy as np
+
+from icefloe.effects import map_concurrently
+from icefloe.engine.changes import ChangeSet
+from icefloe.engine.context import RepoContext
+from icefloe.engine.detection import rows_of_ids
+from icefloe.engine.logs import unite_logs
+from icefloe.engine.rearrange import moves_made
+from icefloe.engine.session import SessionState
+from icefloe.engine.tree import BaseNodes
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.chunk_table import Coordinates
+from icefloe.format.columns import Bytes
+from icefloe.format.ids import NodeId, SnapshotId
+from icefloe.format.node_table import NodeTable
+from icefloe.format.transaction_log import ID_LISTS, TransactionLog
+
+_SHOWN_CHUNKS: Final = 20
+_TITLES: Final = {
+    "new_groups": "New groups",
+    "new_arrays": "New arrays",
+    "updated_groups": "Updated groups",
+    "updated_arrays": "Updated arrays",
+    "deleted_groups": "Deleted groups",
+    "deleted_arrays": "Deleted arrays",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Diff:
+    """Nodes and chunks that were created, updated, deleted or moved; paths are absolute.
+
+    >>> import numpy as np
+    >>> diff = Diff(new_arrays={"/t2m"}, chunk_coordinates={"/t2m": np.array([[0, 1]], np.uint32)})
+    >>> diff.updated_chunks
+    {'/t2m': [[0, 1]]}
+    >>> print(diff)
+    New arrays:
+        /t2m
+    Updated chunks:
+        /t2m: [0, 1]
+    """
+
+    new_groups: set[str] = field(default_factory=set)
+    new_arrays: set[str] = field(default_factory=set)
+    deleted_groups: set[str] = field(default_factory=set)
+    deleted_arrays: set[str] = field(default_factory=set)
+    updated_groups: set[str] = field(default_factory=set)
+    updated_arrays: set[str] = field(default_factory=set)
+    chunk_coordinates: Mapping[str, Coordinates] = field(default_factory=dict)
+    """The chunks set or deleted, by the path of their array, in the order of the paths."""
+    moved_nodes: list[tuple[str, str]] = field(default_factory=list)
+    """From and to; those of the newest commit first, each commit in the order of the targets."""
+
+    @property
+    def updated_chunks(self) -> dict[str, list[list[int]]]:
+        """Give the chunks set or deleted as lists; `chunk_coordinates` has them in columns."""
+        return {path: chunks.tolist() for path, chunks in self.chunk_coordinates.items()}
+
+    def is_empty(self) -> bool:
+        """Say whether nothing changed."""
+        return not (
+            any(getattr(self, name) for name in ID_LISTS)
+            or self.chunk_coordinates
+            or self.moved_nodes
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Diff):
+            return NotImplemented
+        ours, theirs = self.chunk_coordinates, other.chunk_coordinates
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in ID_LISTS)
+            and self.moved_nodes == other.moved_nodes
+            and ours.keys() == theirs.keys()
+            and all(np.array_equal(chunks, theirs[path]) for path, chunks in ours.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        counts = [
+            f"{name}={count}"
+            for name in (*ID_LISTS, "moved_nodes")
+            if (count := len(getattr(self, name)))
+        ]
+        chunks = sum(len(chunks) for chunks in self.chunk_coordinates.values())
+        counts += [f"updated_chunks={chunks}"] if chunks else []
+        return f"<Diff: {', '.join(counts) or 'no changes'}>"
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines()) or "no changes"
+
+    def _lines(self) -> Iterator[str]:
+        for name, title in _TITLES.items():
+            if paths := getattr(self, name):
+                yield f"{title}:"
+                yield from (f"    {path}" for path in sorted(paths))
+        if self.chunk_coordinates:
+            yield "Updated chunks:"
+            for path, chunks in self.chunk_coordinates.items():
+                shown = ", ".join(map(str, chunks[:_SHOWN_CHUNKS].tolist()))
+                more = len(chunks) - _SHOWN_CHUNKS
+                yield f"    {path}: {shown}" + (f" and {more} more" if more > 0 else "")
+        if self.moved_nodes:
+            yield "Moved nodes:"
+            yield from (f"    {source} -> {target}" for source, target in self.moved_nodes)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def status(session: SessionState) -> Diff:
+    """Say what a session changed and has not committed."""
+    changes = session.changes
+    groups, arrays = _paths_by_kind(changes)
+    return Diff(
+        new_groups={groups[node] for node in changes.created if node in groups},
+        new_arrays={arrays[node] for node in changes.created if node in arrays},
+        deleted_groups={node.path for node in changes.deleted.values() if not node.is_array},
+        deleted_arrays={node.path for node in changes.deleted.values() if node.is_array},
+        updated_groups={groups[node] for node in changes.updated if node in groups},
+        updated_arrays={arrays[node] for node in changes.updated if node in arrays},
+        chunk_coordinates=_touched_by_path(session, arrays),
+        moved_nodes=[(one.source, one.target) for one in moves_made(session)],
+    )
+
+
+def _paths_by_kind(changes: ChangeSet) -> tuple[dict[NodeId, str], dict[NodeId, str]]:
+    groups: dict[NodeId, str] = {}
+    arrays: dict[NodeId, str] = {}
+    for node in list(changes.nodes.values()):
+        (groups if node.array is None else arrays)[node.id] = node.path
+    return groups, arrays
+
+
+def _touched_by_path(session: SessionState, known: Mapping[NodeId, str]) -> dict[str, Coordinates]:
+    touched: dict[str, Coordinates] = {}
+    for node, changes in list(session.changes.arrays.items()):
+        if changes.is_empty():
+            continue
+        path = known.get(node)
+        if path is None:
+            stored = session.base.by_id(node)
+            if stored is None:
+                continue
+            path = stored.path
+        touched[path] = changes.touched()
+    return dict(sorted(touched.items()))
+
+
+async def diff(context: RepoContext, before: SnapshotId, after: SnapshotId) -> Diff:
+    """Unite what all commits after one snapshot, up to another, changed.
+
+    A node is shown under its path in the later snapshot or, if it is gone, in the earlier one;
+    one that is in neither came and went between them.
+    """
+    logs = await _load_logs(context, before, after)
+    earlier, later = await map_concurrently(
+        context.assets.load_snapshot,
+        [before, after],
+        limit=context.config.max_concurrent_requests,
+    )
+    log = logs[0] if len(logs) == 1 else unite_logs(logs, after)
+    return _named(log, logs, earlier.nodes, later.nodes)
+
+
+async def _load_logs(
+    context: RepoContext, before: SnapshotId, after: SnapshotId
+) -> list[TransactionLog]:
+    """Load the logs between two snapshots, oldest first, with those of pruned commits."""
+    ids: list[SnapshotId] = []
+    found = False
+    async for entry in context.ledger.ancestry(after):
+        if entry.id == before:
+            found = True
+            break
+        ids += [entry.id, *reversed(entry.pruned_ancestors)]
+    if not found or not ids:
+        raise InvalidInputError(
+            f"cannot compare: snapshot {before} is not an ancestor of {after}; "
+            "`from` must be earlier in the history of `to`",
+            ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
+        )
+    return await map_concurrently(
+        context.assets.load_transaction_log,
+        ids[::-1],
+        limit=context.config.max_concurrent_requests,
+    )
+
+
+def _named(
+    log: TransactionLog, logs: Sequence[TransactionLog], earlier: NodeTable, later: NodeTable
+) -> Diff:
+    lists = {name: _paths_of(getattr(log, name), earlier, later) for name in ID_LISTS}
+    was, now = BaseNodes(earlier), BaseNodes(later)
+    chunks: dict[str, Coordinates] = {}
+    for node, coordinates in log.updated_chunks.items():
+        known = now.by_id(node) or was.by_id(node)
+        if known is not None and len(coordinates):
+            chunks[known.path] = coordinates
+    moves = [(move.source, move.target) for one in reversed(logs) for move in one.moves]
+    return Diff(**lists, chunk_coordinates=dict(sorted(chunks.items())), moved_nodes=moves)
+
+
+def _paths_of(ids: Bytes, earlier: NodeTable, later: NodeTable) -> set[str]:
+    rows = rows_of_ids(later, ids)
+    paths = later.paths.take(rows).to_strings()
+    if len(rows) < len(ids):
+        gone = rows_of_ids(earlier, ids)
+        is_there = np.zeros(len(gone), np.bool_)
+        if len(rows):
+            is_there = np.isin(
+                np.ascontiguousarray(earlier.ids[gone]).view(np.uint64),
+                np.ascontiguousarray(later.ids[rows]).view(np.uint64),
+            ).ravel()
+        paths += earlier.paths.take(gone[~is_there]).to_strings()
+    return set(paths)

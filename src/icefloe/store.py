@@ -1,0 +1,5 @@
+"""The store through which Zarr reads and writes a session."""
+
+from icefloe.zarr_store import IcechunkStore
+
+__all__ = ["IcechunkStore"]

@@ -1,0 +1,165 @@
+"""Zarr's state machines on the store of a session, which commits now and then.
+
+The machine of hierarchies runs as it is; the one of keys and values draws keys and values
+that a hierarchy can have.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import zarr
+from hypothesis import assume, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+from zarr.core.buffer import cpu
+from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine
+
+from icefloe.engine.packing import PackingOptions
+from icefloe.storage import Storage, in_memory_storage, local_filesystem_storage
+from icefloe.zarr_store.keys import ChunkKey, metadata_key, parse_key
+from tests.conformance.zarr_sessions import (
+    GROUP,
+    array_document,
+    begin,
+    commit_and_begin,
+    new_repository,
+)
+
+# Zarr's machine draws data types of all kinds; what it says of some is not about stores.
+pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+
+RUNS = settings(max_examples=20, stateful_step_count=30, deadline=None)
+PIPELINES = ["BatchedCodecPipeline", "FusedCodecPipeline"]
+SIDE = 3
+
+ARRAYS = {"/": 0, "/a": 1, "/a/b": 2, "/c": 1, "/c/c": 2, "/group/x": 1}
+"""Arrays that keys may belong to, and their dimensions; some lie below others on purpose."""
+
+
+@st.composite
+def hierarchy_keys(draw: st.DrawFn) -> str:
+    """Draw keys of metadata and of chunks."""
+    path = draw(st.sampled_from([*ARRAYS, "/group"]))
+    if path == "/group" or draw(st.booleans()):
+        return metadata_key(path)
+    index = draw(st.tuples(*[st.integers(0, SIDE - 1)] * ARRAYS[path]))
+    return "/".join([*path.split("/")[1:], "c", *map(str, index)]).lstrip("/")
+
+
+class KeyMachine(ZarrStoreStateMachine):
+    """Keys and values, as long as they belong to a hierarchy."""
+
+    def __init__(self, storage: Storage, spec_version: int, packing: PackingOptions | None) -> None:
+        self.context = new_repository(storage, spec_version)
+        self.packing = packing
+        self.owner = begin(self.context, packing=packing)
+        super().__init__(self.owner.store)
+
+    def put(self, key: str, value: bytes) -> None:
+        data = cpu.Buffer.from_bytes(value)
+        self.store.set(key, data)
+        self.model[key] = data
+
+    @rule(key=hierarchy_keys(), data=st.one_of(st.binary(min_size=1), st.just(b"long" * 500)))
+    def set(self, key: str, data: bytes) -> None:
+        parsed = parse_key(key)
+        if isinstance(parsed, ChunkKey):
+            document = metadata_key(parsed.path)
+            if document not in self.model:
+                self.put(document, array_document((SIDE,) * ARRAYS[parsed.path]))
+            self.put(key, data)
+        elif parsed == ("/group",):
+            self.put(key, json.dumps(json.loads(GROUP) | {"attributes": data.hex()}).encode())
+        else:
+            shape = (SIDE,) * ARRAYS[parsed[0]]
+            self.put(key, array_document(shape, value=data.hex()))
+
+    @rule(key=hierarchy_keys(), data=st.data())
+    def get_invalid_zarr_keys(self, key: str, data: st.DataObject) -> None:
+        assume(key not in self.model)
+        assert self.store.get(key, self.prototype) is None
+
+    @rule(key=hierarchy_keys())
+    def exists(self, key: str) -> None:
+        assert self.store.exists(key) == (key in self.model)
+
+    @precondition(lambda self: len(self.model) > 0)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        """Delete a key; the metadata of a node goes with all that is below it."""
+        key = data.draw(st.sampled_from(sorted(self.model)))
+        self.store.delete(key)
+        below = key.removesuffix("zarr.json") if key.endswith("zarr.json") else f"{key}\0"
+        self.model = {
+            each: value
+            for each, value in self.model.items()
+            if each != key and not each.startswith(below)
+        }
+
+    @rule()
+    def commit(self) -> None:
+        note("(commit)")
+        self.owner = commit_and_begin(self.context, self.owner.state, self.packing)
+        self.store.store = self.owner.store
+
+
+class HierarchyMachine(ZarrHierarchyStateMachine):
+    """Groups and arrays through Zarr itself."""
+
+    def __init__(self, storage: Storage, spec_version: int, packing: PackingOptions | None) -> None:
+        self.context = new_repository(storage, spec_version)
+        self.packing = packing
+        self.owner = begin(self.context, packing=packing)
+        super().__init__(self.owner.store)
+
+    @rule()
+    def commit(self) -> None:
+        note("(commit)")
+        self.owner = commit_and_begin(self.context, self.owner.state, self.packing)
+        self.store = self.owner.store
+
+
+@contextmanager
+def new_storages(kind: str) -> Iterator[Callable[[], Storage]]:
+    """Give a function that makes a new storage for each run of a machine."""
+    with TemporaryDirectory() as folder:
+        numbers = iter(range(1_000_000))
+
+        def make() -> Storage:
+            if kind == "memory":
+                return in_memory_storage()
+            return local_filesystem_storage(str(Path(folder) / str(next(numbers))))
+
+        yield make
+
+
+SETUPS = [
+    pytest.param("memory", 2, None, id="memory-spec2"),
+    pytest.param("memory", 1, None, id="memory-spec1"),
+    pytest.param("local", 2, None, id="local-spec2"),
+    pytest.param("memory", 2, PackingOptions(2000, 5000), id="memory-spec2-packing"),
+]
+
+
+@pytest.mark.parametrize(("kind", "spec_version", "packing"), SETUPS)
+def test_keys_and_values(kind: str, spec_version: int, packing: PackingOptions | None) -> None:
+    with new_storages(kind) as storage_of:
+        run_state_machine_as_test(
+            lambda: KeyMachine(storage_of(), spec_version, packing), settings=RUNS
+        )
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize(("kind", "spec_version", "packing"), SETUPS)
+def test_hierarchies(
+    kind: str, spec_version: int, packing: PackingOptions | None, pipeline: str
+) -> None:
+    path = f"zarr.core.codec_pipeline.{pipeline}"
+    with zarr.config.set({"codec_pipeline.path": path}), new_storages(kind) as storage_of:
+        run_state_machine_as_test(
+            lambda: HierarchyMachine(storage_of(), spec_version, packing), settings=RUNS
+        )

@@ -1,0 +1,323 @@
+"""The rules of the repo object: what each operation changes, enters in the log, and refuses."""
+
+from collections.abc import Callable
+
+import pytest
+
+from icefloe.engine import repo_changes
+from icefloe.engine.flags import CREATE_TAG, DELETE_TAG, MOVE_NODE, feature_flags, require_enabled
+from icefloe.engine.repo_changes import Change, apply, created, with_update
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    IcefloeError,
+    InvalidInputError,
+    ReadOnlyError,
+    RefNotFoundError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
+
+START = 1_700_000_000_000_000
+FIRST, SECOND, THIRD = (SnapshotId(bytes([n]) * 12) for n in (1, 2, 3))
+ABSENT = SnapshotId(bytes([9]) * 12)
+
+
+def entry(
+    id_: SnapshotId, parent: SnapshotId | None, at: int, **more: tuple[SnapshotId, ...]
+) -> SnapshotEntry:
+    return SnapshotEntry(id_, parent, START + at, f"made at {at}", {"at": at}, **more)
+
+
+def fresh() -> RepoInfo:
+    return created(entry(INITIAL_SNAPSHOT_ID, None, 0), START)
+
+
+def done(repo: RepoInfo, *changes: Change, cap: int = 1000) -> RepoInfo:
+    """Make changes one after the other; copies are named B0, B1, and so on."""
+    for number, change in enumerate(changes):
+        now = START + 100 * (number + 1)
+        repo = apply(change, repo, now=now, backup_name=f"B{number}", cap=cap)
+    return decode_repo_info(encode_repo_info(repo))
+
+
+def newest(repo: RepoInfo) -> UpdateEntry:
+    return repo.updates.entry(0)
+
+
+def refusal(repo: RepoInfo, change: Change, error: type[IcefloeError]) -> IcefloeError:
+    with pytest.raises(error) as caught:
+        change(repo)
+    return caught.value
+
+
+COMMIT = repo_changes.commit("main", INITIAL_SNAPSHOT_ID, entry(FIRST, None, 10))
+NEXT = repo_changes.commit("main", FIRST, entry(SECOND, None, 20))
+
+
+class TestLog:
+    def test_worked_example_with_a_cap_of_three(self) -> None:
+        tags = [repo_changes.create_tag(f"t{n}", INITIAL_SNAPSHOT_ID) for n in range(4)]
+        repo = done(fresh(), *tags, cap=3)
+        shown = [(each.name, each.backup_path) for each in repo.updates.entries()]
+        assert shown == [("t3", None), ("t2", "B3"), ("t1", "B2")]
+        assert repo.repo_before_updates == "B1"
+        in_b1 = done(fresh(), *tags[:1], cap=3)
+        shown = [(each.name, each.backup_path) for each in in_b1.updates.entries()]
+        assert shown == [("t0", None), (None, "B0")]
+        assert in_b1.repo_before_updates is None
+
+    @pytest.mark.parametrize("cap", [0, 1])
+    def test_the_newest_entry_is_always_kept(self, cap: int) -> None:
+        tags = [repo_changes.create_tag(f"t{n}", INITIAL_SNAPSHOT_ID) for n in range(2)]
+        repo = done(fresh(), *tags, cap=cap)
+        assert [each.name for each in repo.updates.entries()] == ["t1"]
+        assert repo.repo_before_updates == "B1"
+
+    def test_entries_whose_copy_is_unknown_are_no_place_to_cut(self) -> None:
+        migrated = [UpdateEntry(UpdateKind.NEW_COMMIT, START - n, name="main", new=FIRST)
+                    for n in range(5)]  # fmt: skip
+        repo = with_update(
+            RepoInfo(fresh().branches, fresh().snapshots, UpdateTable.from_entries(migrated)),
+            UpdateEntry(UpdateKind.CONFIG_CHANGED, START + 1),
+            backup_name="B0",
+            cap=2,
+        )
+        assert len(repo.updates) == 6
+        assert repo.repo_before_updates is None
+        repo = with_update(
+            repo, UpdateEntry(UpdateKind.CONFIG_CHANGED, START + 2), backup_name="B1", cap=2
+        )
+        assert [each.backup_path for each in repo.updates.entries()] == [None, "B1"]
+        assert repo.repo_before_updates == "B0"
+
+    def test_without_overflow_the_name_of_the_copy_stays(self) -> None:
+        tags = [repo_changes.create_tag(f"t{n}", INITIAL_SNAPSHOT_ID) for n in range(4)]
+        repo = done(fresh(), *tags, cap=3)
+        more = done(repo, repo_changes.create_tag("t4", INITIAL_SNAPSHOT_ID), cap=1000)
+        assert more.repo_before_updates == repo.repo_before_updates
+
+    def test_times_increase_although_the_clock_stands_still_or_goes_back(self) -> None:
+        repo = fresh()
+        for number, now in enumerate([START, START - 5, START + 10]):
+            change = repo_changes.create_tag(f"t{number}", INITIAL_SNAPSHOT_ID)
+            repo = apply(change, repo, now=now, backup_name="B", cap=9)
+        times = [each.updated_at - START for each in repo.updates.entries()]
+        assert times == [10, 2, 1, 0]
+
+
+class TestSnapshots:
+    def test_commit(self) -> None:
+        repo = done(fresh(), COMMIT)
+        assert repo.branches == {"main": FIRST}
+        assert repo_changes.snapshot_entry(repo, FIRST) == entry(FIRST, INITIAL_SNAPSHOT_ID, 10)
+        made = newest(repo)
+        assert (made.kind, made.name, made.new) == (UpdateKind.NEW_COMMIT, "main", FIRST)
+
+    def test_commit_on_a_branch_that_moved(self) -> None:
+        change = repo_changes.commit("main", INITIAL_SNAPSHOT_ID, entry(SECOND, None, 20))
+        error = refusal(done(fresh(), COMMIT), change, ConflictError)
+        assert isinstance(error, ConflictError)
+        assert error.kind == ErrorKind.COMMIT_CONFLICT
+        assert error.expected_parent == str(INITIAL_SNAPSHOT_ID)
+        assert error.actual_parent == str(FIRST)
+
+    def test_commit_on_a_branch_that_is_gone(self) -> None:
+        change = repo_changes.commit("dev", INITIAL_SNAPSHOT_ID, entry(FIRST, None, 10))
+        assert refusal(fresh(), change, RefNotFoundError).kind == ErrorKind.BRANCH_NOT_FOUND
+
+    def test_commit_must_be_younger_than_its_parent(self) -> None:
+        change = repo_changes.commit("main", INITIAL_SNAPSHOT_ID, entry(FIRST, None, 0))
+        assert refusal(fresh(), change, FormatError).kind == ErrorKind.SNAPSHOT_TIMESTAMP
+
+    def test_amend_replaces_the_tip_and_inherits_what_was_pruned(self) -> None:
+        pruned = entry(FIRST, None, 10, pruned_ancestors=(THIRD,))
+        amended = repo_changes.amend("main", FIRST, entry(SECOND, FIRST, 20))
+        repo = done(fresh(), repo_changes.commit("main", INITIAL_SNAPSHOT_ID, pruned), amended)
+        assert repo.branches == {"main": SECOND}
+        now = repo_changes.snapshot_entry(repo, SECOND)
+        assert now == entry(SECOND, INITIAL_SNAPSHOT_ID, 20, pruned_ancestors=(THIRD,))
+        assert repo.snapshots.row_of(FIRST) is not None
+        made = newest(repo)
+        assert (made.kind, made.previous, made.new) == (UpdateKind.COMMIT_AMENDED, FIRST, SECOND)
+
+    def test_the_initial_commit_is_not_amended(self) -> None:
+        change = repo_changes.amend("main", INITIAL_SNAPSHOT_ID, entry(FIRST, None, 10))
+        error = refusal(fresh(), change, SessionStateError)
+        assert error.kind == ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT
+
+    def test_detached_snapshots_move_no_branch(self) -> None:
+        repo = done(fresh(), repo_changes.add_detached(entry(FIRST, INITIAL_SNAPSHOT_ID, 10)))
+        assert repo.branches == {"main": INITIAL_SNAPSHOT_ID}
+        assert repo_changes.snapshot_entry(repo, FIRST).parent == INITIAL_SNAPSHOT_ID
+        assert newest(repo).kind == UpdateKind.NEW_DETACHED_SNAPSHOT
+        assert newest(repo).new == FIRST
+
+
+class TestRefs:
+    def test_branches_come_move_and_go(self) -> None:
+        repo = done(fresh(), COMMIT, repo_changes.create_branch("dev", INITIAL_SNAPSHOT_ID))
+        assert repo.branches == {"main": FIRST, "dev": INITIAL_SNAPSHOT_ID}
+        assert (newest(repo).kind, newest(repo).name) == (UpdateKind.BRANCH_CREATED, "dev")
+        repo = done(repo, repo_changes.reset_branch("dev", FIRST, INITIAL_SNAPSHOT_ID))
+        assert repo.branches["dev"] == FIRST
+        assert newest(repo).kind == UpdateKind.BRANCH_RESET
+        assert newest(repo).previous == INITIAL_SNAPSHOT_ID
+        repo = done(repo, repo_changes.delete_branch("dev"))
+        assert repo.branches == {"main": FIRST}
+        assert (newest(repo).kind, newest(repo).previous) == (UpdateKind.BRANCH_DELETED, FIRST)
+
+    @pytest.mark.parametrize(
+        ("change", "error", "kind"),
+        [
+            (
+                repo_changes.create_branch("main", INITIAL_SNAPSHOT_ID),
+                AlreadyExistsError,
+                ErrorKind.BRANCH_ALREADY_EXISTS,
+            ),
+            (
+                repo_changes.create_branch("dev", ABSENT),
+                SnapshotNotFoundError,
+                ErrorKind.SNAPSHOT_NOT_FOUND,
+            ),
+            (repo_changes.delete_branch("dev"), RefNotFoundError, ErrorKind.REF_NOT_FOUND),
+            (
+                repo_changes.reset_branch("dev", INITIAL_SNAPSHOT_ID),
+                RefNotFoundError,
+                ErrorKind.REF_NOT_FOUND,
+            ),
+            (
+                repo_changes.reset_branch("main", ABSENT),
+                SnapshotNotFoundError,
+                ErrorKind.SNAPSHOT_NOT_FOUND,
+            ),
+            (
+                repo_changes.reset_branch("main", INITIAL_SNAPSHOT_ID, ABSENT),
+                ConflictError,
+                ErrorKind.BRANCH_UPDATE_CONFLICT,
+            ),
+            (
+                repo_changes.create_tag("t", ABSENT),
+                SnapshotNotFoundError,
+                ErrorKind.SNAPSHOT_NOT_FOUND,
+            ),
+            (repo_changes.delete_tag("t"), RefNotFoundError, ErrorKind.REF_NOT_FOUND),
+        ],
+    )
+    def test_refusals(self, change: Change, error: type[IcefloeError], kind: ErrorKind) -> None:
+        assert refusal(fresh(), change, error).kind == kind
+
+    def test_main_stays(self) -> None:
+        with pytest.raises(SessionStateError) as caught:
+            repo_changes.delete_branch("main")
+        assert caught.value.kind == ErrorKind.CANNOT_DELETE_MAIN
+
+    def test_tags_are_made_once_and_their_names_never_used_again(self) -> None:
+        make = repo_changes.create_tag("t", INITIAL_SNAPSHOT_ID)
+        repo = done(fresh(), make)
+        assert repo.tags == {"t": INITIAL_SNAPSHOT_ID}
+        assert refusal(repo, make, AlreadyExistsError).kind == ErrorKind.TAG_ALREADY_EXISTS
+        repo = done(repo, repo_changes.delete_tag("t"))
+        assert (repo.tags, repo.deleted_tags) == ({}, ("t",))
+        assert newest(repo).kind == UpdateKind.TAG_DELETED
+        assert newest(repo).previous == INITIAL_SNAPSHOT_ID
+        assert refusal(repo, make, AlreadyExistsError).kind == ErrorKind.TAG_PREVIOUSLY_DELETED
+
+    @pytest.mark.parametrize("name", ["x/y", "", "ключ", "a b%"])
+    def test_any_name_will_do(self, name: str) -> None:
+        repo = done(
+            fresh(),
+            repo_changes.create_branch(name, INITIAL_SNAPSHOT_ID),
+            repo_changes.create_tag(name, INITIAL_SNAPSHOT_ID),
+        )
+        assert name in repo.branches
+        assert name in repo.tags
+
+
+class TestSettings:
+    def test_metadata_is_replaced_or_merged_at_the_top(self) -> None:
+        repo = done(
+            fresh(),
+            repo_changes.set_metadata({"a": {"x": 1}, "b": 2}),
+            repo_changes.update_metadata({"a": {"y": 3}, "c": None}),
+        )
+        assert repo.metadata == {"a": {"y": 3}, "b": 2, "c": None}
+        assert done(repo, repo_changes.set_metadata({})).metadata == {}
+
+    def test_config(self) -> None:
+        repo = done(fresh(), repo_changes.set_config(b"\x00\x01"))
+        assert repo.config == b"\x00\x01"
+        assert newest(repo).kind == UpdateKind.CONFIG_CHANGED
+
+    def test_flags_are_in_one_list_at_most(self) -> None:
+        repo = done(fresh(), repo_changes.set_flag(CREATE_TAG, False))
+        assert (repo.enabled_flags, repo.disabled_flags) == (None, (4,))
+        assert newest(repo).numbers == (4, 0, 1)
+        repo = done(repo, repo_changes.set_flag(CREATE_TAG, True))
+        assert (repo.enabled_flags, repo.disabled_flags) == ((4,), ())
+        assert newest(repo).numbers == (4, 1, 1)
+        repo = done(repo, repo_changes.set_flag(CREATE_TAG, None))
+        assert (repo.enabled_flags, repo.disabled_flags) == ((), ())
+        assert newest(repo).numbers == (4, 0, 0)
+        assert {flag.setting for flag in feature_flags(repo)} == {None}
+
+    @pytest.mark.parametrize(
+        ("flag", "change"),
+        [
+            (CREATE_TAG, repo_changes.create_tag("u", INITIAL_SNAPSHOT_ID)),
+            (DELETE_TAG, repo_changes.delete_tag("t")),
+        ],
+    )
+    def test_disabled_features_are_refused(self, flag: str, change: Change) -> None:
+        repo = done(fresh(), repo_changes.create_tag("t", INITIAL_SNAPSHOT_ID))
+        off = done(repo, repo_changes.set_flag(flag, False))
+        assert refusal(off, change, SessionStateError).kind == ErrorKind.FEATURE_FLAG_DISABLED
+        done(off, repo_changes.set_flag(flag, None), change)
+
+    def test_requirements_of_others(self) -> None:
+        off = done(fresh(), repo_changes.set_flag(MOVE_NODE, False))
+        require_enabled(fresh(), MOVE_NODE)
+        with pytest.raises(SessionStateError, match="move_node"):
+            require_enabled(off, MOVE_NODE)
+
+    def test_unknown_flags_are_refused(self) -> None:
+        with pytest.raises(InvalidInputError) as caught:
+            repo_changes.set_flag("fly", True)
+        assert caught.value.kind == ErrorKind.INVALID_FEATURE_FLAG
+
+
+class TestReadOnly:
+    CHANGES: tuple[Callable[[], Change], ...] = (
+        lambda: COMMIT,
+        lambda: repo_changes.amend("main", INITIAL_SNAPSHOT_ID, entry(FIRST, None, 10)),
+        lambda: repo_changes.add_detached(entry(FIRST, INITIAL_SNAPSHOT_ID, 10)),
+        lambda: repo_changes.create_branch("b", INITIAL_SNAPSHOT_ID),
+        lambda: repo_changes.delete_branch("b"),
+        lambda: repo_changes.reset_branch("main", INITIAL_SNAPSHOT_ID),
+        lambda: repo_changes.create_tag("t", INITIAL_SNAPSHOT_ID),
+        lambda: repo_changes.delete_tag("t"),
+        lambda: repo_changes.set_metadata({}),
+        lambda: repo_changes.update_metadata({}),
+        lambda: repo_changes.set_config(b""),
+        lambda: repo_changes.set_flag(CREATE_TAG, True),
+    )
+
+    @pytest.mark.parametrize("number", range(len(CHANGES)))
+    @pytest.mark.parametrize("availability", [1, 2])
+    def test_refuses_every_change_with_the_reason(self, number: int, availability: int) -> None:
+        closed = done(fresh(), repo_changes.set_status(Status(availability, START, "being moved")))
+        error = refusal(closed, self.CHANGES[number](), ReadOnlyError)
+        assert error.kind == ErrorKind.READ_ONLY_REPOSITORY
+        assert "being moved" in str(error)
+
+    def test_but_not_to_come_back_online(self) -> None:
+        closed = done(fresh(), repo_changes.set_status(Status(1, START, None)))
+        assert newest(closed).status == Status(1, START, None)
+        again = done(closed, repo_changes.set_status(Status(0, START + 1, None)), COMMIT)
+        assert again.branches == {"main": FIRST}
