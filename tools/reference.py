@@ -1,4 +1,4 @@
-"""Write the API reference, one page per module, from signatures and docstrings.
+"""Write the API reference from signatures and docstrings: public names first, then modules.
 
 The pages are made on demand and not kept in the history: the docstrings are the source.
 """
@@ -7,12 +7,26 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import griffe
 
 from tools.bootstrap import ROOT
 
 TARGET = ROOT / "docs" / "reference" / "api"
+
+_GROUPS: Final = {
+    "api": "Repositories and sessions",
+    "zarr_store": "The Zarr store",
+    "engine": "Conflicts, differences and packing",
+    "storage": "Storages",
+    "config": "Configuration",
+    "credentials": "Credentials",
+    "errors": "Errors",
+}
+"""Headings for public names, by the package that defines them; the rest comes last."""
+_FOR_USERS: Final = ("icefloe.xarray", "icefloe.dask", "icefloe.distributed", "icefloe.testing")
+"""Modules that users import themselves, beside `icefloe`."""
 
 
 def main(target: Path = TARGET) -> int:
@@ -24,10 +38,40 @@ def main(target: Path = TARGET) -> int:
     pages = list(public_modules(package))
     for module in pages:
         (target / f"{module.path}.md").write_text(page(module))
-    index = [f"- [{module.path}]({module.path}.md): {summary(module)}" for module in pages]
-    (target / "index.md").write_text("\n".join(["# Modules", "", *index, ""]))
+    (target / "index.md").write_text(index(package, pages))
     print(f"{len(pages)} pages in {target}")
     return 0
+
+
+def index(package: griffe.Module, pages: list[griffe.Module]) -> str:
+    """List what `import icefloe` offers, by subject, and then all modules."""
+    groups: dict[str, list[str]] = {heading: [] for heading in [*_GROUPS.values(), "More"]}
+    for name, member in public_names(package):
+        owner = member.path.split(".")[1]
+        link = f"{member.module.path}.md#{member.name.lower()}"
+        entry = f"- [`{name}`]({link}): {summary(member)}".rstrip(": ")
+        groups[_GROUPS.get(owner, "More")].append(entry)
+    parts = ["# Names of `icefloe`"]
+    parts += [f"## {heading}\n\n" + "\n".join(names) for heading, names in groups.items() if names]
+    for_users = [module for module in pages if module.path in _FOR_USERS]
+    inside = [module for module in pages if module.path not in _FOR_USERS]
+    parts += ["# Modules beside it", listed(for_users), "# All other modules", listed(inside)]
+    return "\n\n".join(parts) + "\n"
+
+
+def listed(modules: list[griffe.Module]) -> str:
+    """Make a list of links to modules."""
+    return "\n".join(f"- [{each.path}]({each.path}.md): {summary(each)}" for each in modules)
+
+
+def public_names(package: griffe.Module) -> Iterator[tuple[str, griffe.Object]]:
+    """Give what the package exports, each with where it is defined."""
+    for name in sorted(map(str, package.exports or []), key=str.lower):
+        member = package.members[name]
+        found = member.final_target if isinstance(member, griffe.Alias) else member
+        if not name.startswith("__"):
+            assert isinstance(found, griffe.Object)
+            yield name, found
 
 
 def public_modules(module: griffe.Module) -> Iterator[griffe.Module]:
@@ -46,10 +90,40 @@ def page(module: griffe.Module) -> str:
             continue
         parts += [f"## {name}", *render(member)]
         if isinstance(member, griffe.Class):
-            for inner, attribute in member.members.items():
-                if not (isinstance(attribute, griffe.Alias) or inner.startswith("_")):
-                    parts += [f"### {name}.{inner}", *render(attribute)]
+            parts += render_members(member)
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def render_members(owner: griffe.Class) -> Iterator[str]:
+    """Show what a class offers, its own and what it has from our other classes."""
+    members = members_of(owner)
+    for name, member in members.items():
+        if is_twin(name, members):
+            continue
+        yield f"### {owner.name}.{name}"
+        shown, text = render(member)
+        yield shown
+        if f"{name}_async" in members:
+            text = f"{text}\n\nTo be awaited: `{name}_async`.".lstrip()
+        yield text
+
+
+def members_of(owner: griffe.Class) -> dict[str, griffe.Object]:
+    """Gather the public members of a class, inherited ones last."""
+    found: dict[str, griffe.Object] = {}
+    for name, member in [*owner.members.items(), *owner.inherited_members.items()]:
+        if name.startswith("_") or name in found:
+            continue
+        target = member.final_target if isinstance(member, griffe.Alias) else member
+        if isinstance(target, griffe.Object):
+            found[name] = target
+    return found
+
+
+def is_twin(name: str, members: dict[str, griffe.Object]) -> bool:
+    """Tell the async form of a method, which its blocking form speaks for."""
+    plain = name.removesuffix("_async")
+    return plain != name and plain in members and not docstring(members[name])
 
 
 def render(member: griffe.Object) -> list[str]:

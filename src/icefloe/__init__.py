@@ -76,6 +76,7 @@ from icefloe.credentials import (
     s3_refreshable_credentials,
     s3_static_credentials,
 )
+from icefloe.drop_in import install_as_icechunk, uninstall_as_icechunk
 from icefloe.engine.conflicts import (
     BasicConflictSolver,
     Conflict,
@@ -238,6 +239,7 @@ __all__ = [
     "http_store",
     "in_memory_storage",
     "initialize_logs",
+    "install_as_icechunk",
     "local_filesystem_storage",
     "local_filesystem_store",
     "print_debug_info",
@@ -256,5 +258,6 @@ __all__ = [
     "storage_from_url",
     "supported_spec_versions",
     "tigris_storage",
+    "uninstall_as_icechunk",
     "user_agent",
 ]

@@ -119,7 +119,10 @@ def test_every_error_has_an_exit_code() -> None:
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.IcefloeError)
     ]
-    assert {exit_code(kind(message="x")) for kind in every} == set(EXIT_CODES.values())
+    made = [
+        kind("x", []) if kind is errors.RebaseFailedError else kind(message="x") for kind in every
+    ]
+    assert {exit_code(error) for error in made} == set(EXIT_CODES.values())
 
 
 def test_the_version_is_shown() -> None:

@@ -119,7 +119,7 @@ def test_targets_must_be_of_a_fork(repository: icefloe.Repository) -> None:
     data = dask.array.zeros(4, chunks=2)
     empty_array(session, "data", data)
     target = zarr.open_array(session.store, path="data")
-    with pytest.raises(InvalidInputError, match="session.fork"):
+    with pytest.raises(InvalidInputError, match=r"session\.fork"):
         store_dask(sources=[data], targets=[target])
     with pytest.raises(InvalidInputError, match="return_stored"):
         store_dask(sources=[data], targets=[target], return_stored=True)

@@ -171,7 +171,7 @@ MOVES: dict[str, tuple[str, Edit, Edit]] = {
     "our move of a group with new nodes": (
         "ours",
         lambda s, x: s.move(x, "/g", "/i"),
-        lambda s, x: (s.group(x, "/g/n"), s.delete(x, "/g/s")),
+        lambda s, x: s.group(x, "/g/n"),
     ),
 }
 

@@ -1,7 +1,6 @@
 """Those who work on a repository: Icefloe, and the reference, through the same calls."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,14 @@ INLINE_BYTES = 8
 _PROTOTYPE = default_buffer_prototype()
 
 
-@dataclass(repr=False)
 class Actor:
     """An implementation with the drop-in API, and the repository that it has open."""
 
-    name: str
-    module: Any
-    path: Path
-    repo: Any = None
+    def __init__(self, name: str, module: Any, path: Path) -> None:
+        self.name = name
+        self.module = module
+        self.path = path
+        self.repo: Any = None
 
     def __repr__(self) -> str:
         return self.name

@@ -143,9 +143,11 @@ class SessionModel:
         self.record.created.add(node.uid)
 
     def update(self, path: str, attributes: dict[str, int]) -> None:
+        """Set metadata; setting what is there already is no change."""
         node = self.content[path]
-        node.attributes = attributes
-        self._note_update(node)
+        if node.attributes != attributes:
+            node.attributes = attributes
+            self._note_update(node)
 
     def resize(self, path: str, shape: Coords) -> None:
         """Resize as zarr does: chunks outside of the new grid are deleted, then metadata set."""

@@ -3,12 +3,21 @@
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from typing import cast
 
 import pytest
 
 from icefloe import effects
-from icefloe.effects import is_blocking, map_concurrently, offload, run_blocking, sleep
+from icefloe.effects import (
+    AsyncCloseableIterator,
+    is_blocking,
+    iterate_blocking,
+    map_concurrently,
+    offload,
+    run_blocking,
+    sleep,
+)
 
 type Driver = Callable[[Awaitable[list[int]]], list[int]]
 
@@ -125,3 +134,63 @@ def test_threads_of_the_pool_are_workers() -> None:
         return effects._mode.get()
 
     assert set(run_blocking(map_concurrently(mode, range(4), limit=4))) == {"worker"}
+
+
+async def counting(closed: list[bool], modes: list[bool]) -> AsyncIterator[int]:
+    try:
+        for number in range(3):
+            await sleep(0)
+            modes.append(is_blocking())
+            yield number
+    finally:
+        await sleep(0)
+        closed.append(is_blocking())
+
+
+def test_generators_are_driven_without_a_loop() -> None:
+    closed: list[bool] = []
+    modes: list[bool] = []
+    assert list(iterate_blocking(counting(closed, modes))) == [0, 1, 2]
+    assert modes == [True, True, True]
+    assert closed == [True]
+    assert not is_blocking()
+
+
+def test_stopping_early_closes_the_generator() -> None:
+    closed: list[bool] = []
+    items = iterate_blocking(counting(closed, []))
+    assert next(items) == 0
+    cast("Generator[int]", items).close()
+    assert closed == [True]
+
+
+def test_a_failure_in_a_generator_reaches_the_caller() -> None:
+    async def failing() -> AsyncIterator[int]:
+        yield 1
+        raise OSError("disk")
+
+    items = iterate_blocking(failing())
+    assert next(items) == 1
+    with pytest.raises(OSError, match="disk"):
+        next(items)
+
+
+def test_generators_are_driven_inside_a_running_loop() -> None:
+    async def user() -> list[int]:
+        return list(iterate_blocking(counting([], [])))
+
+    assert asyncio.run(user()) == [0, 1, 2]
+
+
+def test_one_iterator_serves_both_kinds_of_loops() -> None:
+    closed: list[bool] = []
+    assert list(AsyncCloseableIterator(counting(closed, []))) == [0, 1, 2]
+
+    async def user() -> list[int]:
+        items = AsyncCloseableIterator(counting(closed, []))
+        taken = [await anext(items)]
+        await items.aclose()
+        return taken + [item async for item in items]
+
+    assert asyncio.run(user()) == [0]
+    assert closed == [True, False]

@@ -11,13 +11,14 @@ from icefloe.errors import (
     IcefloeError,
     NotFoundError,
     ObjectNotFoundError,
+    RebaseFailedError,
     StorageError,
 )
 
 EVERY = [
     kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, IcefloeError)
+    if isinstance(kind, type) and issubclass(kind, IcefloeError) and kind is not RebaseFailedError
 ]
 
 
@@ -43,6 +44,18 @@ def test_what_handlers_ask_survives_too() -> None:
     conflict = pickle.loads(pickle.dumps(ConflictError("A", "B")))
     assert (conflict.expected_parent, conflict.actual_parent) == ("A", "B")
     assert "expected parent A, found B" in str(conflict)
+
+
+def test_a_failed_rebase_lists_its_conflicts_and_what_to_do() -> None:
+    error = RebaseFailedError("SNAPSHOT", [f"conflict {number}" for number in range(12)])
+    assert isinstance(error, ConflictError)
+    assert error.kind == "rebase-failed"
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.snapshot, copy.conflicts) == ("SNAPSHOT", error.conflicts)
+    assert str(copy) == str(error)
+    assert "12 conflicts" in str(error)
+    assert "  conflict 9\n  … and 2 more" in str(error)
+    assert "BasicConflictSolver" in str(error)
 
 
 def test_absence_is_caught_as_a_mapping_would_raise_it() -> None:

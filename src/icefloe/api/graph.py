@@ -41,8 +41,12 @@ class AncestryGraph:
     def __repr__(self) -> str:
         return str(self)
 
-    def _repr_svg_(self) -> str:
+    def to_svg(self) -> str:
+        """Give the drawing as an SVG document, to be saved or shown elsewhere."""
         return "\n".join(_svg_lines(self.graph))
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
 
 
 def _width(lanes: Sequence[Lane]) -> int:

@@ -4,7 +4,7 @@ The result is complete and frozen, so that the engine never has to ask "or what?
 """
 
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, cast, get_type_hints
+from typing import Any, Final, cast, get_type_hints
 
 from icefloe.config.conditions import (
     DEFAULT_PRELOAD_CONDITION,
@@ -13,9 +13,10 @@ from icefloe.config.conditions import (
     ManifestSplitDimCondition,
 )
 from icefloe.config.containers import VirtualChunkContainer
+from icefloe.config.manifest import ManifestPreloadConfig, ManifestSplittingConfig
 from icefloe.config.repository import CompressionAlgorithm, RepositoryConfig
 from icefloe.config.storage import StorageSettings, StorageTimeoutSettings
-from icefloe.values import Settings, defaults_of, merged
+from icefloe.values import Settings, merged, once_per_class, shared_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +133,17 @@ class EffectiveConfig:
     """Longest prefix first: the order in which they are matched."""
 
 
+_NO_TIMEOUTS: Final = StorageSettings(timeouts=StorageTimeoutSettings())
+_DEFAULT_PRELOAD: Final = ManifestPreloadConfig(preload_if=DEFAULT_PRELOAD_CONDITION)
+
+
 def effective_storage_settings(*layers: StorageSettings | None) -> EffectiveStorageSettings:
     """Resolve storage settings; later layers win over earlier ones, all over the defaults.
 
     >>> effective_storage_settings(StorageSettings(storage_class="STANDARD")).retries.max_tries
     10
     """
-    base = StorageSettings(timeouts=StorageTimeoutSettings())
-    return _frozen(EffectiveStorageSettings, _resolved(StorageSettings, base, *layers))
+    return _frozen(EffectiveStorageSettings, _resolved(StorageSettings, _NO_TIMEOUTS, *layers))
 
 
 def effective_config(
@@ -155,9 +159,9 @@ def effective_config(
     config = _resolved(RepositoryConfig, *layers)
     manifest = config.manifest
     assert manifest is not None
-    preload = _resolved(type(cast("Any", manifest.preload)), manifest.preload)
-    splitting = _resolved(type(cast("Any", manifest.splitting)), manifest.splitting)
-    preload.preload_if = preload.preload_if or DEFAULT_PRELOAD_CONDITION
+    preload = _resolved(ManifestPreloadConfig, _DEFAULT_PRELOAD, manifest.preload)
+    splitting = _resolved(ManifestSplittingConfig, manifest.splitting)
+    assert splitting.split_sizes is not None
     containers = (config.virtual_chunk_containers or {}).values()
     return EffectiveConfig(
         **_plain(EffectiveConfig, config),
@@ -182,7 +186,7 @@ def effective_config(
 
 
 def _resolved[S: Settings](kind: type[S], *layers: S | None) -> S:
-    result = cast("S", defaults_of(kind))
+    result = shared_defaults(kind)
     for layer in layers:
         if layer is not None:
             result = merged(result, layer)
@@ -191,13 +195,22 @@ def _resolved[S: Settings](kind: type[S], *layers: S | None) -> S:
 
 def _frozen[T](kind: type[T], settings: object) -> T:
     """Copy fully resolved settings, and those nested in them, into their frozen form."""
-    hints = get_type_hints(kind)
     values = {}
-    for each in fields(cast("Any", kind)):
-        value = getattr(settings, each.name)
-        is_nested = isinstance(value, Settings) and is_dataclass(hints[each.name])
-        values[each.name] = _frozen(hints[each.name], value) if is_nested else value
+    for name, nested in _plan(kind).items():
+        value = getattr(settings, name)
+        is_nested = nested is not None and isinstance(value, Settings)
+        values[name] = _frozen(nested, value) if is_nested else value
     return kind(**values)
+
+
+@once_per_class
+def _plan(kind: type) -> dict[str, Any]:
+    """Name the fields of a frozen form, with the frozen forms of those that are nested."""
+    hints = get_type_hints(kind)
+    return {
+        each.name: hints[each.name] if is_dataclass(hints[each.name]) else None
+        for each in fields(kind)
+    }
 
 
 def _plain(kind: type, settings: Settings) -> dict[str, Any]:

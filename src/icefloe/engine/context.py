@@ -1,12 +1,18 @@
 """What everything in the engine needs to know about an open repository."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from icefloe.assets.files import Assets
-from icefloe.config import Attribution, EffectiveConfig, RepositoryConfig, effective_config
+from icefloe.config import (
+    Attribution,
+    EffectiveConfig,
+    RepositoryConfig,
+    VirtualChunkContainer,
+    effective_config,
+)
 from icefloe.credentials import AnyCredential
 from icefloe.engine.ledger import Ledger
 from icefloe.engine.ref_files import RefFilesLedger
@@ -56,6 +62,7 @@ class RepoContext:
         spec_version: int,
         access: Access,
         virtual: VirtualReader | None = None,
+        trusted: Iterable[VirtualChunkContainer] = (),
         attribution: Attribution | None = None,
         clock: Clock = now_microseconds,
         repo: StoredRepo | None = None,
@@ -63,11 +70,12 @@ class RepoContext:
     ) -> Self:
         """Put together what belongs to a repository, without a request.
 
-        `repo` is the repo object of spec 2 as far as it is known, `config_version` the state of
-        config.yaml of spec 1 that the configuration was made from.
+        `trusted` are containers that the opener gave, rather than the repository. `repo` is the
+        repo object of spec 2 as far as it is known, `config_version` the state of config.yaml of
+        spec 1 that the configuration was made from.
         """
         config = effective_config(user_config, storage_defaults=storage.default_settings())
-        backend = storage.open(user_config.storage)
+        backend = storage.open(config.storage)
         assets = Assets(backend, config, spec_version)
         ledger: Ledger
         if spec_version == RefFilesLedger.spec_version:
@@ -83,7 +91,7 @@ class RepoContext:
             config,
             user_config,
             dict(access),
-            virtual or VirtualReader(config.virtual_chunk_containers, access),
+            virtual or VirtualReader(config.virtual_chunk_containers, access, trusted=trusted),
             attribution,
             clock,
         )

@@ -26,7 +26,6 @@ from icefloe.engine.repo_object import (
     load_repo,
     stored_config,
 )
-from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -323,17 +322,12 @@ def _context(
     clock: Clock,
 ) -> RepoContext:
     shown = _with_storage_defaults(storage, found.config, given)
-    granted = access or {}
     return RepoContext.of(
         storage,
         shown,
         spec_version=found.spec_version,
-        access=granted,
-        virtual=VirtualReader(
-            effective_config(shown).virtual_chunk_containers,
-            granted,
-            trusted=(given.virtual_chunk_containers or {}).values(),
-        ),
+        access=access or {},
+        trusted=(given.virtual_chunk_containers or {}).values(),
         attribution=attribution,
         clock=clock,
         repo=found.repo,

@@ -80,6 +80,7 @@ async def merge(
     for other in others:
         if other.packer is not None:
             await other.packer.flush()
+    base = session.base  # loaded here: nobody should wait for that
     with session.changes.writing() as changes:
         united = changes.copy()
         touched = {node: list(parts) for node, parts in session.merged_chunks.items()}
@@ -92,7 +93,7 @@ async def merge(
             _unite(united, other.changes)
             for node, coordinates in theirs.items():
                 touched.setdefault(node, []).append(coordinates)
-        _require_sound(session.base, united, [other.changes for other in others])
+        _require_sound(base, united, [other.changes for other in others])
         changes.nodes, changes.created, changes.updated = (
             united.nodes,
             united.created,
@@ -160,7 +161,7 @@ def _require_apart(
             first = both[:10].tolist()
             more = f" and {len(both) - 10} more" if len(both) > 10 else ""
             raise SessionStateError(
-                f"two forks wrote the same {len(both)} chunks of {path}: {first}{more}. "
+                f"two forks wrote the same chunks of {path}: {first}{more}. "
                 "Give each worker chunks of its own; nothing was merged",
                 ErrorKind.MERGE_FAILED,
                 path=path,

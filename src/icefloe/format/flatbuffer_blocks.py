@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, splits_of
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, framed_bytes, splits_of
 from icefloe.format.envelope import MAX_DIMENSIONS
 from icefloe.format.flatbuffer_writer import (
     Field,
     Link,
     RecordLayout,
     Tail,
-    stored_bytes,
 )
 
 _BLOCK_ROWS: Final = 512
@@ -230,7 +229,7 @@ class _BlobsInBlocks:
         self._edges = np.searchsorted(in_order, np.arange(count + 1))
         lengths = blobs.column.lengths()
         ordered = lengths if self._order is None else lengths[self._order]
-        self._ends = splits_of(stored_bytes(ordered))
+        self._ends = splits_of(framed_bytes(ordered))
         self.area_bytes = np.diff(self._ends[self._edges])
 
     def place(self, block_starts: Ints) -> None:

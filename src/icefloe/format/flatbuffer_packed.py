@@ -4,14 +4,23 @@ Such tables look alike from one to the next, offsets included, which is what com
 all that is left are the bytes that really differ.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, splits_of
-from icefloe.format.flatbuffer_writer import Field, Link, RecordLayout
+from icefloe.format.columns import (
+    Bools,
+    Bytes,
+    BytesColumn,
+    Ints,
+    framed_bytes,
+    ranges,
+    splits_of,
+)
+from icefloe.format.flatbuffer_tree import TableShape
+from icefloe.format.flatbuffer_writer import Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +38,19 @@ class Carried:
     @classmethod
     def blobs(cls, slot: int, column: BytesColumn, present: Bools | None = None) -> "Carried":
         """Carry strings or byte vectors."""
-        framed = BytesColumn(column.framed(), splits_of(_framed_bytes(column.lengths())))
+        framed = BytesColumn(column.framed(), splits_of(framed_bytes(column.lengths())))
         return cls(slot, framed if present is None else _emptied(framed, present))
 
-
-def _framed_bytes(lengths: Ints) -> Ints:
-    return 8 + (lengths & ~3)
+    @classmethod
+    def items(cls, slot: int, counts: Ints, items: Bytes) -> "Carried":
+        """Carry vectors of structs of whole words; tables with an empty one lack the field."""
+        words = counts * (items.shape[1] // 4)
+        starts = splits_of(words + (counts > 0))
+        data = np.zeros(int(starts[-1]), "<u4")
+        heads = starts[:-1][counts > 0]
+        data[heads] = counts[counts > 0]
+        data[ranges(starts[:-1] + 1, words)] = np.ascontiguousarray(items).reshape(-1).view("<u4")
+        return cls(slot, BytesColumn(data.view(np.uint8), 4 * starts))
 
 
 def _emptied(column: BytesColumn, kept: Bools) -> BytesColumn:
@@ -46,36 +62,28 @@ def _emptied(column: BytesColumn, kept: Bools) -> BytesColumn:
     return BytesColumn(data, splits_of(np.where(kept, lengths, 0)))
 
 
-def scattered(column: BytesColumn, rows: Ints, count: int) -> BytesColumn:
-    """Spread rows over a longer column whose other rows are empty."""
-    lengths = np.zeros(count, np.int64)
-    lengths[rows] = column.lengths()
-    return BytesColumn(column.data, splits_of(lengths))
-
-
 class PackedSection:
     """Tables of one type, one behind the other, each with what it carries."""
 
-    def __init__(self, count: int, fields: Sequence[Field], carried: Sequence[Carried]) -> None:
+    def __init__(
+        self,
+        count: int,
+        shape: TableShape,
+        columns: Mapping[int, NDArray[np.generic]],
+        carried: Sequence[Carried],
+    ) -> None:
         self.start = 0
         self.rows = count
-        self._fields = [f for f in fields if f.present is None or f.present.any()]
+        self._shape = shape
+        self._columns = columns
         self._carried = carried
         self._sizes = [each.rows.lengths() for each in carried]
-        places = [
-            Field(each.slot, np.zeros(count, "<u4"), None if each.elsewhere else sizes > 0)
-            for each, sizes in zip(carried, self._sizes, strict=True)
-        ]
-        self._layout = RecordLayout(count, [*self._fields, *places])
-        alignment = max([4, *(f.dtype().base.itemsize for f in self._fields)])
-        self._lead = self._layout.vtable_bytes + -self._layout.vtable_bytes % alignment
-        fixed = self._lead + self._layout.table_bytes
-        ends = np.full(count, fixed, np.int64)
         self._carried_at = list[Ints]()
+        ends = np.full(count, shape.lead_bytes + shape.table_bytes, np.int64)
         for sizes in self._sizes:
             self._carried_at.append(ends)
             ends = ends + sizes
-        self._starts = splits_of(ends + -ends % alignment)
+        self._starts = splits_of(ends + -ends % shape.alignment)
 
     def size_bytes(self) -> int:
         """Give the size."""
@@ -84,12 +92,13 @@ class PackedSection:
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
         """Say where tables lie."""
-        where: Ints = self._starts[rows] + (self.start + self._lead)
+        where: Ints = self._starts[rows] + (self.start + self._shape.lead_bytes)
         return where
 
     def column(self) -> tuple[BytesColumn, int]:
         """Give the tables as rows of bytes to be carried, and where in them a table begins."""
-        return BytesColumn(self._whole()[: self._starts[-1]], self._starts), self._lead
+        whole = self._whole()[: self._starts[-1]]
+        return BytesColumn(whole, self._starts), self._shape.lead_bytes
 
     def pieces(self) -> Iterator[Bytes]:
         """Write all tables."""
@@ -99,35 +108,36 @@ class PackedSection:
         out = np.zeros(self.size_bytes(), np.uint8)
         words = out.view("<u4")
         firsts = self._starts[:-1] >> 2
-        fixed = self._fixed_parts().view("<u4").reshape(self.rows, -1)
+        fixed = self._fixed_parts().view("<u4")
         words[firsts[:, None] + np.arange(fixed.shape[1])] = fixed
         for each, sizes, at in zip(self._carried, self._sizes, self._carried_at, strict=True):
             counts = sizes >> 2
-            source = each.rows.data.view("<u4")
-            shift = firsts + (at >> 2) - splits_of(counts)[:-1]
-            words[np.repeat(shift, counts) + np.arange(len(source))] = source
+            words[ranges(firsts + (at >> 2), counts)] = each.rows.data.view("<u4")
         return out
 
     def _fixed_parts(self) -> Bytes:
         """Write the vtables and tables, which take as much room in each row."""
-        layout = self._layout
-        vtables = layout.vtables[: len(layout.vtables) // layout.vtable_bytes * layout.vtable_bytes]
-        vtables = vtables.reshape(-1, layout.vtable_bytes)
-        parts = np.zeros((self.rows, self._lead + layout.table_bytes), np.uint8)
-        chosen = vtables[0] if layout.vtable_of_row is None else vtables[layout.vtable_of_row]
-        parts[:, self._lead - layout.vtable_bytes : self._lead] = chosen
-        records = parts[:, self._lead :].view(layout.record_dtype(layout.table_bytes, {}))[:, 0]
-        where = self.positions(np.arange(self.rows))
-        layout.fill(records, where, where - layout.vtable_bytes, 0)
-        records["vtable"] = layout.vtable_bytes  # each has its own, right before it
+        shape = self._shape
+        parts = np.empty((self.rows, shape.lead_bytes + shape.table_bytes), np.uint8)
+        parts[:] = np.frombuffer(shape.blank(), np.uint8)
+        for slot, values in self._columns.items():
+            _put(parts, shape.lead_bytes + shape.at[slot], values)
         for each, sizes, at in zip(self._carried, self._sizes, self._carried_at, strict=True):
-            name, field = f"slot{each.slot}", layout.offsets.get(each.slot)
-            if field is None:
-                continue
-            inside = at + (each.inner - self._lead - field)
-            if each.elsewhere is None:
-                records[name] = np.where(sizes > 0, inside, 0)
-            else:
-                outside = each.elsewhere.offsets_from(where + field, 0)
-                records[name] = np.where(sizes > 0, inside, outside)
+            field = shape.lead_bytes + shape.at[each.slot]
+            offsets = at + (each.inner - field)
+            if each.elsewhere is not None:
+                outside = each.elsewhere.offsets_from(self._starts[:-1] + (self.start + field), 0)
+                offsets = np.where(sizes > 0, offsets, outside)
+            elif not sizes.all():
+                offsets = np.where(sizes > 0, offsets, 0)
+                entry = shape.entry(each.slot)
+                parts[sizes == 0, entry : entry + 2] = 0  # the field is absent
+            _put(parts, field, offsets.astype("<u4"))
         return parts
+
+
+def _put(parts: Bytes, at: int, values: NDArray[np.generic]) -> None:
+    """Write a column of numbers or of rows of bytes into a matrix of bytes."""
+    if len(parts):
+        raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(parts), -1)
+        parts[:, at : at + raw.shape[1]] = raw

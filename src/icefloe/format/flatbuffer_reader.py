@@ -34,7 +34,9 @@ BUDGET_FACTOR: Final = 16
 FREE_BUDGET_BYTES: Final = 64 * 2**20
 
 MIN_BUFFER_BYTES: Final = 8
+_OUT_OF_TABLE: Final = "a field lies outside of its table"
 _BATCH_BLOBS: Final = 1 << 16
+_FEW_RUNS: Final = 4096
 ITEM_COST_BYTES: Final = 16
 TABLE_COST_BYTES: Final = 32
 """What it takes to address an item or a table, beyond its own bytes."""
@@ -195,6 +197,8 @@ class Vectors:
         """Locate all items of all vectors, one vector behind the other."""
         where: Ints
         total = int(self.counts.sum())
+        if total == 0:
+            return np.empty(0, np.int64)
         self.buffer.charge(total * (item_bytes + ITEM_COST_BYTES))
         self.buffer.check_range(self.starts, self.counts * item_bytes, 1)
         if len(self.starts) == 1:
@@ -271,6 +275,8 @@ class Tables:
         vtables = positions - buffer.i32[positions >> 2]
         self._vtables, self._vtable_of = _distinct_runs(vtables)
         self._check_vtables()
+        self._unite_vtables()
+        buffer.check_range(positions, self._expand(self._table_bytes), 4)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -285,7 +291,20 @@ class Tables:
             refuse("a vtable has an impossible length")
         if (self._table_bytes < 4).any():
             refuse("a table has an impossible length")
-        buffer.check_range(self.positions, self._expand(self._table_bytes), 4)
+
+    def _unite_vtables(self) -> None:
+        """Make one of vtables in a row that say the same: some writers repeat it every time."""
+        words = self._vtable_bytes[:1] >> 1
+        if len(self._vtables) < 2 or (self._vtable_bytes >> 1 != words).any():
+            return
+        contents = self.buffer.u16[(self._vtables >> 1)[:, None] + np.arange(words[0])]
+        is_head = np.ones(len(contents), np.bool_)
+        np.any(contents[1:] != contents[:-1], axis=1, out=is_head[1:])
+        if not is_head.all():
+            self._vtable_of = (np.cumsum(is_head) - 1)[self._vtable_of]
+            self._vtables, self._vtable_bytes, self._table_bytes = (
+                each[is_head] for each in (self._vtables, self._vtable_bytes, self._table_bytes)
+            )
 
     def _expand(self, of_vtable: Ints) -> Ints | int:
         """Spread a value per vtable over the tables; one number where all agree."""
@@ -296,18 +315,31 @@ class Tables:
     def _field(self, slot: int, size_bytes: int, alignment: int) -> tuple[Ints, Presence]:
         """Locate a field in each table, and say which tables have it."""
         entry = 4 + 2 * slot
-        known = np.flatnonzero(self._vtable_bytes >= entry + 2)
+        if len(self._vtables) == 1:
+            known = int(self._vtable_bytes[0]) >= entry + 2
+            offset = int(self.buffer.u16[(int(self._vtables[0]) + entry) >> 1]) if known else 0
+            if offset and offset + size_bytes > self._table_bytes[0]:
+                refuse(_OUT_OF_TABLE)
+            where = self.positions + offset
+            self._check_alignment(where if offset else where[:0], alignment)
+            return where, offset != 0
+        known_ones = np.flatnonzero(self._vtable_bytes >= entry + 2)
         offsets = np.zeros(len(self._vtables), np.int64)
-        offsets[known] = self.buffer.u16[(self._vtables[known] + entry) >> 1]
+        offsets[known_ones] = self.buffer.u16[(self._vtables[known_ones] + entry) >> 1]
         if ((offsets + size_bytes > self._table_bytes) & (offsets != 0)).any():
-            refuse("a field lies outside of its table")
-        offset = self._expand(offsets)
-        where, present = self.positions + offset, offset != 0
+            refuse(_OUT_OF_TABLE)
+        spread = self._expand(offsets)
+        where, present = self.positions + spread, spread != 0
         if not isinstance(present, bool):
             where = where[present]
         if present is not False:
-            self.buffer.check_range(where, size_bytes, alignment)
+            self._check_alignment(where, alignment)
         return where, present
+
+    def _check_alignment(self, fields: Ints, alignment: int) -> None:
+        """Check fields of tables, which lie within the buffer as the tables do."""
+        if alignment > 1 and len(fields) and np.bitwise_or.reduce(fields) & (alignment - 1):
+            refuse("an offset is not aligned to what it points at")
 
     def _scalar[T: np.generic](self, slot: int, view: NDArray[T], default: int) -> NDArray[T]:
         width = view.itemsize
@@ -421,12 +453,16 @@ def _byte_rows(buffer: Buffer, where: Ints, width: int) -> Bytes:
 
 
 def _distinct_runs(values: Ints) -> tuple[Ints, Ints]:
-    """List distinct values, and for each value its number; cheap when equal ones adjoin."""
+    """List values without repeats in a row (none at all, if many), and the number of each."""
     is_head = _heads_of_runs(values)
-    distinct, numbers = np.unique(values[is_head], return_inverse=True)
-    if len(distinct) == 1:
-        return distinct, np.zeros(len(values), np.int64)
-    return distinct, numbers[np.cumsum(is_head) - 1]
+    heads = values[is_head]
+    if len(heads) == 1:
+        return heads, np.zeros(len(values), np.int64)
+    numbers = np.cumsum(is_head) - 1
+    if len(heads) <= _FEW_RUNS:
+        return heads, numbers
+    distinct, of_head = np.unique(heads, return_inverse=True)
+    return distinct, of_head[numbers]
 
 
 def _heads_of_runs(values: Ints) -> Bools:

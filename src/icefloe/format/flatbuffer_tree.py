@@ -54,13 +54,26 @@ class TableShape:
         entries = [4 + 2 * slots, end + padding, *(self.at.get(slot, 0) for slot in range(slots))]
         vtable = Struct(f"<{len(entries)}H").pack(*entries)
         self._struct = Struct(f"{layout}{padding}x")
+        self._codes = [code for _, code in fields if code != OFFSET]
         self._vtable_bytes = len(vtable)
+        self.alignment = alignment
+        self.table_bytes = self._struct.size
         # What goes before the table, for each number of bytes that may stand before that.
         self.leads = [bytes(-(used + len(vtable)) % alignment) + vtable for used in range(8)]
+        self.lead_bytes = len(self.leads[0])
 
     def pack(self, *values: int | bytes) -> bytes:
         """Write a table whose offsets are still zero."""
         return self._struct.pack(self._vtable_bytes, *values)
+
+    def blank(self) -> bytes:
+        """Write a vtable and a table of zeros behind it."""
+        zeros = [b"" if code.endswith("s") else 0 for code in self._codes]
+        return self.leads[0] + self.pack(*zeros)
+
+    def entry(self, slot: int) -> int:
+        """Say where in the lead the vtable's entry for a field lies."""
+        return self.lead_bytes - self._vtable_bytes + 4 + 2 * slot
 
 
 class Tree:

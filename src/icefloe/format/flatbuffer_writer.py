@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, splits_of
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, framed_bytes, splits_of
 from icefloe.format.envelope import DEFAULT_LEVEL, MAX_BUFFER_BYTES, FileType, seal
 
 IDENTIFIER: Final = b"Ichk"
@@ -122,8 +122,9 @@ class RecordLayout:
         for bit, f in enumerate(self.fields):
             if f.present is not None:
                 code |= f.present.astype(np.int16) << bit
-        codes, numbers = np.unique(code, return_inverse=True)
-        self.vtable_of_row = numbers if len(codes) > 1 else None
+        codes, self.vtable_of_row = code[:1], None
+        if (code != code[:1]).any():
+            codes, self.vtable_of_row = np.unique(code, return_inverse=True)
         one = np.zeros((len(codes), 2 + self.slots), "<u2")
         one[:, 0] = 4 + 2 * self.slots
         one[:, 1] = self.table_bytes
@@ -203,7 +204,7 @@ class BlobSection:
     def __init__(self, column: BytesColumn) -> None:
         self.start = 0
         self.column = column
-        self.starts = splits_of(stored_bytes(column.lengths()))
+        self.starts = splits_of(framed_bytes(column.lengths()))
 
     def size_bytes(self) -> int:
         """Give the size."""
@@ -297,11 +298,6 @@ class Spread:
 
 def _row_bytes(items: NDArray[np.generic]) -> int:
     return items.dtype.itemsize * int(np.prod(items.shape[1:], dtype=np.int64))
-
-
-def stored_bytes(lengths: Ints) -> Ints:
-    """Give the room that blobs of these lengths take: length, bytes, zero, padding."""
-    return 4 + lengths + 4 - lengths % 4
 
 
 def seal_buffer(

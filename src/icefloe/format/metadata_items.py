@@ -57,6 +57,8 @@ class MetadataItems:
     @classmethod
     def read(cls, vectors: Vectors) -> Self:
         """Read the items of all owners."""
+        if not vectors.counts.any():
+            return cls(vectors.splits(), BytesColumn.empty(), BytesColumn.empty())
         tables = vectors.tables()
         names = tables.blobs(_Item.NAME, required=True).column()
         names.check_text()

@@ -3,28 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.columns import BytesColumn
 from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
-from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
-from icefloe.format.flatbuffer_writer import (
-    BlobSection,
-    Field,
-    Link,
-    Section,
-    TableSection,
-    VectorSection,
-    number,
-    seal_buffer,
-)
+from icefloe.format.flatbuffer_reader import Buffer, refuse
+from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
+from icefloe.format.flatbuffer_writer import Section, seal_buffer
 from icefloe.format.ids import SnapshotId
-from icefloe.format.metadata_items import Metadata, MetadataItems
+from icefloe.format.metadata_items import Metadata, read_metadata, write_metadata
 from icefloe.format.snapshot_table import SnapshotTable
-from icefloe.format.update_table import Status, StatusTable, UpdateTable
+from icefloe.format.update_table import Status, UpdateTable, read_status, write_status
 
 SPEC_VERSION = 2
 MAIN_BRANCH = "main"
@@ -48,6 +41,7 @@ class _Repo(IntEnum):
 
 
 _REF_NAME, _REF_SNAPSHOT = 0, 1
+_REF: Final = TableShape((_REF_NAME, OFFSET), (_REF_SNAPSHOT, "I"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,120 +65,100 @@ class RepoInfo:
 
 def encode_repo_info(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
     """Write a repo object."""
-    tags, branches = _ref_sections(repo.tags, repo), _ref_sections(repo.branches, repo)
-    deleted = BlobSection(BytesColumn.from_strings(sorted(repo.deleted_tags, key=str.encode)))
-    deleted_list = VectorSection(np.array([len(repo.deleted_tags)]), Link(deleted))
-    snapshots, updates = repo.snapshots.sections(), repo.updates.sections()
-    status = StatusTable.from_list([repo.status]).sections()
-    metadata = MetadataItems.encode(repo.metadata, SPEC_VERSION).sections()
-    fields = [
-        number(_Repo.SPEC_VERSION, np.array([SPEC_VERSION], np.uint8)),
-        Field(_Repo.TAGS, Link(tags[0])),
-        Field(_Repo.BRANCHES, Link(branches[0])),
-        Field(_Repo.DELETED_TAGS, Link(deleted_list)),
-        Field(_Repo.SNAPSHOTS, Link(snapshots[0])),
-        Field(_Repo.STATUS, Link(status[0])),
-        Field(_Repo.METADATA, Link(metadata[0])),
-        Field(_Repo.LATEST_UPDATES, Link(updates[0])),
-    ]
-    sections = [*tags, *branches, deleted_list, deleted, *status, *metadata]
-    sections += [*snapshots, *updates]
-    before = repo.repo_before_updates
-    for slot, raw in (
-        (_Repo.REPO_BEFORE_UPDATES, None if before is None else before.encode()),
-        (_Repo.CONFIG, repo.config),
-    ):
+    before = None if repo.repo_before_updates is None else repo.repo_before_updates.encode()
+    blobs = {_Repo.REPO_BEFORE_UPDATES: before, _Repo.CONFIG: repo.config}
+    flags = {
+        _Repo.ENABLED_FEATURE_FLAGS: repo.enabled_flags,
+        _Repo.DISABLED_FEATURE_FLAGS: repo.disabled_flags,
+    }
+    extra = tuple(slot for slot, value in (blobs | flags).items() if value is not None)
+    shape = _root_shape(extra)
+    tree = Tree()
+    root = tree.table(shape, SPEC_VERSION)
+    at = {slot: root + offset for slot, offset in shape.at.items()}
+    _write_refs(tree, repo.tags, repo, at[_Repo.TAGS])
+    _write_refs(tree, repo.branches, repo, at[_Repo.BRANCHES])
+    deleted = sorted(name.encode() for name in repo.deleted_tags)
+    for each, name in zip(tree.links(len(deleted), at[_Repo.DELETED_TAGS]), deleted, strict=True):
+        tree.blob(name, each)
+    write_status(tree, repo.status, at[_Repo.STATUS])
+    write_metadata(tree, repo.metadata, SPEC_VERSION, at[_Repo.METADATA])
+    for slot, raw in blobs.items():
         if raw is not None:
-            blob = BlobSection(BytesColumn.from_list([raw]))
-            fields.append(Field(slot, Link(blob)))
-            sections.append(blob)
-    for slot, flags in (
-        (_Repo.ENABLED_FEATURE_FLAGS, repo.enabled_flags),
-        (_Repo.DISABLED_FEATURE_FLAGS, repo.disabled_flags),
-    ):
-        if flags is not None:
-            vector = VectorSection(np.array([len(flags)]), np.array(sorted(flags), "<u2"))
-            fields.append(Field(slot, Link(vector)))
-            sections.append(vector)
-    return seal_buffer(
-        [TableSection(1, fields), *sections], FileType.REPO_INFO, SPEC_VERSION, level=level
-    )
+            tree.blob(raw, at[slot])
+    for slot, ids in flags.items():
+        if ids is not None:
+            tree.items(len(ids), np.array(sorted(ids), "<u2").tobytes(), at[slot])
+    snapshots, updates = repo.snapshots.sections(), repo.updates.sections()
+    tree.link_outside(snapshots[0], at[_Repo.SNAPSHOTS])
+    tree.link_outside(updates[0], at[_Repo.LATEST_UPDATES])
+    sections: list[Section] = [tree, *snapshots, *updates]
+    return seal_buffer(sections, FileType.REPO_INFO, SPEC_VERSION, level=level)
 
 
-def _ref_sections(refs: Mapping[str, SnapshotId], repo: RepoInfo) -> list[Section]:
+@cache
+def _root_shape(extra: tuple[int, ...]) -> TableShape:
+    always = range(_Repo.TAGS, _Repo.LATEST_UPDATES + 1)
+    return TableShape(*((slot, OFFSET) for slot in (*always, *extra)), (_Repo.SPEC_VERSION, "B"))
+
+
+def _write_refs(tree: Tree, refs: Mapping[str, SnapshotId], repo: RepoInfo, field: int) -> None:
     names = sorted(refs, key=str.encode)
-    rows = [repo.snapshots.row_of(refs[name]) for name in names]
-    if None in rows:
-        name = names[rows.index(None)]
-        raise InvalidInputError(
-            f"{name!r} points at snapshot {refs[name]}, which the repository does not list",
-            ErrorKind.SNAPSHOT_NOT_FOUND,
-        )
-    texts = BlobSection(BytesColumn.from_strings(names))
-    tables = TableSection(
-        len(names),
-        [
-            Field(_REF_NAME, Link(texts)),
-            number(_REF_SNAPSHOT, np.array(rows, np.uint32)),
-        ],
-    )
-    return [VectorSection(np.array([len(names)]), Link(tables)), tables, texts]
+    for each, name in zip(tree.links(len(names), field), names, strict=True):
+        row = repo.snapshots.row_of(refs[name])
+        if row is None:
+            raise InvalidInputError(
+                f"{name!r} points at snapshot {refs[name]}, which the repository does not list",
+                ErrorKind.SNAPSHOT_NOT_FOUND,
+            )
+        at = tree.table(_REF, row, field=each)
+        tree.blob(name.encode(), at + _REF.at[_REF_NAME])
 
 
 def decode_repo_info(data: bytes | bytearray | memoryview) -> RepoInfo:
     """Read a repo object."""
     envelope = open_envelope(data, FileType.REPO_INFO)
-    root = Buffer(decompress(envelope.payload)).root()
-    spec_version = int(root.u8(_Repo.SPEC_VERSION)[0])
+    buffer = ScalarBuffer(decompress(envelope.payload))
+    root = buffer.root()
+    spec_version = root.number(_Repo.SPEC_VERSION, "B")
     if spec_version != SPEC_VERSION:
         raise FormatError(
             f"the repository is of spec version {spec_version}: upgrade icefloe",
             ErrorKind.UNSUPPORTED_SPEC_VERSION,
         )
-    snapshots = SnapshotTable.read(root.vectors(_Repo.SNAPSHOTS, required=True), SPEC_VERSION)
-    branches = _read_refs(root.vectors(_Repo.BRANCHES, required=True), snapshots)
+    columns = Buffer(buffer.data).root()
+    snapshots = SnapshotTable.read(columns.vectors(_Repo.SNAPSHOTS, required=True), SPEC_VERSION)
+    branches = _read_refs(root, _Repo.BRANCHES, snapshots)
     if MAIN_BRANCH not in branches:
         refuse("the repository has no branch main")
-    updates = UpdateTable.read(root.vectors(_Repo.LATEST_UPDATES, required=True))
+    updates = UpdateTable.read(columns.vectors(_Repo.LATEST_UPDATES, required=True))
     if len(updates) == 0:
         refuse("the log of operations is empty")
-    metadata = root.vectors(_Repo.METADATA)
     return RepoInfo(
         branches,
         snapshots,
         updates,
-        _read_refs(root.vectors(_Repo.TAGS, required=True), snapshots),
-        tuple(root.vectors(_Repo.DELETED_TAGS, required=True).strings().to_strings()),
-        StatusTable.read(root.children(_Repo.STATUS)).status(0),
-        MetadataItems.read(metadata).decode(0, SPEC_VERSION),
-        _read_text(root, _Repo.REPO_BEFORE_UPDATES),
-        _read_bytes(root, _Repo.CONFIG),
+        _read_refs(root, _Repo.TAGS, snapshots),
+        tuple(root.texts(_Repo.DELETED_TAGS)),
+        read_status(root.child(_Repo.STATUS)),
+        read_metadata(root.optional_children(_Repo.METADATA) or [], SPEC_VERSION),
+        root.optional_text(_Repo.REPO_BEFORE_UPDATES),
+        root.optional_blob(_Repo.CONFIG),
         _read_flags(root, _Repo.ENABLED_FEATURE_FLAGS),
         _read_flags(root, _Repo.DISABLED_FEATURE_FLAGS),
     )
 
 
-def _read_refs(vectors: Vectors, snapshots: SnapshotTable) -> dict[str, SnapshotId]:
-    tables = vectors.tables()
-    names = tables.blobs(_REF_NAME, required=True).column().to_strings()
-    if len(set(names)) < len(names):
+def _read_refs(root: ScalarTable, slot: int, snapshots: SnapshotTable) -> dict[str, SnapshotId]:
+    tables = root.children(slot)
+    rows = {table.text(_REF_NAME): table.number(_REF_SNAPSHOT, "I") for table in tables}
+    if len(rows) < len(tables):
         refuse("two branches or two tags have the same name")
-    rows: NDArray[np.uint32] = tables.u32(_REF_SNAPSHOT)
-    if len(rows) and rows.max() >= len(snapshots):
+    if max(rows.values(), default=-1) >= len(snapshots):
         refuse("a branch or tag points at a snapshot that is not in the list")
-    return {name: snapshots.id(int(row)) for name, row in zip(names, rows, strict=True)}
+    return {name: snapshots.id(row) for name, row in rows.items()}
 
 
-def _read_bytes(root: Tables, slot: int) -> bytes | None:
-    blobs = root.blobs(slot)
-    return blobs.column()[0] if blobs.present[0] else None
-
-
-def _read_text(root: Tables, slot: int) -> str | None:
-    blobs = root.blobs(slot)
-    return blobs.column().to_strings()[0] if blobs.present[0] else None
-
-
-def _read_flags(root: Tables, slot: int) -> tuple[int, ...] | None:
-    vectors = root.vectors(slot, 2)
-    return tuple(vectors.u16().tolist()) if vectors.present[0] else None
+def _read_flags(root: ScalarTable, slot: int) -> tuple[int, ...] | None:
+    raw = root.items(slot, 2, 2)
+    return None if raw is None else tuple(np.frombuffer(raw, "<u2").tolist())

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +18,15 @@ from icefloe.format.columns import (
     is_ascending,
     splits_of,
 )
+from icefloe.format.flatbuffer_packed import Carried, PackedSection
 from icefloe.format.flatbuffer_reader import Vectors, refuse
-from icefloe.format.flatbuffer_writer import (
-    BlobSection,
-    Field,
-    Link,
-    Section,
-    TableSection,
-    VectorSection,
-    number,
-)
+from icefloe.format.flatbuffer_tree import OFFSET, TableShape
+from icefloe.format.flatbuffer_writer import Link, Section, VectorSection
 from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows
 from icefloe.format.metadata_items import Metadata, MetadataItems, concat_metadata
 
 NO_PARENT = -1
+_NO_ITEMS_BYTES = 4  # a vector of nothing
 
 
 class _Info(IntEnum):
@@ -43,6 +38,17 @@ class _Info(IntEnum):
     MESSAGE = 3
     METADATA = 4
     PRUNED = 5
+
+
+_FIELDS: Final = (
+    (_Info.METADATA, OFFSET),
+    (_Info.FLUSHED_AT, "Q"),
+    (_Info.MESSAGE, OFFSET),
+    (_Info.PARENT_OFFSET, "i"),
+    (_Info.ID, f"{SnapshotId.WIDTH}s"),
+)
+_SNAPSHOT: Final = TableShape(*_FIELDS)
+_SNAPSHOT_WITH_PRUNED: Final = TableShape(*_FIELDS, (_Info.PRUNED, OFFSET))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +127,28 @@ class SnapshotTable:
 
     def sections(self) -> list[Section]:
         """Lay out the snapshots: the first section is the vector of them."""
-        messages = BlobSection(self.messages)
-        metadata = self.metadata.sections()
-        counts = np.diff(self.pruned_splits)
-        pruned = VectorSection(counts, self.pruned_ids)
-        tables = TableSection(
-            len(self),
-            [
-                Field(_Info.ID, self.ids),
-                number(_Info.PARENT_OFFSET, self.parents),
-                number(_Info.FLUSHED_AT, self.flushed_at),
-                Field(_Info.MESSAGE, Link(messages)),
-                Field(_Info.METADATA, Link(metadata[0])),
-                Field(_Info.PRUNED, Link(pruned), counts > 0),
-            ],
-        )
+        has_items = np.diff(self.metadata.splits) > 0
+        metadata = self.metadata.sections() if has_items.any() else []
+        no_items = np.where(has_items, 0, _NO_ITEMS_BYTES)
+        empty = BytesColumn(np.zeros(int(no_items.sum()), np.uint8), splits_of(no_items))
+        below = Link(metadata[0]) if metadata else None
+        carried = [
+            Carried.blobs(_Info.MESSAGE, self.messages),
+            Carried(_Info.METADATA, empty, elsewhere=below),
+        ]
+        shape = _SNAPSHOT
+        if len(self.pruned_ids):
+            counts = np.diff(self.pruned_splits)
+            shape = _SNAPSHOT_WITH_PRUNED
+            carried.append(Carried.items(_Info.PRUNED, counts, self.pruned_ids))
+        columns = {
+            _Info.PARENT_OFFSET: self.parents,
+            _Info.FLUSHED_AT: self.flushed_at,
+            _Info.ID: self.ids,
+        }
+        tables = PackedSection(len(self), shape, columns, carried)
         every = VectorSection(np.array([len(self)]), Link(tables))
-        return [every, tables, messages, *metadata, pruned]
+        return [every, tables, *metadata]
 
     def __len__(self) -> int:
         return len(self.parents)

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes
+from icefloe.format.flatbuffer_packed import Carried, PackedSection
 from icefloe.format.flatbuffer_reader import Tables, Vectors
+from icefloe.format.flatbuffer_scalar import ScalarTable
+from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
     Field,
@@ -101,6 +104,7 @@ class _Payload:
 
 
 _K = UpdateKind
+_COMMIT_NAME, _COMMIT_NEW = 0, 1
 _NAMED_WITH_PREVIOUS: Final = _Payload(name=0, previous=1)
 _PAYLOADS: Final = dict.fromkeys(UpdateKind, _Payload()) | {
     _K.REPO_MIGRATED: _Payload(numbers=("u1", "u1")),
@@ -109,12 +113,45 @@ _PAYLOADS: Final = dict.fromkeys(UpdateKind, _Payload()) | {
     _K.BRANCH_CREATED: _Payload(name=0),
     _K.BRANCH_DELETED: _NAMED_WITH_PREVIOUS,
     _K.BRANCH_RESET: _NAMED_WITH_PREVIOUS,
-    _K.NEW_COMMIT: _Payload(name=0, new=1),
+    _K.NEW_COMMIT: _Payload(name=_COMMIT_NAME, new=_COMMIT_NEW),
     _K.COMMIT_AMENDED: _Payload(name=0, previous=1, new=2),
     _K.NEW_DETACHED_SNAPSHOT: _Payload(new=0),
     _K.FEATURE_FLAG_CHANGED: _Payload(numbers=("<u2", "u1", "u1")),
     _K.REPO_STATUS_CHANGED: _Payload(status=0),
 }
+
+
+_ENTRY: Final = TableShape(
+    (_Update.PAYLOAD, OFFSET),
+    (_Update.UPDATED_AT, "Q"),
+    (_Update.BACKUP_PATH, OFFSET),
+    (_Update.KIND, "B"),
+)
+_COMMIT: Final = TableShape((_COMMIT_NAME, OFFSET), (_COMMIT_NEW, f"{SnapshotId.WIDTH}s"))
+_CARRIED: Final = {_K.NEW_COMMIT} | {k for k in UpdateKind if _PAYLOADS[k] == _Payload()}
+"""Kinds whose payloads stand right beside their entries."""
+_NO_PAYLOAD: Final = TableShape().blank().rjust(_COMMIT.lead_bytes + 4, b"\0")
+_STATUS_WITHOUT_REASON: Final = TableShape((_Status.SET_AT, "Q"), (_Status.AVAILABILITY, "B"))
+_STATUS: Final = TableShape(
+    (_Status.REASON, OFFSET), (_Status.SET_AT, "Q"), (_Status.AVAILABILITY, "B")
+)
+
+
+def write_status(tree: Tree, status: Status, field: int) -> None:
+    """Add one status."""
+    shape = _STATUS_WITHOUT_REASON if status.reason is None else _STATUS
+    at = tree.table(shape, status.set_at, status.availability, field=field)
+    if status.reason is not None:
+        tree.blob(status.reason.encode(), at + shape.at[_Status.REASON])
+
+
+def read_status(table: ScalarTable) -> Status:
+    """Read one status."""
+    return Status(
+        table.number(_Status.AVAILABILITY, "B"),
+        table.number(_Status.SET_AT, "Q"),
+        table.optional_text(_Status.REASON),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,31 +324,42 @@ class UpdateTable:
 
     def sections(self) -> list[Section]:
         """Lay out the log: the first section is the vector of entries."""
-        names, backups = BlobSection(self.names), BlobSection(self.backup_paths)
         by_kind: dict[int, TableSection] = {}
         below: list[Section] = []
-        for kind in np.unique(self.kinds).tolist():
+        for kind in set(self.kinds.tolist()) - _CARRIED:
             rows = np.flatnonzero(self.kinds == kind)
-            by_kind[kind], more = self._payload_tables(_PAYLOADS[UpdateKind(kind)], rows, names)
+            by_kind[kind], more = self._payload_tables(_PAYLOADS[UpdateKind(kind)], rows)
             below += [by_kind[kind], *more]
-        tables = TableSection(
-            len(self),
-            [
-                Field(_Update.KIND, self.kinds),
-                Field(_Update.PAYLOAD, Link(_ByKind(self.kinds, by_kind))),
-                number(_Update.UPDATED_AT, self.updated_at),
-                Field(_Update.BACKUP_PATH, Link(backups), self.backup_paths.lengths() > 0),
-            ],
-        )
+        others = Link(_ByKind(self.kinds, by_kind)) if by_kind else None
+        carried = [
+            Carried(_Update.PAYLOAD, self._carried_payloads(), _COMMIT.lead_bytes, others),
+            Carried.blobs(_Update.BACKUP_PATH, self.backup_paths, self.backup_paths.lengths() > 0),
+        ]
+        columns = {_Update.UPDATED_AT: self.updated_at, _Update.KIND: self.kinds}
+        tables = PackedSection(len(self), _ENTRY, columns, carried)
         every = VectorSection(np.array([len(self)]), Link(tables))
-        return [every, tables, *below, names, backups]
+        return [every, tables, *below]
 
-    def _payload_tables(
-        self, payload: _Payload, rows: Ints, names: BlobSection
-    ) -> tuple[TableSection, list[Section]]:
+    def _carried_payloads(self) -> BytesColumn:
+        """Lay out the payloads that stand beside their entry: of commits, and empty ones."""
+        is_commit = self.kinds == UpdateKind.NEW_COMMIT
+        commits = np.flatnonzero(is_commit)
+        name = Carried.blobs(_COMMIT_NAME, self.names.take(commits))
+        columns = {_COMMIT_NEW: self.new_ids[commits]}
+        payloads, _ = PackedSection(len(commits), _COMMIT, columns, [name]).column()
+        if len(commits) == len(self):
+            return payloads
+        nothing = BytesColumn.from_list([b"", _NO_PAYLOAD])
+        is_empty = np.isin(self.kinds, list(_CARRIED)) & ~is_commit
+        choice = np.where(is_commit, 2 + np.cumsum(is_commit) - 1, is_empty.astype(np.int64))
+        return concat_bytes([nothing, payloads]).take(choice)
+
+    def _payload_tables(self, payload: _Payload, rows: Ints) -> tuple[TableSection, list[Section]]:
         fields, below = [], list[Section]()
         if payload.name is not None:
-            fields.append(Field(payload.name, Link(names, rows)))
+            names, of_row = self.names.take(rows).distinct()
+            below.append(BlobSection(names))
+            fields.append(Field(payload.name, Link(below[0], of_row)))
         if payload.previous is not None:
             fields.append(Field(payload.previous, self.previous_ids[rows]))
         if payload.new is not None:
@@ -319,8 +367,9 @@ class UpdateTable:
         for slot, kind in enumerate(payload.numbers):
             fields.append(number(slot, self.numbers[rows, slot].astype(kind)))
         if payload.status is not None:
-            below = self.statuses.take(rows).sections()
-            fields.append(Field(payload.status, Link(below[0])))
+            statuses = self.statuses.take(rows).sections()
+            fields.append(Field(payload.status, Link(statuses[0])))
+            below += statuses
         return TableSection(len(rows), fields), below
 
 

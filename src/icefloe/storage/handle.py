@@ -295,13 +295,16 @@ class Storage:
             case _:
                 return StorageSettings()
 
-    def open(self, settings: StorageSettings | None = None) -> Backend:
+    def open(self, settings: StorageSettings | EffectiveStorageSettings | None = None) -> Backend:
         """Give what does the work: requests are counted and, over networks, retried.
 
+        Settings go on top of those that suit the storage, unless they are complete already.
         Called again with equal settings it gives the same object.
         """
         opened = self._in_this_process()
-        effective = effective_storage_settings(self.default_settings(), settings)
+        effective = settings
+        if not isinstance(effective, EffectiveStorageSettings):
+            effective = effective_storage_settings(self.default_settings(), effective)
         if (backend := opened.backends.get(effective)) is None:
             # Two threads may both open; one of them is kept.
             backend = opened.backends.setdefault(

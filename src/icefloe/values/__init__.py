@@ -19,8 +19,10 @@ from icefloe.values.model import (
     Variant,
     defaults_of,
     merged,
+    once_per_class,
     secret,
     setting,
+    shared_defaults,
     variant_of,
 )
 
@@ -41,7 +43,9 @@ __all__ = [
     "defaults_of",
     "integer",
     "merged",
+    "once_per_class",
     "secret",
     "setting",
+    "shared_defaults",
     "variant_of",
 ]

@@ -11,6 +11,7 @@ A value is a dataclass. This module gives it, from its fields alone:
 import html
 import re
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import Field, field, fields
 from datetime import datetime
 from enum import Enum, IntEnum
@@ -41,6 +42,11 @@ def secret(*, shown: int = 0, optional: bool = False) -> Any:
     """Declare a field that is never printed, except for its first `shown` characters."""
     metadata = {"secret": True, "shown": shown}
     return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
+
+
+def once_per_class[T](function: Callable[[type], T]) -> Callable[[type], T]:
+    """Keep what a function finds out about a class; a plain `cache` would hide its signature."""
+    return cache(function)
 
 
 class NamedNumber(IntEnum):
@@ -156,6 +162,7 @@ def variant_of[V: type](union: type, name: str) -> Callable[[V], V]:
     return bind
 
 
+@once_per_class
 def public_name(kind: type) -> str:
     """Name a class as users import it: `icefloe.config.CachingConfig`, `icefloe.SnapshotInfo`."""
     package, _, below = kind.__module__.partition(".")
@@ -168,6 +175,16 @@ def defaults_of[V: Value](kind: type[V]) -> V | None:
     """Make the value that applies where nothing is set; None if some fields are mandatory."""
     if not issubclass(kind, Settings):
         return None
+    return cast("V", _copied(_defaults_once(kind)))
+
+
+def shared_defaults[S: Settings](kind: type[S]) -> S:
+    """Give the defaults of settings as an object that everybody shares: for reading only."""
+    return cast("S", _defaults_once(kind))
+
+
+@once_per_class
+def _defaults_once(kind: type) -> Any:
     effective = {
         each.name: each.metadata["effective"]
         for each in fields(cast("Any", kind))
@@ -175,15 +192,18 @@ def defaults_of[V: Value](kind: type[V]) -> V | None:
     }
     return kind(
         **{
-            name: defaults_of(value) if isinstance(value, type) else _copied(value)
+            name: _defaults_once(value) if isinstance(value, type) else value
             for name, value in effective.items()
         }
     )
 
 
 def merged[S: Settings](base: S, over: S) -> S:
-    """Combine two settings: where `over` has a value it wins; the result shares no part."""
-    chosen: dict[str, Any] = {}
+    """Combine two settings: where `over` has a value it wins; the result shares no part.
+
+    Both were checked when they were made, so the result needs no checking.
+    """
+    result = copy(base)
     for each in _fields(base):
         below, above = getattr(base, each.name), getattr(over, each.name)
         if (
@@ -191,10 +211,11 @@ def merged[S: Settings](base: S, over: S) -> S:
             and isinstance(above, Settings)
             and not each.metadata.get("replaced_whole")
         ):
-            chosen[each.name] = merged(below, above)
+            chosen: Any = merged(below, above)
         else:
-            chosen[each.name] = _copied(below if above is None else above)
-    return type(base)(**chosen)
+            chosen = _copied(below if above is None else above)
+        object.__setattr__(result, each.name, chosen)
+    return result
 
 
 def _copied(value: Any) -> Any:
@@ -205,16 +226,17 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _fields(value: Value) -> list[Field[Any]]:
-    return [each for each in fields(cast("Any", value)) if each.init and each.repr]
+def _fields(value: Value) -> tuple[Field[Any], ...]:
+    return _fields_once(type(value))
 
 
+@once_per_class
+def _fields_once(kind: type) -> tuple[Field[Any], ...]:
+    return tuple(each for each in fields(cast("Any", kind)) if each.init and each.repr)
+
+
+@once_per_class
 def _checks(kind: type) -> dict[str, Check]:
-    return _checks_once(kind)
-
-
-@cache
-def _checks_once(kind: type) -> dict[str, Check]:
     hints = get_type_hints(kind, include_extras=True)
     named = {each.name: hints[each.name] for each in fields(cast("Any", kind)) if each.init}
     return {name: check_for(hint) for name, hint in named.items()}

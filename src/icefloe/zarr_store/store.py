@@ -262,15 +262,15 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
 
     @override
     def _check_writable(self) -> None:
-        if self._read_only:
-            raise ReadOnlyStoreError(
-                "store was opened in read-only mode and does not support writing: use the store "
-                "of the session itself"
-            )
         if self._state.mode is SessionMode.readonly:
             raise ReadOnlyStoreError(
                 "store was opened in read-only mode and does not support writing: open a "
                 "session with repo.writable_session(branch) and use its store"
+            )
+        if self._read_only:
+            raise ReadOnlyStoreError(
+                "store was opened in read-only mode and does not support writing: use the store "
+                "of the session itself"
             )
 
     # -- listing ---------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Branches, tags, history and settings behave alike in both versions of the format."""
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -161,27 +163,29 @@ class TestRefs:
             ledger.tag_target("x/y"),
         ):
             with pytest.raises(InvalidInputError) as caught:
-                run_blocking(work)  # type: ignore[arg-type]
+                run_blocking(work)
             assert caught.value.kind == ErrorKind.INVALID_REF_NAME
 
     def test_what_is_not_there(self, repository: Repository) -> None:
         ledger = repository.ledger
-        for work in (
+        of_refs: list[Coroutine[Any, Any, object]] = [
             ledger.branch_tip("dev"),
             ledger.delete_branch("dev"),
             ledger.reset_branch("dev", INITIAL_SNAPSHOT_ID),
-        ):
+        ]
+        for work in of_refs:
             with pytest.raises(RefNotFoundError) as caught:
-                run_blocking(work)  # type: ignore[arg-type]
+                run_blocking(work)
             assert caught.value.kind == ErrorKind.REF_NOT_FOUND
-        for work in (
+        of_snapshots: list[Coroutine[Any, Any, object]] = [
             ledger.create_branch("dev", ABSENT),
             ledger.reset_branch("main", ABSENT),
             ledger.create_tag("t", ABSENT),
             ledger.entry(ABSENT),
-        ):
+        ]
+        for work in of_snapshots:
             with pytest.raises(SnapshotNotFoundError):
-                run_blocking(work)  # type: ignore[arg-type]
+                run_blocking(work)
 
     def test_what_is_there_already(self, repository: Repository) -> None:
         with pytest.raises(IcefloeError, match="exists already") as caught:
@@ -273,12 +277,12 @@ class TestVersions:
     def test_at_a_time(self, repository: Repository) -> None:
         made = [INITIAL_SNAPSHOT_ID, *(repository.commit() for _ in range(3))]
         times = {entry.id: entry.flushed_at for entry in repository.history(made[-1])}
-        for earlier, later in zip(made, made[1:], strict=False):
+        for earlier, later in pairwise(made):
             for at, expected in ((times[later], later), (times[later] - 1, earlier)):
                 found = history.resolve(repository.context, branch="main", as_of=at)
                 assert run_blocking(found) == expected
+        before = times[INITIAL_SNAPSHOT_ID] - 1
         with pytest.raises(SnapshotNotFoundError) as caught:
-            before = times[INITIAL_SNAPSHOT_ID] - 1
             run_blocking(history.resolve(repository.context, branch="main", as_of=before))
         assert caught.value.kind == ErrorKind.NO_SNAPSHOT_AT_TIME
 

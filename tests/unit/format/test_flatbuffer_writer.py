@@ -7,7 +7,7 @@ import pytest
 from flatbuffers import number_types as kinds
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns import BytesColumn
+from icefloe.format.columns import BytesColumn, framed_bytes
 from icefloe.format.envelope import MAX_BUFFER_BYTES, FileType
 from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
 from icefloe.format.flatbuffer_writer import (
@@ -21,7 +21,6 @@ from icefloe.format.flatbuffer_writer import (
     VectorSection,
     number,
     seal_buffer,
-    stored_bytes,
 )
 from tests.unit.format.oracle import Row
 from tests.unit.format.samples import expanded
@@ -107,7 +106,7 @@ def test_strings_end_with_a_zero_byte() -> None:
     column = BytesColumn.from_list(rows)
     laid_out = column.framed().tobytes()
     at = 0
-    for row, size in zip(rows, stored_bytes(column.lengths()).tolist(), strict=True):
+    for row, size in zip(rows, framed_bytes(column.lengths()).tolist(), strict=True):
         assert laid_out[at : at + 4] == len(row).to_bytes(4, "little")
         assert laid_out[at + 4 : at + 4 + len(row)] == row
         padding = laid_out[at + 4 + len(row) : at + size]

@@ -1,0 +1,45 @@
+"""Icefloe and the reference take turns on one repository, and always agree.
+
+Each has its own repository object open all the time, with whatever it remembers; each rule is
+carried out by one of them, and after each change both must see the same branches, tags,
+histories, contents and differences, and the files must be sound.
+"""
+
+from typing import Any, ClassVar
+
+import icechunk
+import pytest
+from hypothesis import settings
+
+import icefloe
+from tests.stateful.machine import RepositoryMachine
+
+pytestmark = pytest.mark.interop
+
+icechunk.set_logs_filter("error")
+
+
+def ours() -> Any:
+    return icefloe
+
+
+def reference() -> Any:
+    return icechunk
+
+
+class TwoActorsSpec1(RepositoryMachine):
+    spec = 1
+    modules: ClassVar = {"icefloe": ours, "icechunk": reference}
+
+
+class TwoActorsSpec2(RepositoryMachine):
+    spec = 2
+    modules: ClassVar = {"icefloe": ours, "icechunk": reference}
+
+
+class TestTwoActorsSpec1(TwoActorsSpec1.TestCase):  # type: ignore[misc,name-defined]
+    settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+
+
+class TestTwoActorsSpec2(TwoActorsSpec2.TestCase):  # type: ignore[misc,name-defined]
+    settings = settings(max_examples=40, stateful_step_count=50, deadline=None)

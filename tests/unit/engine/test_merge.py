@@ -1,0 +1,318 @@
+"""Forks and their way back into the session they came from."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from icefloe.effects import run_blocking
+from icefloe.engine import nodes
+from icefloe.engine.chunks import put_refs
+from icefloe.engine.conflicts import ConflictDetector
+from icefloe.engine.packing import PackingOptions
+from icefloe.engine.session import SessionMode, SessionState, open_session
+from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
+from icefloe.format.chunk_table import ChunkTable
+from icefloe.format.ids import SnapshotId
+from icefloe.storage import local_filesystem_storage
+from tests.unit.engine.sides import Ours, furnish
+
+
+@pytest.fixture
+def side(tmp_path: Path) -> Ours:
+    furnished: Ours = furnish(Ours(storage=local_filesystem_storage(str(tmp_path))))
+    return furnished
+
+
+def travelled(session: SessionState) -> SessionState:
+    """Send a session to another process, as far as it can tell."""
+    arrived: SessionState = pickle.loads(pickle.dumps(session))
+    return arrived
+
+
+def test_workers_write_and_come_back(side: Ours) -> None:
+    session = side.begin()
+    side.array(session, "/n", 100)
+    forks = [travelled(side.fork(session)) for _ in range(4)]
+    for worker, fork in enumerate(forks):
+        for index in range(worker * 25, worker * 25 + 25):
+            side.write(fork, "/n", index, value=bytes([worker]) * 600)
+    side.merge(session, *map(travelled, forks))
+    side.commit(session)
+    chunks = side.tree()["/n"]
+    assert chunks == {(i,): bytes([i // 25]) * 600 for i in range(100)}
+
+
+def test_a_fork_writes_nothing_if_nothing_changed(side: Ours) -> None:
+    session = side.begin()
+    before = _objects(side)
+    fork = side.fork(session)
+    assert fork.snapshot_id == session.snapshot_id
+    assert _objects(side) == before
+    assert fork.id != session.id
+    assert fork.fork_of == session.id
+
+
+def test_a_fork_begins_on_a_snapshot_that_nobody_lists(side: Ours) -> None:
+    session = side.begin()
+    side.write(session, "/a", 0, value=b"s")
+    fork = side.fork(session)
+    assert fork.snapshot_id != session.snapshot_id
+    assert fork.changes.is_empty()
+    assert not session.changes.is_empty()
+    assert (side.tree(fork)["/a"] or {})[0,] == b"s"
+    assert _listed(side) == [side.tip(), _root(side)]
+
+
+def test_packed_chunks_come_along(side: Ours) -> None:
+    session = run_blocking(
+        open_session(
+            side.context,
+            side.tip(),
+            SessionMode.writable,
+            branch="main",
+            packing=PackingOptions(),
+        )
+    )
+    side.write(session, "/a", 0, value=b"s" * 1000)
+    fork = side.fork(session)
+    side.write(fork, "/a", 1, value=b"f" * 1000)
+    side.merge(session, fork)
+    side.commit(session)
+    chunks = side.tree()["/a"] or {}
+    assert (chunks[0,], chunks[1,]) == (b"s" * 1000, b"f" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        (SessionMode.readonly, ErrorKind.CANNOT_FORK_READ_ONLY_SESSION),
+        (SessionMode.rearrange, ErrorKind.REARRANGE_SESSION_ONLY),
+    ],
+)
+def test_what_cannot_be_forked(side: Ours, mode: SessionMode, kind: ErrorKind) -> None:
+    session = run_blocking(open_session(side.context, side.tip(), mode, branch="main"))
+    with pytest.raises(SessionStateError) as failure:
+        side.fork(session)
+    assert failure.value.kind == kind
+
+
+def test_what_cannot_take_anything_in(side: Ours) -> None:
+    fork = side.fork(side.begin())
+    with pytest.raises(ReadOnlyError):
+        side.merge(side.at(side.tip()), fork)
+    with pytest.raises(SessionStateError) as failure:
+        side.merge(side.begin_moving(), fork)
+    assert failure.value.kind == ErrorKind.REARRANGE_SESSION_ONLY
+    moving = side.begin_moving()
+    side.move(moving, "/a", "/b")
+    with pytest.raises(SessionStateError) as failure:
+        side.merge(side.begin(), moving)
+    assert failure.value.kind == ErrorKind.MERGE_NOT_ALLOWED
+
+
+def refused(side: Ours, session: SessionState, *forks: SessionState, **options: Any) -> str:
+    """Merge what cannot be merged: nothing at all may have changed."""
+    before = side.status(session)
+    with pytest.raises(SessionStateError) as failure:
+        side.merge(session, *forks, **options)
+    assert failure.value.kind == ErrorKind.MERGE_FAILED
+    assert side.status(session) == before
+    return str(failure.value)
+
+
+# -- asked for: nobody missing, nobody twice -------------------------------------------------
+
+
+def test_a_missing_worker_is_noticed_when_asked_for(side: Ours) -> None:
+    session = side.begin()
+    forks = [side.fork(session) for _ in range(3)]
+    for index, fork in enumerate(forks):
+        side.write(fork, "/a", index)
+    expected = [fork.id for fork in forks]
+    text = refused(side, session, *map(travelled, forks[:2]), expected=expected)
+    assert forks[2].id in text
+    assert forks[0].id not in text
+    side.merge(session, *forks[:2])
+    side.merge(session, forks[2], expected=expected)
+    assert side.status(session).updated_chunks == {"/a": [[0], [1], [2]]}
+
+
+def test_workers_that_were_merged_on_the_way_are_not_missing(side: Ours) -> None:
+    session = side.begin()
+    forks = [side.fork(session) for _ in range(4)]
+    for index, fork in enumerate(forks):
+        side.write(fork, "/a", index)
+    side.merge(forks[0], forks[1])
+    side.merge(forks[2], forks[3])
+    side.merge(forks[0], travelled(forks[2]))
+    side.merge(session, travelled(forks[0]), expected=[fork.id for fork in forks])
+    assert side.status(session).updated_chunks == {"/a": [[0], [1], [2], [3]]}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_two_workers_in_one_chunk_are_noticed_when_asked_for(side: Ours, together: bool) -> None:
+    session = side.begin()
+    first, second = side.fork(session), side.fork(session)
+    for index in (1, 2, 3):
+        side.write(first, "/a", index, value=b"1")
+    side.erase(second, "/a", 3)
+    side.write(second, "/a", 4)
+    if together:
+        text = refused(side, session, first, second, on_overlap="fail")
+    else:
+        side.merge(session, first)
+        text = refused(side, session, second, on_overlap="fail")
+    assert "/a" in text
+    assert "[[3]]" in text
+
+
+def test_siblings_that_are_merged_first_are_compared_too(side: Ours) -> None:
+    session = side.begin()
+    first, second = side.fork(session), side.fork(session)
+    side.write(first, "/a", 1)
+    side.write(second, "/a", 1)
+    assert "/a" in refused(side, first, second, on_overlap="fail")
+
+
+def test_a_fork_may_change_what_its_session_wrote_before(side: Ours) -> None:
+    session = side.begin()
+    side.write(session, "/a", 1, value=b"s")
+    fork = side.fork(session)
+    side.write(fork, "/a", 1, value=b"f")
+    side.merge(session, fork, on_overlap="fail")
+    assert (side.tree(session)["/a"] or {})[1,] == b"f"
+
+
+def test_the_last_one_wins_by_default(side: Ours) -> None:
+    session = side.begin()
+    forks = [side.fork(session) for _ in range(3)]
+    for number, fork in enumerate(forks):
+        side.write(fork, "/a", 1, value=bytes([number]))
+    side.merge(session, *forks)
+    assert (side.tree(session)["/a"] or {})[1,] == b"\x02"
+
+
+def test_commit_begins_anew(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.write(fork, "/a", 1)
+    side.merge(session, fork)
+    session.discard_changes()
+    later = side.fork(session)
+    side.write(later, "/a", 1)
+    side.merge(session, later, on_overlap="fail")
+    assert fork.id not in session.merged_forks
+
+
+# -- where the reference does damage -----------------------------------------------------------
+
+
+def test_a_group_deleted_and_filled(side: Ours) -> None:
+    session = side.begin()
+    filling, deleting = side.fork(session), side.fork(session)
+    side.group(filling, "/g/n")
+    side.delete(deleting, "/g")
+    assert "/g/n" in refused(side, session, filling, deleting)
+    assert "/g/n" in refused(side, session, deleting, filling)
+
+
+def test_a_node_below_an_array(side: Ours) -> None:
+    session = side.begin()
+    array, below = side.fork(session), side.fork(session)
+    side.array(array, "/n", 1)
+    side.group(below, "/n/m")
+    assert "/n/m" in refused(side, session, array, below)
+
+
+def test_a_group_and_an_array_of_one_name(side: Ours) -> None:
+    session = side.begin()
+    array, group = side.fork(session), side.fork(session)
+    side.array(array, "/n", 1)
+    side.group(group, "/n")
+    assert "/n" in refused(side, session, array, group)
+
+
+def test_a_fork_of_another_repository(side: Ours) -> None:
+    foreign: Ours = furnish(Ours())
+    fork = foreign.fork(foreign.begin())
+    foreign.write(fork, "/a", 1)
+    assert "forks of this session" in refused(side, side.begin(), fork)
+
+
+def test_a_grandchild_without_the_child(side: Ours) -> None:
+    session = side.begin()
+    child = side.fork(session)
+    side.array(child, "/n", 2)
+    grandchild = side.fork(child)
+    side.write(grandchild, "/n", 1)
+    refused(side, session, grandchild)
+    side.merge(session, grandchild, child)
+    assert side.status(session).new_arrays == {"/n"}
+
+
+def test_after_a_rebase_the_new_base_counts(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.group(fork, "/n")
+    other = side.begin()
+    side.array(other, "/n", 1)
+    side.commit(other)
+    side.rebase(session, ConflictDetector())
+    assert "/n" in refused(side, session, fork)
+
+
+def test_what_the_session_deleted_can_be_made_again_by_a_fork(side: Ours) -> None:
+    session = side.begin()
+    side.delete(session, "/g")
+    fork = side.fork(session)
+    side.group(fork, "/g", 5)
+    side.group(fork, "/g/n")
+    side.merge(session, fork)
+    side.commit(session)
+    assert side.tree().keys() == {"/", "/a", "/g", "/g/n", "/h"}
+
+
+def test_the_same_fork_twice_changes_nothing(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.array(fork, "/n", 2)
+    side.write(fork, "/n", 1)
+    side.delete(fork, "/h")
+    side.merge(session, fork)
+    before = side.status(session)
+    side.merge(session, travelled(fork))
+    assert side.status(session) == before
+
+
+def test_many_references_at_once(side: Ours) -> None:
+    session = side.begin()
+    side.array(session, "/n", 160_000)
+    forks = [side.fork(session) for _ in range(16)]
+    for worker, fork in enumerate(forks):
+        rows = np.arange(worker * 10_000, (worker + 1) * 10_000, dtype=np.uint32)
+        ids = np.zeros((1, 12), np.uint8)
+        table = ChunkTable.native(
+            rows.reshape(-1, 1), ids, np.full(len(rows), 8, np.uint64),
+            targets=np.zeros(len(rows), np.uint32),
+        )  # fmt: skip
+        put_refs(fork, nodes.require_array(fork, "/n"), table)
+    side.merge(session, *forks, on_overlap="fail", expected=[fork.id for fork in forks])
+    assert len(side.status(session).chunk_coordinates["/n"]) == 160_000
+
+
+def _objects(side: Ours) -> list[str]:
+    return sorted(side.storage.list_objects())
+
+
+def _listed(side: Ours) -> list[SnapshotId]:
+    async def walk() -> list[SnapshotId]:
+        return [entry.id async for entry in side.context.ledger.ancestry(side.tip())]
+
+    return run_blocking(walk())
+
+
+def _root(side: Ours) -> SnapshotId:
+    return _listed(side)[-1]
