@@ -27,7 +27,7 @@ _SUBMODULES: Final[dict[str, tuple[str, ...]]] = {
     "snapshots": ("icefloe",),
     "storage": ("icefloe.storage", "icefloe"),
     "store": ("icefloe",),
-    "testing": ("icefloe.storage", "icefloe.testing"),
+    "testing": ("icefloe.testing",),
     "types": ("icefloe",),
     "virtual": ("icefloe",),
     "xarray": ("icefloe.xarray",),
@@ -91,20 +91,20 @@ class _StandIn(ModuleType):
 
     def __init__(self, name: str, sources: tuple[str, ...]) -> None:
         super().__init__(name, f"Icefloe, in the place of {name}.")
-        self._sources = sources
+        self.sources = sources
         self.__version__ = STANDS_FOR
 
     def __getattr__(self, name: str) -> Any:
         # Names of the import system and of introspection are this module's own.
         if not (name.startswith("__") and name.endswith("__")):
-            for source in self._sources:
+            for source in self.sources:
                 found = getattr(importlib.import_module(source), name, None)
                 if found is not None:
                     return found
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
-        modules = map(importlib.import_module, self._sources)
+        modules = map(importlib.import_module, self.sources)
         return sorted({name for module in modules for name in dir(module)} | {"__version__"})
 
 
@@ -132,8 +132,7 @@ class _Finder(MetaPathFinder, Loader):
         return _StandIn(spec.name, sources)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Offer the names of the sources to star imports."""
-        source = importlib.import_module(
-            _SUBMODULES.get(module.__name__.partition(".")[2], ("icefloe",))[0]
-        )
+        """Offer the names of the first source to star imports."""
+        assert isinstance(module, _StandIn)
+        source = importlib.import_module(module.sources[0])
         module.__dict__["__all__"] = list(getattr(source, "__all__", ()))

@@ -389,7 +389,7 @@ class TestRaces:
             tip = state_of(storage)["branches"]["main"]
             assert lost.error.actual_parent == str(tip)
 
-        works = [
+        works: list[Operation] = [
             partial(commit_on, SnapshotId(bytes([1]) * 12), SnapshotId(bytes([n]) * 12))
             for n in (21, 22)
         ]

@@ -48,7 +48,7 @@ def outcome(side: Any, module: Any, solver: str, ours: Edit, theirs: Edit, mode:
     except (ic.RebaseFailedError, errors.RebaseFailedError) as failure:
         return {
             (
-                int(one.conflict_type),
+                int(one.conflict_type),  # type: ignore[arg-type] # an enum there
                 # The reference leaves out which node was moved.
                 "" if one.conflict_type == 11 else one.path,
                 str(one.conflicted_chunks),

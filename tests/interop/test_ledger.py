@@ -110,17 +110,17 @@ def test_refs_go_back_and_forth(spec: int, tmp_path: Path) -> None:
     context = created_by_us(path, spec)
     repo = theirs(path)
     second = commit(context, "ours")
-    run_blocking(context.ledger.create_branch("наш a%", second))
+    run_blocking(context.ledger.create_branch("a b", second))
     run_blocking(context.ledger.create_tag("one", INITIAL_SNAPSHOT_ID))
     run_blocking(context.ledger.create_tag("gone", INITIAL_SNAPSHOT_ID))
     run_blocking(context.ledger.delete_tag("gone"))
     assert refs_of(context) == their_refs(repo)
-    assert [each.message for each in repo.ancestry(branch="main")][0] == "ours"
+    assert next(repo.ancestry(branch="main")).message == "ours"
 
     repo.create_branch("theirs", FIRST)
     repo.create_tag("two", str(second))
     repo.delete_tag("one")
-    repo.delete_branch("наш a%")
+    repo.delete_branch("a b")
     repo.reset_branch("main", FIRST)
     assert refs_of(context) == their_refs(repo)
     assert refs_of(ours(path)) == ({"main": FIRST, "theirs": FIRST}, {"two": str(second)})
@@ -132,6 +132,16 @@ def test_refs_go_back_and_forth(spec: int, tmp_path: Path) -> None:
         with pytest.raises(ic.AlreadyExistsError):
             repo.create_tag(deleted, FIRST)
     check_repository_blocking(context.backend)
+
+
+@SPECS
+def test_unusual_names_are_found_by_both(spec: int, tmp_path: Path) -> None:
+    context = created_by_us(tmp_path / "r", spec)
+    repo = theirs(tmp_path / "r")
+    run_blocking(context.ledger.create_branch("наш a%", INITIAL_SNAPSHOT_ID))
+    repo.create_tag("их b%", FIRST)
+    assert repo.lookup_branch("наш a%") == FIRST
+    assert refs_of(context) == ({"main": FIRST, "наш a%": FIRST}, {"их b%": FIRST})
 
 
 @SPECS

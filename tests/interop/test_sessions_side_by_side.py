@@ -26,7 +26,7 @@ def _attempt(play: Callable[[Any], Any], side: Any) -> Any:
     furnish(side)
     try:
         return play(side)
-    except Exception as error:  # noqa: BLE001 - compared with the other side
+    except Exception as error:
         kind = getattr(error, "kind", None)
         if kind is None:
             raise
@@ -257,7 +257,7 @@ FORWARD: dict[str, Callable[[Any], Any]] = {
     "up": lambda c: [c[0] + 1] if c[0] < 7 else None,
     "even to odd": lambda c: [c[0] + 1] if c[0] % 2 == 0 else None,
     "all to one": lambda c: [0],
-    "same": lambda c: list(c),
+    "same": list,
     "nowhere": lambda c: None,
     "outside": lambda c: [c[0] + 1],
 }
@@ -292,7 +292,6 @@ def test_only_arrays_are_shifted(path: str) -> None:
 
 # -- diffs -----------------------------------------------------------------------------------
 
-type Step = tuple[str, Edit]
 HISTORIES: dict[str, list[Edit | list[tuple[str, str]]]] = {
     "created, deleted": [
         lambda s, x: (s.array(x, "/n", 2), s.write(x, "/n", 0)),

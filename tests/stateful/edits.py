@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import zarr
 from hypothesis import strategies as st
 
 from tests.stateful.actors import (
@@ -109,8 +108,9 @@ def resize(data: st.DataObject, opened: Open) -> None:
     node = opened.model.content[path]
     shape = tuple(data.draw(lengths, "length") for _ in node.shape or ())
     if shape != node.shape:
-        zarr.open_array(opened.session.store, path=key_of(path)).resize(shape)
-        opened.model.resize(path, shape)
+        for coords in opened.model.resize(path, shape):
+            delete(opened.session, chunk_key(path, coords))
+        put(opened.session, key_of(path, "zarr.json"), node.encoded())
 
 
 def shift(data: st.DataObject, opened: Open) -> None:

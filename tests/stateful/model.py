@@ -41,7 +41,7 @@ class NodeModel:
         return all(0 <= at < size for at, size in pairs)
 
     def document(self) -> dict[str, Any]:
-        common = {"zarr_format": 3, "attributes": self.attributes}
+        common = {"zarr_format": 3, "attributes": dict(sorted(self.attributes.items()))}
         if self.shape is None:
             return {"node_type": "group", **common}
         chunks = {"chunk_shape": [CHUNK_LENGTH] * len(self.shape)}
@@ -149,15 +149,19 @@ class SessionModel:
             node.attributes = attributes
             self._note_update(node)
 
-    def resize(self, path: str, shape: Coords) -> None:
-        """Resize as zarr does: chunks outside of the new grid are deleted, then metadata set."""
+    def resize(self, path: str, shape: Coords) -> list[Coords]:
+        """Resize as zarr does: delete chunks outside of the new grid, then set metadata.
+
+        Gives the chunks that are deleted.
+        """
         node = self.content[path]
         old_grid = node.grid
         node.shape = shape
-        for coords in _box(old_grid):
-            if not node.has_room_for(coords):
-                self.delete_chunk(path, coords)
+        outside = [coords for coords in _box(old_grid) if not node.has_room_for(coords)]
+        for coords in outside:
+            self.delete_chunk(path, coords)
         self._note_update(node)
+        return outside
 
     def _note_update(self, node: NodeModel) -> None:
         if node.uid not in self.record.created:

@@ -13,6 +13,7 @@ _LONGEST_MESSAGE: Final = 100
 _RESET, _BOLD, _DIM, _TAG = "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[33m"
 _TERMINAL_COLOURS: Final = tuple(f"\x1b[38;5;{code}m" for code in (39, 208, 71, 170, 214, 44, 167))
 _SVG_COLOURS: Final = ("#1f83c6", "#e07b1a", "#3f9b45", "#a55cc5", "#c9a000", "#169fa6", "#cc4b4b")
+_SVG_TEXT, _SVG_PAPER = "#24292f", "#fbfcfd"
 
 _ROW_HEIGHT, _LANE_WIDTH, _MARGIN, _RADIUS = 26, 18, 16, 5
 _LETTER_WIDTH: Final = 7.3
@@ -136,12 +137,14 @@ def _svg_lines(graph: CommitGraph) -> Iterator[str]:
         f'viewBox="0 0 {width} {height}" role="img" aria-label="commit graph" '
         'font-family="monospace" font-size="12">'
     )
+    # Notebooks show it as an image, which knows nothing of their colours: bring a background.
+    yield f'<rect width="{width}" height="{height}" rx="6" fill="{_SVG_PAPER}"/>'
     yield from (_svg_lane(lane, len(rows)) for lane in lanes)
     for number, row in enumerate(rows):
         yield from _svg_row(row, number, text_x)
     if left_out:
         y = _y(len(rows)) + 4
-        yield f'<text x="{text_x}" y="{y}" fill="currentColor">… {left_out} older commits</text>'
+        yield f'<text x="{text_x}" y="{y}" fill="{_SVG_TEXT}">… {left_out} older commits</text>'
     yield "</svg>"
 
 
@@ -165,7 +168,7 @@ def _svg_row(row: GraphRow, number: int, text_x: int) -> Iterator[str]:
     yield f"<title>{_svg_text(full)}</title>"
     yield f'<circle cx="{_x(row.column)}" cy="{_y(number)}" r="{_RADIUS}" fill="{colour}"/>'
     parts = [
-        f'<tspan opacity="0.6">{str(row.entry.id)[:_SHORT_ID]} {_minute(row)}</tspan>',
+        f'<tspan fill-opacity="0.6">{str(row.entry.id)[:_SHORT_ID]} {_minute(row)}</tspan>',
         *(
             f'<tspan font-weight="bold" fill="{colour}">{_svg_text(_safe(name))}</tspan>'
             for name in row.branches
@@ -176,7 +179,7 @@ def _svg_row(row: GraphRow, number: int, text_x: int) -> Iterator[str]:
         ),
         f"<tspan>{_svg_text(_headline(row.entry.message))}</tspan>",
     ]
-    yield f'<text x="{text_x}" y="{_y(number) + 4}" fill="currentColor">{" ".join(parts)}</text>'
+    yield f'<text x="{text_x}" y="{_y(number) + 4}" fill="{_SVG_TEXT}">{" ".join(parts)}</text>'
     yield "</g>"
 
 

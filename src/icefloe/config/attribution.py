@@ -35,6 +35,17 @@ class Attribution(Value):
             wanted = 'be ASCII without control characters and without any of "();=\\'
             _check(name, getattr(self, name), _COMMENT, wanted)
 
+    def label(self, agent: str) -> str:
+        """Add the labels to a user agent.
+
+        >>> Attribution(client="ingest/2", workload="era5", principal="ada").label("icefloe/1.0")
+        'ingest/2 icefloe/1.0 (workload=era5; principal=ada)'
+        """
+        named = (("workload", self.workload), ("principal", self.principal))
+        comment = "; ".join(f"{name}={text}" for name, text in named if text is not None)
+        parts = (self.client, agent, f"({comment})" if comment else None)
+        return " ".join(part for part in parts if part is not None)
+
 
 def _check(name: str, label: str | None, pattern: re.Pattern[str], wanted: str) -> None:
     if label is None:

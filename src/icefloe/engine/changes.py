@@ -116,6 +116,11 @@ class ChangeSet:
         with self._lock:
             return changes.settled()
 
+    def touched(self, node: NodeId) -> Coordinates:
+        """List every chunk of an array that was set or deleted, sorted."""
+        with self._lock:
+            return self.arrays[node].touched()
+
     def put_node(self, node: Node, *, is_new: bool) -> None:
         """Note a node that was created, or whose metadata changed."""
         with self.writing():

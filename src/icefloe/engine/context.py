@@ -75,7 +75,7 @@ class RepoContext:
         spec 1 that the configuration was made from.
         """
         config = effective_config(user_config, storage_defaults=storage.default_settings())
-        backend = storage.open(config.storage)
+        backend = storage.open(config.storage, attribution)
         assets = Assets(backend, config, spec_version)
         ledger: Ledger
         if spec_version == RefFilesLedger.spec_version:
@@ -91,7 +91,10 @@ class RepoContext:
             config,
             user_config,
             dict(access),
-            virtual or VirtualReader(config.virtual_chunk_containers, access, trusted=trusted),
+            virtual
+            or VirtualReader(
+                config.virtual_chunk_containers, access, trusted=trusted, attribution=attribution
+            ),
             attribution,
             clock,
         )

@@ -120,14 +120,17 @@ class Diff:
 def status(session: SessionState) -> Diff:
     """Say what a session changed and has not committed."""
     changes = session.changes
+    # Copies, as other threads may go on writing.
+    created, updated = set(changes.created), set(changes.updated)
+    deleted = list(changes.deleted.values())
     groups, arrays = _paths_by_kind(changes)
     return Diff(
-        new_groups={groups[node] for node in changes.created if node in groups},
-        new_arrays={arrays[node] for node in changes.created if node in arrays},
-        deleted_groups={node.path for node in changes.deleted.values() if not node.is_array},
-        deleted_arrays={node.path for node in changes.deleted.values() if node.is_array},
-        updated_groups={groups[node] for node in changes.updated if node in groups},
-        updated_arrays={arrays[node] for node in changes.updated if node in arrays},
+        new_groups={groups[node] for node in created if node in groups},
+        new_arrays={arrays[node] for node in created if node in arrays},
+        deleted_groups={node.path for node in deleted if not node.is_array},
+        deleted_arrays={node.path for node in deleted if node.is_array},
+        updated_groups={groups[node] for node in updated if node in groups},
+        updated_arrays={arrays[node] for node in updated if node in arrays},
         chunk_coordinates=_touched_by_path(session, arrays),
         moved_nodes=[(one.source, one.target) for one in moves_made(session)],
     )
@@ -152,7 +155,7 @@ def _touched_by_path(session: SessionState, known: Mapping[NodeId, str]) -> dict
             if stored is None:
                 continue
             path = stored.path
-        touched[path] = changes.touched()
+        touched[path] = session.changes.touched(node)
     return dict(sorted(touched.items()))
 
 

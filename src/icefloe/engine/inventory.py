@@ -1,6 +1,7 @@
 """What a session holds: nodes, which chunks exist, and how they are kept."""
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from icefloe.format.chunk_table import (
 )
 from icefloe.format.ids import NodeId
 from icefloe.storage.chunk_type import ChunkType
+
+_RELATIVE: Final = "vcc://"
+"""What locations begin with that name a container."""
 
 
 async def node_id(session: SessionState, path: str) -> NodeId:
@@ -55,13 +59,24 @@ async def chunk_coordinates(
 
 
 async def virtual_locations(session: SessionState) -> list[str]:
-    """List where the virtual chunks of all arrays lie: one entry for each chunk."""
+    """List where the virtual chunks of all arrays lie: one entry for each chunk.
+
+    Names of containers are replaced by where those are, as far as they are known.
+    """
     found: list[str] = []
     for node in list(session.tree.below(ROOT)):
         if node.array is not None:
             async for table in chunk_tables(session, node):
                 found += _locations(table)
-    return found
+    places = {one: _absolute(session, one) for one in set(found) if one.startswith(_RELATIVE)}
+    return [places.get(one, one) for one in found] if places else found
+
+
+def _absolute(session: SessionState, location: str) -> str:
+    try:
+        return session.context.virtual.absolute(location)
+    except InvalidInputError:
+        return location
 
 
 def _locations(table: ChunkTable) -> list[str]:

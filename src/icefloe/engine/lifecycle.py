@@ -1,5 +1,6 @@
 """Repositories are created, opened, and opened again with other settings."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +11,7 @@ from icefloe.config import (
     RepositoryConfig,
     SpecVersion,
     StorageSettings,
+    VirtualChunkContainer,
     effective_config,
 )
 from icefloe.engine.context import Access, Clock, RepoContext, now_microseconds
@@ -87,7 +89,7 @@ async def create(
     given = config or RepositoryConfig()
     shown = _with_storage_defaults(storage, given)
     effective = effective_config(shown)
-    backend = storage.open(shown.storage)
+    backend = storage.open(shown.storage, attribution)
     _require_own_place(storage)
     await (_require_clean(backend) if check_clean_root else _require_none(backend))
     assets = Assets(backend, effective, version)
@@ -197,14 +199,16 @@ async def open_(
     access: Access | None = None,
     attribution: Attribution | None = None,
     clock: Clock = now_microseconds,
+    trusted: Iterable[VirtualChunkContainer] | None = None,
 ) -> RepoContext:
     """Open a repository with its stored configuration, and the given one on top.
 
-    This takes one request in spec 2.
+    This takes one request in spec 2. `trusted` are the containers of virtual chunks that the
+    caller vouches for, whatever else is in `config`; if not given, all of those in it.
     """
     given = config or RepositoryConfig()
-    found = await _find(storage, given.storage)
-    return _context(storage, found, given, access, attribution, clock)
+    found = await _find(storage, given.storage, attribution)
+    return _context(storage, found, given, access, attribution, clock, trusted)
 
 
 async def open_or_create(
@@ -252,12 +256,15 @@ async def reopen(
 ) -> RepoContext:
     """Open a repository once more, with other settings on top of those it has."""
     given = context.user_config if config is None else context.user_config.merge(config)
+    added = (config.virtual_chunk_containers or {}) if config is not None else {}
     return await open_(
         context.storage,
         given,
         access=context.access if access is None else access,
         attribution=context.attribution,
         clock=context.clock,
+        # What `given` has from the repository is not the caller's word.
+        trusted=[*context.virtual.trusted, *added.values()],
     )
 
 
@@ -275,7 +282,7 @@ async def fetch_spec_version(
 
 async def fetch_config(storage: Storage) -> RepositoryConfig | None:
     """Give the stored configuration of a repository, if it has any."""
-    return (await _find(storage, None)).config
+    return (await _find(storage)).config
 
 
 async def save_config(context: RepoContext) -> None:
@@ -293,8 +300,12 @@ async def _spec_version(backend: Backend) -> SpecVersion | None:
     return None
 
 
-async def _find(storage: Storage, settings: StorageSettings | None) -> _Found:
-    backend = storage.open(settings)
+async def _find(
+    storage: Storage,
+    settings: StorageSettings | None = None,
+    attribution: Attribution | None = None,
+) -> _Found:
+    backend = storage.open(settings, attribution)
     try:
         repo = await load_repo(backend)
     except ObjectNotFoundError:
@@ -320,6 +331,7 @@ def _context(
     access: Access | None,
     attribution: Attribution | None,
     clock: Clock,
+    trusted: Iterable[VirtualChunkContainer] | None = None,
 ) -> RepoContext:
     shown = _with_storage_defaults(storage, found.config, given)
     return RepoContext.of(
@@ -327,7 +339,7 @@ def _context(
         shown,
         spec_version=found.spec_version,
         access=access or {},
-        trusted=(given.virtual_chunk_containers or {}).values(),
+        trusted=(given.virtual_chunk_containers or {}).values() if trusted is None else trusted,
         attribution=attribution,
         clock=clock,
         repo=found.repo,

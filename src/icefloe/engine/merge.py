@@ -138,7 +138,7 @@ def _require_all(
 
 def _touched_by(other: SessionState) -> dict[NodeId, Coordinates]:
     return {
-        node: array.touched()
+        node: other.changes.touched(node)
         for node, array in list(other.changes.arrays.items())
         if not array.is_empty()
     }
@@ -255,13 +255,16 @@ def _deleted_and_changed(mine: ChangeSet, other: ChangeSet) -> set[str]:
         if one in other.updated
         or one in other.created
         or ((chunks := other.arrays.get(one)) is not None and not chunks.is_empty())
-        or (one in other.deleted and _is_created(other, node.path))
+        or (one in other.deleted and _is_created_apart(mine, other, node.path))
     }
 
 
-def _is_created(changes: ChangeSet, path: str) -> bool:
-    node = changes.nodes.get(path)
-    return node is not None and node.id in changes.created
+def _is_created_apart(mine: ChangeSet, other: ChangeSet, path: str) -> bool:
+    """Say whether they created a node that is not ours too, as copies of one fork may have it."""
+    theirs, ours = other.nodes.get(path), mine.nodes.get(path)
+    return (
+        theirs is not None and theirs.id in other.created and (ours is None or ours.id != theirs.id)
+    )
 
 
 def _created_in_deleted(mine: ChangeSet, other: ChangeSet) -> set[str]:

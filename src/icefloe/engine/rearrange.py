@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from icefloe.engine.conflicts import ConflictType
-from icefloe.engine.context import RepoContext
-from icefloe.engine.flags import MOVE_NODE
 from icefloe.engine.paths import check_path, is_below, parent_path, prefix_below
 from icefloe.engine.session import SessionMode, SessionState
 from icefloe.engine.tree import renamed
@@ -24,12 +22,6 @@ from icefloe.errors import (
 from icefloe.format.ids import NodeId, ids_of_rows
 from icefloe.format.node_table import NodeTable
 from icefloe.format.transaction_log import Move
-
-
-async def require_rearranging(context: RepoContext) -> None:
-    """Refuse a session for moves where the format or a feature flag forbids them."""
-    context.require_spec(2, "moving nodes")
-    await context.ledger.require_flag(MOVE_NODE)
 
 
 def move(session: SessionState, source: str, target: str) -> None:

@@ -46,17 +46,16 @@ async def replay(session: SessionState, solver: ConflictSolver) -> int:
     and a single snapshot. Only the outcome counts then: a node that they created and deleted
     again is in nobody's way. If anything conflicts, they are taken one at a time.
     """
-    branch = session.branch
-    if branch is None:
+    if session.branch is None:
         return 0
     try:
-        tip = await session.context.ledger.branch_tip(branch)
+        steps = await _steps_since_base(session, session.branch)
     except RefNotFoundError:
         return 0
-    if tip == session.snapshot_id:
+    if not steps:
         return 0
-    steps = await _steps_between(session, tip)
     logs = await _load_logs(session, steps)
+    tip = steps[-1].snapshot
     if len(steps) > 1 and await _advance(session, tip, _united(logs, tip), None):
         return len(steps)
     for step, log in zip(steps, logs, strict=True):
@@ -90,25 +89,26 @@ class _Step:
     pruned: tuple[SnapshotId, ...]
 
 
-async def _steps_between(session: SessionState, tip: SnapshotId) -> list[_Step]:
-    """List the commits after the base of the session up to the tip, oldest first."""
+async def _steps_since_base(session: SessionState, branch: str) -> list[_Step]:
+    """List the commits of a branch after the base of the session, oldest first."""
     base = session.snapshot_id
     steps: list[_Step] = []
-    async for entry in session.context.ledger.ancestry(tip):
-        if entry.id == base:
-            return steps[::-1]
-        pruned = entry.pruned_ancestors
-        if base in pruned:
-            # The base itself was released from the history: go on from where it was.
-            steps.append(_Step(entry.id, pruned[pruned.index(base) + 1 :]))
-            return steps[::-1]
-        steps.append(_Step(entry.id, pruned))
+    async for page in session.context.ledger.ancestry_pages(branch=branch):
+        for entry in page:
+            if entry.id == base:
+                return steps[::-1]
+            pruned = entry.pruned_ancestors
+            if base in pruned:
+                # The base itself was released from the history: go on from where it was.
+                steps.append(_Step(entry.id, pruned[pruned.index(base) + 1 :]))
+                return steps[::-1]
+            steps.append(_Step(entry.id, pruned))
     raise ConflictError(
         str(base),
-        str(tip),
-        f"branch {session.branch!r} was reset or amended: its history does not hold the snapshot "
+        str(steps[0].snapshot),
+        f"branch {branch!r} was reset or amended: its history does not hold the snapshot "
         f"{base} any more, on which this session is based. The session keeps its changes; open "
-        "a new one on the branch and make them again, or commit them to a new branch",
+        "a new one on the branch and make them again, or create a branch at that snapshot",
     )
 
 

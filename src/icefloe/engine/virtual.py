@@ -10,13 +10,13 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icefloe.config import EffectiveConfig, RepositoryConfig, StorageSettings, VirtualChunkContainer
+from icefloe.config import Attribution, StorageSettings, VirtualChunkContainer
 from icefloe.credentials import AnyCredential
 from icefloe.engine.virtual_stores import grants, how_to_authorise, open_store
 from icefloe.engine.virtual_urls import (
@@ -66,6 +66,7 @@ class VirtualReader:
         access: url prefix (a last slash may be missing) to credential, as given at open.
         trusted: containers that the caller gave, rather than the repository.
         settings: how the storages of containers are used.
+        attribution: who is asking, for the operators of those storages.
 
     Pickles with its credentials; storages are opened at the first read, once per process.
     """
@@ -77,37 +78,33 @@ class VirtualReader:
         *,
         trusted: Iterable[VirtualChunkContainer] = (),
         settings: StorageSettings | None = None,
+        attribution: Attribution | None = None,
     ) -> None:
         matched = ((parse_location(each.url_prefix).decoded, each) for each in containers)
         self._containers = sorted(matched, key=lambda pair: (-len(pair[0]), pair[0]))
         self._access = dict(access or {})
         self._trusted = tuple(trusted)
         self._settings = settings
+        self._attribution = attribution
         self._grants = grants((each for _, each in self._containers), self._access)
         self._named = {each.name: each for _, each in self._containers if each.name is not None}
         self._places: dict[str, Place] = {}
         self._opened = _Opened()
 
-    @classmethod
-    def of(
-        cls,
-        config: EffectiveConfig,
-        access: Mapping[str, AnyCredential | None] | None = None,
-        given: RepositoryConfig | None = None,
-    ) -> Self:
-        """Make a reader for an open repository; `given` is what the caller configured."""
-        own = (given.virtual_chunk_containers or {}) if given is not None else {}
-        settings = None if given is None else given.storage
-        return cls(config.virtual_chunk_containers, access, trusted=own.values(), settings=settings)
-
     def __reduce__(self) -> tuple[object, ...]:
         containers = [each for _, each in self._containers]
-        return (_restored, (containers, self._access, self._trusted, self._settings))
+        settings = (self._settings, self._attribution)
+        return (_restored, (containers, self._access, self._trusted, *settings))
 
     @property
     def authorised_prefixes(self) -> frozenset[str]:
         """The url prefixes of containers that may be read."""
         return frozenset(self._grants)
+
+    @property
+    def trusted(self) -> tuple[VirtualChunkContainer, ...]:
+        """The containers that the caller vouched for."""
+        return self._trusted
 
     # -- recording locations ---------------------------------------------------------------
 
@@ -251,7 +248,7 @@ class VirtualReader:
         with opened.lock:
             if (backend := opened.backends.get(prefix)) is None:
                 storage = open_store(container, credential, trusted=self._trusted)
-                backend = opened.backends[prefix] = storage.open(self._settings)
+                backend = opened.backends[prefix] = storage.open(self._settings, self._attribution)
         return backend
 
 
@@ -260,8 +257,11 @@ def _restored(
     access: dict[str, AnyCredential | None],
     trusted: tuple[VirtualChunkContainer, ...],
     settings: StorageSettings | None,
+    attribution: Attribution | None,
 ) -> VirtualReader:
-    return VirtualReader(containers, access, trusted=trusted, settings=settings)
+    return VirtualReader(
+        containers, access, trusted=trusted, settings=settings, attribution=attribution
+    )
 
 
 def _decoded_root(root: str) -> str:

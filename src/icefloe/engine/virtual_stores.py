@@ -63,13 +63,16 @@ _HARMLESS_OPTIONS: Final = frozenset(
 """Options of clients by name that cannot change where requests go, nor how well they are kept."""
 
 _NEEDED: Final[dict[type[ObjectStoreConfig], tuple[type[Credentials], str]]] = {
-    ObjectStoreConfig.S3: (Credentials.S3, "s3_credentials(...)"),
-    ObjectStoreConfig.S3Compatible: (Credentials.S3, "s3_credentials(...)"),
-    ObjectStoreConfig.Tigris: (Credentials.S3, "s3_credentials(...)"),
-    ObjectStoreConfig.Gcs: (Credentials.Gcs, "gcs_credentials(...)"),
-    ObjectStoreConfig.Azure: (Credentials.Azure, "azure_credentials(...)"),
-    ObjectStoreConfig.Http: (Credentials.HttpAccess, "HttpAccess"),
-    ObjectStoreConfig.LocalFileSystem: (Credentials.LocalFileSystemAccess, "LocalFileSystemAccess"),
+    ObjectStoreConfig.S3: (Credentials.S3, "icefloe.s3_credentials(...)"),
+    ObjectStoreConfig.S3Compatible: (Credentials.S3, "icefloe.s3_credentials(...)"),
+    ObjectStoreConfig.Tigris: (Credentials.S3, "icefloe.s3_credentials(...)"),
+    ObjectStoreConfig.Gcs: (Credentials.Gcs, "icefloe.gcs_credentials(...)"),
+    ObjectStoreConfig.Azure: (Credentials.Azure, "icefloe.azure_credentials(...)"),
+    ObjectStoreConfig.Http: (Credentials.HttpAccess, "icefloe.credentials.HttpAccess"),
+    ObjectStoreConfig.LocalFileSystem: (
+        Credentials.LocalFileSystemAccess,
+        "icefloe.credentials.LocalFileSystemAccess",
+    ),
 }
 
 
@@ -109,7 +112,7 @@ def how_to_authorise(container: VirtualChunkContainer) -> str:
     """Say what a reader has to write to read the chunks of a container."""
     _, example = _NEEDED[type(container.store)]
     return (
-        "authorize_virtual_chunk_access=containers_credentials("
+        "authorize_virtual_chunk_access=icefloe.containers_credentials("
         f"{{{container.url_prefix!r}: {example}}})"
     )
 

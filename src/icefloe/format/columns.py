@@ -106,10 +106,23 @@ class BytesColumn:
         splits = self.splits[start : stop + 1]
         return type(self)(self.data[splits[0] : splits[-1]], splits - splits[0])
 
+    def with_rows(self, at: int, rows: Self) -> Self:
+        """Insert rows before a row."""
+        cut, more = self.splits[at], rows.splits[-1]
+        return type(self)(
+            np.concatenate([self.data[:cut], rows.data, self.data[cut:]]),
+            np.concatenate([self.splits[:at], rows.splits + cut, self.splits[at + 1 :] + more]),
+        )
+
     def to_list(self) -> list[bytes]:
         """Unpack into Python objects: for small columns."""
         data, splits = self.data.tobytes(), self.splits.tolist()
         return [data[a:b] for a, b in pairwise(splits)]
+
+    def rows(self, start: int, stop: int) -> list[bytes]:
+        """Unpack a run of rows."""
+        splits = self.splits[start : stop + 1].tolist()
+        return [self.data[a:b].tobytes() for a, b in pairwise(splits)]
 
     def to_strings(self) -> list[str]:
         """Unpack into Python strings: for small columns."""
@@ -180,7 +193,8 @@ class BytesColumn:
         return out
 
     def __getitem__(self, row: int) -> bytes:
-        return self.data[self.splits[row] : self.splits[row + 1]].tobytes()
+        splits = self.splits
+        return self.data[splits[row] : splits[row + 1]].tobytes()
 
     def __len__(self) -> int:
         return len(self.splits) - 1

@@ -6,6 +6,7 @@ all that is left are the bytes that really differ.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from icefloe.format.columns import (
 )
 from icefloe.format.flatbuffer_tree import TableShape
 from icefloe.format.flatbuffer_writer import Link
+
+type Columns = Mapping[int, NDArray[Any]]
+"""Fields by slot: numbers, or rows of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class PackedSection:
         self,
         count: int,
         shape: TableShape,
-        columns: Mapping[int, NDArray[np.generic]],
+        columns: Columns,
         carried: Sequence[Carried],
     ) -> None:
         self.start = 0
@@ -95,10 +99,9 @@ class PackedSection:
         where: Ints = self._starts[rows] + (self.start + self._shape.lead_bytes)
         return where
 
-    def column(self) -> tuple[BytesColumn, int]:
-        """Give the tables as rows of bytes to be carried, and where in them a table begins."""
-        whole = self._whole()[: self._starts[-1]]
-        return BytesColumn(whole, self._starts), self._shape.lead_bytes
+    def column(self) -> BytesColumn:
+        """Give the tables as rows of bytes to be carried; each begins with the shape's lead."""
+        return BytesColumn(self._whole()[: self._starts[-1]], self._starts)
 
     def pieces(self) -> Iterator[Bytes]:
         """Write all tables."""

@@ -86,6 +86,15 @@ class MetadataItems:
         splits, items = take_ragged(self.splits, owners)
         return type(self)(splits, self.names.take(items), self.values.take(items))
 
+    def with_owner(self, at: int, one: Self) -> Self:
+        """Insert one owner before an owner."""
+        first, count = int(self.splits[at]), len(one.names)
+        splits = np.concatenate([self.splits[: at + 1], self.splits[at:] + count])
+        if count == 0:
+            return type(self)(splits, self.names, self.values)
+        names = self.names.with_rows(first, one.names)
+        return type(self)(splits, names, self.values.with_rows(first, one.values))
+
     def sections(self) -> list[Section]:
         """Lay out the items: the first section has a vector per owner, the rest are behind it."""
         names, name_rows = self.names.distinct()

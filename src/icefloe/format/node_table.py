@@ -1,8 +1,9 @@
 """The groups and arrays of a snapshot, as columns sorted by path."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from icefloe.format.columns import (
     BytesColumn,
     Ints,
     concat_bytes,
-    find_sorted,
     splits_of,
     take_ragged,
 )
@@ -76,6 +76,7 @@ class NodeTable:
     """Splits `extents` by manifest, not by node."""
     extents: NDArray[np.uint32]
     """(n, 2): first chunk and first chunk after."""
+    _known_rows: dict[str, int] | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_nodes(cls, nodes: Sequence[Node]) -> Self:
@@ -112,8 +113,17 @@ class NodeTable:
         return len(self.is_array)
 
     def row_of(self, path: str) -> int | None:
-        """Find the row of a path by binary search."""
-        return find_sorted(len(self), path.encode(), self.paths.__getitem__)
+        """Find the row of a path."""
+        return self._rows.get(path)
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        """Where each path is: made when first asked for, because many tables never are."""
+        if self._known_rows is None:
+            rows = {path: row for row, path in enumerate(self.paths.to_strings())}
+            object.__setattr__(self, "_known_rows", rows)
+            return rows
+        return self._known_rows
 
     def find(self, path: str) -> Node | None:
         """Look up one node."""
@@ -130,24 +140,29 @@ class NodeTable:
         )
 
     def _array(self, row: int) -> ArrayInfo:
-        shape = slice(self.shape_splits[row], self.shape_splits[row + 1])
-        named = range(self.name_splits[row], self.name_splits[row + 1])
-        names = tuple(self.names[i].decode() or None for i in named)
-        first, last = self.manifest_splits[row], self.manifest_splits[row + 1]
-        ids = ids_of_rows(ManifestId, self.manifest_ids[first:last])
-        boxes = [
-            tuple((int(a), int(b)) for a, b in self.extents[begin:end])
-            for begin, end in zip(
-                self.extent_splits[first:last],
-                self.extent_splits[first + 1 : last + 1],
-                strict=True,
-            )
-        ]
+        first_dim, last_dim = self.shape_splits[row : row + 2].tolist()
+        names = None
+        if self.has_names[row]:
+            first, last = self.name_splits[row : row + 2].tolist()
+            names = tuple(name.decode() or None for name in self.names.rows(first, last))
         return ArrayInfo(
-            tuple(self.array_lengths[shape].tolist()),
-            tuple(self.num_chunks[shape].tolist()),
-            names if self.has_names[row] else None,
-            tuple(ManifestRef(i, box) for i, box in zip(ids, boxes, strict=True)),
+            tuple(self.array_lengths[first_dim:last_dim].tolist()),
+            tuple(self.num_chunks[first_dim:last_dim].tolist()),
+            names,
+            self._manifests(row),
+        )
+
+    def _manifests(self, row: int) -> tuple[ManifestRef, ...]:
+        first, last = self.manifest_splits[row : row + 2].tolist()
+        if first == last:
+            return ()
+        ids = ids_of_rows(ManifestId, self.manifest_ids[first:last])
+        splits = self.extent_splits[first : last + 1].tolist()
+        ranges = self.extents[splits[0] : splits[-1]].tolist()
+        boxes = cast("list[tuple[int, int]]", list(map(tuple, ranges)))
+        return tuple(
+            ManifestRef(one, tuple(boxes[begin - splits[0] : end - splits[0]]))
+            for one, (begin, end) in zip(ids, pairwise(splits), strict=True)
         )
 
     def take(self, rows: Ints) -> Self:

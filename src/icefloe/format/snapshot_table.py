@@ -1,5 +1,6 @@
 """The snapshots that a repo object lists, as columns sorted by id."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -13,12 +14,11 @@ from icefloe.format.columns import (
     Bytes,
     BytesColumn,
     Ints,
-    concat_bytes,
     find_sorted,
     is_ascending,
     splits_of,
 )
-from icefloe.format.flatbuffer_packed import Carried, PackedSection
+from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection
 from icefloe.format.flatbuffer_reader import Vectors, refuse
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape
 from icefloe.format.flatbuffer_writer import Link, Section, VectorSection
@@ -141,7 +141,7 @@ class SnapshotTable:
             counts = np.diff(self.pruned_splits)
             shape = _SNAPSHOT_WITH_PRUNED
             carried.append(Carried.items(_Info.PRUNED, counts, self.pruned_ids))
-        columns = {
+        columns: Columns = {
             _Info.PARENT_OFFSET: self.parents,
             _Info.FLUSHED_AT: self.flushed_at,
             _Info.ID: self.ids,
@@ -155,7 +155,11 @@ class SnapshotTable:
 
     def row_of(self, snapshot: SnapshotId) -> int | None:
         """Find the row of a snapshot by binary search."""
-        return find_sorted(len(self), snapshot.raw, lambda row: self.ids[row].tobytes())
+        return find_sorted(len(self), snapshot.raw, self._raw_id)
+
+    def _raw_id(self, row: int) -> bytes:
+        raw: bytes = self.ids[row].tobytes()
+        return raw
 
     def _known_row(self, snapshot: SnapshotId) -> int:
         row = self.row_of(snapshot)
@@ -218,34 +222,28 @@ class SnapshotTable:
 
     def with_entry(self, entry: SnapshotEntry) -> Self:
         """Add a snapshot; the row numbers of later ones move up by one."""
-        keys = self.ids.view(f"S{SnapshotId.WIDTH}").ravel()
-        at = int(np.searchsorted(keys, np.bytes_(entry.id.raw)))
         if self.row_of(entry.id) is not None:
             raise _repeated()
+        at = bisect_left(range(len(self)), entry.id.raw, key=self._raw_id)
         one = self.from_entries([replace(entry, parent=None)], self.spec_version)
-        parents = self.parents + (self.parents >= at).astype(np.int32)
-        parent = NO_PARENT
-        if entry.parent is not None:
-            row = self._known_row(entry.parent)
-            parent = row + (row >= at)
-        old = np.arange(len(self))
-        order = np.insert(old, at, len(self))
-        pruned = np.insert(np.diff(self.pruned_splits), at, len(one.pruned_ids))
+        parent = NO_PARENT if entry.parent is None else self._known_row(entry.parent)
+        parents = _inserted(self.parents, at, np.array([parent], np.int32))
+        parents += parents >= at
+        pruned_at, new = int(self.pruned_splits[at]), len(one.pruned_ids)
         return type(self)(
-            np.insert(self.ids, at, one.ids[0], axis=0),
-            np.insert(parents, at, parent),
-            np.insert(self.flushed_at, at, one.flushed_at[0]),
-            concat_bytes([self.messages, one.messages]).take(order),
-            concat_metadata([self.metadata, one.metadata]).take(order),
-            splits_of(pruned),
-            np.insert(
-                self.pruned_ids,
-                [self.pruned_splits[at]] * len(one.pruned_ids),
-                one.pruned_ids,
-                axis=0,
-            ),
+            _inserted(self.ids, at, one.ids),
+            parents,
+            _inserted(self.flushed_at, at, one.flushed_at),
+            self.messages.with_rows(at, one.messages),
+            self.metadata.with_owner(at, one.metadata),
+            np.concatenate([self.pruned_splits[: at + 1], self.pruned_splits[at:] + new]),
+            _inserted(self.pruned_ids, pruned_at, one.pruned_ids),
             self.spec_version,
         )
+
+
+def _inserted[T: np.generic](column: NDArray[T], at: int, rows: NDArray[T]) -> NDArray[T]:
+    return np.concatenate([column[:at], rows, column[at:]])
 
 
 def _not_listed(snapshot: SnapshotId | None) -> SnapshotNotFoundError:

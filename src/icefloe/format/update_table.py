@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes
-from icefloe.format.flatbuffer_packed import Carried, PackedSection
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes, splits_of
+from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection
 from icefloe.format.flatbuffer_reader import Tables, Vectors
 from icefloe.format.flatbuffer_scalar import ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
@@ -128,9 +128,6 @@ _ENTRY: Final = TableShape(
     (_Update.KIND, "B"),
 )
 _COMMIT: Final = TableShape((_COMMIT_NAME, OFFSET), (_COMMIT_NEW, f"{SnapshotId.WIDTH}s"))
-_CARRIED: Final = {_K.NEW_COMMIT} | {k for k in UpdateKind if _PAYLOADS[k] == _Payload()}
-"""Kinds whose payloads stand right beside their entries."""
-_NO_PAYLOAD: Final = TableShape().blank().rjust(_COMMIT.lead_bytes + 4, b"\0")
 _STATUS_WITHOUT_REASON: Final = TableShape((_Status.SET_AT, "Q"), (_Status.AVAILABILITY, "B"))
 _STATUS: Final = TableShape(
     (_Status.REASON, OFFSET), (_Status.SET_AT, "Q"), (_Status.AVAILABILITY, "B")
@@ -326,33 +323,29 @@ class UpdateTable:
         """Lay out the log: the first section is the vector of entries."""
         by_kind: dict[int, TableSection] = {}
         below: list[Section] = []
-        for kind in set(self.kinds.tolist()) - _CARRIED:
+        for kind in set(self.kinds.tolist()) - {UpdateKind.NEW_COMMIT}:
             rows = np.flatnonzero(self.kinds == kind)
             by_kind[kind], more = self._payload_tables(_PAYLOADS[UpdateKind(kind)], rows)
             below += [by_kind[kind], *more]
         others = Link(_ByKind(self.kinds, by_kind)) if by_kind else None
         carried = [
-            Carried(_Update.PAYLOAD, self._carried_payloads(), _COMMIT.lead_bytes, others),
+            Carried(_Update.PAYLOAD, self._commit_payloads(), _COMMIT.lead_bytes, others),
             Carried.blobs(_Update.BACKUP_PATH, self.backup_paths, self.backup_paths.lengths() > 0),
         ]
-        columns = {_Update.UPDATED_AT: self.updated_at, _Update.KIND: self.kinds}
+        columns: Columns = {_Update.UPDATED_AT: self.updated_at, _Update.KIND: self.kinds}
         tables = PackedSection(len(self), _ENTRY, columns, carried)
         every = VectorSection(np.array([len(self)]), Link(tables))
         return [every, tables, *below]
 
-    def _carried_payloads(self) -> BytesColumn:
-        """Lay out the payloads that stand beside their entry: of commits, and empty ones."""
-        is_commit = self.kinds == UpdateKind.NEW_COMMIT
-        commits = np.flatnonzero(is_commit)
+    def _commit_payloads(self) -> BytesColumn:
+        """Lay out the payloads of commits, by far the most of all, to stand beside their entry."""
+        commits = np.flatnonzero(self.kinds == UpdateKind.NEW_COMMIT)
         name = Carried.blobs(_COMMIT_NAME, self.names.take(commits))
-        columns = {_COMMIT_NEW: self.new_ids[commits]}
-        payloads, _ = PackedSection(len(commits), _COMMIT, columns, [name]).column()
-        if len(commits) == len(self):
-            return payloads
-        nothing = BytesColumn.from_list([b"", _NO_PAYLOAD])
-        is_empty = np.isin(self.kinds, list(_CARRIED)) & ~is_commit
-        choice = np.where(is_commit, 2 + np.cumsum(is_commit) - 1, is_empty.astype(np.int64))
-        return concat_bytes([nothing, payloads]).take(choice)
+        columns: Columns = {_COMMIT_NEW: self.new_ids[commits]}
+        payloads = PackedSection(len(commits), _COMMIT, columns, [name]).column()
+        lengths = np.zeros(len(self), np.int64)
+        lengths[commits] = payloads.lengths()
+        return BytesColumn(payloads.data, splits_of(lengths))
 
     def _payload_tables(self, payload: _Payload, rows: Ints) -> tuple[TableSection, list[Section]]:
         fields, below = [], list[Section]()

@@ -69,23 +69,23 @@ def user_agent() -> str:
     return f"icefloe/{VERSION}"
 
 
-def open_clients(spec: ObjectSpec, settings: EffectiveStorageSettings) -> Clients:
-    """Make the clients for a place; no request is sent yet."""
+def open_clients(spec: ObjectSpec, settings: EffectiveStorageSettings, agent: str) -> Clients:
+    """Make the clients for a place, which name themselves `agent`; no request is sent yet."""
     try:
         match spec:
             case S3Spec():
-                return _open_s3(spec, settings)
+                return _open_s3(spec, settings, agent)
             case GcsSpec():
-                return _open_gcs(spec, settings)
+                return _open_gcs(spec, settings, agent)
             case AzureSpec():
-                return _open_azure(spec, settings)
+                return _open_azure(spec, settings, agent)
             case HttpSpec():
-                return _open_http(spec, settings)
+                return _open_http(spec, settings, agent)
     except FOREIGN_ERRORS as error:
         raise translate(error, "open", spec.place) from None
 
 
-def _open_s3(spec: S3Spec, settings: EffectiveStorageSettings) -> Clients:
+def _open_s3(spec: S3Spec, settings: EffectiveStorageSettings, agent: str) -> Clients:
     options = spec.options
     config: dict[str, Any] = {
         "virtual_hosted_style_request": not spec.uses_path_style,
@@ -110,6 +110,7 @@ def _open_s3(spec: S3Spec, settings: EffectiveStorageSettings) -> Clients:
             config=config,  # type: ignore[arg-type]
             client_options=_client_options(
                 settings,
+                agent,
                 headers,
                 allow_http=options.allow_http,
                 stall_seconds=options.network_stream_timeout_seconds,
@@ -147,7 +148,7 @@ def _s3_keys(given: S3StaticCredentials) -> dict[str, Any]:
     }
 
 
-def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings) -> Clients:
+def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings, agent: str) -> Clients:
     config, of_client = _part_config(spec.config)
     provider: CredentialSource | None = None
     match spec.credentials:
@@ -169,7 +170,7 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings) -> Clients:
             spec.bucket,
             prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
             config=config,  # type: ignore[arg-type]
-            client_options=_client_options(settings, headers, given=of_client),
+            client_options=_client_options(settings, agent, headers, given=of_client),
             retry_config=_NO_RETRIES,
             credential_provider=provider,
         )
@@ -183,7 +184,7 @@ def _gcs_token(refreshable: GcsCredentials.Refreshable) -> dict[str, Any]:
     return {"token": given.bearer, "expires_at": given.expires_after}
 
 
-def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings) -> Clients:
+def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings, agent: str) -> Clients:
     given, of_client = _part_config(spec.config)
     config: dict[str, Any] = {"account_name": spec.account, **given}
     provider: CredentialSource | None = None
@@ -202,7 +203,7 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings) -> Clients:
         spec.container,
         prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
         config=config,  # type: ignore[arg-type]
-        client_options=_client_options(settings, {}, given=of_client),
+        client_options=_client_options(settings, agent, {}, given=of_client),
         retry_config=_NO_RETRIES,
         credential_provider=provider,
     )
@@ -221,11 +222,12 @@ def _azure_token(refreshable: AzureCredentials.Refreshable) -> dict[str, Any]:
     return {**token, "expires_at": given.expires_after}
 
 
-def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings) -> Clients:
+def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings, agent: str) -> Clients:
     store = HTTPStore(
         spec.url,
         client_options=_client_options(
             settings,
+            agent,
             spec.headers,
             allow_http=spec.url.startswith("http:"),
             given=spec.config,
@@ -255,6 +257,7 @@ def _prefix(prefix: str, *, encoded: bool) -> str | None:
 
 def _client_options(
     settings: EffectiveStorageSettings,
+    agent: str,
     headers: Mapping[str, str],
     *,
     allow_http: bool | None = None,
@@ -266,7 +269,7 @@ def _client_options(
     whole_ms = timeouts.operation_attempt_timeout_ms or timeouts.operation_timeout_ms
     stall_ms = timeouts.read_timeout_ms or (stall_seconds or _STALL_SECONDS) * 1000
     options: ClientConfig = {
-        "user_agent": user_agent(),
+        "user_agent": agent,
         "timeout": _LONGEST_TRANSFER if whole_ms is None else timedelta(milliseconds=whole_ms),
         "read_timeout": timedelta(milliseconds=stall_ms),
     }

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from icefloe.config import (
+    Attribution,
     EffectiveStorageSettings,
     S3Options,
     StorageConcurrencySettings,
@@ -58,7 +59,7 @@ class _Opened:
     def __init__(self) -> None:
         self.process = os.getpid()
         self.meter = Meter()
-        self.backends: dict[EffectiveStorageSettings, Backend] = {}
+        self.backends: dict[tuple[EffectiveStorageSettings, str], Backend] = {}
 
 
 class Storage:
@@ -295,20 +296,26 @@ class Storage:
             case _:
                 return StorageSettings()
 
-    def open(self, settings: StorageSettings | EffectiveStorageSettings | None = None) -> Backend:
+    def open(
+        self,
+        settings: StorageSettings | EffectiveStorageSettings | None = None,
+        attribution: Attribution | None = None,
+    ) -> Backend:
         """Give what does the work: requests are counted and, over networks, retried.
 
         Settings go on top of those that suit the storage, unless they are complete already.
-        Called again with equal settings it gives the same object.
+        `attribution` tells the operator of the storage who is asking. Called again with equal
+        arguments it gives the same object.
         """
         opened = self._in_this_process()
         effective = settings
         if not isinstance(effective, EffectiveStorageSettings):
             effective = effective_storage_settings(self.default_settings(), effective)
-        if (backend := opened.backends.get(effective)) is None:
+        agent = user_agent() if attribution is None else attribution.label(user_agent())
+        if (backend := opened.backends.get((effective, agent))) is None:
             # Two threads may both open; one of them is kept.
             backend = opened.backends.setdefault(
-                effective, self._open(self._spec, effective, opened.meter)
+                (effective, agent), self._open(self._spec, effective, agent, opened.meter)
             )
         return backend
 
@@ -358,7 +365,9 @@ class Storage:
             for info in batch
         ]
 
-    def _open(self, spec: Spec, settings: EffectiveStorageSettings, meter: Meter) -> Backend:
+    def _open(
+        self, spec: Spec, settings: EffectiveStorageSettings, agent: str, meter: Meter
+    ) -> Backend:
         match spec:
             case MemorySpec():
                 return MeteredBackend(cast("Backend", self._memory), meter)
@@ -368,14 +377,14 @@ class Storage:
             case RedirectSpec():
 
                 def find() -> Backend:
-                    return self._open(resolve(spec, user_agent()), settings, meter)
+                    return self._open(resolve(spec, agent), settings, agent, meter)
 
                 def attempts() -> Attempts:
                     return Attempts(settings, lambda: meter.add("retries"))
 
                 return RedirectBackend(find, attempts)
             case _:
-                backend = ObjectStoreBackend(open_clients(spec, settings), settings)
+                backend = ObjectStoreBackend(open_clients(spec, settings, agent), settings)
                 return RetryingBackend(MeteredBackend(backend, meter), settings, meter)
 
     def _in_this_process(self) -> _Opened:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from icefloe import effects
-from icefloe.config import StorageSettings
+from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage.handle import Storage
 from icefloe.storage.metering import RequestCounts
@@ -114,9 +114,13 @@ class LatencyStorage(Storage):
         self.write_latency_ms = write_latency_ms
         self.read_latency_ms = read_latency_ms
 
-    def open(self, settings: StorageSettings | None = None) -> Backend:
+    def open(
+        self,
+        settings: StorageSettings | EffectiveStorageSettings | None = None,
+        attribution: Attribution | None = None,
+    ) -> Backend:
         """Open the inner storage, with the delays."""
-        return LatencyBackend(self._inner.open(settings), self)
+        return LatencyBackend(self._inner.open(settings, attribution), self)
 
     def request_counts(self) -> RequestCounts:
         """Count the requests of the inner storage."""

@@ -100,6 +100,8 @@ class Exchange:
     """Size of the body that the client sent."""
     bytes_in: int = 0
     """Size of the body that it was to get."""
+    agent: str = ""
+    """What the client calls itself."""
 
 
 @dataclass(slots=True)
@@ -239,6 +241,7 @@ class _ProxyHandler(LoopbackHandler):
 
     def _record(self, *, forwarded: bool, status: int | None, bytes_in: int = 0) -> None:
         bytes_out = int(self.headers.get("Content-Length") or 0)
+        agent = self.headers.get("User-Agent") or ""
         self.proxy.record(
-            Exchange(self.command, self.path, forwarded, status, bytes_out, bytes_in)
+            Exchange(self.command, self.path, forwarded, status, bytes_out, bytes_in, agent)
         )

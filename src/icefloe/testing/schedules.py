@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from icefloe.config import StorageSettings
+from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.effects import pause, stepped_context
 from icefloe.storage.handle import Storage
 from icefloe.storage.port import (
@@ -238,10 +238,14 @@ class WrappedStorage(Storage):
             self._backend = self._wrap(self._inner.open())
         return self._backend
 
-    def open(self, settings: StorageSettings | None = None) -> Backend:
+    def open(
+        self,
+        settings: StorageSettings | EffectiveStorageSettings | None = None,
+        attribution: Attribution | None = None,
+    ) -> Backend:
         """Give the wrapped backend; it keeps the settings of its first use."""
         if self._backend is None:
-            self._backend = self._wrap(self._inner.open(settings))
+            self._backend = self._wrap(self._inner.open(settings, attribution))
         return self._backend
 
 

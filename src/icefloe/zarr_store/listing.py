@@ -4,14 +4,14 @@ Nodes are known to the session, so their keys cost no request. Manifests are ope
 the keys of chunks, and these come last: whoever stops before them opens none.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from icefloe.engine.chunks import chunk_tables, delete_chunks
 from icefloe.engine.nodes import delete_node, find_node, paths_below, subtree
-from icefloe.engine.paths import ROOT, prefix_below
+from icefloe.engine.paths import prefix_below
 from icefloe.engine.session import SessionState
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import ChunkTable, Extents
@@ -40,40 +40,34 @@ class _ChunkRegion:
         return np.array([begin, end], np.uint32).T.reshape(-1, 2)
 
 
-async def keys_below(session: SessionState, prefix: str) -> AsyncIterator[str]:
-    """Walk all keys in a directory: first those of metadata, then those of chunks."""
+async def keys_below(session: SessionState, prefix: str) -> AsyncIterator[Iterable[str]]:
+    """Walk all keys in a directory in batches: those of metadata, then those of chunks."""
     paths = paths_below(session, _path_of(prefix))
-    for path in paths:
-        yield metadata_key(path)
+    yield map(metadata_key, paths)
     for node in _arrays_with_chunks(session, paths):
         async for table in chunk_tables(session, node):
-            for key in _chunk_keys(node, table):
-                yield key
+            yield _chunk_keys(node, table)
     if (region := _chunk_region(session, prefix)) is not None:
         async for table in _tables_within(session, region):
-            for key in _chunk_keys(region.node, table):
-                yield key
+            yield _chunk_keys(region.node, table)
 
 
-async def names_in(session: SessionState, prefix: str) -> AsyncIterator[str]:
-    """Walk the names directly in a directory: of keys, and of further directories."""
+async def names_in(session: SessionState, prefix: str) -> AsyncIterator[Iterable[str]]:
+    """Walk the names directly in a directory, in batches: of keys, and of directories."""
     path = _path_of(prefix)
     names = _names_of_nodes(session, path)
     node = find_node(session, path)
     if node is not None and await _shows_chunks(session, node):
         names["c"] = None
-    for name in names:
-        yield name
+    yield names
     if (region := _chunk_region(session, prefix)) is None:
         return
     position = len(region.first)
-    seen: set[int] = set()
     async for table in _tables_within(session, region):
-        found = np.unique(table.coordinates[:, position]).tolist()
-        for index in found:
-            if index not in seen and str(index) not in names:
-                seen.add(index)
-                yield str(index)
+        found = map(str, np.unique(table.coordinates[:, position]).tolist())
+        new = [name for name in found if name not in names]
+        names.update(dict.fromkeys(new))
+        yield new
 
 
 async def has_keys_below(session: SessionState, prefix: str) -> bool:
@@ -143,10 +137,19 @@ async def _tables_within(session: SessionState, region: _ChunkRegion) -> AsyncIt
 
 
 def _arrays_with_chunks(session: SessionState, paths: list[str]) -> Iterator[Node]:
+    """Find arrays that may have chunks without making a node for each of the others."""
+    base, changes = session.base, session.changes
+    stored = base.paths()
+    candidates = {stored[row] for row in np.flatnonzero(np.diff(base.table.manifest_splits))}
+    candidates.update(changes.nodes)
+    for changed in list(changes.arrays):
+        if changed not in changes.created and (node := base.by_id(changed)) is not None:
+            candidates.add(node.path)
     for path in paths:
-        node = find_node(session, path)
-        if node is not None and _has_chunks(session, node):
-            yield node
+        if path in candidates:
+            node = find_node(session, path)
+            if node is not None and _has_chunks(session, node):
+                yield node
 
 
 def _has_chunks(session: SessionState, node: Node) -> bool:
@@ -190,9 +193,9 @@ def _names_of_nodes(session: SessionState, path: str) -> dict[str, None]:
     if find_node(session, path) is not None:
         names[METADATA] = None
     start = len(prefix_below(path))
-    for below in paths_below(session, path):
-        if below not in (path, ROOT):
-            names[below[start:].partition("/")[0]] = None
+    below = paths_below(session, path)
+    names.update((one[start:].partition("/")[0], None) for one in below if len(one) >= start)
+    names.pop("", None)  # the node itself
     return names
 
 

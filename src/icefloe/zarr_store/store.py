@@ -21,6 +21,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.zarr_store import listing
 from icefloe.zarr_store.chunk_batches import ChunkBatch, chunk_batches
 from icefloe.zarr_store.errors import MissingKeyError, ReadOnlyStoreError
+from icefloe.zarr_store.flattening import FlattenedIterator
 from icefloe.zarr_store.values import (
     delete_value,
     has_value,
@@ -283,12 +284,12 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
     @override
     def list_prefix(self, prefix: str) -> AsyncCloseableIterator[str]:
         """Walk all keys in a directory: those of metadata first, then those of chunks."""
-        return AsyncCloseableIterator(listing.keys_below(self._state, prefix))
+        return FlattenedIterator(listing.keys_below(self._state, prefix))
 
     @override
     def list_dir(self, prefix: str) -> AsyncCloseableIterator[str]:
         """Walk the names directly in a directory."""
-        return AsyncCloseableIterator(listing.names_in(self._state, prefix))
+        return FlattenedIterator(listing.names_in(self._state, prefix))
 
     @override
     async def is_empty(self, prefix: str) -> bool:

@@ -18,18 +18,22 @@ from icefloe import (
     ConflictDetector,
     ConflictError,
     ConflictType,
+    Credentials,
     ForkSession,
     InvalidInputError,
     NodeNotFoundError,
     ReadOnlyError,
     RebaseFailedError,
     Repository,
+    RepositoryConfig,
     Session,
     SessionMode,
     SessionStateError,
     VersionSelection,
+    VirtualChunkContainer,
     in_memory_storage,
     local_filesystem_storage,
+    local_filesystem_store,
 )
 
 
@@ -222,6 +226,23 @@ def test_chunks_are_found(repository: Repository) -> None:
         session.get_node_id("a")
     with pytest.raises(InvalidInputError, match="batch_size"):
         list(session.chunk_coordinates("/a", 0))
+
+
+def test_virtual_chunks_are_listed_where_they_lie(tmp_path: Path) -> None:
+    prefix = f"file://{tmp_path}/"
+    config = RepositoryConfig()
+    store = local_filesystem_store(str(tmp_path))
+    config.set_virtual_chunk_container(VirtualChunkContainer(prefix, store, "files"))
+    access = {prefix: Credentials.LocalFileSystemAccess()}
+    repository = Repository.create(in_memory_storage(), config, access)
+    assert repository.authorized_virtual_container_prefixes == {prefix}
+    session = repository.writable_session("main")
+    zarr.create_array(session.store, name="v", shape=3, chunks=1, dtype="i4")
+    session.store.set_virtual_ref("v/c/0", "vcc://files/x", offset=0, length=4)
+    session.store.set_virtual_ref("v/c/1", f"{prefix}x", offset=4, length=4)
+    assert session.all_virtual_chunk_locations() == [f"{prefix}x"] * 2
+    assert session.chunk_type("/v", [1]) is ChunkType.virtual
+    assert session.chunk_type("/v", [2]) is ChunkType.uninitialized
 
 
 def test_writable_sessions_do_not_travel(local: Repository) -> None:

@@ -13,7 +13,7 @@ from icefloe.engine.chunks import put_refs
 from icefloe.engine.conflicts import ConflictDetector
 from icefloe.engine.packing import PackingOptions
 from icefloe.engine.session import SessionMode, SessionState, open_session
-from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
+from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, SessionStateError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import SnapshotId
 from icefloe.storage import local_filesystem_storage
@@ -186,6 +186,11 @@ def test_a_fork_may_change_what_its_session_wrote_before(side: Ours) -> None:
     assert (side.tree(session)["/a"] or {})[1,] == b"f"
 
 
+def test_there_is_no_third_way(side: Ours) -> None:
+    with pytest.raises(InvalidInputError, match="on_overlap"):
+        side.merge(side.begin(), on_overlap="oldest")
+
+
 def test_the_last_one_wins_by_default(side: Ours) -> None:
     session = side.begin()
     forks = [side.fork(session) for _ in range(3)]
@@ -287,6 +292,30 @@ def test_the_same_fork_twice_changes_nothing(side: Ours) -> None:
     assert side.status(session) == before
 
 
+def test_copies_of_a_fork_that_replaced_a_node_write_to_the_new_one_together(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.delete(fork, "/a")
+    side.array(fork, "/a", 2)
+    copies = [travelled(fork), travelled(fork)]
+    for index, copy in enumerate(copies):
+        side.write(copy, "/a", index, value=b"new")
+    side.merge(fork, *copies)
+    side.merge(session, fork)
+    side.commit(session)
+    assert side.tree()["/a"] == {(0,): b"new", (1,): b"new"}
+
+
+def test_copies_of_a_fork_that_replace_a_node_each_for_itself_contradict(side: Ours) -> None:
+    session = side.begin()
+    forks = [side.fork(session), side.fork(session)]
+    for fork in forks:
+        side.delete(fork, "/a")
+        side.array(fork, "/a", 2)
+    side.merge(session, forks[0])
+    assert "/a" in refused(side, session, forks[1])
+
+
 def test_many_references_at_once(side: Ours) -> None:
     session = side.begin()
     side.array(session, "/n", 160_000)
@@ -303,7 +332,7 @@ def test_many_references_at_once(side: Ours) -> None:
     assert len(side.status(session).chunk_coordinates["/n"]) == 160_000
 
 
-def _objects(side: Ours) -> list[str]:
+def _objects(side: Ours) -> list[tuple[str, int]]:
     return sorted(side.storage.list_objects())
 
 

@@ -42,7 +42,7 @@ def make_packer(storage: ObjectsInMemory) -> ChunkPacker:
     return ChunkPacker(storage, PackingOptions(max_chunk_bytes=8, pack_bytes=16))
 
 
-def add_all(packer: ChunkPacker, chunks: Iterable[bytes]) -> list[NativeChunk]:
+def add_all(packer: ChunkPacker, chunks: Iterable[Buffer]) -> list[NativeChunk]:
     return [run_blocking(packer.add(chunk)) for chunk in chunks]
 
 

@@ -4,17 +4,13 @@ import json
 
 import pytest
 
-from icefloe.effects import run_blocking
-from icefloe.engine import nodes, rearrange
-from icefloe.engine.flags import MOVE_NODE
+from icefloe.engine import nodes
 from icefloe.engine.rearrange import net_moves
 from icefloe.engine.tree import renamed
 from icefloe.errors import (
     AlreadyExistsError,
     ErrorKind,
-    FormatError,
     InvalidInputError,
-    SessionStateError,
 )
 from icefloe.format.ids import NodeId
 from icefloe.format.node_table import Node, NodeTable
@@ -25,17 +21,6 @@ from tests.unit.engine.sides import Ours, array_json, furnish
 def side() -> Ours:
     furnished: Ours = furnish(Ours())
     return furnished
-
-
-def test_moves_need_the_format_and_the_flag(side: Ours) -> None:
-    run_blocking(rearrange.require_rearranging(side.context))
-    run_blocking(side.context.ledger.set_flag(MOVE_NODE, False))
-    with pytest.raises(SessionStateError) as failure:
-        run_blocking(rearrange.require_rearranging(side.context))
-    assert failure.value.kind == ErrorKind.FEATURE_FLAG_DISABLED
-    with pytest.raises(FormatError) as old:
-        run_blocking(rearrange.require_rearranging(Ours(1).context))
-    assert old.value.kind == ErrorKind.UNSUPPORTED_SPEC_VERSION
 
 
 def test_no_move_onto_nodes_without_a_group() -> None:

@@ -2,6 +2,8 @@
 
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from icefloe.engine.session import SessionState
 from icefloe.errors import ConflictError, ErrorKind, RebaseFailedError, SessionStateError
 from tests.unit.engine.sides import Ours, furnish
 
-type Edit = Callable[[Ours, SessionState], None]
+type Edit = Callable[[Any, Any], object]
 
 DETECT = ConflictDetector()
 BASIC = BasicConflictSolver()
@@ -461,3 +463,15 @@ def test_solvers_check_their_options() -> None:
         BasicConflictSolver(on_chunk_conflict=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         ConflictSolver()  # type: ignore[abstract]
+
+
+def test_threads_look_at_a_session_while_others_write(side: Ours) -> None:
+    session = side.begin()
+    side.array(session, "/n", 400)
+    with ThreadPoolExecutor(4) as pool:
+        writes = [pool.submit(side.write, session, "/n", index) for index in range(400)]
+        seen = [len(side.status(session).updated_chunks.get("/n", ())) for _ in range(50)]
+        for write in writes:
+            write.result()
+    assert seen == sorted(seen)
+    assert len(side.status(session).updated_chunks["/n"]) == 400

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import icefloe
 from icefloe.config import (
     RepositoryConfig,
     VirtualChunkContainer,
-    effective_config,
     http_store,
     local_filesystem_store,
     s3_store,
@@ -117,7 +117,8 @@ def test_unlisted_containers_are_not_read_and_the_error_says_what_to_write(folde
     error = failure(reader, VirtualChunk(f"file://{folder}/a.nc", 0, 4))
     assert isinstance(error, InvalidInputError)
     assert error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
-    assert f"{{'file://{folder}/': LocalFileSystemAccess}}" in error.message
+    grant = f"{{'file://{folder}/': icefloe.credentials.LocalFileSystemAccess}}"
+    assert grant in error.message
     assert reader.authorised_prefixes == frozenset()
 
 
@@ -289,24 +290,54 @@ def test_a_stored_endpoint_gets_no_credentials(tmp_path: Path) -> None:
             "s3://bucket/",
             s3_store(endpoint_url=server.url, allow_http=True, region="us-east-1"),
         )
-        stored, given = RepositoryConfig(), RepositoryConfig()
-        stored.set_virtual_chunk_container(hostile)
         keys = s3_credentials(access_key_id="id", secret_access_key="the-secret")
         access = containers_credentials({"s3://bucket/": keys})
         chunk = VirtualChunk("s3://bucket/key", 0, 4)
 
-        refused = failure(VirtualReader.of(effective_config(stored, given), access, given), chunk)
+        refused = failure(VirtualReader([hostile], access), chunk)
         assert refused.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
         assert server.url in refused.message
         assert "the-secret" not in refused.message
         assert server.requests == []
 
-        given.set_virtual_chunk_container(hostile)
-        reader = VirtualReader.of(effective_config(stored, given), access, given)
-        assert failure(reader, chunk).kind == ErrorKind.VIRTUAL_CHUNK_FETCH
+        trusting = VirtualReader([hostile], access, trusted=[hostile])
+        assert failure(trusting, chunk).kind == ErrorKind.VIRTUAL_CHUNK_FETCH
         assert len(server.requests) == 1
 
         anonymous = containers_credentials({"s3://bucket/": s3_credentials(anonymous=True)})
-        reader = VirtualReader.of(effective_config(stored), anonymous)
-        assert failure(reader, chunk).kind == ErrorKind.VIRTUAL_CHUNK_FETCH
+        assert failure(VirtualReader([hostile], anonymous), chunk).kind == (
+            ErrorKind.VIRTUAL_CHUNK_FETCH
+        )
         assert len(server.requests) == 2
+
+
+def test_neither_opening_again_nor_pickling_makes_a_stored_endpoint_trusted(
+    tmp_path: Path,
+) -> None:
+    with file_server(tmp_path) as server:
+        hostile = VirtualChunkContainer(
+            "s3://bucket/", s3_store(endpoint_url=server.url, allow_http=True)
+        )
+        config = RepositoryConfig()
+        config.set_virtual_chunk_container(hostile)
+        storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
+        icefloe.Repository.create(storage, config)
+        keys = s3_credentials(access_key_id="id", secret_access_key="the-secret")
+        access = containers_credentials({"s3://bucket/": keys})
+        opened = icefloe.Repository.open(storage, authorize_virtual_chunk_access=access)
+        for repository in (
+            opened,
+            opened.reopen(),
+            opened.reopen(RepositoryConfig(inline_chunk_threshold_bytes=1)),
+            opened.reopen(authorize_virtual_chunk_access=access),
+            pickle.loads(pickle.dumps(opened)),
+        ):
+            reader = repository._context.virtual
+            assert reader.authorised_prefixes == {"s3://bucket/"}
+            refused = failure(reader, VirtualChunk("s3://bucket/key", 0, 4))
+            assert refused.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
+        assert server.requests == []
+        trusting = opened.reopen(config)._context.virtual
+        fetched = failure(trusting, VirtualChunk("s3://bucket/key", 0, 4))
+        assert fetched.kind == ErrorKind.VIRTUAL_CHUNK_FETCH
+        assert len(server.requests) == 1

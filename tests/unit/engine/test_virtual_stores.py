@@ -13,6 +13,7 @@ from icefloe.config import (
 )
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import (
+    AnyCredential,
     Credentials,
     HttpAccess,
     LocalFileSystemAccess,
@@ -25,7 +26,7 @@ from icefloe.credentials import (
 from icefloe.engine.virtual_stores import grants, open_store
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 
-SECRETS = {
+SECRETS: dict[str, AnyCredential] = {
     "s3": Credentials.S3(s3_credentials(access_key_id="id", secret_access_key="hush")),
     "gs": Credentials.Gcs(gcs_credentials(bearer_token="hush")),
     "az": Credentials.Azure(azure_credentials(access_key="aHVzaA==")),
