@@ -5,10 +5,11 @@ from functools import wraps
 from typing import Any, Final, cast
 from uuid import uuid4
 
-import dask
 import dask.array as da
 import numpy as np
 import zarr
+from dask.base import compute
+from dask.delayed import delayed
 
 from icefloe.api.session import ForkSession
 from icefloe.distributed import extract_session, merge_sessions
@@ -96,7 +97,7 @@ def session_merge_reduction(
     """
     stored = [arrays] if isinstance(arrays, da.Array) else arrays
     merged = [_reduction(array, split_every) for array in stored]
-    return merge_sessions(*dask.compute(*merged, **store_kwargs))
+    return merge_sessions(*compute(*merged, **store_kwargs))
 
 
 def merge_sessions_array_kwargs(
@@ -122,7 +123,7 @@ def _reduction(stored: da.Array, split_every: int | None) -> Any:
 
 def _sent_once(target: "zarr.Array[Any]") -> Any:
     """Make a target a task of its own: it goes to each worker once, not with every block."""
-    return dask.delayed(target, name=f"icefloe-target-{uuid4().hex}", traverse=False)
+    return delayed(target, name=f"icefloe-target-{uuid4().hex}", traverse=False)
 
 
 def _require_fork(target: "zarr.Array[Any]") -> None:

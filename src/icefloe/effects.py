@@ -142,6 +142,29 @@ async def offload[T](work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
+class Gate:
+    """Lets at most so many threads at once do work that waits for nothing else.
+
+    The work is done on a thread of its own choosing (give `run` to `offload`, say); nobody holds
+    a place in here while awaiting, and so nobody can be waited for in vain.
+
+    >>> Gate(2).run(lambda: "done")
+    'done'
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(limit, 1)
+        self._places = threading.Semaphore(self._limit)
+        self._process = os.getpid()
+
+    def run[T](self, work: Callable[[], T]) -> T:
+        """Do the work as soon as there is a place."""
+        if self._process != os.getpid():  # a fork copies the places taken, not who took them
+            self._places, self._process = threading.Semaphore(self._limit), os.getpid()
+        with self._places:
+            return work()
+
+
 async def map_concurrently[A, T](
     function: Callable[[A], Awaitable[T]], items: Iterable[A], *, limit: int
 ) -> list[T]:

@@ -4,10 +4,11 @@ import os
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import xarray
-from xarray.backends import BackendEntrypoint, ZarrBackendEntrypoint
+from xarray.backends import BackendEntrypoint
+from xarray.backends import ZarrBackendEntrypoint as _Zarr
 from xarray.backends.common import ArrayWriter
 from xarray.backends.writers import dump_to_store, get_writable_zarr_store
 
@@ -203,8 +204,12 @@ class IcefloeBackend(BackendEntrypoint):
         """Open one group, lazily."""
         version = _Version(branch, tag, snapshot_id, as_of)
         store = version.store(filename_or_obj, config, authorize_virtual_chunk_access)
-        return ZarrBackendEntrypoint().open_dataset(
-            store, group=group, drop_variables=drop_variables, consolidated=False, **decoding
+        return _Zarr().open_dataset(
+            cast("Any", store),
+            group=group,
+            drop_variables=drop_variables,
+            consolidated=False,
+            **decoding,
         )
 
     def open_groups_as_dict(  # type: ignore[override]
@@ -224,8 +229,12 @@ class IcefloeBackend(BackendEntrypoint):
         """Open a group and all groups below it, lazily."""
         version = _Version(branch, tag, snapshot_id, as_of)
         store = version.store(filename_or_obj, config, authorize_virtual_chunk_access)
-        return ZarrBackendEntrypoint().open_groups_as_dict(
-            store, group=group, drop_variables=drop_variables, consolidated=False, **decoding
+        return _Zarr().open_groups_as_dict(
+            cast("Any", store),
+            group=group,
+            drop_variables=drop_variables,
+            consolidated=False,
+            **decoding,
         )
 
     def open_datatree(self, filename_or_obj: Source, **options: Any) -> "DataTree":  # type: ignore[override]
@@ -259,15 +268,21 @@ class _Version:
                     ErrorKind.NOT_ALLOWED,
                 )
             return source if isinstance(source, IcechunkStore) else source.store
-        if isinstance(source, Repository):
-            repository = source
-            if config is not None or access is not None:
-                repository = repository.reopen(config, access)
-        else:
-            is_storage = isinstance(source, Storage)
-            storage = source if is_storage else storage_from_url(os.fspath(source))
-            repository = Repository.open(storage, config, access)
+        repository = _repository(source, config, access)
         chosen = self._chosen
         if not chosen.keys() & {"branch", "tag", "snapshot_id"}:
             chosen = {"branch": "main", **chosen}
         return repository.readonly_session(**chosen).store
+
+
+def _repository(
+    source: str | os.PathLike[str] | Storage | Repository,
+    config: RepositoryConfig | None,
+    access: dict[str, AnyCredential | None] | None,
+) -> Repository:
+    if isinstance(source, Repository):
+        is_as_wanted = config is None and access is None
+        return source if is_as_wanted else source.reopen(config, access)
+    if not isinstance(source, Storage):
+        source = storage_from_url(os.fspath(source))
+    return Repository.open(source, config, access)

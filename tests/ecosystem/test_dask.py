@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dask
 import dask.array
@@ -98,7 +98,7 @@ def test_a_dataset_written_by_processes(repository: icefloe.Repository, cluster:
         align_chunks=True,
     )
     session.commit("append")
-    found = xr.open_dataset(repository, engine="icefloe").load()
+    found = xr.open_dataset(cast("Any", repository), engine="icefloe").load()
     assert found.sizes["time"] == 60
     xr.testing.assert_identical(found.isel(time=slice(0, 30)), dataset)
     assert (found.a[30:].values == values).all()
@@ -110,7 +110,7 @@ def test_a_dataset_read_by_processes(repository: icefloe.Repository, cluster: Cl
         xr.Dataset({"a": ("x", np.arange(100))}), session, encoding={"a": {"chunks": (10,)}}
     )
     session.commit("write")
-    lazy = xr.open_dataset(repository, engine="icefloe", chunks={})
+    lazy = xr.open_dataset(cast("Any", repository), engine="icefloe", chunks={})
     assert int(lazy.a.sum().compute()) == 4950
 
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_merged(repository: icefloe.Repository) -> None:
 
 def test_an_array_elsewhere_has_no_session() -> None:
     with pytest.raises(InvalidInputError, match=r"session\.store"):
-        extract_session(zarr.zeros(3, store=zarr.storage.MemoryStore()))
+        extract_session(zarr.zeros((3,), store=zarr.storage.MemoryStore()))
 
 
 def test_meta_is_computed_without_work() -> None:

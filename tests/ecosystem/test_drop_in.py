@@ -181,7 +181,7 @@ def test_the_writer_of_virtualizarr(tmp_path: Path) -> None:
     )
 
 
-def test_a_fully_virtual_dataset_and_a_region(tmp_path: Path) -> None:
+def test_a_fully_virtual_dataset_is_read_while_its_file_is_unchanged(tmp_path: Path) -> None:
     run(
         VIRTUALIZARR
         + """

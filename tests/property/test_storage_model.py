@@ -39,14 +39,16 @@ class BackendMachine(RuleBasedStateMachine):
         super().__init__()
         self.backend = self.make()
         self.model: dict[str, tuple[bytes, Version]] = {}
-        self.seen: dict[str, set[Version]] = {}
+        self.seen: dict[str, dict[Version, bytes]] = {}
 
     def make(self) -> Backend:
         raise NotImplementedError
 
-    def record(self, key: str, data: bytes, version: Version) -> Known:
-        assert version not in self.seen.setdefault(key, set())
-        self.seen[key].add(version)
+    def record(self, key: str, data: bytes, version: Version, *, is_copy: bool = False) -> Known:
+        former = self.seen.setdefault(key, {})
+        # A copy may bring back a former state: the same bytes, so nobody can tell.
+        assert former.setdefault(version, data) == data if is_copy else version not in former
+        former[version] = data
         self.model[key] = (data, version)
         return key, version
 
@@ -101,7 +103,8 @@ class BackendMachine(RuleBasedStateMachine):
         data, version = self.model[source]
         wanted = version if only_present else None
         run_blocking(self.backend.copy(source, copied_to, if_version=wanted))
-        self.record(copied_to, data, run_blocking(self.backend.head(copied_to)).info.version)
+        found = run_blocking(self.backend.head(copied_to)).info.version
+        self.record(copied_to, data, found, is_copy=True)
 
     @rule(known=versions, copied_to=KEYS)
     def copy_of_a_former_state(self, known: Known, copied_to: str) -> None:

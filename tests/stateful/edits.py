@@ -1,7 +1,7 @@
 """Changes within a session, each done to the session and to its model alike."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -129,13 +129,12 @@ def reindex(data: st.DataObject, opened: Open) -> None:
     node = opened.model.content[path]
     last = data.draw(st.integers(0, node.grid[0] - 1), "last")
 
-    def turned(coords: Any) -> list[int] | None:
+    def turned(coords: Iterable[int]) -> Coords | None:
         first, *rest = coords
-        return [last - first, *rest] if first <= last else None
+        return (last - first, *rest) if first <= last else None
 
-    moves = {c: tuple(target) for c in node.chunks if (target := turned(c)) is not None}
     opened.session.reindex_array(path, turned)
-    opened.model.reindex(path, moves)
+    opened.model.reindex(path, turned)
     _take_over_chunk_record(opened, path)
 
 

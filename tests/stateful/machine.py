@@ -31,6 +31,7 @@ from tests.stateful.model import (
 BRANCHES: Final = ("main", "dev", "ñ/2")
 TAGS: Final = ("v1", "v2")
 MAX_SESSIONS: Final = 3
+ENDS: Final = ("commit", "rebase", "amend", "flush", "move")
 
 
 class RepositoryMachine(RuleBasedStateMachine):
@@ -97,7 +98,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         set_chunks(data, opened)
 
     @precondition(lambda self: self.open)
-    @rule(data=st.data(), end=st.sampled_from(("commit", "commit", "rebase", "amend", "flush")))
+    @rule(data=st.data(), end=st.sampled_from(ENDS))
     def conclude(self, data: st.DataObject, end: str) -> None:
         opened = self._session(data)
         match end:
@@ -107,6 +108,8 @@ class RepositoryMachine(RuleBasedStateMachine):
                 self.commit_with_rebase(opened)
             case "amend" if self.spec > 1:
                 self.amend(data, opened)
+            case "move" if self.spec > 1:
+                self.move_nodes(data)
             case _:
                 self.flush(opened)
 
@@ -115,10 +118,19 @@ class RepositoryMachine(RuleBasedStateMachine):
     def catch_up(self, data: st.DataObject) -> None:
         self.rebase(self._session(data))
 
-    @precondition(lambda self: self.spec > 1)
-    @rule(data=st.data())
-    def rearrange(self, data: st.DataObject) -> None:
-        self.move_nodes(data)
+    @precondition(lambda self: len(self.open) < MAX_SESSIONS - 1)
+    @rule(data=st.data(), count=st.integers(1, 3), catch_up_first=st.booleans())
+    def race(self, data: st.DataObject, count: int, catch_up_first: bool) -> None:
+        """Change the same branch twice; the later one has to take in the other."""
+        branch = data.draw(st.sampled_from(list(self.model.branches)), "branch")
+        first, second = self._open_session(data, branch), self._open_session(data, branch)
+        for _ in range(count):
+            for opened in (first, second):
+                data.draw(st.sampled_from(EDITS), "edit")(data, opened)
+        self.commit(data, first)
+        if catch_up_first:
+            self.rebase(second)
+        self.commit_with_rebase(second)
 
     @rule(data=st.data())
     def change_refs(self, data: st.DataObject) -> None:
@@ -153,9 +165,10 @@ class RepositoryMachine(RuleBasedStateMachine):
             return self._open_session(data)
         return self.open[data.draw(st.integers(0, len(self.open) - 1), "session")]
 
-    def _open_session(self, data: st.DataObject) -> Open:
+    def _open_session(self, data: st.DataObject, branch: str | None = None) -> Open:
         actor = self._actor(data)
-        branch = data.draw(st.sampled_from(list(self.model.branches)), "branch")
+        if branch is None:
+            branch = data.draw(st.sampled_from(list(self.model.branches)), "branch")
         session = actor.repo.writable_session(branch)
         tip = self.model.branches[branch]
         assert session.snapshot_id == tip

@@ -1,7 +1,7 @@
 """What a repository holds, as plain dictionaries: the judge of the machines in this folder."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import reduce
@@ -190,12 +190,21 @@ class SessionModel:
             if node.has_room_for(target):
                 self.set_chunk(path, target, data)
 
-    def reindex(self, path: str, moves: Mapping[Coords, Coords]) -> None:
-        """Relabel chunks; a place that nothing moves to keeps its own."""
-        old = dict(self.content[path].chunks)
-        for source, target in moves.items():
-            if source in old:
-                self.set_chunk(path, target, old[source])
+    def reindex(self, path: str, moves: Callable[[Coords], Coords | None]) -> None:
+        """Relabel chunks; a place that nothing moves to keeps its own.
+
+        Places that were emptied since the last commit move like chunks do.
+        """
+        node = self.content[path]
+        old = dict(node.chunks)
+        touched = self.record.chunks.get(node.uid, set())
+        holes = [at for at in touched if at not in old and node.has_room_for(at)]
+        for source, data in old.items():
+            if (target := moves(source)) is not None:
+                self.set_chunk(path, target, data)
+        for source in holes:
+            if (target := moves(source)) is not None:
+                self.delete_chunk(path, target)
 
     def delete(self, top: str) -> None:
         for path in [path for path in self.content if is_within(path, top)]:

@@ -11,6 +11,7 @@ import pytest
 from icefloe import effects
 from icefloe.effects import (
     AsyncCloseableIterator,
+    Gate,
     is_blocking,
     iterate_blocking,
     map_concurrently,
@@ -127,6 +128,31 @@ def test_a_forked_child_has_a_pool_of_its_own() -> None:
         os._exit(0 if is_fine else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_forked_child_finds_the_gate_empty() -> None:
+    gate = Gate(1)
+    read, write = os.pipe()
+
+    def fork_inside() -> int:
+        child = os.fork()
+        if child == 0:
+            os.write(write, gate.run(lambda: b"passed"))
+            os._exit(0)
+        return child
+
+    child = gate.run(fork_inside)
+    os.waitpid(child, 0)
+    assert os.read(read, 6) == b"passed"
+    os.close(read)
+    os.close(write)
+
+
+def test_work_that_fails_leaves_the_gate() -> None:
+    gate = Gate(1)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            gate.run(lambda: 1 / 0)
 
 
 def test_threads_of_the_pool_are_workers() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from icefloe.assets.cache import ByteCache
 from icefloe.config import EffectiveConfig
-from icefloe.effects import SingleFlight, offload
+from icefloe.effects import Gate, SingleFlight, offload
 from icefloe.errors import (
     ErrorKind,
     FormatError,
@@ -23,7 +23,13 @@ from icefloe.errors import (
 )
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
-from icefloe.format.envelope import BULK_LEVEL, DEFAULT_LEVEL, FileType, object_attributes
+from icefloe.format.envelope import (
+    BULK_LEVEL,
+    DEFAULT_LEVEL,
+    FileType,
+    expanded_bytes,
+    object_attributes,
+)
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.format.layout import chunk_key, manifest_key, snapshot_key, transaction_log_key
 from icefloe.format.locations import LocationCompression
@@ -45,6 +51,8 @@ CHANGE_BYTES: Final = 32
 
 _OFFLOAD_BYTES: Final = 32 * 1024
 """Smaller files decode faster than a thread can be woken for them."""
+_KEPT_BYTES: Final = 1024 * 1024
+"""Manifests that take so much when read, or more, are not kept when they are written."""
 _FIXED_BYTES: Final = 1024
 _MOVE_BYTES: Final = 256
 
@@ -85,6 +93,7 @@ class Assets:
         self._chunks = ByteCache[tuple[ChunkId, int, int], Buffer](caching.num_bytes_chunks)
         self._keeps_chunks = caching.num_bytes_chunks > 0
         self._loading = SingleFlight[ObjectId, Any]()
+        self._decoders = Gate(config.max_concurrent_decodes)
 
     async def load_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         """Load a snapshot, whichever spec version it was written for."""
@@ -124,25 +133,33 @@ class Assets:
             key = manifest_key(manifest_id)
             manifest = await self._load(key, ManifestFile, size_bytes)
             _check_id(key, manifest_id, manifest.id)
-            self._manifests.put(manifest_id, manifest, _FIXED_BYTES + manifest.size_bytes)
+            self._keep(manifest)
             return manifest
 
         manifest: ManifestFile = await self._loading.run(manifest_id, load)
         return manifest
 
     async def save_manifest(self, arrays: Mapping[NodeId, ChunkTable]) -> SavedManifest:
-        """Write the references of some arrays as a new manifest."""
+        """Write the references of some arrays as a new manifest.
+
+        A small one is kept in the cache, as the next commit or reader will ask for it.
+        """
         manifest_id = ManifestId.random()
-        data = await offload(
-            lambda: encode_manifest(
+
+        def encode() -> tuple[bytes, ManifestFile | None]:
+            data = encode_manifest(
                 manifest_id,
                 arrays,
                 spec_version=self._spec_version,
                 level=self._bulk_level,
                 location_compression=self._locations,
             )
-        )
+            return data, ManifestFile(data) if expanded_bytes(data) < _KEPT_BYTES else None
+
+        data, kept = await offload(encode)
         await self._save(manifest_key(manifest_id), data, FileType.MANIFEST)
+        if kept is not None:
+            self._keep(kept)
         return SavedManifest(manifest_id, len(data), sum(map(len, arrays.values())))
 
     def forget_manifests(self, ids: Iterable[ManifestId]) -> None:
@@ -202,10 +219,13 @@ class Assets:
         try:
             if len(data) < _OFFLOAD_BYTES:
                 return decode(data)
-            return await offload(lambda: decode(data))
+            return await offload(lambda: self._decoders.run(lambda: decode(data)))
         except FormatError as damaged:
             damaged.add_note(f"key: {key}")
             raise
+
+    def _keep(self, manifest: ManifestFile) -> None:
+        self._manifests.put(manifest.id, manifest, _FIXED_BYTES + manifest.size_bytes)
 
     async def _save(self, key: str, data: bytes, file_type: FileType) -> None:
         await self._backend.put(

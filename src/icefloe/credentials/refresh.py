@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, cast
 
-import cloudpickle
-
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 
 type Clock = Callable[[], datetime]
@@ -40,6 +38,8 @@ def pickle_function(get_credentials: Callable[[], object]) -> bytes:
             f"got {type(get_credentials).__name__}",
             ErrorKind.INVALID_CREDENTIALS,
         )
+    import cloudpickle  # noqa: PLC0415 - slow to import, and seldom needed
+
     try:
         return cast("bytes", cloudpickle.dumps(get_credentials))
     except (pickle.PicklingError, TypeError, AttributeError) as reason:

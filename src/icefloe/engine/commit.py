@@ -15,7 +15,7 @@ import numpy as np
 
 from icefloe.assets.files import Assets, SavedManifest
 from icefloe.effects import map_concurrently
-from icefloe.engine.conflicts import ConflictSolver
+from icefloe.engine.conflicts import ConflictSolver, require_solver
 from icefloe.engine.logs import unite_logs
 from icefloe.engine.manifests import ArrayManifests, write_manifests
 from icefloe.engine.rearrange import moves_made
@@ -59,6 +59,8 @@ async def commit(
     is rebased and the commit tried again, keeping the manifests that are still good.
     """
     branch = _require_commit(session)
+    if solver is not None:
+        require_solver(solver)
     _require_changes(session, allow_empty=allow_empty)
     with session.changes.frozen():
         await _flush_packs(session)
@@ -82,7 +84,8 @@ async def commit(
                 )
             attempts += 1
             await replay(session, solver)
-    _finish(session, version.snapshot)
+    _forget_superseded(session, version.snapshot)
+    session.become_readonly(version.snapshot)
     _log.info("committed %s to branch %r", version.snapshot.id, branch)
     return version.snapshot.id
 
@@ -116,7 +119,8 @@ async def amend(
             session, message, _with_notes(metadata, None), replaced=replaced
         )
         await context.ledger.amend(branch, session.snapshot_id, version.entry)
-    _finish(session, version.snapshot)
+    _forget_superseded(session, version.snapshot)
+    session.become_readonly(version.snapshot)
     return version.snapshot.id
 
 
@@ -129,7 +133,7 @@ async def flush(
         await _flush_packs(session)
         version = await write_version(session, message, _with_notes(metadata, None))
         await session.context.ledger.add_detached(version.entry)
-    _finish(session, version.snapshot)
+    session.become_readonly(version.snapshot)
     return version.snapshot.id
 
 
@@ -240,12 +244,11 @@ async def _flush_packs(session: SessionState) -> None:
         await session.packer.flush()
 
 
-def _finish(session: SessionState, snapshot: Snapshot) -> None:
-    """Rest on the new snapshot; manifests that it does not use any more are not kept around."""
+def _forget_superseded(session: SessionState, snapshot: Snapshot) -> None:
+    """Do not keep manifests around that the new tip of the branch does not use any more."""
     before = {bytes(row) for row in session.snapshot.manifests.ids}
     after = {bytes(row) for row in snapshot.manifests.ids}
     session.context.assets.forget_manifests(ManifestId(raw) for raw in before - after)
-    session.become_readonly(snapshot)
 
 
 def _require_open(session: SessionState) -> None:

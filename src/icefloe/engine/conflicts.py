@@ -186,6 +186,15 @@ class ConflictSolver(ABC):
         """Choose one of `sound_resolutions`; any other choice stops the rebase."""
 
 
+def require_solver(given: object) -> None:
+    """Refuse at once what could not answer later, when a conflict comes up."""
+    if not isinstance(given, ConflictSolver):
+        raise TypeError(
+            "conflicts are left to a solver, such as ConflictDetector() or "
+            f"BasicConflictSolver(), not to {type(given).__name__}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ConflictDetector(ConflictSolver):
     """Never resolves anything: a rebase stops and reports every conflict."""

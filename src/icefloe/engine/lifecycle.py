@@ -85,6 +85,7 @@ async def create(
     A configuration that says anything is stored with it. Until its last write succeeds there is
     no repository, only files that nothing refers to.
     """
+    _require_storage(storage)
     version = _supported(spec_version)
     given = config or RepositoryConfig()
     shown = _with_storage_defaults(storage, given)
@@ -152,6 +153,15 @@ def _supported(spec_version: int) -> SpecVersion:
             f"there is no spec version {spec_version}; there are {known}",
             ErrorKind.UNSUPPORTED_SPEC_VERSION,
         ) from None
+
+
+def _require_storage(given: object) -> None:
+    """Refuse a path or URL in the place of a storage, which a newcomer may try."""
+    if not isinstance(given, Storage):
+        raise TypeError(
+            f"a repository lives in a Storage, not in a {type(given).__name__}: make one, for "
+            "instance with icefloe.local_filesystem_storage(path) or icefloe.storage_from_url(url)"
+        )
 
 
 def _require_own_place(storage: Storage) -> None:
@@ -277,6 +287,7 @@ async def fetch_spec_version(
     storage: Storage, settings: StorageSettings | None = None
 ) -> SpecVersion | None:
     """Say of which spec version a repository is; None if there is none."""
+    _require_storage(storage)
     return await _spec_version(storage.open(settings))
 
 
@@ -305,6 +316,7 @@ async def _find(
     settings: StorageSettings | None = None,
     attribution: Attribution | None = None,
 ) -> _Found:
+    _require_storage(storage)
     backend = storage.open(settings, attribution)
     try:
         repo = await load_repo(backend)

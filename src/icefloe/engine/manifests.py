@@ -45,13 +45,11 @@ async def write_manifests(session: SessionState, node: Node) -> ArrayManifests:
     before = session.tree.manifests(node)
     changes = session.changes.arrays.get(node.id)
     revision = -1 if changes is None else changes.revision
-    match session.written.get(node.id):
-        case Attempt(old, at, grid, result) if (old, at, grid) == (
-            before,
-            revision,
-            array.num_chunks,
-        ):
-            return result
+    known = session.written.get(node.id)
+    if isinstance(known, Attempt):
+        if (known.before, known.revision, known.num_chunks) == (before, revision, array.num_chunks):
+            return known.result
+        session.context.assets.forget_manifests(one.id for one in known.result.saved)
     settled = session.changes.settled(node.id)
     result = await _rewrite(session, node, before, settled)
     session.written[node.id] = Attempt(before, revision, array.num_chunks, result)

@@ -9,6 +9,7 @@ from icefloe.engine.conflicts import (
     ConflictSolver,
     ConflictType,
     Resolution,
+    require_solver,
     sound_resolutions,
 )
 from icefloe.engine.detection import detect, rows_of_paths
@@ -35,6 +36,7 @@ async def rebase(session: SessionState, solver: ConflictSolver) -> int:
     was deleted leaves the session as it is.
     """
     _require_rebasing(session)
+    require_solver(solver)
     with session.changes.frozen():
         return await replay(session, solver)
 

@@ -41,7 +41,8 @@ async def reindex_array(
     Where `forward` gives `None`, the chunk is not copied anywhere. Of several chunks that go to
     one place, the last in the order of coordinates wins. A position to which nothing goes keeps
     its chunk; with `backward`, the function from new to old coordinates, only if that names a
-    chunk that existed. Nothing changes if a function fails or leaves the grid.
+    chunk that existed. Positions that this session emptied go along like chunks, and after
+    them. Nothing changes if a function fails or leaves the grid.
     """
     node, table = await _all_refs(session, path)
     rows: dict[tuple[int, ...], int] = {}
@@ -49,14 +50,30 @@ async def reindex_array(
         new = forward(old)
         if new is not None:
             rows[_checked_index(node, new)] = row
+    holes: dict[tuple[int, ...], None] = {}
+    for old in _emptied(session, node).tolist():
+        new = forward(old)
+        if new is not None:
+            holes[_checked_index(node, new)] = None
+            rows.pop(_checked_index(node, new), None)
     targets = np.array(list(rows), np.int64).reshape(len(rows), table.dimensions)
     landed = _relabelled(table, np.array(list(rows.values()), np.int64), targets)
-    vacated = table.coordinates[:0]
+    vacated = np.array(list(holes), np.uint32).reshape(len(holes), table.dimensions)
     if backward is not None:
         left = _not_in(table.coordinates, landed.coordinates)
         empty = [not _names_chunk(table, backward(old)) for old in left.tolist()]
-        vacated = left[np.array(empty, np.bool_)]
+        vacated = np.concatenate([vacated, left[np.array(empty, np.bool_)]])
     _put(session, node, landed, vacated)
+
+
+def _emptied(session: SessionState, node: Node) -> Coordinates:
+    """Give the positions within the grid that this session made empty."""
+    assert node.array is not None
+    grid = np.array(node.array.num_chunks, np.uint32)
+    settled = session.changes.settled(node.id)
+    if settled is None:
+        return np.empty((0, len(grid)), np.uint32)
+    return settled.deleted[(settled.deleted < grid).all(axis=1)]
 
 
 async def _all_refs(session: SessionState, path: str) -> tuple[Node, ChunkTable]:

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from icefloe.config.conditions import (
     ManifestSplitCondition,
     ManifestSplitDimCondition,
@@ -21,6 +18,8 @@ from icefloe.config.conditions import (
 from icefloe.config.effective import EffectiveSplitSizes
 from icefloe.engine.paths import node_name
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.arrow import pa, pc
+from icefloe.format.columns import BytesColumn
 from icefloe.format.node_table import Node
 
 type Edges = tuple[range, ...]
@@ -89,7 +88,7 @@ def _found(regex: str, text: str) -> bool:
     if regex == ".*":
         return True
     try:
-        found = pc.match_substring_regex(pa.array([text], pa.string()), regex)
+        found = pc.match_substring_regex(BytesColumn.from_strings([text]).to_arrow_strings(), regex)
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
             f"{regex!r} in the manifest configuration is no regular expression: {error}",

@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from icefloe.config import Attribution, StorageSettings, VirtualChunkContainer
 from icefloe.credentials import AnyCredential
@@ -29,6 +27,8 @@ from icefloe.engine.virtual_urls import (
     shown,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
+from icefloe.format.arrow import pc
+from icefloe.format.arrow_kernels import mask_of
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import Bools, BytesColumn
 from icefloe.storage import Backend, Buffer, Fetched, ObjectInfo
@@ -138,7 +138,7 @@ class VirtualReader:
         rows = distinct.to_arrow()
         covered = np.zeros(len(distinct), np.bool_)
         for prefix, _ in self._containers:
-            covered |= _mask(pc.starts_with(rows, prefix.encode()))
+            covered |= mask_of(pc.starts_with(rows, prefix.encode()))
         for row in np.flatnonzero(~plain).tolist():
             covered[row] = self._is_covered(_text(distinct[row]))
         return ~covered[numbers]
@@ -270,16 +270,11 @@ def _decoded_root(root: str) -> str:
 
 def _is_plain(locations: BytesColumn) -> Bools:
     text = locations.to_arrow()
-    plain = _mask(pc.match_substring_regex(text, _PLAIN))
-    relative = _mask(pc.starts_with(text, f"{RELATIVE_SCHEME}://".encode()))
-    files = _mask(pc.match_substring_regex(text, _PLAIN_FILE))
-    of_host = _mask(pc.starts_with(text, b"file:"))
+    plain = mask_of(pc.match_substring_regex(text, _PLAIN))
+    relative = mask_of(pc.starts_with(text, f"{RELATIVE_SCHEME}://".encode()))
+    files = mask_of(pc.match_substring_regex(text, _PLAIN_FILE))
+    of_host = mask_of(pc.starts_with(text, b"file:"))
     return (plain & ~relative & ~of_host) | files
-
-
-def _mask(answers: pa.Array) -> Bools:
-    mask: Bools = np.asarray(answers.to_numpy(zero_copy_only=False), np.bool_)
-    return mask
 
 
 def _text(row: bytes) -> str:

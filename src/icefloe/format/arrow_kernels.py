@@ -80,7 +80,7 @@ def heads_of_runs(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> NDArray
     """Mark each row that differs from the one before."""
     rows = to_arrow(data, splits)
     is_head = np.ones(len(rows), np.bool_)
-    is_head[1:] = _to_numpy(pc.not_equal(rows[1:], rows[:-1]).cast(pa.uint8()))
+    is_head[1:] = mask_of(pc.not_equal(rows[1:], rows[:-1]))
     return is_head
 
 
@@ -108,6 +108,11 @@ def framed(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> NDArray[np.uin
     separator = to_arrow(np.empty(0, np.uint8), np.zeros(2, np.int64))[0]
     joined = pc.binary_join_element_wise(heads, to_arrow(data, splits), padding, separator)
     return from_arrow(joined)[0]
+
+
+def mask_of(answers: "pa.BooleanArray") -> NDArray[np.bool_]:
+    """Take answers from Arrow, none of them missing."""
+    return _to_numpy(answers.cast(pa.uint8())).astype(np.bool_)
 
 
 def _numbers(values: NDArray[np.integer]) -> "pa.Array":

@@ -194,21 +194,8 @@ class ChunkTable:
         return bounds
 
     def row_of(self, coordinates: Sequence[int]) -> int | None:
-        """Find the row of a chunk by binary search, one dimension after the other."""
-        low, high = 0, len(self)
-        for dimension, index in enumerate(coordinates):
-            if not 0 <= index <= _LARGEST_INDEX:
-                return None
-            column = self.coordinates[low:high, dimension]
-            wanted = np.uint32(index)
-            first = int(column.searchsorted(wanted))
-            if first == high - low or column.item(first) != index:
-                return None
-            # Rows are unique, so along the last dimension one match is all there is.
-            if dimension + 1 == self.dimensions:
-                return low + first
-            low, high = low + first, low + int(column.searchsorted(wanted, "right"))
-        return low if low < high else None
+        """Find the row of a chunk by binary search."""
+        return row_of_sorted(self.coordinates, coordinates)
 
     def find(self, coordinates: Sequence[int]) -> ChunkRef | None:
         """Look up one chunk."""
@@ -343,6 +330,26 @@ _TARGETS: Final = {
     ChunkKind.VIRTUAL: "locations",
     ChunkKind.INLINE: "inline",
 }
+
+
+def row_of_sorted(matrix: Coordinates, wanted: Sequence[int]) -> int | None:
+    """Find coordinates in sorted and unique rows, one dimension after the other."""
+    low, high = 0, len(matrix)
+    last = matrix.shape[1] - 1
+    if len(wanted) != last + 1:
+        return None
+    for dimension, index in enumerate(wanted):
+        if not 0 <= index <= _LARGEST_INDEX:
+            return None
+        column = matrix[low:high, dimension]
+        key = np.uint32(index)
+        first = int(column.searchsorted(key))
+        if first == high - low or column.item(first) != index:
+            return None
+        if dimension == last:  # rows are unique: one match is all there is
+            return low + first
+        low, high = low + first, low + int(column.searchsorted(key, "right"))
+    return low if low < high else None
 
 
 def concat_tables[T: ChunkTable](tables: Sequence[T]) -> T:

@@ -148,6 +148,11 @@ def open_envelope(data: Buffer, expected: FileType | None = None) -> Envelope:
     return Envelope(file_type, spec_version, writer, view[HEADER_BYTES:])
 
 
+def expanded_bytes(data: Buffer) -> int:
+    """Give the size that a metadata file announces for its contents; -1 if it does not."""
+    return zstandard.frame_content_size(open_envelope(data).payload)
+
+
 def decompress(payload: memoryview, *, max_bytes: int = MAX_BUFFER_BYTES) -> bytes:
     """Expand the frame of a metadata file, within bounds that no valid file exceeds.
 

@@ -15,6 +15,8 @@ from icefloe.format.chunk_table import (
     ChunkKind,
     ChunkRef,
     ChunkTable,
+    Coordinates,
+    row_of_sorted,
     sort_keys,
 )
 from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
@@ -72,6 +74,12 @@ _ARRAY: Final = TableShape((_Array.REFS, OFFSET), (_Array.NODE_ID, f"{NodeId.WID
 FEW_REFS: Final = 64
 """Arrays with up to so many references have them written and read one by one."""
 _FEW_ARRAYS: Final = 64
+
+_FEW_LOOKUPS: Final = 8
+_REFS_PER_LOOKUP: Final = 256
+"""Decoding the coordinates of so many references costs about as much as one lookup without."""
+_COORDINATES_BYTES: Final = 16
+"""Of one reference: four dimensions, which few arrays exceed."""
 
 
 # -- writing -------------------------------------------------------------------------------
@@ -222,6 +230,9 @@ class ManifestFile:
         self.id = ManifestId(root.struct(_Manifest.ID, ManifestId.WIDTH))
         self._places = self._find_arrays(root)
         """Id of each array to where its references start, and how many there are."""
+        self._lookups: dict[bytes, int] = {}
+        self._coordinates: dict[bytes, Coordinates] = {}
+        """Of arrays that were looked at often, so that a lookup need not walk the buffer."""
 
     def _find_arrays(self, root: ScalarTable) -> dict[bytes, tuple[int, int]]:
         count = root.vector(_Manifest.ARRAYS, 4)[1]
@@ -246,8 +257,8 @@ class ManifestFile:
 
     @property
     def size_bytes(self) -> int:
-        """Give the memory that the decompressed file takes."""
-        return self._scalar.size
+        """Give the memory that the decompressed file takes, with what lookups may add to it."""
+        return self._scalar.size + self.num_chunk_refs * _COORDINATES_BYTES
 
     @cached_property
     def nodes(self) -> dict[NodeId, int]:
@@ -282,11 +293,7 @@ class ManifestFile:
             return ChunkTable.empty(0)
         if count <= few_refs:
             return self._decode_few(start, count)
-        self._buffer.charge(count * (4 + ITEM_COST_BYTES))
-        fields = start + 4 * np.arange(count, dtype=np.int64)
-        self._buffer.check_range(fields, 4, 4)
-        refs = Tables(self._buffer, fields + self._buffer.u32[fields >> 2])
-        return _decode_table(refs, self._dictionary)
+        return _decode_table(self._refs(start, count), self._dictionary)
 
     def _decode_few(self, start: int, count: int) -> ChunkTable:
         tables = [self._ref_table(start + 4 * row) for row in range(count)]
@@ -303,15 +310,43 @@ class ManifestFile:
         return ScalarTable(self._scalar, field + self._scalar.word(field))
 
     def find(self, node: NodeId, coordinates: Sequence[int]) -> ChunkRef | None:
-        """Look up one chunk by binary search in the stored order, decoding a few rows only."""
+        """Look up one chunk by binary search in the stored order, decoding one row only."""
         if (place := self._places.get(node.raw)) is None:
             return None
         self._scalar.renew_budget()
+        row = self._row_of(node.raw, place, coordinates)
+        if row is None:
+            return None
+        return read_ref(self._ref_table(place[0] + 4 * row), self._dictionary)
+
+    def _row_of(
+        self, node: bytes, place: tuple[int, int], coordinates: Sequence[int]
+    ) -> int | None:
+        known = self._coordinates.get(node)
+        if known is not None:
+            return row_of_sorted(known, coordinates)
         start, count = place
-        row = find_sorted(
+        times = self._lookups[node] = self._lookups.get(node, 0) + 1
+        if times > _FEW_LOOKUPS + count // _REFS_PER_LOOKUP:
+            self._coordinates[node] = self._read_coordinates(start, count)
+            return row_of_sorted(self._coordinates[node], coordinates)
+        return find_sorted(
             count, tuple(coordinates), lambda row: read_index(self._ref_table(start + 4 * row))
         )
-        return None if row is None else read_ref(self._ref_table(start + 4 * row), self._dictionary)
+
+    def _read_coordinates(self, start: int, count: int) -> Coordinates:
+        self._buffer.renew_budget()
+        refs = self._refs(start, count)
+        coordinates = refs.vectors(RefSlot.INDEX, required=True).u32_matrix()
+        if not is_ascending(sort_keys(coordinates)[0]):
+            refuse("the references of an array are not sorted by their coordinates")
+        return coordinates
+
+    def _refs(self, start: int, count: int) -> Tables:
+        self._buffer.charge(count * (4 + ITEM_COST_BYTES))
+        fields = start + 4 * np.arange(count, dtype=np.int64)
+        self._buffer.check_range(fields, 4, 4)
+        return Tables(self._buffer, fields + self._buffer.u32[fields >> 2])
 
     @cached_property
     def _dictionary(self) -> bytes | None:

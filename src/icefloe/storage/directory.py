@@ -19,7 +19,8 @@ from icefloe.errors import ErrorKind, InvalidInputError
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BELOW: Final = _DIRECTORY | os.O_NOFOLLOW
 _TMPFILE: Final[int] = getattr(os, "O_TMPFILE", 0)
-_HAS_NAMELESS: Final = _TMPFILE != 0 and os.path.isdir("/proc/self/fd")
+_CAN_LINK_OPEN_FILES: Final = os.path.isdir("/proc/self/fd")
+_HAS_NAMELESS: Final = _TMPFILE != 0 and _CAN_LINK_OPEN_FILES
 _LOCK_FILE: Final = "#0"
 _UNSUPPORTED: Final = frozenset(
     {
@@ -126,7 +127,7 @@ class Draft:
     def publish_new(self) -> bool:
         """Give the file its name unless that is taken; tell whether it was free."""
         try:
-            self._link(self._name)
+            _link(self._source, self._parent, self._name)
         except FileExistsError:
             return False
         except OSError as error:
@@ -141,10 +142,10 @@ class Draft:
             # Under the lock nobody else uses this name; a dead process may have left it.
             staged = f"{self._name}#0"
             try:
-                self._link(staged)
+                _link(self._source, self._parent, staged)
             except FileExistsError:
                 os.unlink(staged, dir_fd=self._parent)
-                self._link(staged)
+                _link(self._source, self._parent, staged)
             self._temporary = staged
         os.rename(self._temporary, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         self._temporary = None
@@ -155,16 +156,6 @@ class Draft:
             with suppress(FileNotFoundError):
                 os.unlink(self._temporary, dir_fd=self._parent)
         os.close(self.handle)
-
-    def _link(self, name: str) -> None:
-        # The directory arguments make Python call linkat(2), which can follow /proc's link.
-        os.link(
-            self._source,
-            name,
-            src_dir_fd=self._parent,
-            dst_dir_fd=self._parent,
-            follow_symlinks=True,
-        )
 
     def _publish_without_links(self) -> bool:
         """Do with a lock what `link` does alone: it keeps at least our own writers apart."""
@@ -196,6 +187,25 @@ def _named_draft(parent: int, name: str) -> Draft:
     temporary = f"{name}#{secrets.randbits(62) + 1}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     return Draft(parent, name, os.open(temporary, flags, 0o666, dir_fd=parent), temporary)
+
+
+def link_open_file(handle: int, parent: int, name: str) -> bool:
+    """Give an open file one more name; tell whether that was possible and the name was free."""
+    if not _CAN_LINK_OPEN_FILES:
+        return False
+    try:
+        _link(f"/proc/self/fd/{handle}", parent, name)
+    except OSError as error:
+        # A file that was unlinked since it was opened cannot be found any more.
+        if error.errno in _UNSUPPORTED | {errno.EEXIST, errno.EXDEV, errno.EACCES, errno.ENOENT}:
+            return False
+        raise
+    return True
+
+
+def _link(source: str, parent: int, name: str) -> None:
+    # The directory arguments make Python call linkat(2), which can follow /proc's link.
+    os.link(source, name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=True)
 
 
 def _copy_some(source: int, target: int, position: int, length: int) -> int:

@@ -14,8 +14,10 @@ How each promise of the port is kept:
   as NFS, where the empty file `#0` in the directory stands for it). Plain writes over an
   existing object and deletions take the same lock; plain writes under a new name need none,
   because `link` orders them.
-- *Versions never repeat.* A version is inode, modification time and size; the time of a
+- *Versions never name two contents.* A version is inode, modification time and size; the time of a
   replacement is moved strictly beyond that of the file it replaces.
+- *Copies* are further names of the same file, which stays as it is for as long as it has any;
+  so they have the version and the time of what they are a copy of.
 - *Durable*, when asked for: the file is synced before it gets its name, its directory after.
 
 Symbolic links below the root are followed when reading and listing, never when writing or
@@ -43,7 +45,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.storage.checks import check_conditions, check_range
-from icefloe.storage.directory import Draft, hold_lock, open_directory, open_draft
+from icefloe.storage.directory import Draft, hold_lock, link_open_file, open_directory, open_draft
 from icefloe.storage.keys import check_key, encode_key, encode_prefix
 from icefloe.storage.listing import info_of, version_of, walk
 from icefloe.storage.port import (
@@ -140,14 +142,18 @@ class LocalBackend:
         return Fetched(b"", info_of(key, status))
 
     async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        """Copy a file; the bytes stay in the kernel where it can do that."""
+        """Copy a file: by a link if the name is free, because files are never changed in place.
+
+        Otherwise the bytes are copied, within the kernel where it can do that.
+        """
 
         def run() -> None:
             handle, status = self._open(source)
             try:
                 if if_version is not None and if_version != version_of(status):
                     raise _changed(source)
-                self._put(target, lambda draft: draft.copy_from(handle, status.st_size))
+                if not self._link(handle, target):
+                    self._put(target, lambda draft: draft.copy_from(handle, status.st_size))
             finally:
                 os.close(handle)
 
@@ -168,6 +174,23 @@ class LocalBackend:
             os.close(handle)
             raise _missing(key)
         return handle, status
+
+    def _link(self, handle: int, key: str) -> bool:
+        """Put an open file under a new name; tell whether that was possible."""
+        folder, name = _split(self._name_of(key))
+        try:
+            parent = open_directory(self._root, folder, create=True, durable=self._durable)
+            try:
+                if self._durable:
+                    os.fsync(handle)  # whoever wrote it may not have done so
+                if not link_open_file(handle, parent, name):
+                    return False
+                self._settle(parent, key)
+            finally:
+                os.close(parent)
+        except OSError as error:
+            _fail(error, "write", key)
+        return True
 
     def _put(
         self,

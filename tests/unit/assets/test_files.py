@@ -1,10 +1,12 @@
 """Files are loaded once, checked against their names, and saved as readers expect them."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
 
+from icefloe.assets import files
 from icefloe.assets.files import Assets
 from icefloe.config import CachingConfig, CompressionConfig, RepositoryConfig, effective_config
 from icefloe.effects import map_concurrently, run_blocking
@@ -127,6 +129,22 @@ class TestManifests:
         first = run_blocking(assets.load_manifest(saved.id))
         assert run_blocking(assets.load_manifest(saved.id)) is not first
 
+    def test_small_ones_that_were_saved_need_not_be_loaded(self, storage: Storage) -> None:
+        assets, node = assets_of(storage), NodeId.random()
+        saved = run_blocking(assets.save_manifest({node: table_of(10)}))
+        storage.reset_request_counts()
+        loaded = run_blocking(assets.load_manifest(saved.id, saved.size_bytes))
+        assert loaded.table(node) == table_of(10)
+        assert storage.request_counts().get == 0
+
+    def test_large_ones_are_not_kept_for_being_saved(self, storage: Storage) -> None:
+        assets, node = assets_of(storage), NodeId.random()
+        saved = run_blocking(assets.save_manifest({node: table_of(40_000)}))
+        assert saved.size_bytes < 2**20, "small on storage, large in memory"
+        storage.reset_request_counts()
+        assert len(run_blocking(assets.load_manifest(saved.id)).table(node)) == 40_000
+        assert storage.request_counts().get == 1
+
     @pytest.mark.parametrize("is_async", [True, False])
     def test_readers_at_the_same_time_share_one_request(
         self, storage: Storage, is_async: bool
@@ -159,6 +177,47 @@ class TestManifests:
             return run_blocking(assets_of(storage, config).save_manifest(table)).size_bytes
 
         assert size_at(19) < size_at(1)
+
+
+class Crowd:
+    """Stands in the way of decoding until as many as expected are at it, and tells of more."""
+
+    def __init__(self, expected: int) -> None:
+        self._all_here = threading.Barrier(expected)
+        self._one_more = threading.Barrier(expected + 1)
+        self.was_exceeded = False
+
+    def enter(self, data: bytes) -> ManifestFile:
+        self._all_here.wait(timeout=60)
+        try:
+            self._one_more.wait(timeout=0.1)
+        except threading.BrokenBarrierError:
+            return ManifestFile(data)
+        self.was_exceeded = True
+        return ManifestFile(data)
+
+
+class TestDecoding:
+    @pytest.mark.parametrize("is_async", [True, False])
+    @pytest.mark.parametrize("limit", [1, 2, 3])
+    def test_as_many_at_once_as_configured(
+        self, storage: Storage, monkeypatch: pytest.MonkeyPatch, limit: int, is_async: bool
+    ) -> None:
+        table = table_of(40_000)
+        saved = [
+            run_blocking(assets_of(storage).save_manifest({NodeId.random(): table})).id
+            for _ in range(6)
+        ]
+        crowd = Crowd(limit)
+        monkeypatch.setattr(files, "ManifestFile", crowd.enter)
+        assets = assets_of(storage, RepositoryConfig(max_concurrent_decodes=limit))
+
+        async def load_all() -> list[ManifestFile]:
+            return await map_concurrently(assets.load_manifest, saved, limit=6)
+
+        found = asyncio.run(load_all()) if is_async else run_blocking(load_all())
+        assert [each.id for each in found] == saved
+        assert not crowd.was_exceeded
 
 
 class TestTransactionLogs:

@@ -13,15 +13,21 @@ import icefloe
 from icefloe.config import (
     RepositoryConfig,
     VirtualChunkContainer,
+    azure_store,
+    gcs_store,
     http_store,
     local_filesystem_store,
     s3_store,
 )
 from icefloe.credentials import (
+    AnyAzureCredential,
     AnyCredential,
+    AnyGcsCredential,
     HttpAccess,
     LocalFileSystemAccess,
+    azure_credentials,
     containers_credentials,
+    gcs_credentials,
     s3_credentials,
 )
 from icefloe.effects import run_blocking
@@ -30,9 +36,10 @@ from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageEr
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import BytesColumn
 from icefloe.storage import Storage
+from icefloe.testing.gcs_server import GcsEndpoint
 from icefloe.testing.http_server import file_server
-from icefloe.testing.servers import S3Endpoint
-from tests.conformance.storages import s3_storage_at
+from icefloe.testing.servers import AzureEndpoint, S3Endpoint
+from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
 
 BYTES = bytes(range(100))
 
@@ -279,6 +286,44 @@ def s3_container(
         access_key_id=endpoint.access_key_id, secret_access_key=endpoint.secret_access_key
     )
     return container, containers_credentials({container.url_prefix: keys})
+
+
+@pytest.mark.server
+def test_a_range_of_a_gcs_object(gcs_endpoint: GcsEndpoint, prefix: str) -> None:
+    container = VirtualChunkContainer(
+        f"gs://{gcs_endpoint.bucket}/{prefix}/", gcs_store({"allow_http": "true"})
+    )
+    key = gcs_credentials(service_account_key=gcs_endpoint.service_account_key)
+    check_cloud_container(gcs_storage_at(gcs_endpoint, prefix), container, key)
+
+
+@pytest.mark.server
+def test_a_range_of_an_azure_blob(azure_endpoint: AzureEndpoint, prefix: str) -> None:
+    config = {"azure_storage_endpoint": azure_endpoint.url, "allow_http": "true"}
+    container = VirtualChunkContainer(
+        f"az://{azure_endpoint.container}/{prefix}/",
+        azure_store(account=azure_endpoint.account, config=config),
+    )
+    key = azure_credentials(access_key=azure_endpoint.account_key)
+    check_cloud_container(azure_storage_at(azure_endpoint, prefix), container, key)
+
+
+def check_cloud_container(
+    storage: Storage,
+    container: VirtualChunkContainer,
+    credential: AnyGcsCredential | AnyAzureCredential,
+) -> None:
+    """Write an object as a repository would, and read it as a virtual chunk."""
+    backend = storage.open()
+    run_blocking(backend.put("plain.nc", BYTES))
+    run_blocking(backend.put("ñ.nc", BYTES))  # which repositories write percent-encoded
+    access = containers_credentials({container.url_prefix: credential})
+    reader = VirtualReader([container], access, trusted=[container])
+    plain, odd = (f"{container.url_prefix}{name}" for name in ("plain.nc", "%25C3%25B1.nc"))
+    assert read(reader, VirtualChunk(plain, 10, 20)) == BYTES[10:30]
+    assert read(reader, VirtualChunk(odd, 10, 20)) == BYTES[10:30]
+    missing = failure(reader, VirtualChunk(f"{container.url_prefix}none", 0, 4))
+    assert missing.kind == ErrorKind.VIRTUAL_CHUNK_FETCH
 
 
 # -- hostile configurations --------------------------------------------------------------------
