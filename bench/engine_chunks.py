@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import zarr
+from zarr.codecs import ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 
 from bench.engine_place import BATCHED, FUSED, Place, best_of, seconds_of
@@ -74,7 +75,7 @@ def large(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
     plain = _write_and_read(lib, place.below("plain"), data, LARGE_ITEMS)
     if not place.is_local:
         return plain
-    zstd = _write_and_read(lib, place.below("zstd"), data, LARGE_ITEMS, zarr.codecs.ZstdCodec())
+    zstd = _write_and_read(lib, place.below("zstd"), data, LARGE_ITEMS, ZstdCodec())
     return plain | {f"zstd {name}": value for name, value in zstd.items()}
 
 

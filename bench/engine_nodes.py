@@ -61,7 +61,7 @@ def xarray(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
     dataset.to_zarr(session.store, mode="w", consolidated=False)
     session.commit("write")
 
-    def opened() -> xr.Dataset:
+    def opened() -> Any:
         store = place.open(lib).readonly_session("main").store
         return xr.open_zarr(store, consolidated=False, chunks=None)
 

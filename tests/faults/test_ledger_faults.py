@@ -26,6 +26,7 @@ from icefloe.engine.repo_object import RepoObjectLedger
 from icefloe.errors import (
     ConflictError,
     OutcomeUnknownError,
+    RefNotFoundError,
     RepositoryNotFoundError,
     StorageError,
 )
@@ -36,7 +37,7 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.update_table import Status
 from icefloe.storage import Storage
 from icefloe.storage.metering import Meter
-from icefloe.storage.port import Backend, Buffer, Version
+from icefloe.storage.port import Backend, Buffer, ByteRange, Fetched, Version
 from icefloe.storage.retrying import RetryingBackend
 from icefloe.testing.faulty import (
     Fault,
@@ -89,7 +90,8 @@ OPERATIONS: dict[str, Operation] = {
     "config": lambda c: c.ledger.save_config(SMALL),
 }
 OPERATIONS_OF_SPEC_2: dict[str, Operation] = {
-    "metadata": lambda c: c.ledger.update_metadata({"a": 1}),
+    "set metadata": lambda c: c.ledger.set_metadata({"a": 1}),
+    "update metadata": lambda c: c.ledger.update_metadata({"a": 1}),
     "status": lambda c: c.ledger.set_status(Status(1, 5, "why")),
     "flag": lambda c: c.ledger.set_flag("create_tag", False),
 }
@@ -97,9 +99,13 @@ CASES = [
     *((name, spec, work) for name, work in OPERATIONS.items() for spec in (1, 2)),
     *((name, 2, work) for name, work in OPERATIONS_OF_SPEC_2.items()),
 ]
-EVERY_OPERATION = pytest.mark.parametrize(
+PARAMETERS = {
+    (name, spec): pytest.param(spec, work, id=f"{name}-{spec}") for name, spec, work in CASES
+}
+EVERY_OPERATION = pytest.mark.parametrize(("spec_version", "operation"), PARAMETERS.values())
+EVERY_CONDITIONAL_WRITE = pytest.mark.parametrize(
     ("spec_version", "operation"),
-    [pytest.param(spec, work, id=f"{name}-{spec}") for name, spec, work in CASES],
+    [each for name, each in PARAMETERS.items() if name != ("delete branch", 1)],
 )
 
 
@@ -260,11 +266,25 @@ class TestCreating:
 class LosesAnswers(FaultyBackend):
     """Says of the first writes of the repo object or a ref that nobody knows how they ended."""
 
-    def __init__(self, inner: Backend, *, lands: bool, then: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        inner: Backend,
+        *,
+        lands: bool,
+        then: Callable[[], object] = lambda: None,
+        times: int = 1,
+        ends_silent: bool = False,
+    ) -> None:
         super().__init__(inner)
         self._lands = lands
         self._then = then
-        self._is_first = True
+        self._times = times
+        self._ends_silent = ends_silent
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        if self._ends_silent and self._times == 0:
+            raise StorageError("no answer", key=key)
+        return await super().get(key, byte_range)
 
     async def put(
         self,
@@ -276,9 +296,9 @@ class LosesAnswers(FaultyBackend):
         attributes: Mapping[str, str] | None = None,
         content_type: str | None = None,
     ) -> Version:
-        is_lost = self._is_first and (if_absent or if_version is not None)
+        is_lost = self._times > 0 and (if_absent or if_version is not None)
         if is_lost:
-            self._is_first = False
+            self._times -= 1
         if not is_lost or self._lands:
             version = await super().put(
                 key,
@@ -302,16 +322,24 @@ class TestLostAnswers:
     ) -> None:
         trial = Trial(spec_version, operation)
         storage = prepared(spec_version)
-        backend = LosesAnswers(storage.open(), lands=lands, then=lambda: None)
+        backend = LosesAnswers(storage.open(), lands=lands)
         context = trial.on(storage, backend)
-        try:
+        run_blocking(as_coroutine(operation(context)))
+        assert state_of(storage) == trial.after
+        check_repository_blocking(storage.open())
+
+    @EVERY_CONDITIONAL_WRITE
+    @pytest.mark.parametrize("lands", [True, False])
+    def test_that_cannot_be_settled_are_reported(
+        self, spec_version: int, operation: Operation, lands: bool
+    ) -> None:
+        trial = Trial(spec_version, operation)
+        storage = prepared(spec_version)
+        backend = LosesAnswers(storage.open(), lands=lands, ends_silent=True)
+        context = trial.on(storage, backend)
+        with pytest.raises(OutcomeUnknownError):
             run_blocking(as_coroutine(operation(context)))
-        except (OutcomeUnknownError, StorageError):
-            assert spec_version == 1
-            assert not lands
-            assert state_of(storage) == trial.before
-        else:
-            assert state_of(storage) == trial.after
+        assert state_of(storage) == (trial.after if lands else trial.before)
         check_repository_blocking(storage.open())
 
     @pytest.mark.parametrize("lands", [True, False])
@@ -346,6 +374,63 @@ class TestLostAnswers:
         )
         context = run_blocking(lifecycle.open_(WrappedStorage(storage, lambda _: backend)))
         run_blocking(commit(context))
+        check_repository_blocking(storage.open())
+
+    def test_a_commit_is_written_until_an_answer_comes(self) -> None:
+        storage = prepared(1)
+        backend = LosesAnswers(storage.open(), lands=False, times=3)
+        context = run_blocking(lifecycle.open_(WrappedStorage(storage, lambda _: backend)))
+        run_blocking(commit(context))
+        assert state_of(storage)["branches"]["main"] == NEW
+
+    def test_a_commit_without_answers_ends_as_unknown(self) -> None:
+        storage = prepared(1)
+        backend = LosesAnswers(storage.open(), lands=False, times=1000)
+        context = run_blocking(lifecycle.open_(WrappedStorage(storage, lambda _: backend)))
+        with pytest.raises(OutcomeUnknownError):
+            run_blocking(commit(context))
+
+    @pytest.mark.parametrize("way", ["commit", "reset"])
+    def test_a_commit_that_others_went_past_is_a_conflict(self, way: str) -> None:
+        storage = prepared(1)
+        other = run_blocking(lifecycle.open_(storage))
+        theirs = INITIAL_SNAPSHOT_ID if way == "reset" else SnapshotId(bytes([8]) * 12)
+
+        def go_on() -> None:
+            if way == "reset":
+                run_blocking(other.ledger.reset_branch("main", theirs))
+            else:
+                run_blocking(commit(other, theirs))
+
+        backend = LosesAnswers(storage.open(), lands=False, then=go_on)
+        context = run_blocking(lifecycle.open_(WrappedStorage(storage, lambda _: backend)))
+        with pytest.raises(ConflictError) as caught:
+            run_blocking(commit(context))
+        assert caught.value.actual_parent == str(theirs)
+        check_repository_blocking(storage.open())
+
+    @pytest.mark.parametrize("lands", [True, False])
+    def test_a_branch_that_is_gone_meanwhile_is_named(self, lands: bool) -> None:
+        storage = prepared(1)
+        other = run_blocking(lifecycle.open_(storage))
+        backend = LosesAnswers(
+            storage.open(),
+            lands=lands,
+            then=lambda: run_blocking(other.ledger.delete_branch("old")),
+        )
+        context = run_blocking(lifecycle.open_(WrappedStorage(storage, lambda _: backend)))
+        with pytest.raises(RefNotFoundError, match="old"):
+            run_blocking(context.ledger.reset_branch("old", SnapshotId(bytes([1]) * 12)))
+
+    @SPECS
+    @pytest.mark.parametrize("lands", [True, False])
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_while_creating(self, spec_version: int, lands: bool, number: int) -> None:
+        storage = Storage.new_in_memory()
+        backend = LosesAnswers(storage.open(), lands=lands, times=number + 1)
+        wrapped = WrappedStorage(storage, lambda _: backend)
+        run_blocking(lifecycle.create(wrapped, SMALL, spec_version=spec_version))
+        assert state_of(storage)["config"].inline_chunk_threshold_bytes == 7
         check_repository_blocking(storage.open())
 
 

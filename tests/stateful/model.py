@@ -104,6 +104,15 @@ class Record:
     def is_empty(self) -> bool:
         return not (self.created or self.updated or self.deleted or self.chunks or self.moves)
 
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether an amendment deleted what the amended commit had changed.
+
+        How that is told is left open.
+        """
+        changed = self.created | self.updated | self.chunks.keys() | self.moves.keys()
+        return not changed.isdisjoint(self.deleted)
+
     def united(self, later: "Record") -> "Record":
         """Both one after the other, as an amended commit tells it."""
         chunks = deepcopy(self.chunks)
@@ -114,7 +123,23 @@ class Record:
             self.updated | later.updated,
             self.deleted | later.deleted,
             chunks,
-            self.moves | later.moves,
+            self._chained(later.moves),
+        )
+
+    def _chained(self, later: dict[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
+        both = self.moves | {
+            uid: (self.moves.get(uid, (source,))[0], target)
+            for uid, (source, target) in later.items()
+        }
+        return {uid: move for uid, move in both.items() if move[0] != move[1]}
+
+    def without_passing_nodes(self) -> "Record":
+        """The outcome alone: nodes that came and went are not in it."""
+        passing = self.created & self.deleted.keys()
+        chunks = {uid: at for uid, at in self.chunks.items() if uid not in passing}
+        deleted = {uid: node for uid, node in self.deleted.items() if uid not in passing}
+        return Record(
+            self.created - passing, self.updated - passing, deleted, chunks, dict(self.moves)
         )
 
 

@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 import icechunk
 import pytest
-from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
-from tests.stateful.machine import RepositoryMachine
+from tests.stateful.machine import RepositoryMachine, runs
 
 pytestmark = pytest.mark.interop
 
@@ -27,9 +27,9 @@ class ReferenceSpec1(RepositoryMachine):
     modules: ClassVar = {"icechunk": reference}
 
 
-class TestReferenceSpec1(ReferenceSpec1.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+def test_spec_1() -> None:
+    run_state_machine_as_test(ReferenceSpec1, settings=runs(10))
 
 
-class TestReferenceSpec2(ReferenceSpec2.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+def test_spec_2() -> None:
+    run_state_machine_as_test(ReferenceSpec2, settings=runs(15))

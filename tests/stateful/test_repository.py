@@ -2,10 +2,10 @@
 
 from typing import Any, ClassVar
 
-from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 import icefloe
-from tests.stateful.machine import RepositoryMachine
+from tests.stateful.machine import RepositoryMachine, runs
 
 
 def ours() -> Any:
@@ -22,9 +22,9 @@ class Spec2(RepositoryMachine):
     modules: ClassVar = {"icefloe": ours}
 
 
-class TestSpec1(Spec1.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+def test_spec_1() -> None:
+    run_state_machine_as_test(Spec1, settings=runs(25))
 
 
-class TestSpec2(Spec2.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+def test_spec_2() -> None:
+    run_state_machine_as_test(Spec2, settings=runs(30))

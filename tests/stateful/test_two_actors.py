@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import icechunk
 import pytest
-from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 import icefloe
-from tests.stateful.machine import RepositoryMachine
+from tests.stateful.machine import RepositoryMachine, runs
 
 pytestmark = pytest.mark.interop
 
@@ -37,9 +37,9 @@ class TwoActorsSpec2(RepositoryMachine):
     modules: ClassVar = {"icefloe": ours, "icechunk": reference}
 
 
-class TestTwoActorsSpec1(TwoActorsSpec1.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+def test_spec_1() -> None:
+    run_state_machine_as_test(TwoActorsSpec1, settings=runs(25))
 
 
-class TestTwoActorsSpec2(TwoActorsSpec2.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+def test_spec_2() -> None:
+    run_state_machine_as_test(TwoActorsSpec2, settings=runs(30))

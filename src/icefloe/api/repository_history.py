@@ -45,7 +45,8 @@ class RepositoryHistory:
         ['second', 'Repository initialized']
         """
         require_one_version(branch, tag, snapshot_id)
-        return _begun(iterate_blocking(self._ancestry(branch, tag, snapshot_id)))
+        pages = iterate_blocking(self._ancestry_pages(branch, tag, snapshot_id))
+        return _begun(chain.from_iterable(pages))
 
     def async_ancestry(
         self,
@@ -61,10 +62,16 @@ class RepositoryHistory:
     async def _ancestry(
         self, branch: str | None, tag: str | None, snapshot_id: str | None
     ) -> AsyncIterator[SnapshotInfo]:
+        async for page in self._ancestry_pages(branch, tag, snapshot_id):
+            for version in page:
+                yield version
+
+    async def _ancestry_pages(
+        self, branch: str | None, tag: str | None, snapshot_id: str | None
+    ) -> AsyncIterator[list[SnapshotInfo]]:
         pages = history.ancestry(self._context, branch=branch, tag=tag, snapshot_id=snapshot_id)
         async for page in pages:
-            for entry in page:
-                yield SnapshotInfo.of(entry)
+            yield SnapshotInfo.of_page(page)
 
     def ancestry_graph(
         self,

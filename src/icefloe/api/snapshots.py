@@ -1,11 +1,14 @@
 """What users learn about a snapshot and its files."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from icefloe.api.times import to_datetime
-from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.metadata_items import LateMetadata
+from icefloe.format.snapshot_table import SnapshotEntry, SnapshotPage
 from icefloe.values import U64, Moment, Value
 
 
@@ -14,8 +17,55 @@ def _own_copy(given: Mapping[str, Any], place: str) -> dict[str, Any]:
     return dict(given)
 
 
+class _Columns:
+    """The properties of many snapshots, each converted for all of them when first asked for."""
+
+    def __init__(self, page: SnapshotPage) -> None:
+        self._page = page
+
+    @cached_property
+    def id(self) -> list[str]:
+        return self._page.ids()
+
+    @cached_property
+    def parent_id(self) -> list[str | None]:
+        return self._page.parents()
+
+    @cached_property
+    def written_at(self) -> list[datetime]:
+        return [to_datetime(each) for each in self._page.flushed_at()]
+
+    @cached_property
+    def message(self) -> list[str]:
+        return self._page.messages()
+
+    @cached_property
+    def metadata(self) -> LateMetadata:
+        return self._page.metadata()
+
+
+class _RowOfColumns:
+    """A value whose fields are looked up in columns when they are first asked for.
+
+    Its slots are empty until then, which brings Python to `__getattr__`.
+    """
+
+    __slots__ = ("_columns", "_place")
+    _columns: _Columns
+    _place: int
+
+    if not TYPE_CHECKING:  # to a type checker only the fields are there
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _FIELDS:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            value = getattr(self._columns, name)[self._place]
+            object.__setattr__(self, name, value)
+            return value
+
+
 @dataclass(frozen=True, slots=True)
-class SnapshotInfo(Value):
+class SnapshotInfo(Value, _RowOfColumns):
     """One version of the data: when it was written, by which commit, after which.
 
     `parent_id` is None for the first snapshot of a repository; the time is in UTC.
@@ -43,6 +93,21 @@ class SnapshotInfo(Value):
             entry.message,
             dict(entry.metadata),
         )
+
+    @classmethod
+    def of_page(cls, page: Sequence[SnapshotEntry]) -> list[Self]:
+        """Show many entries to users; in a long history they ask for few of the properties."""
+        if not isinstance(page, SnapshotPage):
+            return [cls.of(entry) for entry in page]
+        columns, new, put = _Columns(page), object.__new__, object.__setattr__
+        infos = [new(cls) for _ in range(len(page))]
+        for place, info in enumerate(infos):
+            put(info, "_columns", columns)
+            put(info, "_place", place)
+        return infos
+
+
+_FIELDS: Final = frozenset(each.name for each in fields(SnapshotInfo))
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,7 @@ class Assets:
             raise
 
     def _keep(self, manifest: ManifestFile) -> None:
-        self._manifests.put(manifest.id, manifest, _FIXED_BYTES + manifest.size_bytes)
+        self._manifests.put(manifest.id, manifest, _FIXED_BYTES + manifest.memory_bytes)
 
     async def _save(self, key: str, data: bytes, file_type: FileType) -> None:
         await self._backend.put(

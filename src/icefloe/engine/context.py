@@ -15,7 +15,7 @@ from icefloe.config import (
 )
 from icefloe.credentials import AnyCredential
 from icefloe.engine.ledger import Ledger
-from icefloe.engine.ref_files import RefFilesLedger
+from icefloe.engine.ref_ledger import RefFilesLedger
 from icefloe.engine.repo_object import RepoObjectLedger, StoredRepo
 from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import ErrorKind, FormatError

@@ -1,6 +1,6 @@
 """Which snapshot somebody means, and what came before it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -41,7 +41,7 @@ async def ancestry(
     branch: str | None = None,
     tag: str | None = None,
     snapshot_id: str | SnapshotId | None = None,
-) -> AsyncIterator[list[SnapshotEntry]]:
+) -> AsyncIterator[Sequence[SnapshotEntry]]:
     """Walk from a version back to the first snapshot, in the portions that are read at once."""
     require_one_version(branch, tag, snapshot_id)
     start = None if snapshot_id is None else parse_snapshot(snapshot_id)

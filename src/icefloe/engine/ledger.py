@@ -1,11 +1,11 @@
 """Who points where: branches, tags, history and settings, in either version of the format.
 
 Spec 2 keeps all of it in one object, `icefloe.engine.repo_object`; spec 1 in small files, one
-for each branch and tag, `icefloe.engine.ref_files`, with fewer features: those that it lacks
+for each branch and tag, `icefloe.engine.ref_ledger`, with fewer features: those that it lacks
 raise `FormatError` of kind `unsupported-spec-version`.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from icefloe.config import FeatureFlag, RepositoryConfig
@@ -94,7 +94,7 @@ class Ledger(Protocol):
         *,
         branch: str | None = None,
         tag: str | None = None,
-    ) -> AsyncIterator[list[SnapshotEntry]]:
+    ) -> AsyncIterator[Sequence[SnapshotEntry]]:
         """Walk as `ancestry` does, in the portions in which the history is read.
 
         Starts from one of a snapshot, a branch and a tag, as they are in the same look.

@@ -14,13 +14,9 @@ from icefloe.config import (
     VirtualChunkContainer,
     effective_config,
 )
+from icefloe.engine.config_yaml import create_config_file, load_config_file
 from icefloe.engine.context import Access, Clock, RepoContext, now_microseconds
-from icefloe.engine.ref_files import (
-    create_config_file,
-    create_ref,
-    load_config_file,
-    read_ref,
-)
+from icefloe.engine.ref_files import create_ref
 from icefloe.engine.repo_changes import created
 from icefloe.engine.repo_object import (
     StoredRepo,
@@ -33,7 +29,6 @@ from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
     ObjectNotFoundError,
-    OutcomeUnknownError,
     PreconditionFailedError,
     RepositoryNotFoundError,
 )
@@ -115,14 +110,10 @@ async def _create_v1(backend: Backend, config: RepositoryConfig | None) -> _Foun
     version = None
     if config is not None:
         version = await create_config_file(backend, config)
-    key = branch_key(MAIN_BRANCH)
     try:
-        await create_ref(backend, key, INITIAL_SNAPSHOT_ID)
+        await create_ref(backend, branch_key(MAIN_BRANCH), INITIAL_SNAPSHOT_ID)
     except PreconditionFailedError:
         raise _exists(ErrorKind.BRANCH_UPDATE_CONFLICT) from None
-    except OutcomeUnknownError:
-        # Whoever made it: this is the branch of a repository as we are making it.
-        await read_ref(backend, key)
     return _Found(config, None, version)
 
 

@@ -12,13 +12,20 @@ from functools import partial
 from typing import Final
 
 from icefloe.engine.flags import CREATE_TAG, DELETE_TAG, flag_id, require_enabled, with_flag
+from icefloe.engine.ref_rules import (
+    branch_gone,
+    no_branch,
+    no_tag,
+    require_deletable,
+    require_expected,
+    tag_exists,
+)
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
     ErrorKind,
     FormatError,
     ReadOnlyError,
-    RefNotFoundError,
     SessionStateError,
     SnapshotNotFoundError,
 )
@@ -187,11 +194,7 @@ def _with_snapshot(repo: RepoInfo, entry: SnapshotEntry) -> RepoInfo:
 
 def _require_tip(repo: RepoInfo, branch: str, expected: SnapshotId) -> None:
     if (tip := repo.branches.get(branch)) is None:
-        raise RefNotFoundError(
-            f"the branch {branch!r} does not exist (any more)",
-            ErrorKind.BRANCH_NOT_FOUND,
-            branch=branch,
-        )
+        raise branch_gone(branch)
     if tip != expected:
         raise ConflictError(str(expected), str(tip), branch=branch)
 
@@ -294,41 +297,6 @@ def tag_target(repo: RepoInfo, name: str) -> SnapshotId:
     if (target := repo.tags.get(name)) is None:
         raise no_tag(name)
     return target
-
-
-def no_branch(name: str) -> RefNotFoundError:
-    """Describe a branch that is not there."""
-    return RefNotFoundError(f"there is no branch {name!r} in this repository", branch=name)
-
-
-def no_tag(name: str) -> RefNotFoundError:
-    """Describe a tag that is not there."""
-    return RefNotFoundError(f"there is no tag {name!r} in this repository", tag=name)
-
-
-def tag_exists(name: str) -> AlreadyExistsError:
-    """Describe a tag that is in the way."""
-    return AlreadyExistsError(
-        f"the tag {name!r} exists already, and tags are never moved: choose another name",
-        ErrorKind.TAG_ALREADY_EXISTS,
-        tag=name,
-    )
-
-
-def require_deletable(branch: str) -> None:
-    """Refuse to delete the branch that every repository has."""
-    if branch == MAIN_BRANCH:
-        raise SessionStateError(
-            "the branch 'main' cannot be deleted", ErrorKind.CANNOT_DELETE_MAIN, branch=branch
-        )
-
-
-def require_expected(branch: str, tip: SnapshotId, expected: SnapshotId | None) -> None:
-    """Refuse to move a branch that somebody else has moved."""
-    if expected is not None and tip != expected:
-        raise ConflictError(
-            str(expected), str(tip), kind=ErrorKind.BRANCH_UPDATE_CONFLICT, branch=branch
-        )
 
 
 # -- settings ------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ for every write whether it landed, also when its answer was lost.
 
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from icefloe import effects
@@ -19,6 +19,7 @@ from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
 from icefloe.engine import ops_log, repo_changes
 from icefloe.engine.flags import feature_flags, require_enabled
 from icefloe.engine.repo_changes import Change
+from icefloe.engine.settling import put_settled
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -62,18 +63,8 @@ async def load_repo(backend: Backend, known: StoredRepo | None = None) -> Stored
 async def create_repo(backend: Backend, info: RepoInfo, *, level: int) -> StoredRepo:
     """Write the repo object of a new repository; there must be none yet."""
     data = encode_repo_info(info, level=level)
-    try:
-        version = await backend.put(
-            REPO_KEY,
-            data,
-            if_absent=True,
-            attributes=object_attributes(FileType.REPO_INFO, SPEC_VERSION),
-        )
-    except OutcomeUnknownError:
-        found = await backend.get(REPO_KEY)
-        if bytes(found.data) != data:
-            raise
-        version = found.info.version
+    attributes = object_attributes(FileType.REPO_INFO, SPEC_VERSION)
+    version = await put_settled(backend, REPO_KEY, data, replacing=None, attributes=attributes)
     return StoredRepo(info, version)
 
 
@@ -146,7 +137,7 @@ class RepoObjectLedger:
         *,
         branch: str | None = None,
         tag: str | None = None,
-    ) -> AsyncIterator[list[SnapshotEntry]]:
+    ) -> AsyncIterator[Sequence[SnapshotEntry]]:
         """Give the whole history of a snapshot, branch or tag at once."""
         repo = await self.repo()
         if branch is not None:
@@ -155,7 +146,7 @@ class RepoObjectLedger:
             snapshot = repo_changes.tag_target(repo, tag)
         assert snapshot is not None
         repo_changes.require_listed(repo, snapshot)
-        yield repo.snapshots.entries(repo.snapshots.ancestry(snapshot))
+        yield repo.snapshots.page(repo.snapshots.ancestry(snapshot))
 
     async def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
         """Walk from a snapshot back to the first one, in one state of the repository."""

@@ -38,7 +38,7 @@ _OUT_OF_TABLE: Final = "a field lies outside of its table"
 _BATCH_BLOBS: Final = 1 << 16
 _FEW_RUNS: Final = 4096
 ITEM_COST_BYTES: Final = 16
-TABLE_COST_BYTES: Final = 32
+_TABLE_COST_BYTES: Final = 32
 """What it takes to address an item or a table, beyond its own bytes."""
 
 
@@ -270,7 +270,7 @@ class Tables:
     def __init__(self, buffer: Buffer, positions: Ints) -> None:
         self.buffer = buffer
         self.positions = positions
-        buffer.charge(TABLE_COST_BYTES * len(positions))
+        buffer.charge(_TABLE_COST_BYTES * len(positions))
         buffer.check_range(positions, 4, 4)
         vtables = positions - buffer.i32[positions >> 2]
         self._vtables, self._vtable_of = _distinct_runs(vtables)

@@ -14,7 +14,6 @@ from icefloe.format.flatbuffer_reader import (
     FREE_BUDGET_BYTES,
     ITEM_COST_BYTES,
     MIN_BUFFER_BYTES,
-    TABLE_COST_BYTES,
     refuse,
 )
 
@@ -23,6 +22,9 @@ _I32: Final = Struct("<i").unpack_from
 _VTABLE: Final = Struct("<HH").unpack_from
 _U16: Final = Struct("<H").unpack_from
 _NUMBERS: Final = {code: Struct(f"<{code}") for code in "BHIiQ"}
+
+_TABLE_COST_BYTES: Final = 256
+"""What an object for a table or string takes, and those that are made from it."""
 
 _OUTSIDE: Final = "an offset points outside of the buffer"
 _MISALIGNED: Final = "an offset is not aligned to what it points at"
@@ -52,7 +54,17 @@ class ScalarBuffer:
 
     def root(self) -> "ScalarTable":
         """Give the root table."""
-        return ScalarTable(self, _U32(self.data, 0)[0])
+        return self.table(_U32(self.data, 0)[0])
+
+    def table(self, at: int) -> "ScalarTable":
+        """Give the table at a position."""
+        self.charge(_TABLE_COST_BYTES)
+        return ScalarTable(self, at)
+
+    def fields(self, start: int, count: int) -> range:
+        """List the fields of a vector of offsets, accounting for what they point at."""
+        self.charge(count * (4 + ITEM_COST_BYTES + _TABLE_COST_BYTES))
+        return range(start, start + 4 * count, 4)
 
     def word(self, at: int) -> int:
         """Read a number of four bytes."""
@@ -84,7 +96,6 @@ class ScalarTable:
     __slots__ = ("_at", "_buffer", "_table_bytes", "_vtable", "_vtable_bytes")
 
     def __init__(self, buffer: ScalarBuffer, at: int) -> None:
-        buffer.charge(TABLE_COST_BYTES)
         buffer.word(at)
         vtable = at - _I32(buffer.data, at)[0]
         if not 0 <= vtable <= buffer.size - 4:
@@ -176,7 +187,7 @@ class ScalarTable:
         at = self.field(slot, 4, 4)
         if at is None:
             refuse("a required table is missing")
-        return ScalarTable(self._buffer, at + self._buffer.word(at))
+        return self._buffer.table(at + self._buffer.word(at))
 
     def children(self, slot: int) -> "list[ScalarTable]":
         """Follow a required vector of tables."""
@@ -188,16 +199,12 @@ class ScalarTable:
         if at is None:
             return None
         buffer = self._buffer
-        start, count = buffer.vector(at, 4)
-        buffer.charge(count * (4 + ITEM_COST_BYTES))
-        fields = range(start, start + 4 * count, 4)
+        fields = buffer.fields(*buffer.vector(at, 4))
         return [ScalarTable(buffer, each + buffer.word(each)) for each in fields]
 
     def texts(self, slot: int) -> list[str]:
         """Read a required vector of strings."""
-        start, count = self.vector(slot, 4)
-        self._buffer.charge(count * (4 + ITEM_COST_BYTES))
-        fields = range(start, start + 4 * count, 4)
+        fields = self._buffer.fields(*self.vector(slot, 4))
         return [as_text(self._buffer.bytes_at(each)) for each in fields]
 
 

@@ -133,6 +133,13 @@ def ids_of_rows[I: ObjectId](kind: type[I], rows: NDArray[np.uint8]) -> list[I]:
     return [kind(raw[at : at + width]) for at in range(0, len(raw), width)]
 
 
+def texts_of_rows(rows: NDArray[np.uint8]) -> list[str]:
+    """Write out the ids in the rows of a matrix."""
+    texts = encode_ids(rows)
+    joined, width = texts.tobytes().decode(), texts.itemsize
+    return [joined[at : at + width] for at in range(0, len(joined), width)]
+
+
 def has_repeated_node(rows: NDArray[np.uint8]) -> bool:
     """Say whether a node id occurs twice in a column."""
     return len(np.unique(np.ascontiguousarray(rows).view(np.uint64))) < len(rows)

@@ -257,7 +257,12 @@ class ManifestFile:
 
     @property
     def size_bytes(self) -> int:
-        """Give the memory that the decompressed file takes, with what lookups may add to it."""
+        """Give the size of the decompressed file."""
+        return self._scalar.size
+
+    @property
+    def memory_bytes(self) -> int:
+        """Give the memory that the file takes, with what lookups may add to it."""
         return self._scalar.size + self.num_chunk_refs * _COORDINATES_BYTES
 
     @cached_property
@@ -307,7 +312,7 @@ class ManifestFile:
         return table_of_refs(coordinates, refs, dimensions)
 
     def _ref_table(self, field: int) -> ScalarTable:
-        return ScalarTable(self._scalar, field + self._scalar.word(field))
+        return self._scalar.table(field + self._scalar.word(field))
 
     def find(self, node: NodeId, coordinates: Sequence[int]) -> ChunkRef | None:
         """Look up one chunk by binary search in the stored order, decoding one row only."""

@@ -110,6 +110,30 @@ class MetadataItems:
         return [vectors, tables, name_section, value_section]
 
 
+class LateMetadata:
+    """The metadata of some owners, each decoded when it is asked for."""
+
+    __slots__ = ("_items", "_lists", "_spec_version")
+
+    def __init__(self, items: MetadataItems, spec_version: int) -> None:
+        self._items = items
+        self._spec_version = spec_version
+        self._lists: tuple[list[int], list[str], list[bytes]] | None = None
+
+    def __getitem__(self, owner: int) -> dict[str, JsonValue]:
+        """Decode the metadata of one owner."""
+        if self._lists is None:
+            items = self._items
+            self._lists = (
+                items.splits.tolist(),
+                items.names.to_strings(),
+                items.values.to_list(),
+            )
+        splits, names, values = self._lists
+        own = slice(splits[owner], splits[owner + 1])
+        return decode_items(names[own], values[own], self._spec_version)
+
+
 _ITEM: Final = TableShape((_Item.NAME, OFFSET), (_Item.VALUE, OFFSET))
 
 

@@ -83,6 +83,7 @@ _FILE: Final = TableShape(
 
 FEW_NODES: Final = 32
 """Up to so many nodes are written and read one by one."""
+_SMALL_BYTES: Final = 1 << 18  # even a few nodes may have very much below them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -340,7 +341,8 @@ def _read_files(buffer: ScalarBuffer, few: int) -> ManifestFiles:
 
 
 def _read_nodes(buffer: ScalarBuffer, few_nodes: int) -> NodeTable:
-    if buffer.root().vector(_Snapshot.NODES, 4)[1] > few_nodes:
+    count = buffer.root().vector(_Snapshot.NODES, 4)[1]
+    if count > few_nodes or buffer.size > _SMALL_BYTES:
         return _decode_nodes(Buffer(buffer.data).root().vectors(_Snapshot.NODES).tables())
     nodes = [read_node(table) for table in buffer.root().children(_Snapshot.NODES)]
     paths = [node.path.encode() for node in nodes]

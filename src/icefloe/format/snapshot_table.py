@@ -1,10 +1,10 @@
 """The snapshots that a repo object lists, as columns sorted by id."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final, Self
+from typing import Final, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,13 @@ from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection
 from icefloe.format.flatbuffer_reader import Vectors, refuse
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape
 from icefloe.format.flatbuffer_writer import Link, Section, VectorSection
-from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows
-from icefloe.format.metadata_items import Metadata, MetadataItems, concat_metadata
+from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows, texts_of_rows
+from icefloe.format.metadata_items import (
+    LateMetadata,
+    Metadata,
+    MetadataItems,
+    concat_metadata,
+)
 
 NO_PARENT = -1
 _NO_ITEMS_BYTES = 4  # a vector of nothing
@@ -184,6 +189,10 @@ class SnapshotTable:
             tuple(ids_of_rows(SnapshotId, self.pruned_ids[pruned])),
         )
 
+    def page(self, rows: Sequence[int]) -> "SnapshotPage":
+        """Give many rows, of which nothing is converted yet."""
+        return SnapshotPage(self, rows)
+
     def entries(self, rows: Sequence[int]) -> list[SnapshotEntry]:
         """Give many rows as objects: each column is converted once, for all of them."""
         picked = np.asarray(rows, np.int64)
@@ -240,6 +249,55 @@ class SnapshotTable:
             _inserted(self.pruned_ids, pruned_at, one.pruned_ids),
             self.spec_version,
         )
+
+
+class SnapshotPage(Sequence[SnapshotEntry]):
+    """Some rows of a table: a sequence of entries, or a column of each of their properties."""
+
+    __slots__ = ("_picked", "_rows", "_table")
+
+    def __init__(self, table: SnapshotTable, rows: Sequence[int]) -> None:
+        self._table = table
+        self._rows = rows
+        self._picked = np.asarray(rows, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> SnapshotEntry: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[SnapshotEntry]: ...
+    def __getitem__(self, place: int | slice) -> SnapshotEntry | list[SnapshotEntry]:
+        if isinstance(place, slice):
+            return self._table.entries(self._rows[place])
+        return self._table.entry(self._rows[place])
+
+    def __iter__(self) -> Iterator[SnapshotEntry]:
+        return iter(self._table.entries(self._rows))
+
+    def ids(self) -> list[str]:
+        """Write out the ids."""
+        return texts_of_rows(self._table.ids[self._picked])
+
+    def parents(self) -> list[str | None]:
+        """Write out the ids of the parents."""
+        parents = self._table.parents[self._picked]
+        texts = texts_of_rows(self._table.ids[np.maximum(parents, 0)])
+        is_root = (parents == NO_PARENT).tolist()
+        return [None if alone else text for text, alone in zip(texts, is_root, strict=True)]
+
+    def flushed_at(self) -> list[int]:
+        """Give the times, in microseconds since 1970."""
+        return cast("list[int]", self._table.flushed_at[self._picked].tolist())
+
+    def messages(self) -> list[str]:
+        """Give the messages."""
+        return self._table.messages.take(self._picked).to_strings()
+
+    def metadata(self) -> LateMetadata:
+        """Give the metadata by place in the page."""
+        return LateMetadata(self._table.metadata.take(self._picked), self._table.spec_version)
 
 
 def _inserted[T: np.generic](column: NDArray[T], at: int, rows: NDArray[T]) -> NDArray[T]:

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 from icefloe.errors import ErrorKind, InvalidInputError
 
-_MUST_ENCODE: Final = r"\x00-\x1f\x7f\"#%*<>?\[\\\]^`{|}~"
 # What is left of ASCII, spelled out: a set of all that must be encoded takes long to compile.
 _PLAIN: Final = r"[ !$&'()+,\-.0-9:;=@A-Z_a-z]+"
 _PLAIN_KEY: Final = re.compile(rf"(?:(?!\.\.?/){_PLAIN}/)*(?!\.\.?\Z){_PLAIN}\Z")

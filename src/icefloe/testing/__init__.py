@@ -1,8 +1,8 @@
 """The test kit, for us and for those who build on us.
 
-Here are storages that are slow or faulty, and servers to test against. The conformance suite
-for storages needs pytest and is therefore imported by its own name,
-`icefloe.testing.storage_suite`.
+Here are storages that are slow or faulty, servers to test against, what must always hold of a
+repository, and races in a set order. The conformance suite for storages needs pytest and is
+therefore imported by its own name, `icefloe.testing.storage_suite`.
 """
 
 from icefloe.storage import LatencyStorage
@@ -18,6 +18,12 @@ from icefloe.testing.faulty import (
 )
 from icefloe.testing.gcs_server import GcsEndpoint, gcs_server
 from icefloe.testing.http_server import file_server, redirect_server
+from icefloe.testing.invariants import (
+    BrokenRepositoryError,
+    InvariantChecker,
+    check_repository,
+    check_repository_blocking,
+)
 from icefloe.testing.processes import ServerStartError
 from icefloe.testing.proxy import (
     ActFirst,
@@ -28,6 +34,15 @@ from icefloe.testing.proxy import (
     LoseRequest,
     LoseResponse,
     cutting_proxy,
+)
+from icefloe.testing.schedules import (
+    Outcome,
+    ScheduleRun,
+    SteppingBackend,
+    SteppingStorage,
+    WrappedStorage,
+    all_schedules,
+    run_schedule,
 )
 from icefloe.testing.servers import (
     AzureEndpoint,
@@ -42,6 +57,7 @@ __all__ = [
     "ActFirst",
     "AnswerInstead",
     "AzureEndpoint",
+    "BrokenRepositoryError",
     "Crash",
     "CutBody",
     "CuttingProxy",
@@ -49,15 +65,24 @@ __all__ = [
     "Fail",
     "FaultyBackend",
     "GcsEndpoint",
+    "InvariantChecker",
     "LatencyStorage",
     "LoseRequest",
     "LoseResponse",
+    "Outcome",
     "S3Endpoint",
+    "ScheduleRun",
     "ServerStartError",
     "ShortRead",
     "SimulatedCrash",
     "Step",
+    "SteppingBackend",
+    "SteppingStorage",
+    "WrappedStorage",
+    "all_schedules",
     "azurite",
+    "check_repository",
+    "check_repository_blocking",
     "cutting_proxy",
     "every_crash",
     "every_failure",
@@ -66,5 +91,6 @@ __all__ = [
     "has_node",
     "install_npm_project",
     "redirect_server",
+    "run_schedule",
     "seaweedfs",
 ]

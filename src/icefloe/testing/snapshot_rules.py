@@ -217,8 +217,8 @@ def _check_ids(
         "names as updated a node that the snapshot lacks": updated - after.keys() - deleted,
         "names chunks of a node that the snapshot lacks": chunks - after.keys() - deleted,
     }.items():
-        for node in sorted(nodes):
-            files.report(f"{where} {what}: {node}")
+        for one in sorted(nodes):
+            files.report(f"{where} {what}: {one}")
     for name, is_array in (("new_arrays", True), ("new_groups", False)):
         for node_id in sorted(step.ids(name) & after.keys()):
             node = after[node_id]

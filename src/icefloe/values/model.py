@@ -23,7 +23,8 @@ from icefloe.values.checks import Check, check_for
 
 MASK: Final = "***"
 _SECRET_NAME: Final = re.compile(
-    r"auth|token|secret|password|key|credential|sas|signature|cookie", re.IGNORECASE
+    r"auth(?!ors?(?![a-z]))|token|secret|password|key|credential|sas|signature|cookie",
+    re.IGNORECASE,
 )
 
 _LAYERS_EXPORTED_AT_THE_TOP: Final = frozenset({"", "engine", "zarr_store", "api"})

@@ -2,6 +2,7 @@ import asyncio
 import os
 import stat
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -224,3 +225,32 @@ def test_waiting_for_a_lock_does_not_stop_the_event_loop(
 
     asyncio.run(scenario())
     assert (tmp_path / "object").read_bytes() == b"2"
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_copy_under_a_new_name_shares_the_file_until_the_source_is_replaced(
+    tmp_path: Path, durable: bool
+) -> None:
+    backend = LocalBackend(str(tmp_path), durable=durable)
+    first = run_blocking(backend.put("repo", b"old"))
+    run_blocking(backend.copy("repo", "overwritten/one", if_version=first))
+    assert (tmp_path / "repo").samefile(tmp_path / "overwritten" / "one")
+    run_blocking(backend.put("repo", b"new", if_version=first))
+    run_blocking(backend.copy("repo", "overwritten/one"))
+    assert not (tmp_path / "repo").samefile(tmp_path / "overwritten" / "one")
+    assert (tmp_path / "overwritten" / "one").read_bytes() == b"new"
+    assert run_blocking(backend.delete_many(["repo"])).deleted == 1
+    assert bytes(run_blocking(backend.get("overwritten/one")).data) == b"new"
+
+
+def test_a_copy_through_a_link_to_another_file_system_holds_the_bytes(tmp_path: Path) -> None:
+    backend = LocalBackend(str(tmp_path))
+    elsewhere = Path("/dev/shm")
+    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system")
+    with NamedTemporaryFile(dir=elsewhere) as outside:
+        outside.write(b"far away")
+        outside.flush()
+        (tmp_path / "linked").symlink_to(outside.name)
+        run_blocking(backend.copy("linked", "here"))
+    assert (tmp_path / "here").read_bytes() == b"far away"

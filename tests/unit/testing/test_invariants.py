@@ -92,6 +92,11 @@ def nodes(*ids: NodeId) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     return id_rows(NodeId, ids)
 
 
+def stop_the_clock(repository: SmallRepository) -> None:
+    repository.change_snapshot(SECOND, lambda s: replace(s, flushed_at=20))
+    repository.change_entry(SECOND, flushed_at=20)
+
+
 type Break = Callable[[SmallRepository], object]
 
 UNKNOWN = NodeId(b"unknown!")
@@ -142,10 +147,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
         f"the history of {SECOND} runs in a circle",
     ),
     "time stands still": (
-        lambda r: (
-            r.change_snapshot(SECOND, lambda s: replace(s, flushed_at=20)),
-            r.change_entry(SECOND, flushed_at=20),
-        ),
+        stop_the_clock,
         f"snapshot {SECOND} is not later than its parent {FIRST}",
     ),
     "other time in the repo object": (

@@ -1,0 +1,357 @@
+"""The ledger of spec 1: a small file for each branch and tag, parents in the snapshots."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Never
+
+from icefloe.assets.files import Assets
+from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
+from icefloe.effects import map_concurrently
+from icefloe.engine.config_yaml import load_config_file, replace_config_file
+from icefloe.engine.ref_files import (
+    bury_ref,
+    checked_name,
+    create_ref,
+    list_branches,
+    list_tags,
+    move_ref,
+    read_ref,
+)
+from icefloe.engine.ref_rules import (
+    branch_gone,
+    no_branch,
+    no_tag,
+    require_deletable,
+    require_expected,
+    tag_exists,
+)
+from icefloe.engine.settling import MOST_WRITES
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    RefNotFoundError,
+    SnapshotNotFoundError,
+    StorageError,
+)
+from icefloe.format.ids import SnapshotId
+from icefloe.format.json_value import JsonValue
+from icefloe.format.layout import branch_key, tag_key, tag_tombstone_key
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.update_table import Status, UpdateEntry
+from icefloe.storage import Backend, Version
+
+
+class RefFilesLedger:
+    """Branches, tags and history of a repository of spec 1."""
+
+    spec_version = 1
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: EffectiveConfig,
+        assets: Assets,
+        clock: Callable[[], int],
+        config_version: Version | None = None,
+    ) -> None:
+        self._backend = backend
+        self._assets = assets
+        self._clock = clock
+        self._concurrency = config.max_concurrent_requests
+        self.config_version = config_version
+        """The state of config.yaml that our configuration was made from; None for no file."""
+
+    # -- branches and tags -----------------------------------------------------------------
+
+    async def branch_names(self) -> set[str]:
+        """List branches."""
+        return await list_branches(self._backend)
+
+    async def tag_names(self) -> set[str]:
+        """List tags, without those that were deleted."""
+        return await list_tags(self._backend)
+
+    async def branches(self) -> dict[str, SnapshotId]:
+        """List branches and where they end."""
+        return await self._targets(sorted(await self.branch_names()), self.branch_tip)
+
+    async def tags(self) -> dict[str, SnapshotId]:
+        """List tags and what they name."""
+        return await self._targets(sorted(await self.tag_names()), self._tag_file)
+
+    async def branch_tip(self, name: str) -> SnapshotId:
+        """Say where a branch ends."""
+        return (await self._branch(name))[0]
+
+    async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
+        """Say where a branch ends; spec 1 has no status and no flags to ask for."""
+        if flag is not None:
+            await self.require_flag(flag)
+        return await self.branch_tip(name)
+
+    async def tag_target(self, name: str) -> SnapshotId:
+        """Say what a tag names."""
+        try:
+            await self._backend.head(tag_tombstone_key(checked_name(name)))
+        except ObjectNotFoundError:
+            return await self._tag_file(name)
+        raise no_tag(name)
+
+    async def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        """Make a branch that ends at a snapshot."""
+        key = branch_key(checked_name(name))
+        await self._assets.load_snapshot(snapshot)
+        try:
+            await create_ref(self._backend, key, snapshot)
+        except PreconditionFailedError:
+            tip = await self.branch_tip(name)
+            raise ConflictError(
+                None,
+                str(tip),
+                f"the branch {name!r} exists already, at {tip}:"
+                " choose another name, or move it with reset_branch",
+                ErrorKind.BRANCH_UPDATE_CONFLICT,
+                branch=name,
+            ) from None
+
+    async def delete_branch(self, name: str) -> None:
+        """Take a branch away."""
+        require_deletable(name)
+        await self.branch_tip(name)
+        key = branch_key(name)
+        report = await self._backend.delete_many([key])
+        if key in report.failures:
+            raise StorageError(
+                f"the branch {name!r} could not be deleted: {report.failures[key]}",
+                retryable=key in report.retryable,
+                key=key,
+            )
+
+    async def reset_branch(
+        self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
+    ) -> None:
+        """Let a branch end elsewhere."""
+        tip, version = await self._branch(name)
+        await self._assets.load_snapshot(snapshot)
+        require_expected(name, tip, expected)
+
+        async def has_landed(now: SnapshotId) -> bool:
+            return now == snapshot
+
+        elsewhere = await self._move(name, tip, version, snapshot, has_landed)
+        if elsewhere is not None:
+            require_expected(name, elsewhere, tip)
+
+    async def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        """Name a snapshot for good."""
+        key = tag_key(checked_name(name))
+        await self._assets.load_snapshot(snapshot)
+        try:
+            await create_ref(self._backend, key, snapshot)
+        except PreconditionFailedError:
+            raise tag_exists(name) from None
+
+    async def delete_tag(self, name: str) -> None:
+        """Take a tag away."""
+        await self.tag_target(name)
+        try:
+            await bury_ref(self._backend, tag_tombstone_key(name))
+        except PreconditionFailedError:
+            raise no_tag(name) from None
+
+    # -- snapshots -------------------------------------------------------------------------
+
+    async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
+        """Look up one snapshot."""
+        return _entry_of(await self._assets.load_snapshot(snapshot))
+
+    async def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
+        """Walk from a snapshot back to the first one, reading one after the other."""
+        next_one: SnapshotId | None = snapshot
+        seen: set[SnapshotId] = set()
+        while next_one is not None:
+            if next_one in seen:
+                raise FormatError(f"the history of {snapshot} runs in a circle at {next_one}")
+            seen.add(next_one)
+            entry = await self.entry(next_one)
+            yield entry
+            next_one = entry.parent
+
+    async def ancestry_pages(
+        self,
+        snapshot: SnapshotId | None = None,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+    ) -> AsyncIterator[Sequence[SnapshotEntry]]:
+        """Walk as `ancestry` does, from a snapshot, branch or tag."""
+        if branch is not None:
+            snapshot = await self.branch_tip(branch)
+        elif tag is not None:
+            snapshot = await self.tag_target(tag)
+        assert snapshot is not None
+        async for entry in self.ancestry(snapshot):
+            yield [entry]
+
+    async def commit(self, branch: str, base: SnapshotId, new: SnapshotEntry) -> None:
+        """Move a branch from `base` to a snapshot on top of it."""
+
+        async def has_landed(now: SnapshotId) -> bool:
+            return await self._is_between(new.id, now, base)
+
+        try:
+            tip: SnapshotId | None
+            tip, version = await self._branch(branch)
+            if tip == base:
+                tip = await self._move(branch, base, version, new.id, has_landed)
+        except RefNotFoundError:
+            raise branch_gone(branch) from None
+        if tip is not None:
+            raise ConflictError(str(base), str(tip), branch=branch)
+
+    async def amend(self, branch: str, replaced: SnapshotId, new: SnapshotEntry) -> None:
+        """Refuse: snapshots of spec 1 hold their parents, so none can take another's place."""
+        _unsupported("amended commits")
+
+    async def add_detached(self, new: SnapshotEntry) -> None:
+        """Do nothing: a snapshot is known by its file."""
+
+    async def check_writable(self) -> None:
+        """Do nothing: spec 1 has no status."""
+
+    # -- settings --------------------------------------------------------------------------
+
+    async def load_config(self) -> RepositoryConfig | None:
+        """Give the stored configuration, if there is one."""
+        return (await load_config_file(self._backend))[0]
+
+    async def save_config(self, config: RepositoryConfig) -> None:
+        """Store a configuration, unless somebody changed it since ours was read."""
+        self.config_version = await replace_config_file(
+            self._backend, config, self.config_version, self._clock
+        )
+
+    async def metadata(self) -> dict[str, JsonValue]:
+        """Refuse: not in spec 1."""
+        _unsupported("metadata of the repository")
+
+    async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
+        """Refuse: not in spec 1."""
+        _unsupported("metadata of the repository")
+
+    async def update_metadata(self, metadata: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """Refuse: not in spec 1."""
+        _unsupported("metadata of the repository")
+
+    async def status(self) -> Status:
+        """Refuse: not in spec 1."""
+        _unsupported("a status of the repository")
+
+    async def set_status(self, status: Status) -> None:
+        """Refuse: not in spec 1."""
+        _unsupported("a status of the repository")
+
+    async def flags(self) -> list[FeatureFlag]:
+        """Refuse: not in spec 1."""
+        _unsupported("feature flags")
+
+    async def set_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
+        """Refuse: not in spec 1."""
+        _unsupported("feature flags")
+
+    async def require_flag(self, name: str) -> None:
+        """Refuse: what flags are for is not in spec 1 either."""
+        _unsupported(f"the feature {name!r}")
+
+    async def ops_log(self) -> AsyncIterator[UpdateEntry]:
+        """Refuse: not in spec 1."""
+        _unsupported("a log of operations")
+        yield  # makes this a generator, as the others are
+
+    # -- files -----------------------------------------------------------------------------
+
+    async def _targets(
+        self, names: list[str], read: Callable[[str], Awaitable[SnapshotId]]
+    ) -> dict[str, SnapshotId]:
+        async def target(name: str) -> SnapshotId | None:
+            try:
+                return await read(name)
+            except RefNotFoundError:
+                return None  # deleted since it was listed
+
+        found = await map_concurrently(target, names, limit=self._concurrency)
+        return {name: at for name, at in zip(names, found, strict=True) if at is not None}
+
+    async def _branch(self, name: str) -> tuple[SnapshotId, Version]:
+        try:
+            return await read_ref(self._backend, branch_key(checked_name(name)))
+        except ObjectNotFoundError:
+            raise no_branch(name) from None
+
+    async def _tag_file(self, name: str) -> SnapshotId:
+        try:
+            return (await read_ref(self._backend, tag_key(checked_name(name))))[0]
+        except ObjectNotFoundError:
+            raise no_tag(name) from None
+
+    async def _move(
+        self,
+        branch: str,
+        start: SnapshotId,
+        version: Version,
+        target: SnapshotId,
+        has_landed: Callable[[SnapshotId], Awaitable[bool]],
+    ) -> SnapshotId | None:
+        """Move a branch from a snapshot to another; if it is elsewhere by now, say where.
+
+        Lost answers are settled by reading back, as in `put_settled`; `has_landed` tells by the
+        present tip whether our move was made, perhaps with others on top.
+        """
+        unknown: OutcomeUnknownError | None = None
+        for _ in range(MOST_WRITES):
+            try:
+                await move_ref(self._backend, branch_key(branch), version, target)
+            except PreconditionFailedError as refused:
+                failure: StorageError = refused
+            except OutcomeUnknownError as error:
+                failure = unknown = error
+            else:
+                return None
+            try:
+                tip, version = await self._branch(branch)
+                if unknown is not None and await has_landed(tip):
+                    return None
+            except (StorageError, FormatError, SnapshotNotFoundError) as unreadable:
+                if unknown is None:
+                    raise
+                raise unknown from unreadable
+            if tip != start:
+                return tip
+        raise unknown or failure
+
+    async def _is_between(self, wanted: SnapshotId, tip: SnapshotId, base: SnapshotId) -> bool:
+        """Look for a snapshot in the history of another one, as far back as to `base`."""
+        async for entry in self.ancestry(tip):
+            if entry.id == wanted:
+                return True
+            if entry.id == base:
+                return False
+        return False
+
+
+def _entry_of(snapshot: Snapshot) -> SnapshotEntry:
+    return SnapshotEntry(
+        snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
+    )
+
+
+def _unsupported(what: str) -> Never:
+    raise FormatError(
+        f"this repository is of spec version 1, which does not have {what}:"
+        " migrate it to spec version 2",
+        ErrorKind.UNSUPPORTED_SPEC_VERSION,
+    )

@@ -1,0 +1,216 @@
+"""What is done row by row for few rows equals what is done in columns for many."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from icefloe.errors import FormatError
+from icefloe.format import arrow_kernels
+from icefloe.format.chunk_table import ChunkTable
+from icefloe.format.columns import FEW_ROWS, BytesColumn
+from icefloe.format.flatbuffer_scalar import ScalarBuffer
+from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
+from icefloe.format.ids import NodeId, SnapshotId
+from icefloe.format.manifest import ManifestFile, encode_manifest
+from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
+from icefloe.format.transaction_log import (
+    TransactionLog,
+    decode_transaction_log,
+    encode_transaction_log,
+)
+from tests.property.test_format_files import (
+    log_as_dict,
+    logs,
+    manifests,
+    snapshot_as_dict,
+    snapshots,
+    specs,
+)
+from tests.property.test_format_tables import as_model
+from tests.unit.format.samples import manifest_id
+
+fast = settings(max_examples=60, deadline=None)
+
+MANY = 1000
+"""More than any example has."""
+
+short = st.binary(max_size=20)
+long = st.binary(min_size=60, max_size=200)
+columns = (st.lists(short, max_size=30) | st.lists(long, max_size=10)).map(BytesColumn.from_list)
+texts = st.lists(st.text(max_size=5).map(str.encode) | short, max_size=8)
+
+
+# -- columns -------------------------------------------------------------------------------
+
+
+def rows_of(rows: arrow_kernels.Rows) -> list[bytes]:
+    return BytesColumn(*rows).to_list()
+
+
+@given(columns, st.data())
+@fast
+def test_rows_are_picked_as_arrow_picks_them(column: BytesColumn, data: st.DataObject) -> None:
+    picks = st.lists(st.integers(0, max(len(column) - 1, 0)), max_size=20 if len(column) else 0)
+    rows = np.array(data.draw(picks), np.int64)
+    wanted = rows_of(arrow_kernels.take(column.data, column.splits, rows))
+    assert column.take(rows).to_list() == wanted
+    starts, lengths = column.splits[rows], column.lengths()[rows]
+    assert rows_of(arrow_kernels.gather(column.data, starts, lengths)) == wanted
+
+
+@given(columns)
+@fast
+def test_columns_compare_as_arrow_compares_them(column: BytesColumn) -> None:
+    raw = (column.data, column.splits)
+    assert column.is_ascending() == arrow_kernels.is_ascending(*raw)
+    assert column.sort_order().tolist() == arrow_kernels.sort_order(*raw).tolist()
+    heads, _ = column.runs()
+    is_head = arrow_kernels.heads_of_runs(*raw)
+    assert heads.to_list() == column.take(np.flatnonzero(is_head)).to_list()
+    distinct, numbers = column.distinct()
+    theirs, their_numbers = arrow_kernels.distinct(*raw)
+    assert distinct.to_list() == rows_of(theirs)
+    assert numbers.tolist() == their_numbers.tolist()
+
+
+@given(columns)
+@fast
+def test_columns_are_framed_as_arrow_frames_them(column: BytesColumn) -> None:
+    wanted = arrow_kernels.framed(column.data, column.splits) if len(column) else np.empty(0)
+    assert column.framed().tobytes() == wanted.tobytes()
+
+
+@given(texts)
+@fast
+def test_text_is_what_arrow_takes_for_it(rows: list[bytes]) -> None:
+    column = BytesColumn.from_list(rows)
+    if arrow_kernels.is_text(column.data, column.splits):
+        column.check_text()
+        assert column.to_strings() == [row.decode() for row in rows]
+    else:
+        with pytest.raises(FormatError, match="UTF-8"):
+            column.check_text()
+
+
+def test_long_columns_give_what_short_ones_give() -> None:
+    rows = [b"%d" % (number // 3) for number in range(3 * FEW_ROWS)]
+    column = BytesColumn.from_list(rows)
+    numbers: NDArray[np.int64] = np.arange(len(rows) - 1, -1, -1)
+    assert column.take(numbers).to_list() == rows[::-1]
+    distinct, of_row = column.distinct()
+    assert distinct.to_list() == list(dict.fromkeys(rows))
+    assert of_row.tolist() == [number // 3 for number in range(3 * FEW_ROWS)]
+    assert [rows[row] for row in column.sort_order().tolist()] == sorted(rows)
+    assert column.framed().tobytes() == b"".join(
+        len(row).to_bytes(4, "little") + row + bytes(4 - len(row) % 4) for row in rows
+    )
+
+
+@given(columns, columns, st.data())
+@fast
+def test_rows_are_inserted(column: BytesColumn, more: BytesColumn, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(column)))
+    rows = column.to_list()
+    assert column.with_rows(at, more).to_list() == rows[:at] + more.to_list() + rows[at:]
+
+
+# -- tables --------------------------------------------------------------------------------
+
+NUMBERS = {"Q": 2**64 - 1, "I": 2**32 - 1, "i": 2**31 - 1, "H": 2**16 - 1, "B": 255}
+fields = st.lists(st.sampled_from([*NUMBERS, "12s", OFFSET]), max_size=7)
+
+
+@given(fields, st.data())
+@fast
+def test_trees_are_read_as_written(codes: list[str], data: st.DataObject) -> None:
+    slots = data.draw(st.permutations(range(len(codes))))
+    shape = TableShape(*zip(slots, codes, strict=True))
+    values: dict[int, Any] = {
+        slot: data.draw(st.binary(min_size=12, max_size=12))
+        if code in {"12s", OFFSET}
+        else data.draw(st.integers(0, NUMBERS[code]))
+        for slot, code in zip(slots, codes, strict=True)
+    }
+    tree = Tree()
+    outer = TableShape((0, OFFSET))
+    (place,) = tree.links(1, tree.table(outer) + outer.at[0])
+    packed = [values[slot] for slot, code in zip(slots, codes, strict=True) if code != OFFSET]
+    at = tree.table(shape, *packed, field=place)
+    for slot, code in zip(slots, codes, strict=True):
+        if code == OFFSET:
+            tree.blob(values[slot], at + shape.at[slot])
+    (table,) = ScalarBuffer(tree.whole_buffer()).root().children(0)
+    for slot, code in zip(slots, codes, strict=True):
+        match code:
+            case "12s":
+                assert table.struct(slot, 12) == values[slot]
+            case str() if code == OFFSET:
+                assert table.blob(slot) == values[slot]
+            case _:
+                assert table.number(slot, code) == values[slot]
+    assert table.optional_blob(len(codes)) is None
+
+
+# -- files ---------------------------------------------------------------------------------
+
+
+@given(manifests(), specs)
+@fast
+def test_manifests(tables: dict[NodeId, ChunkTable], spec_version: int) -> None:
+    for written in (0, MANY):
+        data = encode_manifest(manifest_id(1), tables, spec_version=spec_version, few_refs=written)
+        file = ManifestFile(data)
+        assert file.num_chunk_refs == sum(map(len, tables.values()))
+        for node, table in tables.items():
+            one_by_one, in_columns = (file.table(node, few_refs=few) for few in (MANY, 0))
+            assert one_by_one == in_columns
+            assert as_model(one_by_one) == as_model(table)
+            for coordinates, ref in as_model(table).items():
+                assert file.find(node, coordinates) == ref
+                assert table.find(coordinates) == ref
+
+
+@given(logs(), specs)
+@fast
+def test_logs(log: TransactionLog, spec_version: int) -> None:
+    for written in (0, MANY):
+        data = encode_transaction_log(log, spec_version=spec_version, few_chunks=written)
+        for read in (0, MANY):
+            assert log_as_dict(decode_transaction_log(data, few_arrays=read)) == log_as_dict(log)
+
+
+@given(snapshots())
+@fast
+def test_snapshots(snapshot: Snapshot) -> None:
+    for written in (0, MANY):
+        data = encode_snapshot(snapshot, few_nodes=written)
+        for read in (0, MANY):
+            found = decode_snapshot(data, few_nodes=read)
+            assert snapshot_as_dict(found) == snapshot_as_dict(snapshot)
+
+
+@given(
+    st.lists(st.binary(min_size=12, max_size=12), min_size=1, max_size=12, unique=True), st.data()
+)
+@fast
+def test_adding_a_snapshot_equals_packing_all(raw: list[bytes], data: st.DataObject) -> None:
+    entries = list[SnapshotEntry]()
+    for number, one in enumerate(raw):
+        parent = data.draw(st.sampled_from([None, *(entry.id for entry in entries)]))
+        pruned = tuple(SnapshotId(bytes([byte]) * 12) for byte in data.draw(short)[:2])
+        metadata = {f"key {place}": number for place in range(number % 3)}
+        entries.append(
+            SnapshotEntry(SnapshotId(one), parent, number, f"n{number}", metadata, pruned)
+        )
+    table = SnapshotTable.from_entries(entries[:1])
+    for entry in entries[1:]:
+        table = table.with_entry(entry)
+    wanted = SnapshotTable.from_entries(entries)
+    assert [table.entry(row) for row in range(len(table))] == [
+        wanted.entry(row) for row in range(len(wanted))
+    ]
