@@ -3,6 +3,15 @@
 The names here are the public surface, a growing superset of the `icechunk` package's.
 """
 
+# Modules that are there without an import of their own, as in the drop-in package.
+from icefloe import conflicts as conflicts
+from icefloe import ops as ops
+from icefloe import repository as repository
+from icefloe import session as session
+from icefloe import snapshots as snapshots
+from icefloe import store as store
+from icefloe import types as types
+from icefloe import virtual as virtual
 from icefloe.api.about import print_debug_info, spec_version, supported_spec_versions
 from icefloe.api.graph import AncestryGraph
 from icefloe.api.repository import Repository

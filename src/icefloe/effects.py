@@ -173,6 +173,8 @@ async def map_concurrently[A, T](
     The first failure is raised once the calls already under way have ended.
     """
     todo = list(items)
+    if len(todo) == 1:  # nothing runs beside it
+        return [await function(todo[0])]
     match _mode.get():
         case "async":
             return await _map_on_loop(function, todo, limit)

@@ -44,3 +44,9 @@ there_and_back(%d)
     more = loaded_after(code % 5000) - before
     assert "pyarrow" in more
     assert "pandas" not in more
+
+
+def test_modules_of_the_drop_in_package_need_no_import_of_their_own() -> None:
+    names = "config conflicts credentials ops repository session snapshots storage store types"
+    code = f"import icefloe; [getattr(icefloe, name) for name in {names.split()!r} + ['virtual']]"
+    subprocess.run([sys.executable, "-c", code], check=True)

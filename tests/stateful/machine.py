@@ -514,7 +514,8 @@ class RepositoryMachine(RuleBasedStateMachine):
                 told.append(told_by(diff))
         assert all(one == told[0] for one in told), told
         if told and not model.record.is_ambiguous:
-            assert told[0] == described(model.record, model.content)
+            before = self.model.snapshots[model.parent or INITIAL].content
+            assert told[0] == described(model.record.gone_from(before), model.content)
 
     def check_refs(self) -> None:
         """Every actor sees the same branches, tags and histories."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
 from typing import Any, Final
@@ -112,6 +112,12 @@ class Record:
         """
         changed = self.created | self.updated | self.chunks.keys() | self.moves.keys()
         return not changed.isdisjoint(self.deleted)
+
+    def gone_from(self, before: Content) -> "Record":
+        """Leave out deletions of nodes that were gone already: both sides may delete one."""
+        known = by_uid(before)
+        deleted = {uid: node for uid, node in self.deleted.items() if uid in known}
+        return replace(self, deleted=deleted)
 
     def united(self, later: "Record") -> "Record":
         """Both one after the other, as an amended commit tells it."""

@@ -5,7 +5,7 @@ right, and a plain write is enough: nobody else writes under the same name.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -154,7 +154,9 @@ class Assets:
                 level=self._bulk_level,
                 location_compression=self._locations,
             )
-            return data, ManifestFile(data) if expanded_bytes(data) < _KEPT_BYTES else None
+            if expanded_bytes(data) >= _KEPT_BYTES:
+                return data, None
+            return data, ManifestFile.of(data, arrays)
 
         data, kept = await offload(encode)
         await self._save(manifest_key(manifest_id), data, FileType.MANIFEST)
@@ -189,12 +191,14 @@ class Assets:
 
     async def read_chunk(self, chunk_id: ChunkId, offset: int, length: int) -> Buffer:
         """Read exactly so many bytes of a chunk object."""
-        place = (chunk_id, offset, length)
-        if self._keeps_chunks and (held := self._chunks.get(place)) is not None:
-            return held
+        if self._keeps_chunks:
+            place = (chunk_id, offset, length)
+            if (held := self._chunks.get(place)) is not None:
+                return held
         key = chunk_key(chunk_id)
         try:
-            data = (await self._backend.get(key, (offset, offset + length))).data
+            # Not `get`: the state of an object that never changes is not worth asking for.
+            [data] = await self._backend.get_ranges(key, ((offset, offset + length),))
         except InvalidInputError as past_end:
             raise _too_short(key, offset, length) from past_end
         if len(data) != length:
@@ -269,10 +273,10 @@ def _log_bytes(log: TransactionLog) -> int:
 def _held_bytes(columns: object) -> int:
     """Add up the bytes of the columns of a table."""
     total = 0
-    for each in fields(columns):  # type: ignore[arg-type]
-        match getattr(columns, each.name):
-            case np.ndarray() as column:
-                total += column.nbytes
-            case BytesColumn() as texts:
-                total += len(texts.data) + 8 * len(texts)
+    for name in type(columns).__slots__:  # type: ignore[attr-defined]
+        column = getattr(columns, name)
+        if isinstance(column, np.ndarray):
+            total += column.nbytes
+        elif isinstance(column, BytesColumn):
+            total += len(column.data) + 8 * len(column)
     return total

@@ -91,7 +91,7 @@ class RepositoryConfig(Settings):
     virtual_chunk_containers: Annotated[dict[str, VirtualChunkContainer], _containers] | None = None
     manifest: ManifestConfig | None = setting(ManifestConfig)
     repo_update_retries: RepoUpdateRetryConfig | None = setting(RepoUpdateRetryConfig)
-    num_updates_per_repo_info_file: U16 | None = setting(1000)
+    num_updates_per_repo_info_file: U16 | None = setting(100)
     max_concurrent_decodes: U16 | None = setting(min(os.cpu_count() or 1, 2**16 - 1))
     previous_file: str | None = field(default=None, init=False, repr=False)
 

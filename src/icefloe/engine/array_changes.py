@@ -221,6 +221,9 @@ class ArrayChanges:
         if before is not None:
             batches += [before.table, before.deleted]
         batches = [batch for batch in [*batches, *newer] if len(batch)]
+        if len(batches) == 1 and isinstance(batches[0], ChunkTable):
+            self._settled = Settled(batches[0], np.empty((0, self.dimensions), np.uint32))
+            return
         tables: list[ChunkTable] = []
         deletions = [np.empty((0, self.dimensions), np.uint32)]
         for batch, is_newest in zip(batches, _newest(batches), strict=True):

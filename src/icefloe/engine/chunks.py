@@ -45,22 +45,22 @@ async def read_chunk(
 
 async def read_ref(session: SessionState, ref: ChunkRef, window: slice | None = None) -> Buffer:
     """Read what a reference points at, or a part of it."""
+    if window is None:
+        start, stop = 0, size_of(ref)
+    else:
+        start, stop, _ = window.indices(size_of(ref))
+        stop = max(start, stop)
     match ref:
-        case NativeChunk(chunk, offset, length):
-            start, stop = _bounds(window, length)
+        case NativeChunk():
             if session.packer is not None:
                 held = session.packer.pending(ref)
                 if held is not None:
                     return held[start:stop]
             assets = session.context.assets
-            return await assets.read_chunk(chunk, offset + start, stop - start)
-        case InlineChunk(data):
-            if window is None:
-                return data
-            start, stop = _bounds(window, len(data))
-            return data[start:stop]
+            return await assets.read_chunk(ref.id, ref.offset + start, stop - start)
+        case InlineChunk():
+            return ref.data if window is None else ref.data[start:stop]
         case VirtualChunk():
-            start, stop = _bounds(window, ref.length)
             return await session.context.virtual.read(ref, start, stop)
 
 
@@ -155,7 +155,10 @@ def is_in_grid(node: Node, index: Index) -> bool:
     array = node.array
     if array is None or len(index) != len(array.num_chunks):
         return False
-    return all(0 <= at < count for at, count in zip(index, array.num_chunks, strict=True))
+    for at, count in zip(index, array.num_chunks, strict=True):  # `all` takes three times as long
+        if not 0 <= at < count:
+            return False
+    return True
 
 
 def require_in_grid(node: Node, index: Index) -> None:
@@ -174,10 +177,3 @@ def require_in_grid(node: Node, index: Index) -> None:
         ErrorKind.INVALID_CHUNK_INDEX,
         path=node.path,
     )
-
-
-def _bounds(window: slice | None, length: int) -> tuple[int, int]:
-    if window is None:
-        return 0, length
-    start, stop, _ = window.indices(length)
-    return start, max(start, stop)

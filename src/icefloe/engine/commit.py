@@ -22,7 +22,7 @@ from icefloe.engine.rearrange import moves_made
 from icefloe.engine.rebase import replay
 from icefloe.engine.session import SessionMode, SessionState
 from icefloe.errors import ConflictError, ErrorKind, SessionStateError
-from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.metadata_items import Metadata
 from icefloe.format.node_table import ManifestRef, Node, NodeTable
 from icefloe.format.snapshot import ManifestFiles, Snapshot
@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 RESERVED_KEY: Final = "__icechunk"
 """The metadata key under which the format keeps notes of its own."""
+
+_FEW_ARRAYS: Final = 16
+"""The manifests of so many are exchanged one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +204,16 @@ async def _write_changed_arrays(session: SessionState) -> dict[NodeId, ArrayMani
 def _new_nodes(session: SessionState, manifests: Mapping[NodeId, ArrayManifests]) -> NodeTable:
     changes, base = session.changes, session.base
     newer = dict(changes.nodes)
-    for node_id in manifests.keys() - {node.id for node in newer.values()}:
+    gone = [node.path for node in changes.deleted.values()]
+    only_chunks = manifests.keys() - {node.id for node in newer.values()}
+    if not newer and not gone and len(only_chunks) <= _FEW_ARRAYS:
+        rows = {base.row_by_id(node): manifests[node].refs for node in only_chunks}
+        return base.table.with_manifests(rows)
+    for node_id in only_chunks:
         node = base.by_id(node_id)
         assert node is not None
         newer[node.path] = node
     nodes = [_with_manifests(node, manifests.get(node.id)) for node in newer.values()]
-    gone = [node.path for node in changes.deleted.values()]
-    if not nodes and not gone:
-        return base.table
     return base.table.overlay(NodeTable.from_nodes(nodes), gone)
 
 
@@ -227,10 +232,9 @@ def _files_in_use(
     ids = np.concatenate([before.ids, new.ids])
     sizes = np.concatenate([before.sizes_bytes, new.sizes_bytes])
     refs = np.concatenate([before.num_chunk_refs, new.num_chunk_refs])
-    keys = np.ascontiguousarray(ids).view(f"S{ManifestId.WIDTH}").ravel()
-    used = np.ascontiguousarray(nodes.manifest_ids).view(f"S{ManifestId.WIDTH}").ravel()
-    rows = np.flatnonzero(np.isin(keys, used))
-    rows = rows[np.argsort(keys[rows], kind="stable")]
+    used = set(raw_rows(nodes.manifest_ids))
+    keys = raw_rows(ids)
+    rows = sorted((row for row, key in enumerate(keys) if key in used), key=keys.__getitem__)
     return ManifestFiles(ids[rows], sizes[rows], refs[rows])
 
 
@@ -246,8 +250,7 @@ async def _flush_packs(session: SessionState) -> None:
 
 def _forget_superseded(session: SessionState, snapshot: Snapshot) -> None:
     """Do not keep manifests around that the new tip of the branch does not use any more."""
-    before = {bytes(row) for row in session.snapshot.manifests.ids}
-    after = {bytes(row) for row in snapshot.manifests.ids}
+    before, after = (set(raw_rows(one.manifests.ids)) for one in (session.snapshot, snapshot))
     session.context.assets.forget_manifests(ManifestId(raw) for raw in before - after)
 
 

@@ -81,7 +81,14 @@ class RepoContext:
         if spec_version == RefFilesLedger.spec_version:
             ledger = RefFilesLedger(backend, config, assets, clock, config_version)
         else:
-            ledger = RepoObjectLedger(backend, config, clock, repo)
+            ledger = RepoObjectLedger(
+                backend,
+                config,
+                clock,
+                repo,
+                # Files are always compared before they are replaced, whatever the settings say.
+                always_conditional=isinstance(storage.spec, LocalSpec),
+            )
         return cls(
             storage,
             backend,

@@ -41,7 +41,11 @@ class ArrayLookup:
 
 
 def _holds(box: tuple[tuple[int, int], ...], index: tuple[int, ...]) -> bool:
-    return not box or all(first <= at < last for at, (first, last) in zip(index, box, strict=True))
+    if box:
+        for at, (first, last) in zip(index, box, strict=True):
+            if not first <= at < last:
+                return False
+    return True
 
 
 def sizes_of(ids: list[ManifestId], files: ManifestFiles) -> list[int]:

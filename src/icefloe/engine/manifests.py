@@ -109,8 +109,8 @@ async def _load_tables(
 def _cells(coordinates: Coordinates, edges: Edges) -> Ints:
     """Give the cells of the splitting grid that hold some chunks, each once."""
     cells = np.empty(coordinates.shape, np.int64)
-    if not edges:
-        return cells[:1]  # a scalar has one cell
+    if not any(edges):
+        return np.zeros((min(len(cells), 1), len(edges)), np.int64)  # there is one cell
     for dimension, cuts in enumerate(edges):
         cells[:, dimension] = np.searchsorted(cuts, coordinates[:, dimension], side="right")
     return np.unique(cells, axis=0) if len(cells) else cells

@@ -5,7 +5,7 @@ present one: the storage tells, by refusing to copy or to replace what has chang
 the change is folded anew into what is there now. Before a change is refused for what it found
 (a branch that moved, a name that is taken), that is looked up in a fresh state.
 
-The name of the copy made before each write is random and becomes part of the log, so it tells
+The name of the copy made before each write is unique and becomes part of the log, so it tells
 for every write whether it landed, also when its answer was lost.
 """
 
@@ -30,7 +30,7 @@ from icefloe.errors import (
 )
 from icefloe.format.config_file import decode_config_flexbuffer, encode_config_flexbuffer
 from icefloe.format.envelope import FileType, object_attributes
-from icefloe.format.ids import ObjectId, SnapshotId
+from icefloe.format.ids import SeriesOfIds, SnapshotId
 from icefloe.format.json_value import JsonValue
 from icefloe.format.layout import REPO_KEY, backup_key, backup_name
 from icefloe.format.repo_info import SPEC_VERSION, RepoInfo, decode_repo_info, encode_repo_info
@@ -79,6 +79,8 @@ class RepoObjectLedger:
         config: EffectiveConfig,
         clock: Callable[[], int],
         known: StoredRepo | None = None,
+        *,
+        always_conditional: bool = False,
     ) -> None:
         self._backend = backend
         self._retries = config.repo_update_retries
@@ -87,7 +89,8 @@ class RepoObjectLedger:
         self._clock = clock
         self._known = known
         # Without conditions a write would undo what others did since we looked.
-        self._may_trust_memory = config.storage.unsafe_use_conditional_update
+        self._may_trust_memory = always_conditional or config.storage.unsafe_use_conditional_update
+        self._backup_ids = SeriesOfIds()
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -311,7 +314,7 @@ class RepoObjectLedger:
         return False
 
     def _new_backup_name(self) -> str:
-        return backup_name(REPO_KEY, self._clock() // 1000, ObjectId.random())
+        return backup_name(REPO_KEY, self._clock() // 1000, self._backup_ids.next())
 
     async def _pause(self, failures: int) -> None:
         """Let others go first, once trying again at once did not help."""

@@ -32,6 +32,16 @@ class BaseNodes:
 
     def by_id(self, node: NodeId) -> Node | None:
         """Look up a node by its id."""
+        row = self._find_row(node)
+        return None if row is None else self.table.node(row)
+
+    def row_by_id(self, node: NodeId) -> int:
+        """Find the row of a node that must be there."""
+        row = self._find_row(node)
+        assert row is not None, f"{node} is not in the snapshot"
+        return row
+
+    def _find_row(self, node: NodeId) -> int | None:
         if self._by_id is None:
             keys = np.ascontiguousarray(self.table.ids).view(np.uint64).ravel()
             order = np.argsort(keys)
@@ -41,7 +51,7 @@ class BaseNodes:
         place = int(np.searchsorted(keys, wanted))
         if place == len(keys) or keys[place] != wanted:
             return None
-        return self.table.node(int(order[place]))
+        return int(order[place])
 
     def paths(self) -> list[str]:
         """List all paths in the order of their bytes."""

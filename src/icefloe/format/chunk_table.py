@@ -63,6 +63,8 @@ class InlineChunk:
 type ChunkRef = NativeChunk | VirtualChunk | InlineChunk
 
 _LARGEST_INDEX: Final = 2**32 - 1
+_FEW_ROWS: Final = 8
+"""So many rows are looked up one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,6 +242,8 @@ class ChunkTable:
 
     def compacted(self) -> Self:
         """Drop targets that no row uses any more, so that they take no memory."""
+        if all(self._uses_all(kind) for kind in ChunkKind):
+            return self
         targets = self.targets.copy()
         used = {}
         for kind in ChunkKind:
@@ -252,6 +256,14 @@ class ChunkTable:
             locations=self.locations.take(used[ChunkKind.VIRTUAL]),
             inline=self.inline.take(used[ChunkKind.INLINE]),
         )
+
+    def _uses_all(self, kind: ChunkKind) -> bool:
+        """Say whether each target of a kind has a row."""
+        if (count := len(getattr(self, _TARGETS[kind]))) == 0:
+            return True
+        used = np.zeros(count, np.bool_)
+        used[self.targets[self.kinds == kind]] = True
+        return bool(used.all())
 
     def sorted(self) -> Self:
         """Sort rows by coordinates; a coordinate that occurs twice is an error."""
@@ -272,7 +284,7 @@ class ChunkTable:
         if self.dimensions == 0:
             return self
         first, last = np.searchsorted(self.coordinates[:, 0], extents[0])
-        part = self.take(slice(first, last))
+        part = self if last - first == len(self) else self.take(slice(first, last))
         inside = np.ones(len(part), np.bool_)
         for dimension in range(1, self.dimensions):
             column = part.coordinates[:, dimension]
@@ -285,6 +297,10 @@ class ChunkTable:
             return self
         if self.dimensions == 0:
             return self.empty(0)
+        if len(coordinates) <= _FEW_ROWS:
+            found = [self.row_of(each) for each in coordinates.tolist()]
+            rows = [row for row in found if row is not None]
+            return self.take(np.delete(np.arange(len(self)), rows)) if rows else self
         mine, theirs = sort_keys(self.coordinates, coordinates)
         keep = ~np.isin(mine, theirs)
         return self if keep.all() else self.take(keep)
@@ -298,6 +314,8 @@ class ChunkTable:
 
     def split(self, edges: Sequence[Sequence[int]]) -> list[Self]:
         """Cut along a grid: for each dimension, the inner edges. Empty parts are left out."""
+        if not any(edges):
+            return [self] if len(self) else []
         part = np.zeros(len(self), np.int64)
         for dimension, cuts in enumerate(edges):
             column = self.coordinates[:, dimension]

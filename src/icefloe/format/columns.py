@@ -216,11 +216,13 @@ def concat_bytes(columns: Sequence[BytesColumn]) -> BytesColumn:
     """Put columns one behind the other."""
     if len(columns) == 1:
         return columns[0]
-    starts = np.cumsum([0, *(column.splits[-1] for column in columns)])
-    splits = [column.splits[:-1] + start for column, start in zip(columns, starts, strict=False)]
+    if not columns:
+        return BytesColumn.empty()
+    starts = accumulate((column.splits.item(-1) for column in columns), initial=0)
+    ends = [column.splits[1:] + start for column, start in zip(columns, starts, strict=False)]
     return BytesColumn(
-        np.concatenate([np.empty(0, np.uint8), *(column.data for column in columns)]),
-        np.concatenate([*splits, starts[-1:]]),
+        np.concatenate([column.data for column in columns]),
+        np.concatenate([columns[0].splits[:1], *ends]),
     )
 
 

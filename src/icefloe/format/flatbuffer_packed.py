@@ -1,7 +1,8 @@
 """Tables that carry everything with them: before each its vtable, behind it its strings.
 
 Such tables look alike from one to the next, offsets included, which is what compression needs:
-all that is left are the bytes that really differ.
+all that is left are the bytes that really differ. And they may be moved as they are, so that a
+list of them that grows by one is not written anew.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,6 @@ from icefloe.format.columns import (
     splits_of,
 )
 from icefloe.format.flatbuffer_tree import TableShape
-from icefloe.format.flatbuffer_writer import Link
 
 type Columns = Mapping[int, NDArray[Any]]
 """Fields by slot: numbers, or rows of bytes."""
@@ -33,11 +33,9 @@ class Carried:
 
     slot: int
     rows: BytesColumn
-    """What to lay there, for each table: whole words, or nothing."""
+    """What to lay there, for each table: whole words, or nothing if it lacks the field."""
     inner: int = 0
     """How far into those bytes the offset points."""
-    elsewhere: Link | None = None
-    """What to point at from tables that carry nothing; `None`: they lack the field."""
 
     @classmethod
     def blobs(cls, slot: int, column: BytesColumn, present: Bools | None = None) -> "Carried":
@@ -66,77 +64,68 @@ def _emptied(column: BytesColumn, kept: Bools) -> BytesColumn:
     return BytesColumn(data, splits_of(np.where(kept, lengths, 0)))
 
 
-class PackedSection:
-    """Tables of one type, one behind the other, each with what it carries."""
+def pack_tables(
+    count: int, shape: TableShape, columns: Columns, carried: Sequence[Carried]
+) -> BytesColumn:
+    """Write tables of one type, each with what it carries, as rows of bytes.
 
-    def __init__(
-        self,
-        count: int,
-        shape: TableShape,
-        columns: Columns,
-        carried: Sequence[Carried],
-    ) -> None:
+    Each row begins with the shape's lead, and must come to lie at a multiple of its alignment.
+    """
+    sizes = [each.rows.lengths() for each in carried]
+    places = list[Ints]()
+    ends = np.full(count, shape.lead_bytes + shape.table_bytes, np.int64)
+    for size in sizes:
+        places.append(ends)
+        ends = ends + size
+    starts = splits_of(ends + -ends % shape.alignment)
+    words = np.zeros(int(starts[-1]) >> 2, "<u4")
+    firsts = starts[:-1] >> 2
+    fixed = _fixed_parts(count, shape, columns, list(zip(carried, sizes, places, strict=True)))
+    words[firsts[:, None] + np.arange(fixed.shape[1] >> 2)] = fixed.view("<u4")
+    for each, size, at in zip(carried, sizes, places, strict=True):
+        words[ranges(firsts + (at >> 2), size >> 2)] = each.rows.data.view("<u4")
+    return BytesColumn(words.view(np.uint8), starts)
+
+
+def _fixed_parts(
+    count: int, shape: TableShape, columns: Columns, carried: Sequence[tuple[Carried, Ints, Ints]]
+) -> Bytes:
+    """Write the vtables and tables, which take as much room in each row."""
+    parts = np.empty((count, shape.lead_bytes + shape.table_bytes), np.uint8)
+    parts[:] = np.frombuffer(shape.blank(), np.uint8)
+    for slot, values in columns.items():
+        _put(parts, shape.lead_bytes + shape.at[slot], values)
+    for each, size, at in carried:
+        field = shape.lead_bytes + shape.at[each.slot]
+        offsets = at + (each.inner - field)
+        if not size.all():
+            offsets = np.where(size > 0, offsets, 0)
+            entry = shape.entry(each.slot)
+            parts[size == 0, entry : entry + 2] = 0  # the field is absent
+        _put(parts, field, offsets.astype("<u4"))
+    return parts
+
+
+class PackedSection:
+    """Tables that were written already, each a multiple of eight bytes."""
+
+    def __init__(self, rows: BytesColumn, lead_bytes: int) -> None:
         self.start = 0
-        self.rows = count
-        self._shape = shape
-        self._columns = columns
-        self._carried = carried
-        self._sizes = [each.rows.lengths() for each in carried]
-        self._carried_at = list[Ints]()
-        ends = np.full(count, shape.lead_bytes + shape.table_bytes, np.int64)
-        for sizes in self._sizes:
-            self._carried_at.append(ends)
-            ends = ends + sizes
-        self._starts = splits_of(ends + -ends % shape.alignment)
+        self._rows = rows
+        self._lead_bytes = lead_bytes
 
     def size_bytes(self) -> int:
         """Give the size."""
-        total = int(self._starts[-1])
-        return total + -total % 8
+        return len(self._rows.data)
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
         """Say where tables lie."""
-        where: Ints = self._starts[rows] + (self.start + self._shape.lead_bytes)
+        where: Ints = self._rows.splits[rows] + (self.start + self._lead_bytes)
         return where
 
-    def column(self) -> BytesColumn:
-        """Give the tables as rows of bytes to be carried; each begins with the shape's lead."""
-        return BytesColumn(self._whole()[: self._starts[-1]], self._starts)
-
     def pieces(self) -> Iterator[Bytes]:
-        """Write all tables."""
-        yield self._whole()
-
-    def _whole(self) -> Bytes:
-        out = np.zeros(self.size_bytes(), np.uint8)
-        words = out.view("<u4")
-        firsts = self._starts[:-1] >> 2
-        fixed = self._fixed_parts().view("<u4")
-        words[firsts[:, None] + np.arange(fixed.shape[1])] = fixed
-        for each, sizes, at in zip(self._carried, self._sizes, self._carried_at, strict=True):
-            counts = sizes >> 2
-            words[ranges(firsts + (at >> 2), counts)] = each.rows.data.view("<u4")
-        return out
-
-    def _fixed_parts(self) -> Bytes:
-        """Write the vtables and tables, which take as much room in each row."""
-        shape = self._shape
-        parts = np.empty((self.rows, shape.lead_bytes + shape.table_bytes), np.uint8)
-        parts[:] = np.frombuffer(shape.blank(), np.uint8)
-        for slot, values in self._columns.items():
-            _put(parts, shape.lead_bytes + shape.at[slot], values)
-        for each, sizes, at in zip(self._carried, self._sizes, self._carried_at, strict=True):
-            field = shape.lead_bytes + shape.at[each.slot]
-            offsets = at + (each.inner - field)
-            if each.elsewhere is not None:
-                outside = each.elsewhere.offsets_from(self._starts[:-1] + (self.start + field), 0)
-                offsets = np.where(sizes > 0, offsets, outside)
-            elif not sizes.all():
-                offsets = np.where(sizes > 0, offsets, 0)
-                entry = shape.entry(each.slot)
-                parts[sizes == 0, entry : entry + 2] = 0  # the field is absent
-            _put(parts, field, offsets.astype("<u4"))
-        return parts
+        """Give all tables."""
+        yield self._rows.data
 
 
 def _put(parts: Bytes, at: int, values: NDArray[np.generic]) -> None:

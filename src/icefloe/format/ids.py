@@ -4,9 +4,11 @@ The text form is unpadded and upper case, so ids sort as their bytes do and stay
 distinct on file systems that ignore case.
 """
 
+import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -30,6 +32,8 @@ def _digit_table() -> NDArray[np.uint8]:
 
 
 _DIGITS: Final = _digit_table()
+
+_SERIES_BYTES: Final = 8
 
 
 _PAIRS: Final = [a + b for a in _LETTERS.tobytes().decode() for b in _LETTERS.tobytes().decode()]
@@ -58,6 +62,20 @@ def decode_ids(text: NDArray[np.bytes_], width: int) -> NDArray[np.uint8]:
         )
     bits = np.unpackbits(digits[..., None], axis=2)[..., 3:].reshape(len(text), -1)
     return np.packbits(bits[:, : width * 8], axis=1)
+
+
+_TWELVE_BYTES: Final = 12
+
+
+def _text_of_twelve(raw: bytes) -> str:
+    """Write out an id of the usual width: twice as fast as a loop."""
+    number = int.from_bytes(raw) << 4
+    a, b, pairs = number >> 50, number & (1 << 50) - 1, _PAIRS
+    return (
+        f"{pairs[a >> 40]}{pairs[a >> 30 & 1023]}{pairs[a >> 20 & 1023]}{pairs[a >> 10 & 1023]}"
+        f"{pairs[a & 1023]}{pairs[b >> 40]}{pairs[b >> 30 & 1023]}{pairs[b >> 20 & 1023]}"
+        f"{pairs[b >> 10 & 1023]}{pairs[b & 1023]}"
+    )
 
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
@@ -93,7 +111,12 @@ class ObjectId:
     def __repr__(self) -> str:
         return f"{type(self).__name__}.parse({str(self)!r})"
 
+    def __hash__(self) -> int:
+        return hash(self.raw)  # without the tuple that would be made otherwise
+
     def __str__(self) -> str:
+        if len(self.raw) == _TWELVE_BYTES:
+            return _text_of_twelve(self.raw)
         bits = len(self.raw) * 8
         digits = -(-bits // 5)
         number = int.from_bytes(self.raw) << (digits * 5 - bits)
@@ -122,6 +145,34 @@ class NodeId(ObjectId):
     WIDTH = 8
 
 
+class SeriesOfIds:
+    """Ids that nobody else makes, most of whose bytes are the same, which compresses well.
+
+    Eight random bytes and a number: good for any number of threads, and after a fork.
+
+    >>> series = SeriesOfIds()
+    >>> first, second = series.next(), series.next()
+    >>> first.raw[:8] == second.raw[:8], first == second
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> tuple[int, bytes, "count[int]"]:
+        # One assignment, so that no thread sees half of it.
+        self._state = os.getpid(), secrets.token_bytes(_SERIES_BYTES), count()
+        return self._state
+
+    def next(self) -> ObjectId:
+        """Make the next one."""
+        process, prefix, numbers = self._state
+        if process != os.getpid():  # the parent of this process goes on with the same series
+            process, prefix, numbers = self._begin()
+        number = next(numbers)
+        return ObjectId(prefix + number.to_bytes(ObjectId.WIDTH - _SERIES_BYTES))
+
+
 def id_rows[I: ObjectId](kind: type[I], ids: Sequence[I]) -> NDArray[np.uint8]:
     """Lay out ids of one kind as the rows of a matrix."""
     return np.frombuffer(b"".join(one.raw for one in ids), np.uint8).reshape(-1, kind.WIDTH)
@@ -129,8 +180,13 @@ def id_rows[I: ObjectId](kind: type[I], ids: Sequence[I]) -> NDArray[np.uint8]:
 
 def ids_of_rows[I: ObjectId](kind: type[I], rows: NDArray[np.uint8]) -> list[I]:
     """Turn the rows of a matrix into ids: for short columns."""
-    raw, width = rows.tobytes(), kind.WIDTH
-    return [kind(raw[at : at + width]) for at in range(0, len(raw), width)]
+    return list(map(kind, raw_rows(rows)))
+
+
+def raw_rows(rows: NDArray[np.uint8]) -> list[bytes]:
+    """Give the bytes of each id in the rows of a matrix."""
+    raw, width = rows.tobytes(), rows.shape[1]
+    return [raw[at : at + width] for at in range(0, len(raw), width)]
 
 
 def texts_of_rows(rows: NDArray[np.uint8]) -> list[str]:

@@ -16,7 +16,6 @@ from icefloe.format.chunk_table import (
     ChunkRef,
     ChunkTable,
     Coordinates,
-    row_of_sorted,
     sort_keys,
 )
 from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
@@ -36,6 +35,7 @@ from icefloe.format.flatbuffer_writer import (
 from icefloe.format.ids import ChunkId, ManifestId, NodeId
 from icefloe.format.locations import LocationCompression, compress_locations, expand_locations
 from icefloe.format.manifest_refs import RefSlot, read_index, read_ref, table_of_refs, write_refs
+from icefloe.format.row_finder import RowFinder
 
 MAX_APPARENT_BYTES: Final = 2**31 - 2**20
 """Readers count a shared string once per reference and stop at 2 GiB."""
@@ -231,8 +231,20 @@ class ManifestFile:
         self._places = self._find_arrays(root)
         """Id of each array to where its references start, and how many there are."""
         self._lookups: dict[bytes, int] = {}
-        self._coordinates: dict[bytes, Coordinates] = {}
+        self._coordinates: dict[bytes, RowFinder] = {}
         """Of arrays that were looked at often, so that a lookup need not walk the buffer."""
+        self._tables: Mapping[NodeId, ChunkTable] = {}
+        """Of whoever wrote the file."""
+
+    @classmethod
+    def of(
+        cls, data: bytes | bytearray | memoryview, tables: Mapping[NodeId, ChunkTable]
+    ) -> "ManifestFile":
+        """Read a file that was made from these tables, which are kept with it."""
+        file = cls(data)
+        file._tables = tables
+        file._coordinates = {node.raw: table.coordinates for node, table in tables.items()}
+        return file
 
     def _find_arrays(self, root: ScalarTable) -> dict[bytes, tuple[int, int]]:
         count = root.vector(_Manifest.ARRAYS, 4)[1]
@@ -263,7 +275,8 @@ class ManifestFile:
     @property
     def memory_bytes(self) -> int:
         """Give the memory that the file takes, with what lookups may add to it."""
-        return self._scalar.size + self.num_chunk_refs * _COORDINATES_BYTES
+        size = self._scalar.size + self.num_chunk_refs * _COORDINATES_BYTES
+        return size + (self._scalar.size if self._tables else 0)
 
     @cached_property
     def nodes(self) -> dict[NodeId, int]:
@@ -282,6 +295,8 @@ class ManifestFile:
 
     def table(self, node: NodeId, *, few_refs: int = FEW_REFS) -> ChunkTable:
         """Decode all references of an array into columns."""
+        if (known := self._tables.get(node)) is not None:
+            return known
         self._buffer.renew_budget()
         self._scalar.renew_budget()
         return self._decode(node.raw, few_refs)
@@ -329,12 +344,12 @@ class ManifestFile:
     ) -> int | None:
         known = self._coordinates.get(node)
         if known is not None:
-            return row_of_sorted(known, coordinates)
+            return known.find(coordinates)
         start, count = place
         times = self._lookups[node] = self._lookups.get(node, 0) + 1
         if times > _FEW_LOOKUPS + count // _REFS_PER_LOOKUP:
-            self._coordinates[node] = self._read_coordinates(start, count)
-            return row_of_sorted(self._coordinates[node], coordinates)
+            self._coordinates[node] = RowFinder(self._read_coordinates(start, count))
+            return self._coordinates[node].find(coordinates)
         return find_sorted(
             count, tuple(coordinates), lambda row: read_index(self._ref_table(start + 4 * row))
         )

@@ -6,24 +6,24 @@ Values stay encoded in their column until somebody asks for them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, Self
 
 import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns import BytesColumn, Ints, concat_bytes, splits_of, take_ragged
+from icefloe.format.columns import (
+    BytesColumn,
+    Ints,
+    concat_bytes,
+    ranges,
+    splits_of,
+    take_ragged,
+)
+from icefloe.format.flatbuffer_packed import Carried, pack_tables
 from icefloe.format.flatbuffer_reader import Vectors, refuse
 from icefloe.format.flatbuffer_scalar import ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import (
-    BlobSection,
-    Field,
-    Link,
-    Section,
-    TableSection,
-    VectorSection,
-)
 from icefloe.format.json_value import MAX_ENCODED_BYTES, JsonValue
 from icefloe.format.metadata import decode_metadata_value, encode_metadata_value
 
@@ -35,6 +35,9 @@ class _Item(IntEnum):
 
     NAME = 0
     VALUE = 1
+
+
+_ITEM: Final = TableShape((_Item.NAME, OFFSET), (_Item.VALUE, OFFSET))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +98,32 @@ class MetadataItems:
         names = self.names.with_rows(first, one.names)
         return type(self)(splits, names, self.values.with_rows(first, one.values))
 
-    def sections(self) -> list[Section]:
-        """Lay out the items: the first section has a vector per owner, the rest are behind it."""
-        names, name_rows = self.names.distinct()
-        name_section, value_section = BlobSection(names), BlobSection(self.values)
-        tables = TableSection(
-            len(self.names),
-            [
-                Field(_Item.NAME, Link(name_section, name_rows)),
-                Field(_Item.VALUE, Link(value_section)),
-            ],
+    def packed(self) -> BytesColumn:
+        """Write the vector of items of each owner, with the items behind it."""
+        names, values = (
+            Carried.blobs(slot, column)
+            for slot, column in ((_Item.NAME, self.names), (_Item.VALUE, self.values))
         )
-        vectors = VectorSection(np.diff(self.splits), Link(tables))
-        return [vectors, tables, name_section, value_section]
+        items = pack_tables(len(self.names), _ITEM, {}, [names, values])
+        counts = np.diff(self.splits)
+        heads = 1 + counts  # words: how many there are, and an offset to each
+        item_words = items.splits >> 2
+        starts = splits_of(heads + np.diff(item_words[self.splits]))
+        words = np.zeros(int(starts[-1]), "<u4")
+        words[starts[:-1]] = counts
+        # What is before an item in the buffer: the items before it, the heads up to its owner's.
+        shift = np.repeat(np.cumsum(heads), counts)
+        fields = np.repeat(starts[:-1] + 1 - self.splits[:-1], counts) + np.arange(len(self.names))
+        tables = 4 * (item_words[:-1] + shift) + _ITEM.lead_bytes
+        words[fields] = tables - 4 * fields
+        where = ranges(item_words[:-1] + shift, np.diff(item_words))
+        words[where] = items.data.view("<u4")
+        return BytesColumn(words.view(np.uint8), 4 * starts)
+
+    def write(self, tree: Tree, owner: int, field: int) -> None:
+        """Add the items of one owner."""
+        first, last = self.splits[owner : owner + 2].tolist()
+        _write_items(tree, self.names.rows(first, last), self.values.rows(first, last), field)
 
 
 class LateMetadata:
@@ -134,17 +150,28 @@ class LateMetadata:
         return decode_items(names[own], values[own], self._spec_version)
 
 
-_ITEM: Final = TableShape((_Item.NAME, OFFSET), (_Item.VALUE, OFFSET))
-
-
 def write_metadata(tree: Tree, metadata: Metadata, spec_version: int, field: int) -> None:
     """Add the items of one owner, sorted by name."""
     names = sorted(metadata, key=str.encode)
     values = encode_values([metadata[name] for name in names], spec_version)
+    _write_items(tree, [name.encode() for name in names], values, field)
+
+
+def _write_items(tree: Tree, names: Sequence[bytes], values: Sequence[bytes], field: int) -> None:
     for name, value, each in zip(names, values, tree.links(len(names), field), strict=True):
         at = tree.table(_ITEM, field=each)
-        tree.blob(name.encode(), at + _ITEM.at[_Item.NAME])
+        tree.blob(name, at + _ITEM.at[_Item.NAME])
         tree.blob(value, at + _ITEM.at[_Item.VALUE])
+
+
+def read_items(owners: Sequence[Sequence[ScalarTable]]) -> MetadataItems:
+    """Read the items of some owners, still encoded."""
+    items = [item for own in owners for item in own]
+    return MetadataItems(
+        np.array(list(accumulate(map(len, owners), initial=0)), np.int64),
+        BytesColumn.from_strings([item.text(_Item.NAME) for item in items]),
+        BytesColumn.from_list([item.blob(_Item.VALUE) for item in items]),
+    )
 
 
 def read_metadata(items: Sequence[ScalarTable], spec_version: int) -> dict[str, JsonValue]:

@@ -1,7 +1,7 @@
 """The groups and arrays of a snapshot, as columns sorted by path."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Self, cast
 
@@ -187,6 +187,34 @@ class NodeTable:
             extent_splits=extent_splits,
             extents=self.extents[extents],
         )
+
+    def with_manifests(self, manifests: Mapping[int, Sequence[ManifestRef]]) -> Self:
+        """Give the arrays in some rows other manifests."""
+        table = self
+        for row, refs in manifests.items():
+            table = table._with_manifests_of(row, refs)
+        return table
+
+    def _with_manifests_of(self, row: int, refs: Sequence[ManifestRef]) -> Self:
+        first, last = self.manifest_splits[row : row + 2].tolist()
+        begin, end = self.extent_splits[[first, last]].tolist()
+        ids = id_rows(ManifestId, [ref.id for ref in refs])
+        extents = np.array([pair for ref in refs for pair in ref.extents], np.uint32)
+        inner = begin + _splits([ref.extents for ref in refs])
+        manifest_splits = self.manifest_splits.copy()
+        manifest_splits[row + 1 :] += len(refs) - (last - first)
+        outer = self.extent_splits[last + 1 :] + (len(extents) - (end - begin))
+        table = replace(
+            self,
+            manifest_splits=manifest_splits,
+            manifest_ids=np.concatenate([self.manifest_ids[:first], ids, self.manifest_ids[last:]]),
+            extent_splits=np.concatenate([self.extent_splits[:first], inner, outer]),
+            extents=np.concatenate(
+                [self.extents[:begin], extents.reshape(-1, 2), self.extents[end:]]
+            ),
+        )
+        object.__setattr__(table, "_known_rows", self._known_rows)
+        return table
 
     def overlay(self, newer: Self, deleted_paths: Sequence[str] = ()) -> Self:
         """Delete some paths, then put newer nodes over these."""

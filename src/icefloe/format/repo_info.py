@@ -10,7 +10,7 @@ import numpy as np
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
-from icefloe.format.flatbuffer_reader import Buffer, refuse
+from icefloe.format.flatbuffer_reader import Buffer, Vectors, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import Section, seal_buffer
@@ -21,6 +21,9 @@ from icefloe.format.update_table import Status, UpdateTable, read_status, write_
 
 SPEC_VERSION = 2
 MAIN_BRANCH = "main"
+
+FEW_ENTRIES: Final = 32
+"""Up to so many snapshots, and operations in the log, are written and read one by one."""
 
 
 class _Repo(IntEnum):
@@ -63,8 +66,14 @@ class RepoInfo:
     disabled_flags: tuple[int, ...] | None = None
 
 
-def encode_repo_info(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
-    """Write a repo object."""
+def encode_repo_info(
+    repo: RepoInfo, *, level: int = DEFAULT_LEVEL, few: int = FEW_ENTRIES
+) -> bytes:
+    """Write a repo object; lists of up to `few` entries one by one.
+
+    What is written for an entry is kept with it: the next state of a repository has the same
+    entries, but for one or two.
+    """
     before = None if repo.repo_before_updates is None else repo.repo_before_updates.encode()
     blobs = {_Repo.REPO_BEFORE_UPDATES: before, _Repo.CONFIG: repo.config}
     flags = {
@@ -89,7 +98,8 @@ def encode_repo_info(repo: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
     for slot, ids in flags.items():
         if ids is not None:
             tree.items(len(ids), np.array(sorted(ids), "<u2").tobytes(), at[slot])
-    snapshots, updates = repo.snapshots.sections(), repo.updates.sections()
+    snapshots = repo.snapshots.sections(few)
+    updates = repo.updates.sections(few)
     tree.link_outside(snapshots[0], at[_Repo.SNAPSHOTS])
     tree.link_outside(updates[0], at[_Repo.LATEST_UPDATES])
     sections: list[Section] = [tree, *snapshots, *updates]
@@ -115,8 +125,8 @@ def _write_refs(tree: Tree, refs: Mapping[str, SnapshotId], repo: RepoInfo, fiel
         tree.blob(name.encode(), at + _REF.at[_REF_NAME])
 
 
-def decode_repo_info(data: bytes | bytearray | memoryview) -> RepoInfo:
-    """Read a repo object."""
+def decode_repo_info(data: bytes | bytearray | memoryview, *, few: int = FEW_ENTRIES) -> RepoInfo:
+    """Read a repo object; lists of up to `few` entries one by one."""
     envelope = open_envelope(data, FileType.REPO_INFO)
     buffer = ScalarBuffer(decompress(envelope.payload))
     root = buffer.root()
@@ -126,12 +136,11 @@ def decode_repo_info(data: bytes | bytearray | memoryview) -> RepoInfo:
             f"the repository is of spec version {spec_version}: upgrade icefloe",
             ErrorKind.UNSUPPORTED_SPEC_VERSION,
         )
-    columns = Buffer(buffer.data).root()
-    snapshots = SnapshotTable.read(columns.vectors(_Repo.SNAPSHOTS, required=True), SPEC_VERSION)
+    snapshots = _read_snapshots(buffer, root, few)
     branches = _read_refs(root, _Repo.BRANCHES, snapshots)
     if MAIN_BRANCH not in branches:
         refuse("the repository has no branch main")
-    updates = UpdateTable.read(columns.vectors(_Repo.LATEST_UPDATES, required=True))
+    updates = _read_updates(buffer, root, few)
     if len(updates) == 0:
         refuse("the log of operations is empty")
     return RepoInfo(
@@ -147,6 +156,23 @@ def decode_repo_info(data: bytes | bytearray | memoryview) -> RepoInfo:
         _read_flags(root, _Repo.ENABLED_FEATURE_FLAGS),
         _read_flags(root, _Repo.DISABLED_FEATURE_FLAGS),
     )
+
+
+def _read_snapshots(buffer: ScalarBuffer, root: ScalarTable, few: int) -> SnapshotTable:
+    if root.vector(_Repo.SNAPSHOTS, 4)[1] <= few:
+        return SnapshotTable.read_few(root.children(_Repo.SNAPSHOTS), SPEC_VERSION)
+    return SnapshotTable.read(_vectors(buffer, _Repo.SNAPSHOTS), SPEC_VERSION)
+
+
+def _read_updates(buffer: ScalarBuffer, root: ScalarTable, few: int) -> UpdateTable:
+    if root.vector(_Repo.LATEST_UPDATES, 4)[1] <= few:
+        return UpdateTable.read_few(root.children(_Repo.LATEST_UPDATES))
+    return UpdateTable.read(_vectors(buffer, _Repo.LATEST_UPDATES))
+
+
+def _vectors(buffer: ScalarBuffer, slot: int) -> Vectors:
+    """Find a list for those who read it in columns."""
+    return Buffer(buffer.data).root().vectors(slot, required=True)
 
 
 def _read_refs(root: ScalarTable, slot: int, snapshots: SnapshotTable) -> dict[str, SnapshotId]:

@@ -2,12 +2,13 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import lt
 from typing import Final, Self, cast, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
 from icefloe.format.columns import (
@@ -18,9 +19,10 @@ from icefloe.format.columns import (
     is_ascending,
     splits_of,
 )
-from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection
+from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection, pack_tables
 from icefloe.format.flatbuffer_reader import Vectors, refuse
-from icefloe.format.flatbuffer_tree import OFFSET, TableShape
+from icefloe.format.flatbuffer_scalar import ScalarTable
+from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import Link, Section, VectorSection
 from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows, texts_of_rows
 from icefloe.format.metadata_items import (
@@ -28,10 +30,10 @@ from icefloe.format.metadata_items import (
     Metadata,
     MetadataItems,
     concat_metadata,
+    read_items,
 )
 
 NO_PARENT = -1
-_NO_ITEMS_BYTES = 4  # a vector of nothing
 
 
 class _Info(IntEnum):
@@ -54,6 +56,9 @@ _FIELDS: Final = (
 )
 _SNAPSHOT: Final = TableShape(*_FIELDS)
 _SNAPSHOT_WITH_PRUNED: Final = TableShape(*_FIELDS, (_Info.PRUNED, OFFSET))
+_LEAD_BYTES: Final = _SNAPSHOT.lead_bytes
+assert _SNAPSHOT_WITH_PRUNED.lead_bytes == _LEAD_BYTES
+_PARENT_WORD: Final = (_LEAD_BYTES + _SNAPSHOT.at[_Info.PARENT_OFFSET]) // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ class SnapshotTable:
     pruned_splits: Ints
     pruned_ids: Bytes
     spec_version: int = 2
+    _written: BytesColumn | None = field(default=None, init=False, repr=False)
+    """The tables of a file that lists these snapshots, once they were written."""
 
     @classmethod
     def from_entries(cls, entries: list[SnapshotEntry], spec_version: int = 2) -> Self:
@@ -130,16 +137,46 @@ class SnapshotTable:
             spec_version,
         )
 
-    def sections(self) -> list[Section]:
-        """Lay out the snapshots: the first section is the vector of them."""
-        has_items = np.diff(self.metadata.splits) > 0
-        metadata = self.metadata.sections() if has_items.any() else []
-        no_items = np.where(has_items, 0, _NO_ITEMS_BYTES)
-        empty = BytesColumn(np.zeros(int(no_items.sum()), np.uint8), splits_of(no_items))
-        below = Link(metadata[0]) if metadata else None
+    @classmethod
+    def read_few(cls, tables: Sequence[ScalarTable], spec_version: int) -> Self:
+        """Read the snapshots of a repo object one by one."""
+        width = SnapshotId.WIDTH
+        ids = [table.struct(_Info.ID, width) for table in tables]
+        if not all(map(lt, ids, ids[1:])):
+            refuse("the snapshots are not sorted by their ids")
+        parents = [table.number(_Info.PARENT_OFFSET, "i") for table in tables]
+        if not all(NO_PARENT <= parent < len(parents) for parent in parents):
+            refuse("the parent of a snapshot is not in the list")
+        pruned = [table.items(_Info.PRUNED, width) or b"" for table in tables]
+        return cls(
+            np.frombuffer(b"".join(ids), np.uint8).reshape(-1, width),
+            np.array(parents, np.int32),
+            np.array([table.number(_Info.FLUSHED_AT, "Q") for table in tables], np.uint64),
+            BytesColumn.from_strings([table.text(_Info.MESSAGE) for table in tables]),
+            read_items([table.optional_children(_Info.METADATA) or () for table in tables]),
+            splits_of(np.array([len(raw) // width for raw in pruned], np.int64)),
+            np.frombuffer(b"".join(pruned), np.uint8).reshape(-1, width),
+            spec_version,
+        )
+
+    def sections(self, few: int) -> list[Section]:
+        """Lay out the snapshots: the first section is the vector of them.
+
+        Up to `few` are written one by one.
+        """
+        if self._written is None:
+            object.__setattr__(self, "_written", self._write(few))
+        assert self._written is not None
+        tables = PackedSection(self._written, _LEAD_BYTES)
+        every = VectorSection(np.array([len(self)]), Link(tables))
+        return [every, tables]
+
+    def _write(self, few: int) -> BytesColumn:
+        if len(self) <= few:
+            return BytesColumn.from_list([self._write_row(row) for row in range(len(self))])
         carried = [
             Carried.blobs(_Info.MESSAGE, self.messages),
-            Carried(_Info.METADATA, empty, elsewhere=below),
+            Carried(_Info.METADATA, self.metadata.packed()),
         ]
         shape = _SNAPSHOT
         if len(self.pruned_ids):
@@ -151,9 +188,19 @@ class SnapshotTable:
             _Info.FLUSHED_AT: self.flushed_at,
             _Info.ID: self.ids,
         }
-        tables = PackedSection(len(self), shape, columns, carried)
-        every = VectorSection(np.array([len(self)]), Link(tables))
-        return [every, tables, *metadata]
+        return pack_tables(len(self), shape, columns, carried)
+
+    def _write_row(self, row: int) -> bytes:
+        first, last = self.pruned_splits[row : row + 2].tolist()
+        shape = _SNAPSHOT if first == last else _SNAPSHOT_WITH_PRUNED
+        tree = Tree()
+        at = tree.table(shape, self.flushed_at.item(row), self.parents.item(row), self._raw_id(row))
+        tree.blob(self.messages[row], at + shape.at[_Info.MESSAGE])
+        self.metadata.write(tree, row, at + shape.at[_Info.METADATA])
+        if first < last:
+            raw = self.pruned_ids[first:last].tobytes()
+            tree.items(last - first, raw, at + shape.at[_Info.PRUNED])
+        return tree.row()
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -231,24 +278,29 @@ class SnapshotTable:
 
     def with_entry(self, entry: SnapshotEntry) -> Self:
         """Add a snapshot; the row numbers of later ones move up by one."""
-        if self.row_of(entry.id) is not None:
-            raise _repeated()
         at = bisect_left(range(len(self)), entry.id.raw, key=self._raw_id)
-        one = self.from_entries([replace(entry, parent=None)], self.spec_version)
+        if at < len(self) and self._raw_id(at) == entry.id.raw:
+            raise _repeated()
         parent = NO_PARENT if entry.parent is None else self._known_row(entry.parent)
-        parents = _inserted(self.parents, at, np.array([parent], np.int32))
+        parents = _inserted(self.parents, at, [parent])
         parents += parents >= at
-        pruned_at, new = int(self.pruned_splits[at]), len(one.pruned_ids)
-        return type(self)(
-            _inserted(self.ids, at, one.ids),
+        pruned_at, new = self.pruned_splits.item(at), len(entry.pruned_ancestors)
+        added = type(self)(
+            _inserted(self.ids, at, id_rows(SnapshotId, [entry.id])),
             parents,
-            _inserted(self.flushed_at, at, one.flushed_at),
-            self.messages.with_rows(at, one.messages),
-            self.metadata.with_owner(at, one.metadata),
+            _inserted(self.flushed_at, at, np.array([entry.flushed_at], np.uint64)),
+            self.messages.with_rows(at, BytesColumn.from_strings([entry.message])),
+            self.metadata.with_owner(at, MetadataItems.encode(entry.metadata, self.spec_version)),
             np.concatenate([self.pruned_splits[: at + 1], self.pruned_splits[at:] + new]),
-            _inserted(self.pruned_ids, pruned_at, one.pruned_ids),
+            _inserted(self.pruned_ids, pruned_at, id_rows(SnapshotId, entry.pruned_ancestors)),
             self.spec_version,
         )
+        if self._written is not None:
+            row = BytesColumn.from_list([added._write_row(at)])  # noqa: SLF001
+            written = self._written.with_rows(at, row)
+            written.data.view("<i4")[(written.splits[:-1] >> 2) + _PARENT_WORD] = parents
+            object.__setattr__(added, "_written", written)
+        return added
 
 
 class SnapshotPage(Sequence[SnapshotEntry]):
@@ -300,8 +352,8 @@ class SnapshotPage(Sequence[SnapshotEntry]):
         return LateMetadata(self._table.metadata.take(self._picked), self._table.spec_version)
 
 
-def _inserted[T: np.generic](column: NDArray[T], at: int, rows: NDArray[T]) -> NDArray[T]:
-    return np.concatenate([column[:at], rows, column[at:]])
+def _inserted[T: np.generic](column: NDArray[T], at: int, rows: ArrayLike) -> NDArray[T]:
+    return np.concatenate([column[:at], rows, column[at:]], dtype=column.dtype, casting="same_kind")
 
 
 def _not_listed(snapshot: SnapshotId | None) -> SnapshotNotFoundError:

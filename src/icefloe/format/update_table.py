@@ -1,28 +1,21 @@
 """The log of operations that a repo object keeps, newest first, as columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes, splits_of
-from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection
+from icefloe.format.columns import Bytes, BytesColumn, Ints, concat_bytes
+from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection, pack_tables
 from icefloe.format.flatbuffer_reader import Tables, Vectors
 from icefloe.format.flatbuffer_scalar import ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import (
-    BlobSection,
-    Field,
-    Link,
-    Section,
-    TableSection,
-    VectorSection,
-    number,
-)
+from icefloe.format.flatbuffer_writer import Link, Section, VectorSection
 from icefloe.format.ids import SnapshotId, id_rows
 
 
@@ -99,7 +92,7 @@ class _Payload:
     previous: int | None = None
     new: int | None = None
     numbers: tuple[str, ...] = ()
-    """Types of the numbers, in slots from 0."""
+    """Types of the numbers, in slots from 0, as the `struct` module names them."""
     status: int | None = None
 
 
@@ -107,7 +100,7 @@ _K = UpdateKind
 _COMMIT_NAME, _COMMIT_NEW = 0, 1
 _NAMED_WITH_PREVIOUS: Final = _Payload(name=0, previous=1)
 _PAYLOADS: Final = dict.fromkeys(UpdateKind, _Payload()) | {
-    _K.REPO_MIGRATED: _Payload(numbers=("u1", "u1")),
+    _K.REPO_MIGRATED: _Payload(numbers=("B", "B")),
     _K.TAG_CREATED: _Payload(name=0),
     _K.TAG_DELETED: _NAMED_WITH_PREVIOUS,
     _K.BRANCH_CREATED: _Payload(name=0),
@@ -116,9 +109,10 @@ _PAYLOADS: Final = dict.fromkeys(UpdateKind, _Payload()) | {
     _K.NEW_COMMIT: _Payload(name=_COMMIT_NAME, new=_COMMIT_NEW),
     _K.COMMIT_AMENDED: _Payload(name=0, previous=1, new=2),
     _K.NEW_DETACHED_SNAPSHOT: _Payload(new=0),
-    _K.FEATURE_FLAG_CHANGED: _Payload(numbers=("<u2", "u1", "u1")),
+    _K.FEATURE_FLAG_CHANGED: _Payload(numbers=("H", "B", "B")),
     _K.REPO_STATUS_CHANGED: _Payload(status=0),
 }
+_KINDS: Final = frozenset(UpdateKind)
 
 
 _ENTRY: Final = TableShape(
@@ -126,6 +120,9 @@ _ENTRY: Final = TableShape(
     (_Update.UPDATED_AT, "Q"),
     (_Update.BACKUP_PATH, OFFSET),
     (_Update.KIND, "B"),
+)
+_ENTRY_WITHOUT_PATH: Final = TableShape(
+    (_Update.PAYLOAD, OFFSET), (_Update.UPDATED_AT, "Q"), (_Update.KIND, "B")
 )
 _COMMIT: Final = TableShape((_COMMIT_NAME, OFFSET), (_COMMIT_NEW, f"{SnapshotId.WIDTH}s"))
 _STATUS_WITHOUT_REASON: Final = TableShape((_Status.SET_AT, "Q"), (_Status.AVAILABILITY, "B"))
@@ -152,72 +149,6 @@ def read_status(table: ScalarTable) -> Status:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StatusTable:
-    """Statuses in columns; an empty reason stands for none unless `has_reason`."""
-
-    availability: Bytes
-    set_at: NDArray[np.uint64]
-    reasons: BytesColumn
-    has_reason: Bools
-
-    @classmethod
-    def from_list(cls, statuses: Sequence[Status]) -> Self:
-        """Pack a list."""
-        return cls(
-            np.array([status.availability for status in statuses], np.uint8),
-            np.array([status.set_at for status in statuses], np.uint64),
-            BytesColumn.from_strings([status.reason or "" for status in statuses]),
-            np.array([status.reason is not None for status in statuses], np.bool_),
-        )
-
-    @classmethod
-    def read(cls, tables: Tables) -> Self:
-        """Read status tables."""
-        reasons = tables.blobs(_Status.REASON)
-        column = reasons.column()
-        column.check_text()
-        return cls(
-            tables.u8(_Status.AVAILABILITY), tables.u64(_Status.SET_AT), column, reasons.present
-        )
-
-    def status(self, row: int) -> Status:
-        """Give one row as an object."""
-        reason = self.reasons[row].decode() if self.has_reason[row] else None
-        return Status(int(self.availability[row]), int(self.set_at[row]), reason)
-
-    def sections(self) -> list[Section]:
-        """Lay out the statuses: the first section has a table per row."""
-        reasons = BlobSection(self.reasons)
-        tables = TableSection(
-            len(self.availability),
-            [
-                number(_Status.AVAILABILITY, self.availability),
-                number(_Status.SET_AT, self.set_at),
-                Field(_Status.REASON, Link(reasons), self.has_reason),
-            ],
-        )
-        return [tables, reasons]
-
-    def followed_by(self, other: Self) -> Self:
-        """Put other statuses behind these."""
-        return type(self)(
-            np.concatenate([self.availability, other.availability]),
-            np.concatenate([self.set_at, other.set_at]),
-            concat_bytes([self.reasons, other.reasons]),
-            np.concatenate([self.has_reason, other.has_reason]),
-        )
-
-    def take(self, rows: Ints) -> Self:
-        """Pick rows."""
-        return type(self)(
-            self.availability[rows],
-            self.set_at[rows],
-            self.reasons.take(rows),
-            self.has_reason[rows],
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class UpdateTable:
     """Operations in columns, newest first; a column holds zeros where a kind has no such thing."""
 
@@ -230,7 +161,10 @@ class UpdateTable:
     new_ids: Bytes
     numbers: NDArray[np.uint16]
     """(n, 3)."""
-    statuses: StatusTable
+    statuses: tuple[Status | None, ...]
+    """Of the few operations that set one."""
+    _written: BytesColumn | None = field(default=None, init=False, repr=False)
+    """The tables of a file with these entries, once they were written."""
 
     @classmethod
     def from_entries(cls, entries: Sequence[UpdateEntry]) -> Self:
@@ -244,7 +178,7 @@ class UpdateTable:
             id_rows(SnapshotId, [entry.previous or nobody for entry in entries]),
             id_rows(SnapshotId, [entry.new or nobody for entry in entries]),
             np.array([entry.numbers for entry in entries], np.uint16).reshape(-1, 3),
-            StatusTable.from_list([entry.status or Status() for entry in entries]),
+            tuple(entry.status for entry in entries),
         )
 
     def __len__(self) -> int:
@@ -263,27 +197,32 @@ class UpdateTable:
             None if payload.previous is None else SnapshotId(self.previous_ids[row].tobytes()),
             None if payload.new is None else SnapshotId(self.new_ids[row].tobytes()),
             (first, second, third),
-            None if payload.status is None else self.statuses.status(row),
+            self.statuses[row],
         )
 
     def with_newest(self, entry: UpdateEntry, backup_path: str) -> Self:
         """Put an entry before all others; the one that was newest gets the name of its copy."""
         newest = self.from_entries([entry])
-        paths = [newest.backup_paths, BytesColumn.from_strings([backup_path])]
-        return type(self)(
+        paths = BytesColumn.from_strings([entry.backup_path or "", backup_path])
+        table = type(self)(
             np.concatenate([newest.kinds, self.kinds]),
             np.concatenate([newest.updated_at, self.updated_at]),
-            concat_bytes([*paths, self.backup_paths.slice(1, len(self))]),
-            concat_bytes([newest.names, self.names]),
+            concat_bytes([paths, self.backup_paths.slice(1, len(self))]),
+            self.names.with_rows(0, newest.names),
             np.concatenate([newest.previous_ids, self.previous_ids]),
             np.concatenate([newest.new_ids, self.new_ids]),
             np.concatenate([newest.numbers, self.numbers]),
-            newest.statuses.followed_by(self.statuses),
+            (*newest.statuses, *self.statuses),
         )
+        if self._written is not None:
+            changed = BytesColumn.from_list([table._write_row(row) for row in (0, 1)])  # noqa: SLF001
+            written = concat_bytes([changed, self._written.slice(1, len(self))])
+            object.__setattr__(table, "_written", written)
+        return table
 
     def newest(self, count: int) -> Self:
         """Keep so many of the newest entries."""
-        return type(self)(
+        table = type(self)(
             self.kinds[:count],
             self.updated_at[:count],
             self.backup_paths.slice(0, count),
@@ -291,8 +230,11 @@ class UpdateTable:
             self.previous_ids[:count],
             self.new_ids[:count],
             self.numbers[:count],
-            self.statuses.take(np.arange(count)),
+            self.statuses[:count],
         )
+        if self._written is not None:
+            object.__setattr__(table, "_written", self._written.slice(0, count))
+        return table
 
     def entries(self) -> list[UpdateEntry]:
         """Give all rows as objects."""
@@ -305,10 +247,7 @@ class UpdateTable:
         kinds = tables.u8(_Update.KIND)
         unknown = ~np.isin(kinds, list(UpdateKind))
         if unknown.any():
-            raise FormatError(
-                f"operation of unknown kind {kinds[unknown][0]} in the log: upgrade icefloe",
-                ErrorKind.UNSUPPORTED_SPEC_VERSION,
-            )
+            raise _unknown_kind(kinds[unknown][0])
         payloads = tables.children(_Update.PAYLOAD)
         backup_paths = tables.blobs(_Update.BACKUP_PATH).column()
         backup_paths.check_text()
@@ -319,79 +258,124 @@ class UpdateTable:
             *_read_payloads(kinds, payloads),
         )
 
-    def sections(self) -> list[Section]:
-        """Lay out the log: the first section is the vector of entries."""
-        by_kind: dict[int, TableSection] = {}
-        below: list[Section] = []
-        for kind in set(self.kinds.tolist()) - {UpdateKind.NEW_COMMIT}:
-            rows = np.flatnonzero(self.kinds == kind)
-            by_kind[kind], more = self._payload_tables(_PAYLOADS[UpdateKind(kind)], rows)
-            below += [by_kind[kind], *more]
-        others = Link(_ByKind(self.kinds, by_kind)) if by_kind else None
-        carried = [
-            Carried(_Update.PAYLOAD, self._commit_payloads(), _COMMIT.lead_bytes, others),
-            Carried.blobs(_Update.BACKUP_PATH, self.backup_paths, self.backup_paths.lengths() > 0),
-        ]
-        columns: Columns = {_Update.UPDATED_AT: self.updated_at, _Update.KIND: self.kinds}
-        tables = PackedSection(len(self), _ENTRY, columns, carried)
+    @classmethod
+    def read_few(cls, tables: Sequence[ScalarTable]) -> Self:
+        """Read the log of a repo object entry by entry."""
+        return cls.from_entries([_read_entry(table) for table in tables])
+
+    def sections(self, few: int) -> list[Section]:
+        """Lay out the log: the first section is the vector of entries.
+
+        Up to `few` are written one by one.
+        """
+        if self._written is None:
+            object.__setattr__(self, "_written", self._write(few))
+        assert self._written is not None
+        tables = PackedSection(self._written, _ENTRY.lead_bytes)
         every = VectorSection(np.array([len(self)]), Link(tables))
-        return [every, tables, *below]
+        return [every, tables]
 
-    def _commit_payloads(self) -> BytesColumn:
-        """Lay out the payloads of commits, by far the most of all, to stand beside their entry."""
-        commits = np.flatnonzero(self.kinds == UpdateKind.NEW_COMMIT)
-        name = Carried.blobs(_COMMIT_NAME, self.names.take(commits))
-        columns: Columns = {_COMMIT_NEW: self.new_ids[commits]}
-        payloads = PackedSection(len(commits), _COMMIT, columns, [name]).column()
-        lengths = np.zeros(len(self), np.int64)
-        lengths[commits] = payloads.lengths()
-        return BytesColumn(payloads.data, splits_of(lengths))
+    def _write(self, few: int) -> BytesColumn:
+        """Write commits, by far the most entries of a long log, at once, and others one by one."""
+        is_commit = self.kinds == UpdateKind.NEW_COMMIT
+        if len(self) <= few:
+            is_commit[:] = False
+        commits, others = np.flatnonzero(is_commit), np.flatnonzero(~is_commit)
+        rows = [self._write_row(row) for row in others.tolist()]
+        if len(commits) == 0:
+            return BytesColumn.from_list(rows)
+        written = concat_bytes([self._write_commits(commits), BytesColumn.from_list(rows)])
+        return written.take(np.argsort(np.concatenate([commits, others])))
 
-    def _payload_tables(self, payload: _Payload, rows: Ints) -> tuple[TableSection, list[Section]]:
-        fields, below = [], list[Section]()
-        if payload.name is not None:
-            names, of_row = self.names.take(rows).distinct()
-            below.append(BlobSection(names))
-            fields.append(Field(payload.name, Link(below[0], of_row)))
+    def _write_commits(self, rows: Ints) -> BytesColumn:
+        name = Carried.blobs(_COMMIT_NAME, self.names.take(rows))
+        payloads = pack_tables(len(rows), _COMMIT, {_COMMIT_NEW: self.new_ids[rows]}, [name])
+        paths = self.backup_paths.take(rows)
+        carried = [
+            Carried(_Update.PAYLOAD, payloads, _COMMIT.lead_bytes),
+            Carried.blobs(_Update.BACKUP_PATH, paths, paths.lengths() > 0),
+        ]
+        columns: Columns = {
+            _Update.UPDATED_AT: self.updated_at[rows],
+            _Update.KIND: self.kinds[rows],
+        }
+        return pack_tables(len(rows), _ENTRY, columns, carried)
+
+    def _write_row(self, row: int) -> bytes:
+        path, kind = self.backup_paths[row], UpdateKind(self.kinds.item(row))
+        shape = _ENTRY if path else _ENTRY_WITHOUT_PATH
+        tree = Tree()
+        at = tree.table(shape, self.updated_at.item(row), kind)
+        self._write_payload(tree, row, _PAYLOADS[kind], at + shape.at[_Update.PAYLOAD])
+        if path:
+            tree.blob(path, at + shape.at[_Update.BACKUP_PATH])
+        return tree.row()
+
+    def _write_payload(self, tree: Tree, row: int, payload: _Payload, field: int) -> None:
+        values: list[int | bytes] = self.numbers[row, : len(payload.numbers)].tolist()
         if payload.previous is not None:
-            fields.append(Field(payload.previous, self.previous_ids[rows]))
+            values.append(self.previous_ids[row].tobytes())
         if payload.new is not None:
-            fields.append(Field(payload.new, self.new_ids[rows]))
-        for slot, kind in enumerate(payload.numbers):
-            fields.append(number(slot, self.numbers[rows, slot].astype(kind)))
+            values.append(self.new_ids[row].tobytes())
+        shape = _payload_shape(payload)
+        at = tree.table(shape, *values, field=field)
+        if payload.name is not None:
+            tree.blob(self.names[row], at + shape.at[payload.name])
         if payload.status is not None:
-            statuses = self.statuses.take(rows).sections()
-            fields.append(Field(payload.status, Link(statuses[0])))
-            below += statuses
-        return TableSection(len(rows), fields), below
+            write_status(tree, self.statuses[row] or Status(), at + shape.at[payload.status])
 
 
-class _ByKind:
-    """The payload of each entry, in the section of its kind."""
+@cache
+def _payload_shape(payload: _Payload) -> TableShape:
+    offsets = [slot for slot in (payload.name, payload.status) if slot is not None]
+    structs = [slot for slot in (payload.previous, payload.new) if slot is not None]
+    return TableShape(
+        *((slot, OFFSET) for slot in offsets),
+        *enumerate(payload.numbers),
+        *((slot, f"{SnapshotId.WIDTH}s") for slot in structs),
+    )
 
-    def __init__(self, kinds: Bytes, sections: dict[int, TableSection]) -> None:
-        self._kinds = kinds
-        self._sections = sections
 
-    def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where payloads lie."""
-        where = np.empty(len(self._kinds), np.int64)
-        for kind, section in self._sections.items():
-            of_kind = np.flatnonzero(self._kinds == kind)
-            where[of_kind] = section.positions(np.arange(len(of_kind)))
-        picked: Ints = where[rows]
-        return picked
+def _read_entry(table: ScalarTable) -> UpdateEntry:
+    number = table.number(_Update.KIND, "B")
+    if number not in _KINDS:
+        raise _unknown_kind(number)
+    kind, content = UpdateKind(number), table.child(_Update.PAYLOAD)
+    payload = _PAYLOADS[kind]
+
+    def snapshot(slot: int | None) -> SnapshotId | None:
+        return None if slot is None else SnapshotId(content.struct(slot, SnapshotId.WIDTH))
+
+    numbers = [content.number(slot, code) for slot, code in enumerate(payload.numbers)]
+    first, second, third = (*numbers, 0, 0, 0)[:3]
+    return UpdateEntry(
+        kind,
+        table.number(_Update.UPDATED_AT, "Q"),
+        table.optional_text(_Update.BACKUP_PATH) or None,
+        None if payload.name is None else content.text(payload.name),
+        snapshot(payload.previous),
+        snapshot(payload.new),
+        (first, second, third),
+        None if payload.status is None else read_status(content.child(payload.status)),
+    )
+
+
+def _unknown_kind(number: int) -> FormatError:
+    return FormatError(
+        f"operation of unknown kind {number} in the log: upgrade icefloe",
+        ErrorKind.UNSUPPORTED_SPEC_VERSION,
+    )
 
 
 def _read_payloads(
     kinds: Bytes, payloads: Tables
-) -> tuple[BytesColumn, Bytes, Bytes, NDArray[np.uint16], StatusTable]:
+) -> tuple[BytesColumn, Bytes, Bytes, NDArray[np.uint16], tuple[Status | None, ...]]:
     count = len(kinds)
     names = _Scattered(count)
     previous_ids = np.zeros((count, SnapshotId.WIDTH), np.uint8)
     new_ids = np.zeros((count, SnapshotId.WIDTH), np.uint8)
     numbers = np.zeros((count, 3), np.uint16)
-    status_rows, statuses = np.zeros(count, np.int64), StatusTable.from_list([Status()])
+    statuses: list[Status | None] = [None] * count
     for kind in np.unique(kinds).tolist():
         payload = _PAYLOADS[UpdateKind(kind)]
         mask = kinds == kind
@@ -404,11 +388,25 @@ def _read_payloads(
         if payload.new is not None:
             new_ids[rows] = tables.struct(payload.new, SnapshotId.WIDTH)
         for slot, width in enumerate(payload.numbers):
-            numbers[rows, slot] = tables.u8(slot) if width == "u1" else tables.u16(slot)
+            numbers[rows, slot] = tables.u8(slot) if width == "B" else tables.u16(slot)
         if payload.status is not None:
-            status_rows[rows] = 1 + np.arange(len(rows))
-            statuses = statuses.followed_by(StatusTable.read(tables.children(payload.status)))
-    return names.column(), previous_ids, new_ids, numbers, statuses.take(status_rows)
+            for row, status in zip(
+                rows.tolist(), _read_statuses(tables.children(payload.status)), strict=True
+            ):
+                statuses[row] = status
+    return names.column(), previous_ids, new_ids, numbers, tuple(statuses)
+
+
+def _read_statuses(tables: Tables) -> list[Status]:
+    reasons = tables.blobs(_Status.REASON)
+    texts = [
+        text if present else None
+        for text, present in zip(
+            reasons.column().to_strings(), reasons.present.tolist(), strict=True
+        )
+    ]
+    availability, set_at = tables.u8(_Status.AVAILABILITY), tables.u64(_Status.SET_AT)
+    return list(map(Status, availability.tolist(), set_at.tolist(), texts))
 
 
 class _Scattered:

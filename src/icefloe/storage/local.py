@@ -89,6 +89,12 @@ class LocalBackend:
 
     async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Read several ranges through one open file."""
+        if len(byte_ranges) == 1:
+            start, end = byte_ranges[0]
+            if 0 <= start < end < start + _INLINE_BYTES:
+                data = self._read_at_once(key, start, end - start)
+                if data is not None:
+                    return [data]
         handle, status = self._open(key)
         try:
             for byte_range in byte_ranges:
@@ -163,6 +169,23 @@ class LocalBackend:
         """Delete files; each directory is locked once per batch."""
         names = {self._name_of(key): key for key in keys}
         return await effects.offload(lambda: self._delete(names))
+
+    def _read_at_once(self, key: str, start: int, length: int) -> bytes | None:
+        """Read a range that is all there, without a look at the file; `None` if it is not.
+
+        Each call to the system lets other threads go first, so the fewer the better.
+        """
+        try:
+            handle = os.open(f"{self._root}/{self._name_of(key)}", _READ_FLAGS)
+        except OSError as error:
+            _fail(error, "read", key)
+        try:
+            data = os.pread(handle, length, start)
+        except OSError:
+            return None  # a directory, say: whoever looks at it can tell
+        finally:
+            os.close(handle)
+        return data if len(data) == length else None
 
     def _open(self, key: str) -> tuple[int, os.stat_result]:
         try:

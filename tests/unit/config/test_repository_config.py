@@ -192,7 +192,7 @@ def test_effective_values_of_nothing_are_the_defaults() -> None:
     assert config.get_partial_values_concurrency == 10
     assert config.max_concurrent_requests == 256
     assert config.max_concurrent_decodes >= 1
-    assert config.num_updates_per_repo_info_file == 1000
+    assert config.num_updates_per_repo_info_file == 100
     assert config.compression.level == 3
     assert config.caching.num_snapshot_nodes == 500_000
     assert config.caching.num_chunk_refs == 15_000_000
