@@ -15,6 +15,7 @@ from icefloe.format.repo_info import decode_repo_info
 from icefloe.format.snapshot import decode_snapshot
 from icefloe.format.transaction_log import ID_LISTS, decode_transaction_log
 
+_MANY = 10_000
 _ROWS = 4
 """How many rows of a table are turned into objects: its ends, not all of a long one."""
 
@@ -109,6 +110,11 @@ def _repo_info(data: bytes) -> None:
         repo.snapshots.row_of(entry.id)
     for row in _some(len(repo.updates)):
         repr(repo.updates.entry(row))
+    one_by_one, in_columns = (decode_repo_info(data, few=few) for few in (_MANY, 0))
+    for row in _some(len(repo.snapshots)):
+        assert one_by_one.snapshots.entry(row) == in_columns.snapshots.entry(row)
+    for row in _some(len(repo.updates)):
+        assert one_by_one.updates.entry(row) == in_columns.updates.entry(row)
     repr((repo.tags, repo.deleted_tags, repo.status, repo.metadata, repo.repo_before_updates))
     for snapshot in list(repo.branches.values())[:3]:
         repo.snapshots.ancestry(snapshot)

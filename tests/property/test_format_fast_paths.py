@@ -1,5 +1,6 @@
 """What is done row by row for few rows equals what is done in columns for many."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from icefloe.format.flatbuffer_scalar import ScalarBuffer
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.manifest import ManifestFile, encode_manifest
+from icefloe.format.node_table import ManifestRef, NodeTable
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.transaction_log import (
@@ -23,16 +26,20 @@ from icefloe.format.transaction_log import (
     decode_transaction_log,
     encode_transaction_log,
 )
+from icefloe.format.update_table import UpdateEntry
 from tests.property.test_format_files import (
     log_as_dict,
     logs,
     manifests,
+    repo_as_dict,
+    repos,
     snapshot_as_dict,
     snapshots,
     specs,
+    updates,
 )
 from tests.property.test_format_tables import as_model
-from tests.unit.format.samples import manifest_id
+from tests.unit.format.samples import manifest_id, snapshot_id
 
 fast = settings(max_examples=60, deadline=None)
 
@@ -214,3 +221,83 @@ def test_adding_a_snapshot_equals_packing_all(raw: list[bytes], data: st.DataObj
     assert [table.entry(row) for row in range(len(table))] == [
         wanted.entry(row) for row in range(len(wanted))
     ]
+
+
+@given(repos())
+@fast
+def test_repo_objects(repo: RepoInfo) -> None:
+    data = encode_repo_info(repo)
+    for read in (0, MANY):
+        found = decode_repo_info(data, few=read)
+        assert repo_as_dict(found) == repo_as_dict(repo)
+        for written in (0, MANY):
+            # Read anew, because a table remembers how it was written.
+            rewritten = encode_repo_info(decode_repo_info(data, few=read), few=written)
+            assert repo_as_dict(decode_repo_info(rewritten)) == repo_as_dict(repo)
+
+
+@given(repos(), updates(), st.data())
+@fast
+def test_a_repo_object_that_grows_equals_one_written_anew(
+    repo: RepoInfo, log: list[UpdateEntry], data: st.DataObject
+) -> None:
+    for number, update in enumerate(log):
+        encode_repo_info(repo)  # so that the next state is made from what was written
+        new = SnapshotEntry(
+            SnapshotId(data.draw(st.binary(min_size=12, max_size=12))),
+            repo.branches["main"],
+            number,
+            f"commit {number}",
+            {"number": number} if number % 2 else {},
+            (snapshot_id(1),) if number % 3 == 1 else (),
+        )
+        if repo.snapshots.row_of(new.id) is None:
+            repo = replace(repo, snapshots=repo.snapshots.with_entry(new))
+        log_now = repo.updates.with_newest(update, f"copy {number}")
+        repo = replace(repo, updates=log_now.newest(data.draw(st.integers(1, len(log_now)))))
+    grown = encode_repo_info(repo, few=MANY)
+    anew = decode_repo_info(grown)
+    assert repo_as_dict(anew) == repo_as_dict(repo)
+    assert repo_as_dict(decode_repo_info(encode_repo_info(anew, few=0))) == repo_as_dict(repo)
+
+
+# -- changes of few rows -------------------------------------------------------------------
+
+
+@given(snapshots(), st.data())
+@fast
+def test_manifests_are_exchanged_as_nodes_are(snapshot: Snapshot, data: st.DataObject) -> None:
+    table = snapshot.nodes
+    refs = st.lists(
+        st.builds(
+            ManifestRef,
+            st.integers(0, 9).map(manifest_id),
+            st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=2).map(tuple),
+        ),
+        max_size=3,
+    ).map(tuple)
+    arrays = np.flatnonzero(table.is_array).tolist()
+    chosen = data.draw(st.dictionaries(st.sampled_from(arrays), refs)) if arrays else {}
+    nodes = [table.node(row) for row in chosen]
+    exchanged = [
+        replace(node, array=replace(node.array, manifests=chosen[row]))
+        for row, node in zip(chosen, nodes, strict=True)
+        if node.array is not None
+    ]
+    wanted = table.overlay(NodeTable.from_nodes(exchanged))
+    found = table.with_manifests(chosen)
+    assert [found.node(row) for row in range(len(found))] == [
+        wanted.node(row) for row in range(len(wanted))
+    ]
+
+
+@given(manifests(), st.data())
+@fast
+def test_few_rows_go_as_many_do(tables: dict[NodeId, ChunkTable], data: st.DataObject) -> None:
+    for table in tables.values():
+        rows = data.draw(st.lists(st.integers(0, max(len(table) - 1, 0)), max_size=6))
+        picked = table.take(np.array(rows[: len(rows) if len(table) else 0], np.int64)).coordinates
+        wanted = [row for row in range(len(table)) if row not in rows]
+        assert table.without(picked) == table.take(np.array(wanted, np.int64))
+        assert table.without(np.concatenate([picked] * 9)) == table.without(picked)
+        assert table.without(picked).compacted() == table.without(picked)

@@ -330,7 +330,7 @@ class SessionModel:
     # -- what status tells -------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        return described(self.record, self.content)
+        return described(self.record.gone_from(self._base_content), self.content)
 
 
 def described(record: Record, content: Content) -> dict[str, Any]:

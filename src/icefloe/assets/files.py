@@ -33,7 +33,7 @@ from icefloe.format.envelope import (
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.format.layout import chunk_key, manifest_key, snapshot_key, transaction_log_key
 from icefloe.format.locations import LocationCompression
-from icefloe.format.manifest import ManifestFile, encode_manifest
+from icefloe.format.manifest import Manifest, ManifestFile, WrittenManifest, encode_manifest
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.transaction_log import (
     TransactionLog,
@@ -84,9 +84,7 @@ class Assets:
         self._snapshots = ByteCache[SnapshotId, Snapshot](
             caching.num_snapshot_nodes * SNAPSHOT_NODE_BYTES
         )
-        self._manifests = ByteCache[ManifestId, ManifestFile](
-            caching.num_chunk_refs * CHUNK_REF_BYTES
-        )
+        self._manifests = ByteCache[ManifestId, Manifest](caching.num_chunk_refs * CHUNK_REF_BYTES)
         self._logs = ByteCache[SnapshotId, TransactionLog](
             caching.num_transaction_changes * CHANGE_BYTES
         )
@@ -121,7 +119,11 @@ class Assets:
         await self._save(snapshot_key(snapshot.id), data, FileType.SNAPSHOT)
         self._snapshots.put(snapshot.id, snapshot, _snapshot_bytes(snapshot))
 
-    async def load_manifest(self, manifest_id: ManifestId, size_bytes: int = 0) -> ManifestFile:
+    def held_manifest(self, manifest_id: ManifestId) -> ManifestFile | None:
+        """Give a manifest that is in memory, without any waiting."""
+        return self._manifests.get(manifest_id)
+
+    async def load_manifest(self, manifest_id: ManifestId, size_bytes: int = 0) -> Manifest:
         """Load a manifest; readers who ask at the same time share one request and decoding.
 
         `size_bytes` is the size that the snapshot says: a shorter file is refused as damaged.
@@ -129,14 +131,14 @@ class Assets:
         if (held := self._manifests.get(manifest_id)) is not None:
             return held
 
-        async def load() -> ManifestFile:
+        async def load() -> Manifest:
             key = manifest_key(manifest_id)
             manifest = await self._load(key, ManifestFile, size_bytes)
             _check_id(key, manifest_id, manifest.id)
             self._keep(manifest)
             return manifest
 
-        manifest: ManifestFile = await self._loading.run(manifest_id, load)
+        manifest: Manifest = await self._loading.run(manifest_id, load)
         return manifest
 
     async def save_manifest(self, arrays: Mapping[NodeId, ChunkTable]) -> SavedManifest:
@@ -146,22 +148,18 @@ class Assets:
         """
         manifest_id = ManifestId.random()
 
-        def encode() -> tuple[bytes, ManifestFile | None]:
-            data = encode_manifest(
+        data = await offload(
+            lambda: encode_manifest(
                 manifest_id,
                 arrays,
                 spec_version=self._spec_version,
                 level=self._bulk_level,
                 location_compression=self._locations,
             )
-            if expanded_bytes(data) >= _KEPT_BYTES:
-                return data, None
-            return data, ManifestFile.of(data, arrays)
-
-        data, kept = await offload(encode)
+        )
         await self._save(manifest_key(manifest_id), data, FileType.MANIFEST)
-        if kept is not None:
-            self._keep(kept)
+        if expanded_bytes(data) < _KEPT_BYTES:
+            self._keep(WrittenManifest(manifest_id, arrays))
         return SavedManifest(manifest_id, len(data), sum(map(len, arrays.values())))
 
     def forget_manifests(self, ids: Iterable[ManifestId]) -> None:
@@ -228,7 +226,7 @@ class Assets:
             damaged.add_note(f"key: {key}")
             raise
 
-    def _keep(self, manifest: ManifestFile) -> None:
+    def _keep(self, manifest: Manifest) -> None:
         self._manifests.put(manifest.id, manifest, _FIXED_BYTES + manifest.memory_bytes)
 
     async def _save(self, key: str, data: bytes, file_type: FileType) -> None:

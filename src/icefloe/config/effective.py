@@ -16,7 +16,7 @@ from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.manifest import ManifestPreloadConfig, ManifestSplittingConfig
 from icefloe.config.repository import CompressionAlgorithm, RepositoryConfig
 from icefloe.config.storage import StorageSettings, StorageTimeoutSettings
-from icefloe.values import Settings, merged, once_per_class, shared_defaults
+from icefloe.values import Settings, once_per_class, overlaid, shared_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _resolved[S: Settings](kind: type[S], *layers: S | None) -> S:
     result = shared_defaults(kind)
     for layer in layers:
         if layer is not None:
-            result = merged(result, layer)
+            result = overlaid(result, layer)
     return result
 
 

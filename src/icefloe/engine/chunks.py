@@ -24,14 +24,18 @@ async def find_ref(session: SessionState, node: Node, index: Index) -> ChunkRef 
     """Say where the bytes of a chunk are; `None` for one that was never written."""
     if not is_in_grid(node, index):
         return None
-    found = session.changes.get_chunk(node.id, index)
-    if found is not MISSING:
-        return found
+    if session.changes.arrays:
+        found = session.changes.get_chunk(node.id, index)
+        if found is not MISSING:
+            return found
     place = session.lookup(node).find(index)
     if place is None:
         return None
     manifest, size_bytes = place
-    file = await session.context.assets.load_manifest(manifest.id, size_bytes)
+    assets = session.context.assets
+    file = assets.held_manifest(manifest.id)
+    if file is None:
+        file = await assets.load_manifest(manifest.id, size_bytes)
     return file.find(node.id, index)
 
 
@@ -45,10 +49,9 @@ async def read_chunk(
 
 async def read_ref(session: SessionState, ref: ChunkRef, window: slice | None = None) -> Buffer:
     """Read what a reference points at, or a part of it."""
-    if window is None:
-        start, stop = 0, size_of(ref)
-    else:
-        start, stop, _ = window.indices(size_of(ref))
+    start, stop = 0, size_of(ref)
+    if window is not None:
+        start, stop, _ = window.indices(stop)
         stop = max(start, stop)
     match ref:
         case NativeChunk():
@@ -155,7 +158,8 @@ def is_in_grid(node: Node, index: Index) -> bool:
     array = node.array
     if array is None or len(index) != len(array.num_chunks):
         return False
-    for at, count in zip(index, array.num_chunks, strict=True):  # `all` takes three times as long
+    # `all` takes three times as long, and this is for every chunk that is read.
+    for at, count in zip(index, array.num_chunks, strict=True):  # noqa: SIM110
         if not 0 <= at < count:
             return False
     return True

@@ -122,7 +122,8 @@ def status(session: SessionState) -> Diff:
     changes = session.changes
     # Copies, as other threads may go on writing.
     created, updated = set(changes.created), set(changes.updated)
-    deleted = list(changes.deleted.values())
+    # After a rebase over a commit that deleted the same node, it is not there to be deleted.
+    deleted = [gone for node, gone in list(changes.deleted.items()) if session.base.by_id(node)]
     groups, arrays = _paths_by_kind(changes)
     return Diff(
         new_groups={groups[node] for node in created if node in groups},

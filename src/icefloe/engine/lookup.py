@@ -18,10 +18,10 @@ class ArrayLookup:
     def find(self, index: tuple[int, ...]) -> tuple[ManifestRef, int] | None:
         """Find the manifest whose box holds a chunk; also its size in bytes."""
         manifests = self.manifests
-        if len(manifests) <= 1:
-            if not manifests or not _holds(manifests[0].extents, index):
-                return None
-            return manifests[0], self._sizes[0]
+        if len(manifests) == 1:
+            return (manifests[0], self._sizes[0]) if _holds(manifests[0].extents, index) else None
+        if not manifests:
+            return None
         boxes = self._all_boxes(len(index))
         wanted = np.array(index, np.int64)
         inside = ((boxes[:, :, 0] <= wanted) & (wanted < boxes[:, :, 1])).all(axis=1)

@@ -181,6 +181,18 @@ class ChunkTable:
         """Give the number of dimensions of the array."""
         return int(self.coordinates.shape[1])
 
+    @property
+    def memory_bytes(self) -> int:
+        """Give the memory that the columns take."""
+        total = 0
+        for name in type(self).__slots__:
+            column = getattr(self, name)
+            if isinstance(column, BytesColumn):
+                total += column.data.nbytes + column.splits.nbytes
+            elif column is not None:
+                total += column.nbytes
+        return total
+
     def extents(self) -> Extents:
         """Give the tight bounds of all coordinates; the table must not be empty."""
         bounds = np.empty((self.dimensions, 2), np.uint32)
@@ -392,12 +404,16 @@ def concat_tables[T: ChunkTable](tables: Sequence[T]) -> T:
         lengths=np.concatenate([table.lengths for table in tables]),
         targets=np.concatenate(targets),
         chunk_ids=np.concatenate([table.chunk_ids for table in tables]),
-        locations=concat_bytes([table.locations for table in tables]),
-        inline=concat_bytes([table.inline for table in tables]),
-        etags=concat_bytes([table.etags for table in tables]),
+        locations=_concat_filled([table.locations for table in tables]),
+        inline=_concat_filled([table.inline for table in tables]),
+        etags=_concat_filled([table.etags for table in tables]),
         etag_rows=_concat_etag_rows(tables, etag_starts),
         last_modified=_concat_modified(tables),
     ).sorted()
+
+
+def _concat_filled(columns: Sequence[BytesColumn]) -> BytesColumn:
+    return concat_bytes([column for column in columns if len(column)])
 
 
 def _concat_etag_rows(tables: Sequence[ChunkTable], starts: Ints) -> NDArray[np.int32] | None:

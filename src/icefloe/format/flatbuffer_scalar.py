@@ -5,6 +5,7 @@ length and alignment before use, and a budget for what is read, because a small 
 can describe a huge structure.
 """
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NoReturn
 
@@ -127,6 +128,16 @@ class ScalarTable:
         if at & (alignment - 1):
             refuse(_MISALIGNED)
         return at
+
+    def shape(self, fields: Sequence[tuple[int, int, int]]) -> tuple[int, int, list[int]]:
+        """Say what all tables with this vtable have in common.
+
+        The position of the vtable, the size of a table, and how far into it are the fields
+        (slot, size and alignment of each are given); 0 for one that is missing.
+        """
+        places = [self.field(*field) for field in fields]
+        offsets = [0 if place is None else place - self._at for place in places]
+        return self._vtable, self._table_bytes, offsets
 
     def number(self, slot: int, code: str, default: int = 0) -> int:
         """Read a number, of a type that the `struct` module names."""

@@ -248,10 +248,7 @@ class VectorSection:
         return where
 
     def pieces(self) -> Iterator[Bytes]:
-        """Write all vectors; a single long one in pieces."""
-        if len(self.counts) == 1:
-            yield from self._one_vector()
-            return
+        """Write all vectors."""
         out = np.zeros(self.size_bytes(), np.uint8)
         heads = self._lead + self.starts[:-1]
         out.view("<u4")[heads >> 2] = self.counts
@@ -267,19 +264,33 @@ class VectorSection:
                 wide[where // width + place] = narrow[:, place]
         yield out
 
-    def _one_vector(self) -> Iterator[Bytes]:
-        count = int(self.counts[0])
-        yield np.zeros(self._lead, np.uint8)
-        yield np.array([count], "<u4").view(np.uint8)
-        for first in range(0, count, _BATCH_ITEMS):
-            last = min(first + _BATCH_ITEMS, count)
-            if isinstance(self.items, Link):
-                where = self.start + self._lead + 4 + 4 * np.arange(first, last)
-                yield self.items.offsets_from(where, first).astype("<u4").view(np.uint8)
-            else:
-                yield np.ascontiguousarray(self.items[first:last]).view(np.uint8).reshape(-1)
-        written = self._lead + 4 + count * self.item_bytes
-        yield np.zeros(self.size_bytes() - written, np.uint8)
+
+class ListSection:
+    """One vector, of offsets to each row of a section."""
+
+    def __init__(self, count: int, target: Target) -> None:
+        self.start = 0
+        self._count = count
+        self._target = target
+
+    def size_bytes(self) -> int:
+        """Give the size."""
+        size = 4 + 4 * self._count
+        return size + -size % 8
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where the vector lies."""
+        return np.full(len(rows), self.start, np.int64)
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Write the vector, a long one in pieces."""
+        yield np.array([self._count], "<u4").view(np.uint8)
+        for first in range(0, self._count, _BATCH_ITEMS):
+            rows = np.arange(first, min(first + _BATCH_ITEMS, self._count))
+            offsets = self._target.positions(rows) - (self.start + 4 + 4 * rows)
+            yield offsets.astype("<u4").view(np.uint8)
+        if self._count % 2 == 0:
+            yield np.zeros(4, np.uint8)
 
 
 class Spread:

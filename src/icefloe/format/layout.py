@@ -33,7 +33,7 @@ def manifest_key(manifest: ManifestId) -> str:
 
 def chunk_key(chunk: ChunkId) -> str:
     """Give the key of a chunk object."""
-    return f"{CHUNKS_PREFIX}{chunk}"
+    return CHUNKS_PREFIX + str(chunk)
 
 
 def branch_key(name: str) -> str:

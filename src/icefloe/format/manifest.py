@@ -1,6 +1,7 @@
 """Manifests: where the bytes of each chunk of some arrays are."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
@@ -16,6 +17,7 @@ from icefloe.format.chunk_table import (
     ChunkRef,
     ChunkTable,
     Coordinates,
+    NativeChunk,
     sort_keys,
 )
 from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
@@ -26,15 +28,21 @@ from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import (
     Field,
-    Link,
+    ListSection,
     Section,
-    VectorSection,
     number,
     seal_buffer,
 )
 from icefloe.format.ids import ChunkId, ManifestId, NodeId
 from icefloe.format.locations import LocationCompression, compress_locations, expand_locations
-from icefloe.format.manifest_refs import RefSlot, read_index, read_ref, table_of_refs, write_refs
+from icefloe.format.manifest_refs import (
+    NativeRefs,
+    RefSlot,
+    read_index,
+    read_ref,
+    table_of_refs,
+    write_refs,
+)
 from icefloe.format.row_finder import RowFinder
 
 MAX_APPARENT_BYTES: Final = 2**31 - 2**20
@@ -121,7 +129,7 @@ def encode_manifest(
             write_refs(tree, table, refs)
         else:
             block = _reference_section(table, None if compressed is None else compressed[place])
-            one_list = VectorSection(np.array([len(table)]), Link(block))
+            one_list = ListSection(len(table), block)
             tree.link_outside(one_list, refs)
             sections += [one_list, block]
     return seal_buffer(sections, FileType.MANIFEST, spec_version, level=level)
@@ -173,7 +181,9 @@ def _reference_section(table: ChunkTable, compressed: BytesColumn | None) -> Blo
 
 
 def _mask(kinds: Bytes, *wanted: ChunkKind) -> NDArray[np.bool_] | None:
-    mask = np.isin(kinds, wanted) if len(wanted) > 1 else kinds == wanted[0]
+    mask = kinds == wanted[0]
+    for kind in wanted[1:]:
+        mask |= kinds == kind
     return None if mask.all() else mask
 
 
@@ -230,21 +240,10 @@ class ManifestFile:
         self.id = ManifestId(root.struct(_Manifest.ID, ManifestId.WIDTH))
         self._places = self._find_arrays(root)
         """Id of each array to where its references start, and how many there are."""
+        self._natives = NativeRefs(self._scalar.data)
         self._lookups: dict[bytes, int] = {}
         self._coordinates: dict[bytes, RowFinder] = {}
         """Of arrays that were looked at often, so that a lookup need not walk the buffer."""
-        self._tables: Mapping[NodeId, ChunkTable] = {}
-        """Of whoever wrote the file."""
-
-    @classmethod
-    def of(
-        cls, data: bytes | bytearray | memoryview, tables: Mapping[NodeId, ChunkTable]
-    ) -> "ManifestFile":
-        """Read a file that was made from these tables, which are kept with it."""
-        file = cls(data)
-        file._tables = tables
-        file._coordinates = {node.raw: table.coordinates for node, table in tables.items()}
-        return file
 
     def _find_arrays(self, root: ScalarTable) -> dict[bytes, tuple[int, int]]:
         count = root.vector(_Manifest.ARRAYS, 4)[1]
@@ -275,8 +274,7 @@ class ManifestFile:
     @property
     def memory_bytes(self) -> int:
         """Give the memory that the file takes, with what lookups may add to it."""
-        size = self._scalar.size + self.num_chunk_refs * _COORDINATES_BYTES
-        return size + (self._scalar.size if self._tables else 0)
+        return self._scalar.size + self.num_chunk_refs * _COORDINATES_BYTES
 
     @cached_property
     def nodes(self) -> dict[NodeId, int]:
@@ -295,8 +293,6 @@ class ManifestFile:
 
     def table(self, node: NodeId, *, few_refs: int = FEW_REFS) -> ChunkTable:
         """Decode all references of an array into columns."""
-        if (known := self._tables.get(node)) is not None:
-            return known
         self._buffer.renew_budget()
         self._scalar.renew_budget()
         return self._decode(node.raw, few_refs)
@@ -333,18 +329,26 @@ class ManifestFile:
         """Look up one chunk by binary search in the stored order, decoding one row only."""
         if (place := self._places.get(node.raw)) is None:
             return None
-        self._scalar.renew_budget()
-        row = self._row_of(node.raw, place, coordinates)
+        if (known := self._coordinates.get(node.raw)) is not None:
+            row = known.find(coordinates)
+        else:
+            self._scalar.renew_budget()
+            row = self._row_of(node.raw, place, coordinates)
         if row is None:
             return None
-        return read_ref(self._ref_table(place[0] + 4 * row), self._dictionary)
+        field = place[0] + 4 * row
+        if (native := self._natives.read(field)) is not None:
+            return native
+        self._scalar.renew_budget()
+        table = self._ref_table(field)
+        ref = read_ref(table, self._dictionary)
+        if isinstance(ref, NativeChunk):
+            self._natives.learn(table)
+        return ref
 
     def _row_of(
         self, node: bytes, place: tuple[int, int], coordinates: Sequence[int]
     ) -> int | None:
-        known = self._coordinates.get(node)
-        if known is not None:
-            return known.find(coordinates)
         start, count = place
         times = self._lookups[node] = self._lookups.get(node, 0) + 1
         if times > _FEW_LOOKUPS + count // _REFS_PER_LOOKUP:
@@ -376,6 +380,31 @@ class ManifestFile:
             refuse(f"unknown compression {algorithm} of locations")
         dictionary = root.optional_blob(_Manifest.LOCATION_DICTIONARY)
         return dictionary if algorithm == _ZSTD_DICTIONARY else None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenManifest:
+    """A manifest of which we still have what it was made from."""
+
+    id: ManifestId
+    tables: Mapping[NodeId, ChunkTable]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Give the memory that the tables take."""
+        return sum(table.memory_bytes for table in self.tables.values())
+
+    def table(self, node: NodeId) -> ChunkTable:
+        """Give all references of an array."""
+        return self.tables[node] if node in self.tables else ChunkTable.empty(0)
+
+    def find(self, node: NodeId, coordinates: Sequence[int]) -> ChunkRef | None:
+        """Look up one chunk."""
+        table = self.tables.get(node)
+        return None if table is None else table.find(coordinates)
+
+
+type Manifest = ManifestFile | WrittenManifest
 
 
 def _decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:

@@ -114,6 +114,58 @@ def read_ref(table: ScalarTable, dictionary: bytes | None) -> ChunkRef:
     return refuse("a chunk reference is neither native, virtual nor inline")
 
 
+_NATIVE_FIELDS: Final = (
+    (RefSlot.CHUNK_ID, ChunkId.WIDTH, 1),
+    (RefSlot.OFFSET, 8, 8),
+    (RefSlot.LENGTH, 8, 8),
+)
+_MOST_SHAPES: Final = 4096
+_DISTANCE: Final = Struct("<i").unpack_from
+_WORD: Final = Struct("<I").unpack_from
+_LONG: Final = Struct("<Q").unpack_from
+
+
+class NativeRefs:
+    """Reads native references whose tables look like one that was read before.
+
+    Nearly all tables of a manifest share a few vtables, so that checking them once is enough.
+    What is new or odd is left to `read_ref`.
+    """
+
+    __slots__ = ("_data", "_shapes", "_size")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._size = len(data)
+        self._shapes: dict[int, tuple[int, int, int, int]] = {}
+
+    def learn(self, table: ScalarTable) -> None:
+        """Note how a table looks that holds a native reference."""
+        vtable, table_bytes, (chunk, offset, length) = table.shape(_NATIVE_FIELDS)
+        if chunk and length and len(self._shapes) < _MOST_SHAPES:
+            self._shapes[vtable] = table_bytes, chunk, offset, length
+
+    def read(self, field: int) -> NativeChunk | None:
+        """Read the reference that an item of a vector leads to, if its shape is known."""
+        data = self._data
+        at = field + _WORD(data, field)[0]
+        if at & 3 or at > self._size - 4:
+            return None
+        shape = self._shapes.get(at - _DISTANCE(data, at)[0])
+        if shape is None:
+            return None
+        table_bytes, chunk, offset, length = shape
+        if at + table_bytes > self._size or (at + length) & 7:
+            return None
+        first = 0
+        if offset:  # else it is not stored, as usual for what is 0
+            if (at + offset) & 7:
+                return None
+            first = _LONG(data, at + offset)[0]
+        raw = data[at + chunk : at + chunk + ChunkId.WIDTH]
+        return NativeChunk(ChunkId(raw), first, _LONG(data, at + length)[0])
+
+
 def _read_location(table: ScalarTable, dictionary: bytes | None) -> str | None:
     frame = table.optional_blob(RefSlot.COMPRESSED_LOCATION)
     if frame is None:

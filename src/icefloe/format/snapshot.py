@@ -17,6 +17,7 @@ from icefloe.format.flatbuffer_writer import (
     BlobSection,
     Field,
     Link,
+    ListSection,
     Section,
     TableSection,
     Target,
@@ -175,7 +176,7 @@ def _write_nodes(tree: Tree, snapshot: Snapshot, field: int, few_nodes: int) -> 
 def _write_files(tree: Tree, files: ManifestFiles, field: int, few: int) -> list[Section]:
     if len(files) > few:
         tables = _file_tables(files)
-        file_list = VectorSection(np.array([len(files)]), Link(tables))
+        file_list = ListSection(len(files), tables)
         tree.link_outside(file_list, field)
         return [file_list, tables]
     raw, width = files.ids.tobytes(), ManifestId.WIDTH
@@ -239,7 +240,7 @@ def _node_sections(nodes: NodeTable, *, is_v1: bool) -> list[Section]:
             Field(NodeSlot.CONTENT, Link(_Either(nodes.is_array, arrays, groups))),
         ],
     )
-    node_list = VectorSection(np.array([len(nodes)]), Link(tables))
+    node_list = ListSection(len(nodes), tables)
     return [node_list, tables, paths, user_data, groups, arrays, *below_arrays]
 
 

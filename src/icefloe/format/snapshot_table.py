@@ -23,7 +23,7 @@ from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection, pa
 from icefloe.format.flatbuffer_reader import Vectors, refuse
 from icefloe.format.flatbuffer_scalar import ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import Link, Section, VectorSection
+from icefloe.format.flatbuffer_writer import ListSection, Section
 from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows, texts_of_rows
 from icefloe.format.metadata_items import (
     LateMetadata,
@@ -168,7 +168,7 @@ class SnapshotTable:
             object.__setattr__(self, "_written", self._write(few))
         assert self._written is not None
         tables = PackedSection(self._written, _LEAD_BYTES)
-        every = VectorSection(np.array([len(self)]), Link(tables))
+        every = ListSection(len(self), tables)
         return [every, tables]
 
     def _write(self, few: int) -> BytesColumn:

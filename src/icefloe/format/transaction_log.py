@@ -21,7 +21,7 @@ from icefloe.format.flatbuffer_blocks import CoordinateSection
 from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import Link, Section, VectorSection, seal_buffer
+from icefloe.format.flatbuffer_writer import ListSection, Section, seal_buffer
 from icefloe.format.ids import NodeId, SnapshotId, has_repeated_node, ids_of_rows
 
 ID_LISTS: Final = (
@@ -157,7 +157,7 @@ def _write_chunks(
                 tree.items(len(one), index.pack(*one), at)
         else:
             block = CoordinateSection(coordinates, _COORDINATES)
-            one_list = VectorSection(np.array([block.rows]), Link(block))
+            one_list = ListSection(block.rows, block)
             tree.link_outside(one_list, chunks)
             below += [one_list, block]
     return below

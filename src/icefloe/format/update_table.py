@@ -15,7 +15,7 @@ from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection, pa
 from icefloe.format.flatbuffer_reader import Tables, Vectors
 from icefloe.format.flatbuffer_scalar import ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import Link, Section, VectorSection
+from icefloe.format.flatbuffer_writer import ListSection, Section
 from icefloe.format.ids import SnapshotId, id_rows
 
 
@@ -272,7 +272,7 @@ class UpdateTable:
             object.__setattr__(self, "_written", self._write(few))
         assert self._written is not None
         tables = PackedSection(self._written, _ENTRY.lead_bytes)
-        every = VectorSection(np.array([len(self)]), Link(tables))
+        every = ListSection(len(self), tables)
         return [every, tables]
 
     def _write(self, few: int) -> BytesColumn:

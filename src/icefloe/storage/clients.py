@@ -1,8 +1,10 @@
 """Opening `obstore` clients for a storage's description."""
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
@@ -60,6 +62,8 @@ _OF_CLIENT: Final = frozenset(
     }
 )
 
+_SHARED_CLIENTS: Final = 8
+
 type ObjectSpec = S3Spec | GcsSpec | AzureSpec | HttpSpec
 
 
@@ -73,6 +77,8 @@ def open_clients(spec: ObjectSpec, settings: EffectiveStorageSettings, agent: st
     """Make the clients for a place, which name themselves `agent`; no request is sent yet."""
     try:
         match spec:
+            case S3Spec(credentials=S3Credentials.Static() | S3Credentials.Anonymous()):
+                return _open_shared(_Shared.of(spec, settings, agent))
             case S3Spec():
                 return _open_s3(spec, settings, agent)
             case GcsSpec():
@@ -83,6 +89,47 @@ def open_clients(spec: ObjectSpec, settings: EffectiveStorageSettings, agent: st
                 return _open_http(spec, settings, agent)
     except FOREIGN_ERRORS as error:
         raise translate(error, "open", spec.place) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What makes two clients one and the same, and what to make them from."""
+
+    key: tuple[Hashable, ...]
+    spec: S3Spec = field(compare=False, repr=False)
+    settings: EffectiveStorageSettings
+    agent: str
+
+    @classmethod
+    def of(cls, spec: S3Spec, settings: EffectiveStorageSettings, agent: str) -> "_Shared":
+        headers = (
+            tuple(sorted(each.items())) for each in (spec.headers.reads, spec.headers.writes)
+        )
+        key = (
+            os.getpid(),  # connections do not survive a fork
+            *((name, value) for name, value in os.environ.items() if _matters(name)),
+            spec.place,
+            spec.can_write,
+            spec.encodes_keys,
+            *headers,
+            *(getattr(spec.options, each.name) for each in fields(spec.options)),
+            spec.credentials,
+        )
+        return cls(key, spec, settings, agent)
+
+
+def _matters(variable: str) -> bool:
+    """Say whether a client, when it is made, may look at a variable of the environment."""
+    return variable.startswith(("AWS_", "SSL_")) or variable.lower().endswith("_proxy")
+
+
+@lru_cache(maxsize=_SHARED_CLIENTS)
+def _open_shared(shared: _Shared) -> Clients:
+    """Give those who open the same place again the same client, with its open connections.
+
+    Making one takes milliseconds. Only where credentials are given and stay what they are.
+    """
+    return _open_s3(shared.spec, shared.settings, shared.agent)
 
 
 def _open_s3(spec: S3Spec, settings: EffectiveStorageSettings, agent: str) -> Clients:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -187,6 +188,30 @@ def _named_draft(parent: int, name: str) -> Draft:
     temporary = f"{name}#{secrets.randbits(62) + 1}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     return Draft(parent, name, os.open(temporary, flags, 0o666, dir_fd=parent), temporary)
+
+
+def create_file(folder: str, name: str, data: memoryview) -> os.stat_result | None:
+    """Publish a new file in a directory that exists and is not a link.
+
+    Does what a nameless draft does, in a row; `None` or an error if anything is in the way.
+    """
+    if not _HAS_NAMELESS:
+        return None
+    parent = os.open(folder, _BELOW)
+    try:
+        handle = os.open(".", os.O_WRONLY | os.O_CLOEXEC | _TMPFILE, 0o666, dir_fd=parent)
+        try:
+            if os.write(handle, data) != len(data):
+                return None
+            now = time.time_ns()
+            os.utime(handle, ns=(now, now))
+            status = os.fstat(handle)
+            _link(f"/proc/self/fd/{handle}", parent, name)
+            return status
+        finally:
+            os.close(handle)
+    finally:
+        os.close(parent)
 
 
 def link_open_file(handle: int, parent: int, name: str) -> bool:

@@ -45,7 +45,14 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.storage.checks import check_conditions, check_range
-from icefloe.storage.directory import Draft, hold_lock, link_open_file, open_directory, open_draft
+from icefloe.storage.directory import (
+    Draft,
+    create_file,
+    hold_lock,
+    link_open_file,
+    open_directory,
+    open_draft,
+)
 from icefloe.storage.keys import check_key, encode_key, encode_prefix
 from icefloe.storage.listing import info_of, version_of, walk
 from icefloe.storage.port import (
@@ -121,6 +128,10 @@ class LocalBackend:
         """Write a file whole; every condition is atomic, also between processes."""
         check_conditions(if_absent=if_absent, if_version=if_version)
         view = memoryview(data).cast("B")
+        if len(view) < _INLINE_BYTES and not (if_absent or if_version or self._durable):
+            version = self._put_at_once(key, view)
+            if version is not None:
+                return version
         if if_version is not None:
             # May wait for a lock, so never on an event loop.
             return await effects.offload(lambda: self._replace(key, view, if_version))
@@ -214,6 +225,20 @@ class LocalBackend:
         except OSError as error:
             _fail(error, "write", key)
         return True
+
+    def _put_at_once(self, key: str, data: memoryview) -> Version | None:
+        """Publish a new file in the plainest case, with as few calls as possible.
+
+        `None` if that was not possible, for whatever reason; nothing was published then.
+        """
+        folder, name = _split(self._name_of(key))
+        if "/" in folder:
+            return None  # directories are entered one by one, as none of them may be a link
+        try:
+            status = create_file(f"{self._root}/{folder}", name, data)
+        except OSError:
+            return None
+        return None if status is None else version_of(status)
 
     def _put(
         self,

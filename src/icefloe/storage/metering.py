@@ -108,7 +108,7 @@ class MeteredBackend:
         size = 0
         try:
             found = await self._inner.get_ranges(key, byte_ranges)
-            size = sum(len(each) for each in found)
+            size = sum(map(len, found))
             return found
         finally:
             self._meter.add("get_ranges", bytes_in=size)

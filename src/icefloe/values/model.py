@@ -11,7 +11,6 @@ A value is a dataclass. This module gives it, from its fields alone:
 import html
 import re
 from collections.abc import Callable, Iterator, Mapping
-from copy import copy
 from dataclasses import Field, field, fields
 from datetime import datetime
 from enum import Enum, IntEnum
@@ -204,7 +203,7 @@ def merged[S: Settings](base: S, over: S) -> S:
 
     Both were checked when they were made, so the result needs no checking.
     """
-    result = copy(base)
+    result = _twin(base)
     for each in _fields(base):
         below, above = getattr(base, each.name), getattr(over, each.name)
         if (
@@ -217,6 +216,43 @@ def merged[S: Settings](base: S, over: S) -> S:
             chosen = _copied(below if above is None else above)
         object.__setattr__(result, each.name, chosen)
     return result
+
+
+def overlaid[S: Settings](base: S, over: S) -> S:
+    """Combine two settings as `merged` does; the result shares parts of both: for reading only."""
+    chosen: dict[str, Any] = {}
+    for each in _fields(base):
+        above = getattr(over, each.name)
+        if above is None:
+            continue
+        below = getattr(base, each.name)
+        if (
+            isinstance(below, Settings)
+            and isinstance(above, Settings)
+            and not each.metadata.get("replaced_whole")
+        ):
+            above = overlaid(below, above)
+        if above is not below:
+            chosen[each.name] = above
+    if not chosen:
+        return base
+    result = _twin(base)
+    for name, value in chosen.items():
+        object.__setattr__(result, name, value)
+    return result
+
+
+def _twin[S: Settings](value: S) -> S:
+    """Make another object with the same values, without checking them again."""
+    twin = object.__new__(type(value))
+    for name in _slots_once(type(value)):
+        object.__setattr__(twin, name, getattr(value, name))
+    return twin
+
+
+@once_per_class
+def _slots_once(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(cast("Any", kind)))
 
 
 def _copied(value: Any) -> Any:

@@ -7,6 +7,7 @@ look for them in vain. No other key can exist.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from icefloe.engine.paths import ROOT, check_path
@@ -17,7 +18,9 @@ V2_METADATA: Final = frozenset({".zarray", ".zgroup", ".zattrs", ".zmetadata"})
 
 # Greedy: the last `c` that only numbers follow ends the path, so arrays may be called `c`.
 _CHUNK: Final = re.compile(r"(?:(.*)/)?c((?:/(?:0|[1-9][0-9]{0,9}))*)", re.DOTALL)
+_NUMBERS: Final = re.compile(r"(?:0|[1-9][0-9]{0,9})(?:/(?:0|[1-9][0-9]{0,9}))*")
 _LARGEST_INDEX: Final = 2**32 - 1
+_SAFE_DIGITS: Final = 10  # fewer make a number that is certainly below that
 
 
 class MetadataKey(NamedTuple):
@@ -50,6 +53,12 @@ def parse_key(key: str) -> ParsedKey:
     >>> parse_key("zarr.json")
     MetadataKey(path='/')
     """
+    # What nearly all keys look like; the pattern below would find the same.
+    head, separator, tail = key.rpartition("/c/")
+    if separator and _NUMBERS.fullmatch(tail) is not None:
+        coordinates = tuple(map(int, tail.split("/")))
+        if len(tail) < _SAFE_DIGITS or max(coordinates) <= _LARGEST_INDEX:
+            return ChunkKey(_path_of(head, key), coordinates)
     found = _CHUNK.fullmatch(key)
     if found is not None:
         head, tail = found.groups()
@@ -66,12 +75,17 @@ def parse_key(key: str) -> ParsedKey:
 
 
 def _path_of(head: str | None, key: str) -> str:
-    if not head:  # one leading slash is the root too
-        return ROOT
     try:
-        return check_path(head if head.startswith("/") else f"/{head}")
+        return _checked_path(head)
     except InvalidInputError as error:
         raise _invalid(key, str(error)) from error
+
+
+@lru_cache(maxsize=4096)
+def _checked_path(head: str | None) -> str:
+    if not head:  # one leading slash is the root too
+        return ROOT
+    return check_path(head if head.startswith("/") else f"/{head}")
 
 
 def _invalid(key: str, problem: str) -> InvalidInputError:

@@ -1,5 +1,8 @@
 """Ids as bytes and as text, and the keys made of them."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from icefloe.format.ids import (
     ManifestId,
     NodeId,
     ObjectId,
+    SeriesOfIds,
     SnapshotId,
     decode_ids,
     encode_ids,
@@ -112,3 +116,29 @@ def test_backups_of_later_moments_sort_first() -> None:
         layout.backup_name("config.yaml", 32_503_679_999_999, unique).split(".")[2]
         == "0" * 13 + "1"
     )
+
+
+def test_a_series_never_repeats_itself_in_threads() -> None:
+    series = SeriesOfIds()
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: series.next(), range(1000)))
+    assert len(set(made)) == 1000
+    assert len({one.raw[:8] for one in made}) == 1
+    assert SeriesOfIds().next().raw[:8] != made[0].raw[:8]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_begins_a_series_of_its_own() -> None:
+    series = SeriesOfIds()
+    series.next()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, series.next().raw)
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reader, 12)
+    os.close(reader)
+    os.close(writer)
+    assert theirs[:8] != series.next().raw[:8]
