@@ -90,6 +90,23 @@ def test_results_come_in_order_and_the_limit_holds(drive: Driver, limit: int) ->
 
 
 @DRIVERS
+@pytest.mark.parametrize("numbers", [[], [3], [3, 4]])
+def test_few_items_are_done_as_many_are(drive: Driver, numbers: list[int]) -> None:
+    async def halve(number: int) -> int:
+        await sleep(0)
+        if number == 4:
+            raise ValueError("four")
+        return number // 2
+
+    work = map_concurrently(halve, numbers, limit=2)
+    if 4 in numbers:
+        with pytest.raises(ValueError, match="four"):
+            drive(work)
+    else:
+        assert drive(work) == [number // 2 for number in numbers]
+
+
+@DRIVERS
 def test_nested_fan_out_does_not_deadlock(drive: Driver) -> None:
     async def inner(number: int) -> int:
         return number

@@ -119,7 +119,7 @@ class Assets:
         await self._save(snapshot_key(snapshot.id), data, FileType.SNAPSHOT)
         self._snapshots.put(snapshot.id, snapshot, _snapshot_bytes(snapshot))
 
-    def held_manifest(self, manifest_id: ManifestId) -> ManifestFile | None:
+    def held_manifest(self, manifest_id: ManifestId) -> Manifest | None:
         """Give a manifest that is in memory, without any waiting."""
         return self._manifests.get(manifest_id)
 

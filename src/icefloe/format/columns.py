@@ -187,10 +187,22 @@ class BytesColumn:
         if len(self.data) <= _SHORT_BYTES * len(self):
             out[ranges(starts[:-1] + 4, lengths)] = self.data
         else:
-            view, splits = self.data.data, self.splits.tolist()
-            for at, a, b in zip((starts + 4).tolist(), splits, splits[1:], strict=False):
-                out.data[at : at + b - a] = view[a:b]
+            self._frame_runs(out, starts, lengths)
         return out
+
+    def _frame_runs(self, out: Bytes, starts: Ints, lengths: Ints) -> None:
+        """Copy rows into their frames, all those of one length that stand together at once."""
+        edges = np.flatnonzero(np.diff(lengths, prepend=-1, append=-1))
+        at, splits, rows = starts[edges].tolist(), self.splits[edges].tolist(), np.diff(edges)
+        view, target = self.data.data, out.data
+        for begin, end, first, last, count in zip(
+            at, at[1:], splits, splits[1:], rows.tolist(), strict=False
+        ):
+            if count == 1:
+                target[begin + 4 : begin + 4 + last - first] = view[first:last]
+                continue
+            run = self.data[first:last].reshape(count, -1)
+            out[begin:end].reshape(count, -1)[:, 4 : 4 + run.shape[1]] = run
 
     def __getitem__(self, row: int) -> bytes:
         splits = self.splits

@@ -36,7 +36,7 @@ MAX_EXPANSION: Final = 1_000
 FREE_EXPANSION_BYTES: Final = 64 * 2**20
 
 _ZSTD: Final = 1
-_WHOLE_BYTES: Final = 1 << 20
+_WHOLE_BYTES: Final = 1 << 22
 """Smaller buffers are compressed in one go."""
 _UNSIZED_STEP_BYTES: Final = 256
 """Four compressed bytes can make a block of 128 KiB, so this many make at most 8 MiB."""

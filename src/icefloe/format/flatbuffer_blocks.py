@@ -156,9 +156,9 @@ class CoordinateSection:
         self._field_at = 4 * self._block_rows
         entries = [0] * slot + [self._field_at]
         vtable = np.array([4 + 2 * len(entries), self._field_at + 4, *entries], "<u2").tobytes()
-        self._vtable = np.frombuffer(vtable + bytes(-len(vtable) % 8), np.uint8)
+        self.vtable = np.frombuffer(vtable + bytes(-len(vtable) % 8), np.uint8)
         self._vector_bytes = 4 + 4 * self._dimensions
-        size = len(self._vtable) + self._block_rows * (8 + self._vector_bytes)
+        size = len(self.vtable) + self._block_rows * (8 + self._vector_bytes)
         self._block_bytes = size + -size % 8
 
     def size_bytes(self) -> int:
@@ -169,14 +169,25 @@ class CoordinateSection:
         """Say where tables lie."""
         blocks, places = np.divmod(rows.astype(np.int64), self._block_rows)
         where: Ints = blocks * self._block_bytes + 4 * places
-        where += self.start + len(self._vtable)
+        where += self.start + len(self.vtable)
         return where
+
+    def is_pointed_at(self, offsets: NDArray[np.uint32], distance: int) -> bool:
+        """Tell whether offsets, so far before the section, lead to its tables in their order."""
+        whole = self.rows // self._block_rows * self._block_rows
+        firsts = np.arange(0, self.rows, self._block_rows)
+        # Tables and offsets are both four bytes apart: within a block all offsets are equal.
+        wanted = self.positions(firsts) - self.start + distance - 4 * firsts
+        blocks = offsets[:whole].reshape(-1, self._block_rows)
+        return bool(
+            (blocks == wanted[: len(blocks), None]).all() and (offsets[whole:] == wanted[-1]).all()
+        )
 
     def pieces(self) -> Iterator[Bytes]:
         """Write a batch of blocks at a time: all alike but for the coordinates."""
         if self.rows == 0:
             return
-        block, vectors = self._template()
+        block, vectors = self.template()
         step = self._block_rows * _BATCH_BLOCKS
         for first in range(0, self.rows, step):
             part = self._coordinates[first : first + step]
@@ -189,20 +200,56 @@ class CoordinateSection:
             batch[:, vectors] = view.reshape(count, -1)
             yield batch.reshape(-1)
 
-    def _template(self) -> tuple[Bytes, slice]:
+    def template(self) -> tuple[Bytes, slice]:
         """Make a block without its coordinates, and say where their vectors lie."""
-        head, rows = len(self._vtable), self._block_rows
+        head, rows = len(self.vtable), self._block_rows
         places = np.arange(rows)
         tables = head + 4 * places
         fields = tables + self._field_at
         vectors = head + 8 * rows + self._vector_bytes * places
         block = np.zeros(self._block_bytes, np.uint8)
-        block[:head] = self._vtable
+        block[:head] = self.vtable
         words = block.view("<u4")
         words[tables >> 2] = tables
         words[fields >> 2] = vectors - fields
         words[vectors >> 2] = self._dimensions
         return block, slice(head + 8 * rows, head + rows * (8 + self._vector_bytes))
+
+
+def recognise_coordinates(
+    words: NDArray[np.uint32], offsets_at: int, count: int
+) -> NDArray[np.uint32] | None:
+    """Read coordinates as `CoordinateSection` lays them out; None if they lie otherwise.
+
+    `offsets_at` is where the offsets to `count` tables are. All that is not a coordinate is
+    compared with what the section would write, so no offset needs to be followed.
+    """
+    rows = min(_BLOCK_ROWS, count)
+    section = CoordinateSection(np.empty((rows, 0), np.uint32))
+    head = len(section.vtable)
+    start = offsets_at + int(words[offsets_at >> 2]) - head
+    dimensions_at = (start + head + 8 * rows) >> 2
+    if start < 0 or start % 4 or not 0 <= dimensions_at < len(words):
+        return None
+    dimensions = int(words[dimensions_at])
+    if not 0 < dimensions <= MAX_DIMENSIONS:
+        return None
+    section = CoordinateSection(np.broadcast_to(np.uint32(0), (count, dimensions)))
+    found = words[start >> 2 : (start + section.size_bytes()) >> 2]
+    if 4 * len(found) != section.size_bytes():
+        return None
+    blocks = found.reshape(-(-count // rows), -1)
+    offsets = words[offsets_at >> 2 :][:count]
+    if not section.is_pointed_at(offsets, start - offsets_at):
+        return None
+    template, vectors = section.template()
+    fixed = vectors.start >> 2
+    if (blocks[:, :fixed] != template.view("<u4")[:fixed]).any():
+        return None
+    rows_found = blocks[:, fixed : vectors.stop >> 2].reshape(-1, 1 + dimensions)
+    if (rows_found[:, 0] != dimensions).any():
+        return None
+    return np.ascontiguousarray(rows_found[:count, 1:])
 
 
 class _BlobsInBlocks:

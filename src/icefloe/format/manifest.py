@@ -382,7 +382,7 @@ class ManifestFile:
         return dictionary if algorithm == _ZSTD_DICTIONARY else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class WrittenManifest:
     """A manifest of which we still have what it was made from."""
 

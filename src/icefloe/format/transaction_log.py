@@ -17,7 +17,7 @@ from icefloe.format.envelope import (
     decompress,
     open_envelope,
 )
-from icefloe.format.flatbuffer_blocks import CoordinateSection
+from icefloe.format.flatbuffer_blocks import CoordinateSection, recognise_coordinates
 from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
@@ -208,9 +208,17 @@ def _read_chunks(buffer: ScalarBuffer) -> dict[NodeId, Coordinates]:
             updated[node] = _read_few(array.children(_CHUNKS))
         else:
             columnar = columnar or Buffer(buffer.data)
-            fields = Vectors(columnar, np.array([start]), np.array([count]), np.array([True]))
-            updated[node] = fields.tables().vectors(_COORDINATES, required=True).u32_matrix()
+            updated[node] = _read_many(columnar, start, count)
     return updated
+
+
+def _read_many(buffer: Buffer, start: int, count: int) -> Coordinates:
+    known = recognise_coordinates(buffer.u32, start, count) if start % 4 == 0 else None
+    if known is not None:
+        buffer.charge(known.nbytes)
+        return known
+    fields = Vectors(buffer, np.array([start]), np.array([count]), np.array([True]))
+    return fields.tables().vectors(_COORDINATES, required=True).u32_matrix()
 
 
 def _read_few(chunks: list[ScalarTable]) -> Coordinates:

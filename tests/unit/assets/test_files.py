@@ -265,7 +265,7 @@ class TestChunks:
             storage.reset_request_counts()
             read = [bytes(run_blocking(assets.read_chunk(chunk, 0, n))) for n in (4, 4, 8)]
             assert read == [b"0123", b"0123", b"01234567"]
-            assert storage.request_counts().get == gets
+            assert storage.request_counts().requests == gets
 
 
 def test_metadata_files_carry_their_attributes_and_chunks_none(storage: Storage) -> None:

@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from icefloe.errors import InvalidInputError
 from icefloe.format import layout
@@ -142,3 +144,10 @@ def test_a_forked_child_begins_a_series_of_its_own() -> None:
     os.close(reader)
     os.close(writer)
     assert theirs[:8] != series.next().raw[:8]
+
+
+@given(st.lists(st.binary(min_size=12, max_size=12), min_size=1))
+def test_ids_of_the_usual_width_are_written_as_columns_are(raw: list[bytes]) -> None:
+    rows = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, 12)
+    assert [text.decode() for text in encode_ids(rows)] == [str(ObjectId(one)) for one in raw]
+    assert {ObjectId(one) for one in raw} == {ObjectId(bytes(one)) for one in set(raw)}

@@ -8,10 +8,12 @@ import pytest
 
 import icefloe.storage
 from icefloe.config import (
+    Attribution,
     ChecksumAlgorithm,
     S3Options,
     StorageRetriesSettings,
     StorageSettings,
+    effective_storage_settings,
 )
 from icefloe.credentials import S3StaticCredentials
 from icefloe.effects import run_blocking
@@ -32,6 +34,8 @@ from icefloe.storage import (
     storage_from_url,
     tigris_storage,
 )
+from icefloe.storage.clients import open_clients
+from icefloe.storage.specs import S3Spec
 
 SECRET = "s3cr3t-s3cr3t"
 
@@ -350,3 +354,70 @@ class TestUrls:
     def test_refusals(self, url: str) -> None:
         with pytest.raises((InvalidInputError, StorageError)):
             storage_from_url(url)
+
+
+# -- clients -------------------------------------------------------------------------------
+
+
+def client_of(storage: Storage, attribution: Attribution | None = None) -> object:
+    settings = effective_storage_settings(storage.default_settings())
+    assert isinstance(storage.spec, S3Spec)
+    agent = "test" if attribution is None else attribution.label("test")
+    return open_clients(storage.spec, settings, agent).reader
+
+
+def bucket(**changes: Any) -> Storage:
+    given = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1", "prefix": "p"}
+    return s3_storage(bucket="bucket", **(given | changes))
+
+
+def test_equal_storages_share_a_client() -> None:
+    assert client_of(bucket()) is client_of(bucket())
+    assert client_of(bucket(headers={"a": "b"})) is client_of(bucket(headers={"a": "b"}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prefix": "q"},
+        {"secret_access_key": "c"},
+        {"session_token": "t"},
+        {"region": "eu-west-1"},
+        {"endpoint_url": "https://elsewhere"},
+        {"headers": {"a": "b"}},
+        {"read_headers": {"a": "b"}},
+    ],
+)
+def test_storages_that_differ_share_no_client(changes: dict[str, Any]) -> None:
+    assert client_of(bucket(**changes)) is not client_of(bucket())
+
+
+def test_who_asks_in_the_name_of_another_gets_another_client() -> None:
+    assert client_of(bucket(), Attribution(client="somebody")) is not client_of(bucket())
+
+
+def test_a_client_is_not_shared_once_its_environment_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = client_of(bucket())
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:1")
+    assert client_of(bucket()) is not before
+
+
+def test_credentials_that_may_change_share_no_client() -> None:
+    def fetch() -> S3StaticCredentials:
+        return S3StaticCredentials("a", "b")
+
+    def refreshed() -> Storage:
+        return s3_storage(bucket="bucket", prefix="p", region="us-east-1", get_credentials=fetch)
+
+    assert client_of(refreshed()) is not client_of(refreshed())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_makes_clients_of_its_own() -> None:
+    before = client_of(bucket())
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if client_of(bucket()) is before else 0)
+    assert os.waitpid(child, 0)[1] == 0

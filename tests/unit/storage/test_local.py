@@ -1,10 +1,14 @@
 import asyncio
 import os
 import stat
+from collections.abc import Coroutine
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from icefloe.effects import run_blocking
 from icefloe.errors import InvalidInputError, ObjectNotFoundError, StorageError
@@ -254,3 +258,57 @@ def test_a_copy_through_a_link_to_another_file_system_holds_the_bytes(tmp_path: 
         (tmp_path / "linked").symlink_to(outside.name)
         run_blocking(backend.copy("linked", "here"))
     assert (tmp_path / "here").read_bytes() == b"far away"
+
+
+async def one_range(backend: LocalBackend, key: str, byte_range: tuple[int, int]) -> list[bytes]:
+    return [bytes((await backend.get(key, byte_range)).data)]
+
+
+def outcome(read: Coroutine[Any, Any, object]) -> object:
+    try:
+        return run_blocking(read)
+    except InvalidInputError as refused:
+        return str(refused)
+
+
+class TestShortWays:
+    """Small reads and writes take fewer calls, and do the same."""
+
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.binary(max_size=40), st.integers(-2, 45), st.integers(-2, 45))
+    def test_one_range_is_what_get_gives(
+        self, backend: LocalBackend, data: bytes, start: int, end: int
+    ) -> None:
+        run_blocking(backend.put("object", data))
+        assert outcome(backend.get_ranges("object", [(start, end)])) == outcome(
+            one_range(backend, "object", (start, end))
+        )
+
+    @pytest.mark.parametrize("key", ["missing", "folder", "pipe", "folder/file/below"])
+    def test_what_is_no_object_is_missing(
+        self, backend: LocalBackend, tmp_path: Path, key: str
+    ) -> None:
+        put(backend, "folder/file")
+        os.mkfifo(tmp_path / "pipe")
+        for read in (backend.get(key, (0, 1)), backend.get_ranges(key, [(0, 1)])):
+            with pytest.raises(ObjectNotFoundError):
+                run_blocking(read)
+
+    @pytest.mark.parametrize("key", ["object", "chunks/object", "a/b/object"])
+    @pytest.mark.parametrize("is_taken", [False, True])
+    def test_writes_give_the_version_that_is_there(
+        self, tmp_path: Path, key: str, *, is_taken: bool
+    ) -> None:
+        for root, durable in (("short", False), ("long", True)):  # only one may be short
+            backend = LocalBackend(str(tmp_path / root), durable=durable)
+            put(backend, key.replace("object", "other"))
+            before = run_blocking(backend.put(key, b"old")) if is_taken else None
+            version = run_blocking(backend.put(key, b"new"))
+            fetched = run_blocking(backend.get(key))
+            assert (fetched.data, fetched.info.version) == (b"new", version)
+            assert version != before
+        folder = Path(key).parent
+        assert names_in(tmp_path / "short" / folder) == names_in(tmp_path / "long" / folder)
+        assert stat.S_IMODE((tmp_path / "short" / key).stat().st_mode) == stat.S_IMODE(
+            (tmp_path / "long" / key).stat().st_mode
+        )
