@@ -197,6 +197,15 @@ class ArrayChanges:
         other._settled = self._settled
         return other
 
+    def __getstate__(self) -> tuple[int, Settled]:
+        settled = self.settled()
+        return self.dimensions, Settled(settled.table.compacted(), settled.deleted)
+
+    def __setstate__(self, state: tuple[int, Settled]) -> None:
+        dimensions, settled = state
+        self.__init__(dimensions)  # type: ignore[misc]
+        self._settled = settled
+
     def _push(self, batch: ChunkTable | Coordinates) -> None:
         self._batches += [*self._singles_as_batches(), batch]
         self._singles = {}

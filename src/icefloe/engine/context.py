@@ -1,8 +1,10 @@
 """What everything in the engine needs to know about an open repository."""
 
+import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 from icefloe.assets.files import Assets
@@ -36,7 +38,8 @@ class RepoContext:
     """An open repository.
 
     Pickled with its settings and credentials, without what it has cached; the copy asks the
-    storage anew.
+    storage anew. Equal descriptions that arrive in one process share one copy, with its clients
+    and caches.
     """
 
     storage: Storage
@@ -131,10 +134,11 @@ class RepoContext:
             "clock": self.clock,
             "config_version": version,
         }
-        return (_restore, (self.storage, self.user_config, settings))
+        return (_restore, (pickle.dumps((self.storage, self.user_config, settings)),))
 
 
-def _restore(
-    storage: Storage, user_config: RepositoryConfig, settings: dict[str, Any]
-) -> RepoContext:
+@lru_cache(maxsize=16)
+def _restore(described: bytes) -> RepoContext:
+    """Open what was described; a process to which many sessions travel opens it once."""
+    storage, user_config, settings = pickle.loads(described)  # noqa: S301 - part of a pickle
     return RepoContext.of(storage, user_config, **settings)

@@ -124,6 +124,8 @@ def _is_untouched(
         return len(touched) == 0
     if any(last > count for (_, last), count in zip(ref.extents, num_chunks, strict=True)):
         return False
+    if not any(edges):
+        return len(touched) == 0
     inside = np.ones(len(touched), np.bool_)
     for dimension, ((first, last), cuts) in enumerate(zip(ref.extents, edges, strict=True)):
         low, high = np.searchsorted(cuts, [first, last - 1], side="right")

@@ -241,13 +241,16 @@ class ChunkTable:
 
     def take(self, rows: Ints | Bools | slice) -> Self:
         """Pick rows; the targets they share stay shared."""
-        return replace(
-            self,
-            coordinates=self.coordinates[rows],
-            kinds=self.kinds[rows],
-            offsets=self.offsets[rows],
-            lengths=self.lengths[rows],
-            targets=self.targets[rows],
+        return type(self)(
+            self.coordinates[rows],
+            self.kinds[rows],
+            self.offsets[rows],
+            self.lengths[rows],
+            self.targets[rows],
+            self.chunk_ids,
+            self.locations,
+            self.inline,
+            self.etags,
             etag_rows=None if self.etag_rows is None else self.etag_rows[rows],
             last_modified=None if self.last_modified is None else self.last_modified[rows],
         )
@@ -279,6 +282,8 @@ class ChunkTable:
 
     def sorted(self) -> Self:
         """Sort rows by coordinates; a coordinate that occurs twice is an error."""
+        if len(self) < 2:
+            return self
         [keys] = sort_keys(self.coordinates)
         if is_ascending(keys):
             return self
@@ -396,8 +401,7 @@ def concat_tables[T: ChunkTable](tables: Sequence[T]) -> T:
             starts[kind] += len(getattr(table, _TARGETS[kind]))
         targets.append(table.targets + shift[table.kinds])
     etag_starts = np.cumsum([0, *(len(table.etags) for table in tables)])
-    return replace(
-        tables[0],
+    return type(tables[0])(
         coordinates=np.concatenate([table.coordinates for table in tables]),
         kinds=np.concatenate([table.kinds for table in tables]),
         offsets=np.concatenate([table.offsets for table in tables]),

@@ -21,7 +21,7 @@ from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from icefloe.format.layout import chunk_key, manifest_key, snapshot_key, transaction_log_key
-from icefloe.format.manifest import ManifestFile
+from icefloe.format.manifest import Manifest, ManifestFile
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.storage import LatencyStorage, Storage
@@ -153,7 +153,7 @@ class TestManifests:
         assets = assets_of(LatencyStorage(storage, read_latency_ms=20))
         storage.reset_request_counts()
 
-        async def load_all() -> list[ManifestFile]:
+        async def load_all() -> list[Manifest]:
             return await map_concurrently(assets.load_manifest, [saved.id] * 20, limit=20)
 
         found = asyncio.run(load_all()) if is_async else run_blocking(load_all())
@@ -165,7 +165,9 @@ class TestManifests:
         for spec_version, count, expected in ((2, 1000, True), (2, 999, False), (1, 1000, False)):
             assets = assets_of(storage, spec_version=spec_version)
             saved = run_blocking(assets.save_manifest({node: virtual_table(count)}))
-            loaded = run_blocking(assets.load_manifest(saved.id))
+            elsewhere = assets_of(storage, spec_version=spec_version)
+            loaded = run_blocking(elsewhere.load_manifest(saved.id))
+            assert isinstance(loaded, ManifestFile)
             assert loaded.has_location_dictionary is expected
             assert loaded.spec_version == spec_version
             assert loaded.table(node) == virtual_table(count)
@@ -212,7 +214,7 @@ class TestDecoding:
         monkeypatch.setattr(files, "ManifestFile", crowd.enter)
         assets = assets_of(storage, RepositoryConfig(max_concurrent_decodes=limit))
 
-        async def load_all() -> list[ManifestFile]:
+        async def load_all() -> list[Manifest]:
             return await map_concurrently(assets.load_manifest, saved, limit=6)
 
         found = asyncio.run(load_all()) if is_async else run_blocking(load_all())
