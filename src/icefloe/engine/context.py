@@ -112,8 +112,12 @@ class RepoContext:
     @property
     def write_concurrency(self) -> int:
         """How many files to write at once; within one machine, one after the other is quicker."""
-        is_near = isinstance(self.storage.spec, LocalSpec | MemorySpec)
-        return 1 if is_near else self.config.max_concurrent_requests
+        return 1 if self.is_near else self.config.max_concurrent_requests
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the repository is on this machine, so that requests wait for no network."""
+        return isinstance(self.storage.spec, LocalSpec | MemorySpec)
 
     def require_spec(self, least: int, what: str) -> None:
         """Refuse what the spec version of the repository does not have."""

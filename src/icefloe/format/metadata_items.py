@@ -51,6 +51,8 @@ class MetadataItems:
     @classmethod
     def encode(cls, metadata: Metadata, spec_version: int) -> Self:
         """Encode the metadata of one owner, sorted by name."""
+        if not metadata:
+            return cls(np.zeros(2, np.int64), BytesColumn.empty(), BytesColumn.empty())
         names = sorted(metadata, key=str.encode)
         values = BytesColumn.from_list(
             encode_values([metadata[name] for name in names], spec_version)

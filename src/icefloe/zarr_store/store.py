@@ -59,6 +59,8 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
         super().__init__(read_only=read_only)
         self._state = state
         self._owner = session
+        self._supports_sync_io = _answers_at_once(state)
+        """Zarr asks for it: whether threads that block may be used in place of its loop."""
 
     # -- what it is ------------------------------------------------------------------------
 
@@ -312,6 +314,18 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
 def _restore(owner: StoreOwner, read_only: bool) -> IcechunkStore:  # noqa: FBT001 - for pickle
     store = owner.store
     return store.with_read_only(read_only=True) if read_only else store
+
+
+def _answers_at_once(state: SessionState) -> bool:
+    """Tell whether chunks are read and written without waiting for a network.
+
+    Where they are not, Zarr's loop keeps more requests under way than its few threads can.
+    A session that packs its chunks writes most of them to memory.
+    """
+    context = state.context
+    if any(not prefix.startswith("file://") for prefix in context.virtual.authorised_prefixes):
+        return False
+    return context.is_near or state.packer is not None
 
 
 def _window(byte_range: ByteRequest) -> slice:

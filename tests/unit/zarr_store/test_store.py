@@ -9,7 +9,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 import zarr
-from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.abc.store import (
+    OffsetByteRequest,
+    RangeByteRequest,
+    SuffixByteRequest,
+    _store_supports_sync_io,
+)
 from zarr.core.buffer import cpu, default_buffer_prototype
 
 from icefloe.assets.files import Assets
@@ -25,7 +30,9 @@ from icefloe.engine.chunks import find_ref
 from icefloe.engine.commit import commit
 from icefloe.engine.lifecycle import create
 from icefloe.engine.nodes import require_array
+from icefloe.engine.packing import PackingOptions
 from icefloe.engine.session import SessionMode, SessionState, open_session
+from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import (
     AlreadyExistsError,
     ErrorKind,
@@ -36,7 +43,7 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.chunk_table import ChunkRef, VirtualChunk
-from icefloe.storage import in_memory_storage
+from icefloe.storage import in_memory_storage, s3_storage
 from icefloe.testing import FaultyBackend
 from icefloe.zarr_store import IcechunkStore, MissingKeyError, ReadOnlyStoreError
 
@@ -426,3 +433,44 @@ def test_a_kind_of_node_stays(store: IcechunkStore) -> None:
     store.delete_sync("g/zarr.json")
     put(store, "g/zarr.json", ARRAY)
     assert get(store, "g/zarr.json") == ARRAY
+
+
+# -- who waits for a network ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "is_packing", "answers_at_once"),
+    [
+        (None, False, True),
+        ("file:///data/", False, True),
+        ("s3://known/", False, False),
+        ("s3://known/", True, False),
+    ],
+)
+def test_threads_are_not_kept_waiting_for_foreign_files(
+    state: SessionState, url: str | None, *, is_packing: bool, answers_at_once: bool
+) -> None:
+    containers, access = [], {}
+    if url is not None:
+        local, remote = (
+            ObjectStoreConfig.LocalFileSystem("/data"),
+            ObjectStoreConfig.S3(S3Options()),
+        )
+        store = local if url.startswith("file") else remote
+        containers, access = [VirtualChunkContainer(url, store)], {url: None}
+    context = replace(state.context, virtual=VirtualReader(containers, access))
+    packing = PackingOptions() if is_packing else None
+    session = SessionState(context, state.snapshot, SessionMode.writable, packing=packing)
+    assert _store_supports_sync_io(IcechunkStore(session)) is answers_at_once
+
+
+@pytest.mark.parametrize("is_packing", [False, True])
+def test_threads_are_not_kept_waiting_for_a_repository_elsewhere(
+    state: SessionState, *, is_packing: bool
+) -> None:
+    """Unless it packs: then writing is a matter of memory."""
+    storage = s3_storage(bucket="elsewhere", prefix="", region="us-east-1", anonymous=True)
+    context = replace(state.context, storage=storage)
+    packing = PackingOptions() if is_packing else None
+    session = SessionState(context, state.snapshot, SessionMode.writable, packing=packing)
+    assert _store_supports_sync_io(IcechunkStore(session)) is is_packing
