@@ -11,7 +11,7 @@ from icefloe.engine import commit
 from icefloe.engine.conflicts import BasicConflictSolver
 from icefloe.engine.session import SessionState
 from icefloe.format.ids import ManifestId
-from icefloe.format.manifest import ManifestFile
+from icefloe.format.manifest import ManifestFile, WrittenManifest
 from tests.unit.engine.sides import Ours
 
 
@@ -31,7 +31,7 @@ def manifests_of(session: SessionState) -> set[ManifestId]:
     return {ManifestId(bytes(row)) for row in session.snapshot.manifests.ids}
 
 
-def held(ours: Ours, manifest: ManifestId) -> "weakref.ref[ManifestFile]":
+def held(ours: Ours, manifest: ManifestId) -> "weakref.ref[ManifestFile | WrittenManifest]":
     """Watch a manifest that is in memory: no request may be needed to get it."""
     before = ours.storage.request_counts()
     file = run_blocking(ours.context.assets.load_manifest(manifest))
