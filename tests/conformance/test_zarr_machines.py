@@ -26,7 +26,7 @@ from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachi
 
 from icefloe.engine.packing import PackingOptions
 from icefloe.storage import Storage, in_memory_storage, local_filesystem_storage
-from icefloe.zarr_store.keys import ChunkKey, metadata_key, parse_key
+from icefloe.zarr_store.keys import ChunkKey, MetadataKey, metadata_key, parse_key
 from tests.conformance.zarr_sessions import (
     GROUP,
     array_document,
@@ -99,12 +99,15 @@ class KeyMachine(ZarrStoreStateMachine):
         """Delete a key; the metadata of a node goes with all that is below it."""
         key = data.draw(st.sampled_from(sorted(self.model)))
         self.store.delete(key)
-        below = key.removesuffix("zarr.json") if key.endswith("zarr.json") else f"{key}\0"
-        self.model = {
-            each: value
-            for each, value in self.model.items()
-            if each != key and not each.startswith(below)
-        }
+        gone = {key}
+        if isinstance(node := parse_key(key), MetadataKey):
+            # Not by how keys begin: `c/c/0` may be of the array `/c`, which is not below `/c/c`.
+            below = node.path.rstrip("/") + "/"
+            paths = {each: parse_key(each)[0] for each in self.model}
+            gone = {
+                each for each, path in paths.items() if f"{path.rstrip('/')}/".startswith(below)
+            }
+        self.model = {each: value for each, value in self.model.items() if each not in gone}
 
     @rule()
     def commit(self) -> None:

@@ -57,13 +57,23 @@ _FIXED_BYTES: Final = 1024
 _MOVE_BYTES: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class SavedManifest:
-    """A manifest that was written, as the list of files of a snapshot names it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedManifest:
+    """A manifest as it is, or is about to be, stored."""
 
     id: ManifestId
-    size_bytes: int
-    num_chunk_refs: int
+    arrays: Mapping[NodeId, ChunkTable]
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Give the exact size of the file."""
+        return len(self.data)
+
+    @property
+    def num_chunk_refs(self) -> int:
+        """Count all references of all arrays."""
+        return sum(map(len, self.arrays.values()))
 
 
 class Assets:
@@ -141,13 +151,9 @@ class Assets:
         manifest: Manifest = await self._loading.run(manifest_id, load)
         return manifest
 
-    async def save_manifest(self, arrays: Mapping[NodeId, ChunkTable]) -> SavedManifest:
-        """Write the references of some arrays as a new manifest.
-
-        A small one is kept in the cache, as the next commit or reader will ask for it.
-        """
+    async def encode_manifest(self, arrays: Mapping[NodeId, ChunkTable]) -> EncodedManifest:
+        """Make a new manifest of the references of some arrays, without writing it yet."""
         manifest_id = ManifestId.random()
-
         data = await offload(
             lambda: encode_manifest(
                 manifest_id,
@@ -157,10 +163,16 @@ class Assets:
                 location_compression=self._locations,
             )
         )
-        await self._save(manifest_key(manifest_id), data, FileType.MANIFEST)
-        if expanded_bytes(data) < _KEPT_BYTES:
-            self._keep(WrittenManifest(manifest_id, arrays))
-        return SavedManifest(manifest_id, len(data), sum(map(len, arrays.values())))
+        return EncodedManifest(manifest_id, arrays, data)
+
+    async def save_manifest(self, manifest: EncodedManifest) -> None:
+        """Write a manifest; doing so again changes nothing.
+
+        A small one is kept in the cache, as the next commit or reader will ask for it.
+        """
+        await self._save(manifest_key(manifest.id), manifest.data, FileType.MANIFEST)
+        if expanded_bytes(manifest.data) < _KEPT_BYTES:
+            self._keep(WrittenManifest(manifest.id, manifest.arrays))
 
     def forget_manifests(self, ids: Iterable[ManifestId]) -> None:
         """Make room: these were superseded by our own commit."""

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from icefloe.assets.files import Assets, SavedManifest
+from icefloe.assets.files import Assets, EncodedManifest
 from icefloe.effects import map_concurrently
 from icefloe.engine.conflicts import ConflictSolver, require_solver
 from icefloe.engine.logs import unite_logs
-from icefloe.engine.manifests import ArrayManifests, write_manifests
+from icefloe.engine.manifests import ArrayManifests, NewManifest, note_written, write_manifests
 from icefloe.engine.rearrange import moves_made
 from icefloe.engine.rebase import replay
 from icefloe.engine.session import SessionMode, SessionState
@@ -156,13 +156,13 @@ async def write_version(
     base = session.snapshot
     manifests = await _write_changed_arrays(session)
     nodes = _new_nodes(session, manifests)
-    saved = [file for one in manifests.values() for file in one.saved]
+    new = [manifest for one in manifests.values() for manifest in one.new]
     snapshot = Snapshot(
         new_id,
         max(context.clock(), base.flushed_at + 1),
         message,
         nodes,
-        _files_in_use(nodes, base.manifests, saved),
+        _files_in_use(nodes, base.manifests, new),
         metadata,
         base.id if context.spec_version == 1 else None,
         context.spec_version,
@@ -170,18 +170,25 @@ async def write_version(
     log = replace(session.changes.to_log(new_id), moves=moves_made(session))
     if replaced is not None:
         log = unite_logs([replaced, log], new_id)
+    held_back = [manifest for one in manifests.values() for manifest in one.held_back]
     await map_concurrently(
-        partial(_save, context.assets), [snapshot, log], limit=context.write_concurrency
+        partial(_save, context.assets),
+        [*held_back, snapshot, log],
+        limit=context.write_concurrency,
     )
+    note_written(session)
     entry = SnapshotEntry(new_id, base.id, snapshot.flushed_at, message, metadata)
     return Version(snapshot, log, entry)
 
 
-async def _save(assets: Assets, file: Snapshot | TransactionLog) -> None:
-    if isinstance(file, Snapshot):
-        await assets.save_snapshot(file)
-    else:
-        await assets.save_transaction_log(file)
+async def _save(assets: Assets, file: EncodedManifest | Snapshot | TransactionLog) -> None:
+    match file:
+        case EncodedManifest():
+            await assets.save_manifest(file)
+        case Snapshot():
+            await assets.save_snapshot(file)
+        case TransactionLog():
+            await assets.save_transaction_log(file)
 
 
 async def _write_changed_arrays(session: SessionState) -> dict[NodeId, ArrayManifests]:
@@ -225,10 +232,10 @@ def _with_manifests(node: Node, manifests: ArrayManifests | None) -> Node:
 
 
 def _files_in_use(
-    nodes: NodeTable, before: ManifestFiles, saved: list[SavedManifest]
+    nodes: NodeTable, before: ManifestFiles, made: list[NewManifest]
 ) -> ManifestFiles:
     """List the manifests that any node uses: old ones that stayed, and new ones."""
-    new = ManifestFiles.from_list([(one.id, one.size_bytes, one.num_chunk_refs) for one in saved])
+    new = ManifestFiles.from_list([(one.id, one.size_bytes, one.num_chunk_refs) for one in made])
     ids = np.concatenate([before.ids, new.ids])
     sizes = np.concatenate([before.sizes_bytes, new.sizes_bytes])
     refs = np.concatenate([before.num_chunk_refs, new.num_chunk_refs])

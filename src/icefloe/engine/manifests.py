@@ -1,18 +1,33 @@
 """The manifests of a new version: those with changes are rewritten, the others are kept."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
 import numpy as np
 
-from icefloe.assets.files import SavedManifest
+from icefloe.assets.files import EncodedManifest
 from icefloe.effects import map_concurrently
 from icefloe.engine.array_changes import Settled
 from icefloe.engine.session import SessionState
 from icefloe.engine.splitting import Edges, split_edges
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.columns import Ints
+from icefloe.format.ids import ManifestId
 from icefloe.format.node_table import ManifestRef, Node
+
+_HELD_BACK_BYTES: Final = 16 * 1024
+"""Smaller manifests wait for the snapshot, to be written together with it: one wait less."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewManifest:
+    """A manifest made for a commit, as the snapshot lists it."""
+
+    id: ManifestId
+    size_bytes: int
+    num_chunk_refs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +35,10 @@ class ArrayManifests:
     """Where the references of an array are after a change."""
 
     refs: tuple[ManifestRef, ...]
-    saved: tuple[SavedManifest, ...] = ()
-    """Those that were written for it."""
+    new: tuple[NewManifest, ...] = ()
+    """Those that were made for it."""
+    held_back: tuple[EncodedManifest, ...] = ()
+    """Those of the new ones that are still to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +52,10 @@ class Attempt:
 
 
 async def write_manifests(session: SessionState, node: Node) -> ArrayManifests:
-    """Write the manifests of an array that a session changed.
+    """Write the manifests of an array that a session changed, but for small ones.
 
-    A commit that lost a race finds here what it wrote before, unless the other commit changed
-    the same array.
+    Those are for the caller to write, with the snapshot. A commit that lost a race finds here
+    what it made before, unless the other commit changed the same array.
     """
     array = node.array
     assert array is not None
@@ -49,11 +66,19 @@ async def write_manifests(session: SessionState, node: Node) -> ArrayManifests:
     if isinstance(known, Attempt):
         if (known.before, known.revision, known.num_chunks) == (before, revision, array.num_chunks):
             return known.result
-        session.context.assets.forget_manifests(one.id for one in known.result.saved)
+        session.context.assets.forget_manifests(one.id for one in known.result.new)
     settled = session.changes.settled(node.id)
     result = await _rewrite(session, node, before, settled)
     session.written[node.id] = Attempt(before, revision, array.num_chunks, result)
     return result
+
+
+def note_written(session: SessionState) -> None:
+    """Remember that the manifests that were held back are written now."""
+    for node, attempt in session.written.items():
+        if isinstance(attempt, Attempt) and attempt.result.held_back:
+            result = replace(attempt.result, held_back=())
+            session.written[node] = replace(attempt, result=result)
 
 
 async def _rewrite(
@@ -81,14 +106,28 @@ async def _rewrite(
     table = concat_tables([part.within(grid) for part in old] or [nothing])
     table = table.overlay(new, deleted)
     parts = table.split(edges)
-    assets = session.context.assets
-    saved = await map_concurrently(
-        lambda part: assets.save_manifest({node.id: part}),
+    made = await map_concurrently(
+        partial(_make_manifest, session, node),
         [part.compacted() for part in parts],
         limit=session.context.write_concurrency,
     )
-    written = [ManifestRef(file.id, _box(part)) for file, part in zip(saved, parts, strict=True)]
-    return ArrayManifests((*kept, *written), tuple(saved))
+    listed = tuple(manifest for manifest, _ in made)
+    refs = [ManifestRef(one.id, _box(part)) for one, part in zip(listed, parts, strict=True)]
+    held_back = tuple(encoded for _, encoded in made if encoded is not None)
+    return ArrayManifests((*kept, *refs), listed, held_back)
+
+
+async def _make_manifest(
+    session: SessionState, node: Node, part: ChunkTable
+) -> tuple[NewManifest, EncodedManifest | None]:
+    """Make a manifest, and write it unless it is small: then it is given back too."""
+    assets = session.context.assets
+    encoded = await assets.encode_manifest({node.id: part})
+    new = NewManifest(encoded.id, encoded.size_bytes, encoded.num_chunk_refs)
+    if new.size_bytes <= _HELD_BACK_BYTES:
+        return new, encoded
+    await assets.save_manifest(encoded)
+    return new, None
 
 
 async def _load_tables(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from icefloe.assets import files
-from icefloe.assets.files import Assets
+from icefloe.assets.files import Assets, EncodedManifest
 from icefloe.config import CachingConfig, CompressionConfig, RepositoryConfig, effective_config
 from icefloe.effects import map_concurrently, run_blocking
 from icefloe.errors import (
@@ -31,6 +31,12 @@ def assets_of(
     storage: Storage, config: RepositoryConfig | None = None, spec_version: int = 2
 ) -> Assets:
     return Assets(storage.open(), effective_config(config), spec_version)
+
+
+def saved_manifest(assets: Assets, arrays: dict[NodeId, ChunkTable]) -> EncodedManifest:
+    manifest = run_blocking(assets.encode_manifest(arrays))
+    run_blocking(assets.save_manifest(manifest))
+    return manifest
 
 
 def table_of(count: int) -> ChunkTable:
@@ -98,14 +104,14 @@ class TestSnapshots:
 class TestManifests:
     def test_are_read_back_with_their_size(self, storage: Storage) -> None:
         node = NodeId.random()
-        saved = run_blocking(assets_of(storage).save_manifest({node: table_of(10)}))
+        saved = saved_manifest(assets_of(storage), {node: table_of(10)})
         stored = run_blocking(storage.open().head(manifest_key(saved.id))).info
         assert (saved.size_bytes, saved.num_chunk_refs) == (stored.size_bytes, 10)
         loaded = run_blocking(assets_of(storage).load_manifest(saved.id, saved.size_bytes))
         assert loaded.table(node) == table_of(10)
 
     def test_shorter_than_written_are_refused(self, storage: Storage) -> None:
-        saved = run_blocking(assets_of(storage).save_manifest({NodeId.random(): table_of(10)}))
+        saved = saved_manifest(assets_of(storage), {NodeId.random(): table_of(10)})
         with pytest.raises(StorageError) as caught:
             run_blocking(assets_of(storage).load_manifest(saved.id, saved.size_bytes + 1))
         assert caught.value.kind == ErrorKind.INVALID_OBJECT_SIZE
@@ -117,7 +123,7 @@ class TestManifests:
 
     def test_forgotten_ones_are_loaded_anew(self, storage: Storage) -> None:
         assets = assets_of(storage)
-        saved = run_blocking(assets.save_manifest({NodeId.random(): table_of(1)}))
+        saved = saved_manifest(assets, {NodeId.random(): table_of(1)})
         first = run_blocking(assets.load_manifest(saved.id))
         assets.forget_manifests([saved.id])
         assert run_blocking(assets.load_manifest(saved.id)) is not first
@@ -125,13 +131,13 @@ class TestManifests:
     def test_no_room_for_references_keeps_none(self, storage: Storage) -> None:
         config = RepositoryConfig(caching=CachingConfig(num_chunk_refs=0))
         assets = assets_of(storage, config)
-        saved = run_blocking(assets.save_manifest({NodeId.random(): table_of(1)}))
+        saved = saved_manifest(assets, {NodeId.random(): table_of(1)})
         first = run_blocking(assets.load_manifest(saved.id))
         assert run_blocking(assets.load_manifest(saved.id)) is not first
 
     def test_small_ones_that_were_saved_need_not_be_loaded(self, storage: Storage) -> None:
         assets, node = assets_of(storage), NodeId.random()
-        saved = run_blocking(assets.save_manifest({node: table_of(10)}))
+        saved = saved_manifest(assets, {node: table_of(10)})
         storage.reset_request_counts()
         loaded = run_blocking(assets.load_manifest(saved.id, saved.size_bytes))
         assert loaded.table(node) == table_of(10)
@@ -139,7 +145,7 @@ class TestManifests:
 
     def test_large_ones_are_not_kept_for_being_saved(self, storage: Storage) -> None:
         assets, node = assets_of(storage), NodeId.random()
-        saved = run_blocking(assets.save_manifest({node: table_of(40_000)}))
+        saved = saved_manifest(assets, {node: table_of(40_000)})
         assert saved.size_bytes < 2**20, "small on storage, large in memory"
         storage.reset_request_counts()
         assert len(run_blocking(assets.load_manifest(saved.id)).table(node)) == 40_000
@@ -149,7 +155,7 @@ class TestManifests:
     def test_readers_at_the_same_time_share_one_request(
         self, storage: Storage, is_async: bool
     ) -> None:
-        saved = run_blocking(assets_of(storage).save_manifest({NodeId.random(): table_of(1)}))
+        saved = saved_manifest(assets_of(storage), {NodeId.random(): table_of(1)})
         assets = assets_of(LatencyStorage(storage, read_latency_ms=20))
         storage.reset_request_counts()
 
@@ -164,7 +170,7 @@ class TestManifests:
         node = NodeId.random()
         for spec_version, count, expected in ((2, 1000, True), (2, 999, False), (1, 1000, False)):
             assets = assets_of(storage, spec_version=spec_version)
-            saved = run_blocking(assets.save_manifest({node: virtual_table(count)}))
+            saved = saved_manifest(assets, {node: virtual_table(count)})
             elsewhere = assets_of(storage, spec_version=spec_version)
             loaded = run_blocking(elsewhere.load_manifest(saved.id))
             assert isinstance(loaded, ManifestFile)
@@ -176,7 +182,7 @@ class TestManifests:
         def size_at(level: int) -> int:
             config = RepositoryConfig(compression=CompressionConfig(level=level))
             table = {NodeId(bytes(8)): virtual_table(900)}
-            return run_blocking(assets_of(storage, config).save_manifest(table)).size_bytes
+            return saved_manifest(assets_of(storage, config), table).size_bytes
 
         assert size_at(19) < size_at(1)
 
@@ -206,10 +212,7 @@ class TestDecoding:
         self, storage: Storage, monkeypatch: pytest.MonkeyPatch, limit: int, is_async: bool
     ) -> None:
         table = table_of(40_000)
-        saved = [
-            run_blocking(assets_of(storage).save_manifest({NodeId.random(): table})).id
-            for _ in range(6)
-        ]
+        saved = [saved_manifest(assets_of(storage), {NodeId.random(): table}).id for _ in range(6)]
         crowd = Crowd(limit)
         monkeypatch.setattr(files, "ManifestFile", crowd.enter)
         assets = assets_of(storage, RepositoryConfig(max_concurrent_decodes=limit))
@@ -275,7 +278,7 @@ def test_metadata_files_carry_their_attributes_and_chunks_none(storage: Storage)
     snapshot = Snapshot(SnapshotId.random(), 5, "hello")
     run_blocking(assets.save_snapshot(snapshot))
     run_blocking(assets.save_transaction_log(TransactionLog(snapshot.id)))
-    saved = run_blocking(assets.save_manifest({NodeId.random(): table_of(1)}))
+    saved = saved_manifest(assets, {NodeId.random(): table_of(1)})
     chunk = ChunkId.random()
     run_blocking(assets.save_chunk(chunk, b"x"))
     types = {
