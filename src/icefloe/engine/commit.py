@@ -6,6 +6,7 @@ leaves garbage, and nothing else.
 """
 
 import logging
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from icefloe.assets.files import Assets, EncodedManifest
-from icefloe.effects import map_concurrently
+from icefloe.effects import map_concurrently, sleep
 from icefloe.engine.conflicts import ConflictSolver, require_solver
 from icefloe.engine.logs import unite_logs
 from icefloe.engine.manifests import ArrayManifests, NewManifest, note_written, write_manifests
@@ -36,6 +37,10 @@ RESERVED_KEY: Final = "__icechunk"
 
 _FEW_ARRAYS: Final = 16
 """The manifests of so many are exchanged one by one."""
+
+
+_FIRST_WAIT_MS: Final = 10
+_LONGEST_WAIT_MS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +90,19 @@ async def commit(
                     conflict.actual_parent,
                     attempts + 1,
                 )
+            await _let_others_go_first(attempts)
             attempts += 1
             await replay(session, solver)
     _forget_superseded(session, version.snapshot)
     session.become_readonly(version.snapshot)
     _log.info("committed %s to branch %r", version.snapshot.id, branch)
     return version.snapshot.id
+
+
+async def _let_others_go_first(attempts: int) -> None:
+    """Wait a while after a lost race, longer each time: who loses it again wrote for nothing."""
+    longest_ms = min(_FIRST_WAIT_MS * 2**attempts, _LONGEST_WAIT_MS)
+    await sleep(random.uniform(0, longest_ms / 1000))  # noqa: S311 - jitter
 
 
 async def amend(
