@@ -58,11 +58,6 @@ def delete_node(session: SessionState, path: str) -> None:
         session.changes.delete_node(node)
 
 
-def children(session: SessionState, path: str) -> list[Node]:
-    """List the nodes directly below a path."""
-    return session.tree.children(path)
-
-
 def subtree(session: SessionState, path: str) -> Iterator[Node]:
     """Walk a node, if there is one, and all below it."""
     return session.tree.below(path)

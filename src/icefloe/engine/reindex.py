@@ -1,6 +1,5 @@
 """Relabel the chunks of an array: references move, bytes stay where they are."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from icefloe.engine.chunks import chunk_tables, require_in_grid
 from icefloe.engine.nodes import require_array
 from icefloe.engine.paths import check_path
 from icefloe.engine.session import SessionState
+from icefloe.engine.zarr_metadata import chunk_grid_name
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables, sort_keys
 from icefloe.format.columns import Ints
@@ -86,8 +86,7 @@ async def _all_refs(session: SessionState, path: str) -> tuple[Node, ChunkTable]
 
 
 def _require_regular(node: Node) -> None:
-    grid = json.loads(node.user_data).get("chunk_grid")
-    name = grid.get("name") if isinstance(grid, dict) else grid
+    name = chunk_grid_name(node.user_data, node.path)
     if name != "regular":
         raise InvalidInputError(
             f"the chunks of {node.path} cannot change places: its chunk grid is {name!r}, and "

@@ -134,8 +134,8 @@ class SessionState:
         self.written = {}
         self.merged_forks, self.merged_chunks = set(), {}
         self.forget_views()
-        if self.packing is not None:
-            self.packer = ChunkPacker(self.context.assets, self.packing)
+        if self.packer is not None:
+            self.packer.discard()
 
     def lookup(self, node: Node) -> ArrayLookup:
         """Give what finds the manifest of a chunk of an array of the base snapshot."""

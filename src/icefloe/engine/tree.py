@@ -125,16 +125,6 @@ class Tree:
             if (node := self.find(one)) is not None:
                 yield node
 
-    def children(self, path: str) -> list[Node]:
-        """List the nodes directly below a path."""
-        depth = 1 if path == "/" else path.count("/") + 1
-        found = [
-            self.find(one)
-            for one in self.paths_below(path)
-            if one.count("/") == depth and one not in {"/", path}
-        ]
-        return [node for node in found if node is not None]
-
     def is_changed_array(self, node: Node) -> bool:
         """Say whether chunks of an array were set or deleted."""
         changes = self.changes.arrays.get(node.id)

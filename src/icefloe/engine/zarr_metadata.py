@@ -46,10 +46,9 @@ def parse_document(raw: bytes, path: str) -> dict[str, Any]:
     return document
 
 
-def regular_chunk_shape(raw: bytes, path: str) -> tuple[int, ...] | None:
-    """Give the chunk shape of an array with a regular grid; `None` for another grid."""
-    name, configuration = _grid(parse_document(raw, path), path)
-    return _lengths(configuration, "chunk_shape", path) if name == "regular" else None
+def chunk_grid_name(raw: bytes, path: str) -> object:
+    """Give the name of the chunk grid of an array, as its document has it."""
+    return _grid(parse_document(raw, path), path)[0]
 
 
 def _parse_array(document: Mapping[str, Any], path: str) -> ArrayInfo:

@@ -1,6 +1,6 @@
 """A storage that answers late, to see how code fares with a distant one."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from icefloe import effects
@@ -8,15 +8,8 @@ from icefloe.config import Attribution, EffectiveStorageSettings, StorageSetting
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage.handle import Storage
 from icefloe.storage.metering import RequestCounts
-from icefloe.storage.port import (
-    Backend,
-    Buffer,
-    ByteRange,
-    DeleteReport,
-    Fetched,
-    ObjectInfo,
-    Version,
-)
+from icefloe.storage.port import Backend, ObjectInfo
+from icefloe.storage.preceded import PrecededBackend
 
 
 class Delays(Protocol):
@@ -26,73 +19,24 @@ class Delays(Protocol):
     write_latency_ms: int
 
 
-class LatencyBackend:
+class LatencyBackend(PrecededBackend):
     """Waits before each request to another backend; a listing waits once per batch."""
 
     def __init__(self, inner: Backend, delays: Delays) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._delays = delays
-
-    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
-        """Wait, then read."""
-        await self._read_delay()
-        return await self._inner.get(key, byte_range)
-
-    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Wait, then read."""
-        await self._read_delay()
-        return await self._inner.get_ranges(key, byte_ranges)
-
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
-        """Wait, then write."""
-        await self._write_delay()
-        return await self._inner.put(
-            key,
-            data,
-            if_absent=if_absent,
-            if_version=if_version,
-            attributes=attributes,
-            content_type=content_type,
-        )
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         """Wait before each batch."""
-        await self._read_delay()
-        async for batch in self._inner.list(prefix):
+        async for batch in super().list(prefix):
             yield batch
-            await self._read_delay()
+            await self._before(prefix, writes=False)
 
-    async def head(self, key: str) -> Fetched:
-        """Wait, then look."""
-        await self._read_delay()
-        return await self._inner.head(key)
-
-    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        """Wait, then copy."""
-        await self._write_delay()
-        await self._inner.copy(source, target, if_version=if_version)
-
-    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
-        """Wait, then delete."""
-        await self._write_delay()
-        return await self._inner.delete_many(keys)
-
-    async def _read_delay(self) -> None:
-        if self._delays.read_latency_ms:
-            await effects.sleep(self._delays.read_latency_ms / 1000)
-
-    async def _write_delay(self) -> None:
-        if self._delays.write_latency_ms:
-            await effects.sleep(self._delays.write_latency_ms / 1000)
+    async def _before(self, *_: str, writes: bool) -> None:
+        delays = self._delays
+        latency_ms = delays.write_latency_ms if writes else delays.read_latency_ms
+        if latency_ms:
+            await effects.sleep(latency_ms / 1000)
 
 
 class LatencyStorage(Storage):

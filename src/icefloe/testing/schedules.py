@@ -15,7 +15,7 @@ again, all schedules can be tried one after the other, and a property test can d
 A coroutine that is closed at a pause is a process that died there.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,13 +24,8 @@ from icefloe.effects import pause, stepped_context
 from icefloe.storage.handle import Storage
 from icefloe.storage.port import (
     Backend,
-    Buffer,
-    ByteRange,
-    DeleteReport,
-    Fetched,
-    ObjectInfo,
-    Version,
 )
+from icefloe.storage.preceded import PrecededBackend
 
 type Schedule = Sequence[int]
 """Who goes on at each turn, as a place among those still running; afterwards the first does."""
@@ -150,67 +145,15 @@ def _following(run: ScheduleRun) -> list[int] | None:
     return None
 
 
-class SteppingBackend:
+class SteppingBackend(PrecededBackend):
     """Pauses before each request to another backend, so that others may go first."""
 
     def __init__(self, inner: Backend, prefixes: tuple[str, ...] = ("",)) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._prefixes = prefixes
         """Keys before whose requests it pauses; the others are no matter of a race."""
 
-    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
-        """Pause, then read."""
-        await self._pause(key)
-        return await self._inner.get(key, byte_range)
-
-    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Pause, then read."""
-        await self._pause(key)
-        return await self._inner.get_ranges(key, byte_ranges)
-
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
-        """Pause, then write."""
-        await self._pause(key)
-        return await self._inner.put(
-            key,
-            data,
-            if_absent=if_absent,
-            if_version=if_version,
-            attributes=attributes,
-            content_type=content_type,
-        )
-
-    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
-        """Pause once, then list."""
-        await self._pause(prefix)
-        async for batch in self._inner.list(prefix):
-            yield batch
-
-    async def head(self, key: str) -> Fetched:
-        """Pause, then look."""
-        await self._pause(key)
-        return await self._inner.head(key)
-
-    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        """Pause, then copy."""
-        await self._pause(source)
-        await self._inner.copy(source, target, if_version=if_version)
-
-    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
-        """Pause, then delete."""
-        await self._pause(*keys)
-        return await self._inner.delete_many(keys)
-
-    async def _pause(self, *keys: str) -> None:
+    async def _before(self, *keys: str, writes: bool) -> None:
         if any(key.startswith(self._prefixes) for key in keys):
             await pause()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from icefloe.engine.zarr_metadata import parse_metadata, regular_chunk_shape
+from icefloe.engine.zarr_metadata import chunk_grid_name, parse_metadata
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.node_table import ArrayInfo
 
@@ -121,8 +121,8 @@ def test_more_chunks_than_can_be_numbered() -> None:
     assert caught.value.kind == ErrorKind.INVALID_ARRAY_METADATA
 
 
-def test_the_chunk_shape_of_a_regular_grid() -> None:
+def test_the_name_of_the_chunk_grid() -> None:
     regular = json.dumps(array_document()).encode()
-    assert regular_chunk_shape(regular, "/a") == (6, 2)
+    assert chunk_grid_name(regular, "/a") == "regular"
     other = array_document(chunk_grid=grid("rectilinear", chunk_shapes=[[10], [4]]))
-    assert regular_chunk_shape(json.dumps(other).encode(), "/a") is None
+    assert chunk_grid_name(json.dumps(other).encode(), "/a") == "rectilinear"
