@@ -71,6 +71,24 @@ def small(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
             session = packed.create(lib).writable_session("main", packing=lib.PackingOptions())
             figures["write packed"] = seconds_of(lambda: _write(session, data, SMALL_ITEMS, None))
             figures["read packed"] = _read(lib, packed, FUSED, data)
+            figures |= _zarr_alone(data)
+    return figures
+
+
+def _zarr_alone(data: Any) -> dict[str, float]:
+    """What zarr itself takes when the store costs nothing: the floor for every small chunk."""
+    figures = {}
+    for name, pipeline in (("batched", BATCHED), ("fused", FUSED)):
+        with zarr.config.set({"codec_pipeline.path": pipeline}):
+            array: Any = zarr.create_array(
+                zarr.storage.MemoryStore(),
+                shape=data.shape,
+                chunks=(SMALL_ITEMS,),
+                dtype="f4",
+                compressors=None,
+            )
+            figures[f"alone write {name}"] = seconds_of(lambda: array.__setitem__(..., data))  # noqa: B023
+            figures[f"alone read {name}"] = seconds_of(lambda: array[:])  # noqa: B023
     return figures
 
 
@@ -147,6 +165,9 @@ GROUPS: Final = {
             Row("write fused", "4 KB chunks, write, fused", 1.0, theirs=_SMALL_WRITE),
             Row("write packed", "4 KB chunks, write, packed, fused", 0.2, theirs=_SMALL_WRITE),
             Row("read packed", "4 KB chunks, read of packs, fused", None, theirs=_SMALL_READ),
+            Row("alone read fused", "  zarr alone (memory), read, fused", None, theirs=_SMALL_READ),
+            Row("alone read batched", "  zarr alone, read, batched", None, theirs=_SMALL_READ),
+            Row("alone write fused", "  zarr alone, write, fused", None, theirs=_SMALL_WRITE),
         ),
     ),
     "small-s3": Group(
