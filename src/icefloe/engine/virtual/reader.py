@@ -16,8 +16,8 @@ import numpy as np
 
 from icefloe.config import Attribution, StorageSettings, VirtualChunkContainer
 from icefloe.credentials import AnyCredential
-from icefloe.engine.virtual_stores import grants, how_to_authorise, open_store
-from icefloe.engine.virtual_urls import (
+from icefloe.engine.virtual.stores import grants, how_to_authorise, open_store
+from icefloe.engine.virtual.urls import (
     RELATIVE_SCHEME,
     Location,
     invalid,

@@ -23,7 +23,7 @@ from icefloe.credentials import (
     GcsCredentials,
     S3Credentials,
 )
-from icefloe.engine.virtual_urls import parse_location
+from icefloe.engine.virtual.urls import parse_location
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage import Storage
 from icefloe.storage.platforms import tigris_spec

@@ -1,0 +1,128 @@
+"""Which storage serves the URL of a source.
+
+What users give is plain: storages by URL prefix. It can be pickled, travels to other processes,
+and opens its clients there, when they are first needed.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage import Backend, Storage, storage_from_url
+from icefloe.storage.specs import AzureSpec, GcsSpec, HttpSpec, LocalSpec, S3Spec
+
+_PLAIN: Final = "/:@!$&'()*+,;=~-._"
+"""Characters of keys that stand for themselves in a URL."""
+
+_SEGMENTS_OF_ROOT: Final = {"az": 1, "azure": 1, "abfs": 1}
+"""How many segments of the path belong to the root of a storage, besides the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an object is: a storage, the URL of its root, the key below it."""
+
+    storage: Storage
+    root: str
+    key: str
+
+    @property
+    def backend(self) -> Backend:
+        """Give what does the work."""
+        return self.storage.open()
+
+    def url_of(self, key: str) -> str:
+        """Give the URL of another object of the same storage."""
+        return self.root + quote(key, safe=_PLAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAccess:
+    """Storages by URL prefix; what none covers is reached as its URL says.
+
+    A storage's root is the prefix: `{"s3://bucket/era5/": s3_storage(bucket="bucket",
+    prefix="era5", ...)}`. The longest prefix wins. Without an entry, credentials come from the
+    environment.
+
+    >>> place = SourceAccess().place("file:///data/a%20b.nc")
+    >>> place.key, place.url_of(place.key)
+    ('data/a b.nc', 'file:///data/a%20b.nc')
+    """
+
+    storages: Mapping[str, Storage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        slashed = {_slashed(prefix): _as_foreign(each) for prefix, each in self.storages.items()}
+        object.__setattr__(self, "storages", slashed)
+
+    def place(self, url: str) -> Place:
+        """Find where a URL leads."""
+        covering = [prefix for prefix in self.storages if url.startswith(prefix)]
+        if covering:
+            root = max(covering, key=len)
+            return Place(self.storages[root], root, unquote(url[len(root) :]))
+        root = root_of(url)
+        return Place(_storage_at(root), root, unquote(url[len(root) :]).split("?")[0])
+
+
+def as_url(given: str | os.PathLike[str]) -> str:
+    """Write a path as a URL; leave URLs as they are.
+
+    >>> as_url("/data/march 2020.nc")
+    'file:///data/march%202020.nc'
+    """
+    text = os.fspath(given)
+    if "://" in text:
+        return text
+    path = os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111
+    folder = "/" if text.endswith("/") else ""  # which `abspath` drops
+    return "file://" + quote(path + folder, safe=_PLAIN + "*?[]{}")
+
+
+def root_of(url: str) -> str:
+    """Give the part of a URL that names a storage: scheme and bucket, ending in a slash.
+
+    >>> root_of("s3://bucket/a/b.nc"), root_of("file:///data/x.nc")
+    ('s3://bucket/', 'file:///')
+    """
+    parts = urlsplit(url)
+    if not parts.scheme or (not parts.netloc and parts.scheme != "file"):
+        raise InvalidInputError(
+            f"{url!r} is not the URL of a file: write it like s3://bucket/path or file:///path",
+            ErrorKind.CANNOT_PARSE_URL,
+        )
+    segments = _SEGMENTS_OF_ROOT.get(parts.scheme, 0)
+    path = parts.path.lstrip("/").split("/")[:segments]
+    return "/".join([f"{parts.scheme}://{parts.netloc}", *path, ""])
+
+
+_default_storages: Final[dict[tuple[int, str], Storage]] = {}
+
+
+def _storage_at(root: str) -> Storage:
+    """Give one storage for each root and process, so that its connections are used again."""
+    key = (os.getpid(), root)
+    if key not in _default_storages:
+        if root == "file:///":
+            storage = Storage(LocalSpec("/", encodes_keys=False))
+        else:
+            storage = _as_foreign(storage_from_url(root))
+        _default_storages[key] = storage
+    return _default_storages[key]
+
+
+def _as_foreign(storage: Storage) -> Storage:
+    """Take the keys of files that others wrote as they are."""
+    spec: Any = storage.spec
+    match spec:
+        case LocalSpec() | S3Spec() | GcsSpec() | AzureSpec() | HttpSpec() if spec.encodes_keys:
+            return Storage(replace(spec, encodes_keys=False))
+        case _:
+            return storage
+
+
+def _slashed(prefix: str) -> str:
+    return prefix if prefix.endswith("/") else f"{prefix}/"

@@ -1,0 +1,91 @@
+"""What a group of a repository holds, in the terms in which files are compared with it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import zarr
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.combine import Existing
+from icefloe.pipeline.facts import LoadedValues
+from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.schema import ANY_LENGTH, ENCODING_ATTRIBUTES, ArraySchema, DatasetSchema
+from icefloe.pipeline.targets import NATIVE_CHUNK
+from icefloe.zarr_store import IcechunkStore
+
+
+def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> Existing:
+    """Describe a group that files are to be added to."""
+    root = zarr.open_group(store, path=group.strip("/"), mode="r")
+    arrays = {
+        path: array for path, array in root.members(max_depth=None) if isinstance(array, zarr.Array)
+    }
+    schemas = {path: _schema(path, array, options) for path, array in arrays.items()}
+    lengths = {
+        name: length
+        for path, schema in schemas.items()
+        for name, length in zip(schema.dimensions, arrays[path].shape, strict=True)
+        if name in options.concat
+    }
+    if missing := sorted(set(options.concat) - lengths.keys()):
+        raise InvalidInputError(
+            f"nothing in the group {group!r} has the dimension {missing[0]!r}, along which"
+            " files are to be added",
+            ErrorKind.BAD_METADATA,
+        )
+    parents = _parents(arrays)
+    values = {
+        path: _values(array, parents.get(path))
+        for path, array in arrays.items()
+        if ANY_LENGTH in schemas[path].shape and is_native(schemas[path])
+    }
+    return Existing(DatasetSchema.of(list(schemas.values())), lengths, values)
+
+
+def is_native(schema: ArraySchema) -> bool:
+    """Tell whether an array was written by value, not by reference."""
+    return bool(schema.chunks) and schema.chunks[0] == NATIVE_CHUNK and _has_zstd(schema)
+
+
+def _has_zstd(schema: ArraySchema) -> bool:
+    return bool(schema.codecs) and schema.codecs[-1]["name"] == "zstd"
+
+
+def _schema(path: str, array: "zarr.Array[Any]", options: CombineOptions) -> ArraySchema:
+    metadata: dict[str, Any] = dict(array.metadata.to_dict())
+    names = tuple(
+        name or f"dim_{number}" for number, name in enumerate(metadata["dimension_names"] or ())
+    )
+    attributes: Mapping[str, Any] = metadata.get("attributes") or {}
+    return ArraySchema(
+        path,
+        metadata["data_type"],
+        names,
+        tuple(
+            ANY_LENGTH if name in options.concat else length
+            for name, length in zip(names, array.shape, strict=True)
+        ),
+        tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"]),
+        tuple(metadata["codecs"]),
+        metadata["fill_value"],
+        {name: attributes[name] for name in ENCODING_ATTRIBUTES & attributes.keys()},
+    )
+
+
+def _parents(arrays: "Mapping[str, zarr.Array[Any]]") -> "dict[str, zarr.Array[Any]]":
+    found = {}
+    for path, array in arrays.items():
+        bounds = array.attrs.get("bounds") or array.attrs.get("climatology")
+        if isinstance(bounds, str):
+            group = path.rpartition("/")[0]
+            found[f"{group}/{bounds}" if group else bounds] = array
+    return found
+
+
+def _values(array: "zarr.Array[Any]", parent: "zarr.Array[Any] | None") -> LoadedValues:
+    own = array.attrs.get("units")
+    inherits = own is None and parent is not None and "units" in parent.attrs
+    source: Mapping[str, Any] = dict((parent if inherits and parent else array).attrs)
+    stored = np.asarray(array[...])
+    return LoadedValues(stored, source.get("units"), source.get("calendar"), inherits=inherits)

@@ -1,0 +1,47 @@
+"""What users choose about parsing and combining, as plain values that travel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from icefloe.pipeline.formats import Format
+
+_ONE_MEBIBYTE: Final = 1 << 20
+
+type AttributeRule = Literal["drop", "first", "promote", "fail"]
+"""Attributes that differ from file to file are left out, taken from the first file, made an array
+along the first dimension that files are joined along, or a misfit."""
+
+type GapRule = Literal["close", "leave", "fail"]
+"""Steps missing between files are closed up, left free for files to come, or a misfit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParseOptions:
+    """How files are parsed."""
+
+    concat: tuple[str, ...]
+    """Dimensions that files are joined along, the outermost first."""
+    format: Format | None = None
+    """What all files are; found out for each one if not given."""
+    group: str | None = None
+    """The group of the files to take as their root."""
+    drop: tuple[str, ...] = ()
+    """Names of variables to leave out."""
+    load_below: int = _ONE_MEBIBYTE
+    """Values of arrays with one dimension are read up to this many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CombineOptions:
+    """How files are put together."""
+
+    concat: tuple[str, ...]
+    by: Literal["coordinates", "order"] = "coordinates"
+    """Where files go: by the values of their coordinates, or one after the other as given."""
+    coordinates: Mapping[str, str] = field(default_factory=dict)
+    """By dimension, the array whose values tell where files go; of the same name if not given."""
+    on_misfit: Literal["fail", "skip"] = "fail"
+    """Whether files that do not fit stop everything, or are left out and recorded."""
+    attributes: AttributeRule = "drop"
+    gaps: GapRule = "close"

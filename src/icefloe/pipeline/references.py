@@ -1,0 +1,163 @@
+"""Where the chunks of one array of one file lie, as columns.
+
+Chunks that a file does not store have no row. Few distinct locations serve many rows (most often
+one), so rows hold their number. Data that a parser had to rewrite, as it cannot be referred to,
+comes along as bytes.
+"""
+
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import FormatError
+from icefloe.format.columns import BytesColumn
+
+type Grid = NDArray[np.int64]
+"""One row for each chunk, one column for each dimension."""
+
+_HEADER: Final = struct.Struct("<4sHHIII")
+_MAGIC: Final = b"icr1"
+
+
+def _no_rows(dimensions: int = 0) -> Grid:
+    return np.empty((0, dimensions), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class References:
+    """References to the chunks of an array, by their place in the grid of chunks."""
+
+    coordinates: Grid
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    locations: tuple[str, ...]
+    """Distinct ones."""
+    location_rows: NDArray[np.uint32]
+    """For each row, the number of its location."""
+    inlined_coordinates: Grid = field(default_factory=_no_rows)
+    inlined: BytesColumn = field(default_factory=BytesColumn.empty)
+    """Chunks that are given as bytes, in the order of their coordinates."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def dimensions(self) -> int:
+        """Count the dimensions of the grid."""
+        return int(self.coordinates.shape[1])
+
+    def shifted(self, by: tuple[int, ...]) -> Self:
+        """Move everything to another place in the grid."""
+        step = np.array(by, np.int64).reshape(1, -1)
+        return replace(
+            self,
+            coordinates=self.coordinates + step,
+            inlined_coordinates=self.inlined_coordinates + step
+            if len(self.inlined)
+            else self.inlined_coordinates,
+        )
+
+    def expanded(self) -> Self:
+        """Put a new dimension, of one chunk, before all others."""
+
+        def wider(grid: Grid, rows: int) -> Grid:
+            return np.concatenate([np.zeros((rows, 1), np.int64), grid], axis=1)
+
+        return replace(
+            self,
+            coordinates=wider(self.coordinates, len(self)),
+            inlined_coordinates=wider(self.inlined_coordinates, len(self.inlined))
+            if len(self.inlined)
+            else _no_rows(self.dimensions + 1),
+        )
+
+    def divided(self, axis: int, parts: int, *, extent: int) -> Self:
+        """Cut each chunk into so many equal parts along an axis, whose bytes must be in order.
+
+        Parts from `extent` on, which only pad the last chunk, are left out.
+        """
+        if parts == 1:
+            return self
+        part_lengths = self.lengths // np.uint64(parts)
+        within = np.tile(np.arange(parts), len(self))
+        coordinates = np.repeat(self.coordinates, parts, axis=0)
+        coordinates[:, axis] = coordinates[:, axis] * parts + within
+        lengths = np.repeat(part_lengths, parts)
+        kept = coordinates[:, axis] < extent
+        return replace(
+            self,
+            coordinates=coordinates[kept],
+            offsets=(np.repeat(self.offsets, parts) + lengths * within.astype(np.uint64))[kept],
+            lengths=lengths[kept],
+            location_rows=np.repeat(self.location_rows, parts)[kept],
+        )
+
+    def ends_of(self, location: str) -> int:
+        """Give the first byte behind everything referred to in one location."""
+        if location not in self.locations or not len(self):
+            return 0
+        rows = self.location_rows == self.locations.index(location)
+        return int((self.offsets[rows] + self.lengths[rows]).max(initial=0))
+
+    def location_column(self) -> BytesColumn:
+        """Give the location of each row."""
+        return BytesColumn.from_strings(self.locations).take(self.location_rows.astype(np.int64))
+
+    def to_bytes(self) -> bytes:
+        """Pack the columns for a journey to another process."""
+        texts = BytesColumn.from_strings(self.locations)
+        return b"".join(
+            [
+                _HEADER.pack(
+                    _MAGIC,
+                    self.dimensions,
+                    0,
+                    len(self),
+                    len(self.inlined),
+                    len(self.locations),
+                ),
+                self.coordinates.astype("<u4").tobytes(),
+                self.offsets.astype("<u8").tobytes(),
+                self.lengths.astype("<u8").tobytes(),
+                self.location_rows.astype("<u4").tobytes(),
+                self.inlined_coordinates.astype("<u4").tobytes(),
+                texts.splits.astype("<i8").tobytes(),
+                self.inlined.splits.astype("<i8").tobytes(),
+                texts.data.tobytes(),
+                self.inlined.data.tobytes(),
+            ]
+        )
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> Self:
+        """Unpack what `to_bytes` gave."""
+        magic, dimensions, _, rows, inlined, locations = _HEADER.unpack_from(packed)
+        if magic != _MAGIC:
+            raise FormatError(f"packed references begin with {_MAGIC!r}, not {magic!r}")
+        position = _HEADER.size
+
+        def column(kind: str, count: int) -> NDArray[Any]:
+            nonlocal position
+            values: NDArray[Any] = np.frombuffer(packed, kind, count, position)
+            position += values.nbytes
+            return values
+
+        coordinates = column("<u4", rows * dimensions).reshape(rows, dimensions)
+        offsets, lengths = column("<u8", rows), column("<u8", rows)
+        location_rows = column("<u4", rows)
+        inlined_coordinates = column("<u4", inlined * dimensions).reshape(inlined, dimensions)
+        text_splits, data_splits = column("<i8", locations + 1), column("<i8", inlined + 1)
+        texts = BytesColumn(column("u1", int(text_splits[-1])), text_splits)
+        data = BytesColumn(column("u1", int(data_splits[-1])), data_splits)
+        return cls(
+            coordinates.astype(np.int64),
+            offsets.astype(np.uint64),
+            lengths.astype(np.uint64),
+            tuple(texts[row].decode() for row in range(locations)),
+            location_rows.astype(np.uint32),
+            inlined_coordinates.astype(np.int64),
+            data,
+        )

@@ -1,0 +1,129 @@
+"""What does not fit and what is missing: as values, as a table, as JSON."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from icefloe.errors import ErrorKind, SourceError
+from icefloe.pipeline.schema import Kind
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Misfit:
+    """Why one file does not fit."""
+
+    url: str
+    kind: Kind
+    message: str
+    path: str = ""
+    """The array it is about; empty for the whole file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Steps between two files that no file has."""
+
+    dimension: str
+    after: str
+    before: str
+    missing: int
+    """About how many steps, at the usual distance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A place between others, along all dimensions, for which there is no file."""
+
+    variables: tuple[str, ...]
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of each dimension there is."""
+
+    lengths: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+    last: dict[str, str] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+    holes: tuple[Hole, ...] = ()
+    """The first ones."""
+    missing_places: int = 0
+    """How many holes there are."""
+    late: tuple[str, ...] = ()
+    """Files that fell into place before the end of what was there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a scan of all files found."""
+
+    files: int
+    used: int
+    misfits: tuple[Misfit, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+    notes: tuple[str, ...] = ()
+    """What was settled without asking, such as attributes that differ and were left out."""
+
+    def counts(self) -> dict[str, int]:
+        """Count misfits by kind.
+
+        >>> Report(1, 0, (Misfit("a.nc", Kind.DTYPE, "float64 instead of float32"),)).counts()
+        {'dtype': 1}
+        """
+        return dict(sorted(Counter(each.kind.value for each in self.misfits).items()))
+
+    def by_file(self) -> dict[str, list[Misfit]]:
+        """Gather misfits by file."""
+        found: dict[str, list[Misfit]] = {}
+        for each in sorted(self.misfits):
+            found.setdefault(each.url, []).append(each)
+        return found
+
+    def table(self, most: int = 50) -> str:
+        """Write misfits as lines for people, file by file."""
+        rows = [(each.url, each.kind.value, each.message) for each in sorted(self.misfits)]
+        lines = _aligned([("file", "kind", "what"), *rows[:most]]) if rows else []
+        if len(rows) > most:
+            lines.append(f"... and {len(rows) - most} more")
+        lines.append(self.summary())
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """Say it in one line."""
+        parts = [f"{self.used} of {self.files} files fit"]
+        if self.misfits:
+            parts.append(", ".join(f"{kind}: {n}" for kind, n in self.counts().items()))
+        if self.coverage.gaps:
+            missing = sum(gap.missing for gap in self.coverage.gaps)
+            parts.append(f"{len(self.coverage.gaps)} gaps, about {missing} steps missing")
+        if self.coverage.missing_places:
+            parts.append(f"{self.coverage.missing_places} places without a file")
+        return "; ".join(parts)
+
+    def to_json(self) -> str:
+        """Write everything for programs."""
+        return json.dumps({**asdict(self), "counts": self.counts()})
+
+
+class MisfitsError(SourceError):
+    """Files do not fit together; nothing was written. `report` has all of them."""
+
+    default_kind = ErrorKind.SOURCE_MISFIT
+
+    def __init__(self, report: Report) -> None:
+        first = report.misfits[0].url if report.misfits else ""
+        super().__init__(
+            f"{len(report.by_file())} of {report.files} files do not fit, and nothing was"
+            f" written:\n{report.table(20)}\nMend or remove them, or leave them out with"
+            " on_misfit='skip'",
+            url=first,
+        )
+        self.report = report
+
+
+def _aligned(rows: Sequence[tuple[str, str, str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return [f"{url:<{widths[0]}}  {kind:<{widths[1]}}  {what}" for url, kind, what in rows]

@@ -1,0 +1,107 @@
+"""Moments of CF calendars as whole microseconds, so that files with different units compare.
+
+`hours since 2000-01-01` in one file and `days since 1850-01-01` in the next mean the same moments;
+what counts is the calendar. Only reference dates go through `cftime`, once for each distinct
+unit; values are converted as columns.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import cftime
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+_SINCE: Final = re.compile(r"^\s*([A-Za-z]+)\s+since\s+(.+?)\s*$")
+_MICROSECONDS: Final[dict[str, int]] = {
+    **dict.fromkeys(("microsecond", "microseconds", "microsec", "microsecs"), 1),
+    **dict.fromkeys(("millisecond", "milliseconds", "millisec", "millisecs", "msec", "ms"), 10**3),
+    **dict.fromkeys(("second", "seconds", "sec", "secs", "s"), 10**6),
+    **dict.fromkeys(("minute", "minutes", "min", "mins"), 60 * 10**6),
+    **dict.fromkeys(("hour", "hours", "hr", "hrs", "h"), 3600 * 10**6),
+    **dict.fromkeys(("day", "days", "d"), 86400 * 10**6),
+}
+_SAME_CALENDAR: Final = {
+    "gregorian": "standard",
+    "365_day": "noleap",
+    "366_day": "all_leap",
+}
+_EPOCH: Final = "microseconds since 1970-01-01"
+_EXACT: Final = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class TimeUnits:
+    """What numbers of a time coordinate count, and from when on."""
+
+    step: int
+    """Microseconds in one unit."""
+    origin: int
+    """The reference date, in microseconds since 1970 of the same calendar."""
+    calendar: str
+
+    def moments(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Give moments in microseconds since 1970.
+
+        >>> units = parse_units("hours since 1970-01-02", "360_day")
+        >>> units.moments(np.array([0.0, 1.5])) // 60_000_000
+        array([1440, 1530])
+        """
+        if values.dtype.kind in "iu":
+            counted = values.astype(np.int64) * self.step
+        else:
+            if not np.isfinite(values).all():
+                raise InvalidInputError(
+                    "a time coordinate has missing values", ErrorKind.BAD_METADATA
+                )
+            whole = np.floor(values.astype(np.float64))
+            fraction = values.astype(np.float64) - whole
+            counted = whole.astype(np.int64) * self.step
+            counted += np.rint(fraction * self.step).astype(np.int64)
+        return counted + self.origin
+
+    def values(self, moments: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Give the numbers that stand for moments; refuse to round to whole numbers."""
+        whole, rest = np.divmod(moments - self.origin, self.step)
+        if dtype.kind in "iu":
+            if rest.any() or (whole != whole.astype(dtype)).any():
+                raise InvalidInputError(
+                    f"times cannot be written as {dtype} in these units without rounding",
+                    ErrorKind.BAD_METADATA,
+                )
+            return whole.astype(dtype)
+        return (whole + rest / self.step).astype(dtype)
+
+
+@lru_cache(maxsize=4096)
+def parse_units(units: str | None, calendar: str | None = None) -> TimeUnits | None:
+    """Read CF units; None if they do not count time from a date.
+
+    Units without a fixed length (months, years) are not taken: CF advises against them.
+    """
+    match = _SINCE.match(units) if units else None
+    if match is None or (step := _MICROSECONDS.get(match[1].lower())) is None:
+        return None
+    name = (calendar or "standard").lower()
+    name = _SAME_CALENDAR.get(name, name)
+    try:
+        origin = cftime.num2date(0, f"microseconds since {match[2]}", name)
+        return TimeUnits(step, int(cftime.date2num(origin, _EPOCH, name)), name)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInputError(
+            f"cannot understand the time units {units!r} in the calendar {calendar!r}: {error}",
+            ErrorKind.BAD_METADATA,
+        ) from None
+
+
+def show_moment(moment: int, calendar: str) -> str:
+    """Write a moment as a date of its calendar.
+
+    >>> show_moment(0, "360_day")
+    '1970-01-01 00:00:00'
+    """
+    return str(cftime.num2date(moment, _EPOCH, calendar))

@@ -1,0 +1,151 @@
+"""Archives of small netCDF files, thousands in seconds, with faults on request.
+
+    archive = write_archive(folder, files=3000, faults={7: Fault.TRUNCATED, 90: Fault.DTYPE})
+
+Each file has `steps` hours of `temperature` (packed, compressed) and `pressure` on a small grid,
+with CF coordinates. Values follow from the position (`expected_temperature`), so that whatever is
+read back can be checked without the files.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+_SCALE: Final = 0.01
+_OFFSET: Final = 250.0
+_FILL: Final = -32768
+
+
+class Fault(StrEnum):
+    """What can be wrong with a file; values are the kinds under which it is reported."""
+
+    TRUNCATED = "truncated"
+    DTYPE = "dtype"
+    CODECS = "codecs"
+    DUPLICATE = "duplicate"
+    MISSING_VARIABLE = "missing-variable"
+    SCALE_OFFSET = "scale-offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An archive as it was written."""
+
+    folder: Path
+    files: int
+    steps: int = 1
+    grid: tuple[int, int] = (12, 16)
+    calendar: str = "standard"
+    units: str = "hours since 2000-01-01"
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+
+    def path(self, number: int) -> Path:
+        """Give the path of a file; there are at most a hundred in a directory."""
+        return self.folder / f"{number // 100:04d}" / f"model_{number:06d}.nc"
+
+    def urls(self) -> list[str]:
+        """Give the URLs of all files, in order."""
+        return [self.path(number).as_uri() for number in range(self.files)]
+
+    @property
+    def pattern(self) -> str:
+        """Give the glob that matches all files."""
+        return str(self.folder / "*" / "model_*.nc")
+
+    def packed_temperature(self, number: int) -> NDArray[np.int16]:
+        """Give what one file holds, as stored."""
+        first = number * self.steps
+        steps = np.arange(first, first + self.steps)[:, None, None]
+        cells = np.arange(self.grid[0] * self.grid[1]).reshape(1, *self.grid)
+        return ((steps * 7 + cells) % 4000).astype(np.int16)
+
+    def expected_temperature(self, number: int) -> NDArray[np.float64]:
+        """Give what one file means."""
+        return self.packed_temperature(number).astype(np.float64) * _SCALE + _OFFSET
+
+    def expected_pressure(self, number: int) -> NDArray[np.float32]:
+        """Give the other variable of one file."""
+        first = number * self.steps
+        steps = np.arange(first, first + self.steps, dtype=np.float32)[:, None, None]
+        return np.broadcast_to(1000 + steps, (self.steps, *self.grid)).copy()
+
+    def write(self, number: int, fault: Fault | None = None) -> None:
+        """Write one file, anew if it is there, in the way that the fault says."""
+        path = self.path(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(path, "w", libver=("v108", "v108"), track_order=False) as file:
+            self._write_coordinates(file, number - 1 if fault is Fault.DUPLICATE else number)
+            self._write_data(file, number, fault)
+            file.attrs["Conventions"] = "CF-1.8"
+            file.attrs["history"] = f"written as number {number}"
+        if fault is Fault.TRUNCATED:
+            content = path.read_bytes()
+            path.write_bytes(content[: len(content) * 2 // 3])
+
+    def _write_coordinates(self, file: h5py.File, number: int) -> None:
+        first = number * self.steps
+        hours = np.arange(first, first + self.steps, dtype=np.float64)
+        attributes = {"units": self.units, "calendar": self.calendar, "standard_name": "time"}
+        _dimension(file, "time", hours, attributes, grows=True)
+        lat = np.linspace(-60, 60, self.grid[0], dtype=np.float32)
+        lon = np.linspace(0, 350, self.grid[1], dtype=np.float32)
+        _dimension(file, "lat", lat, {"units": "degrees_north"})
+        _dimension(file, "lon", lon, {"units": "degrees_east"})
+
+    def _write_data(self, file: h5py.File, number: int, fault: Fault | None) -> None:
+        temperature = self.packed_temperature(number)
+        scale = 10 * _SCALE if fault is Fault.SCALE_OFFSET else _SCALE
+        packed = file.create_dataset(
+            "temperature",
+            data=temperature.astype(np.int32) if fault is Fault.DTYPE else temperature,
+            chunks=(1, *self.grid),
+            compression=None if fault is Fault.CODECS else "gzip",
+            compression_opts=None if fault is Fault.CODECS else 1,
+            fillvalue=_FILL,
+        )
+        packed.attrs.update(
+            scale_factor=scale, add_offset=_OFFSET, units="K", _FillValue=packed.dtype.type(_FILL)
+        )
+        _attach(file, packed)
+        if fault is not Fault.MISSING_VARIABLE:
+            pressure = self.expected_pressure(number)
+            plain = file.create_dataset("pressure", data=pressure, chunks=(1, *self.grid))
+            plain.attrs["units"] = "hPa"
+            _attach(file, plain)
+
+
+def write_archive(
+    folder: Path, files: int, *, faults: Mapping[int, Fault] | None = None, **options: Any
+) -> Archive:
+    """Write an archive; see `Archive` for the options."""
+    archive = Archive(folder, files, faults=dict(faults or {}), **options)
+    for number in range(files):
+        archive.write(number, archive.faults.get(number))
+    return archive
+
+
+def _dimension(
+    file: h5py.File,
+    name: str,
+    values: NDArray[Any],
+    attributes: Mapping[str, str],
+    *,
+    grows: bool = False,
+) -> None:
+    limits = (None,) if grows else None
+    dataset = file.create_dataset(
+        name, data=values, maxshape=limits, chunks=(512,) if grows else None
+    )
+    dataset.attrs.update(attributes)
+    dataset.make_scale(name)
+
+
+def _attach(file: h5py.File, dataset: h5py.Dataset) -> None:
+    for axis, name in enumerate(("time", "lat", "lon")):
+        dataset.dims[axis].attach_scale(file[name])
