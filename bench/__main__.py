@@ -1,6 +1,7 @@
 """Run the comparisons: `python -m bench [--rounds N] [--rows N] [name ...]`.
 
-Those of the whole engine are a section of their own: `python -m bench engine`, see there.
+Those of the whole engine and of virtual chunks are sections of their own: `python -m bench
+engine` and `python -m bench virtual`, see `bench.engine`.
 
 Each side runs in processes of its own, turn and turn about; the best of all rounds counts.
 """
@@ -18,6 +19,7 @@ from rich.table import Table
 
 from bench import engine
 from bench.measure import Sample, in_fresh_process, scratch
+from bench.sections import SECTIONS
 
 LAYOUTS = {
     "ten-per-file": ("10", "1", "alike"),
@@ -219,7 +221,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["engine"]:
-        engine.main(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in SECTIONS:
+        engine.main(sys.argv[2:], sys.argv[1])
     else:
         main()

@@ -1,4 +1,4 @@
-"""The engine beside the reference: `python -m bench engine [--only name] [--quick]`.
+"""A section beside the reference: `python -m bench engine|virtual [--only name] [--quick]`.
 
 Both sides run in processes of their own, turn and turn about; the best of all rounds counts.
 Requests and bytes are counted by a proxy before the object store.
@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.engine_groups import GROUPS
 from bench.engine_place import Place
 from bench.engine_requests import OPERATIONS, Traffic, counted
 from bench.engine_rows import Group, Row
 from bench.measure import scratch
+from bench.sections import SECTIONS, group_named
 from icefloe.testing.proxy import cutting_proxy
 from icefloe.testing.servers import S3Endpoint, seaweedfs
 
@@ -64,11 +64,13 @@ class Bench:
 
     def best(self, name: str, progress: Progress) -> tuple[dict[str, Figures], list[str]]:
         """Give the best figures of each side, and what went wrong."""
-        group = GROUPS[name]
+        group = group_named(name)
         found: dict[str, Figures] = {side: {} for side in self.sides}
         failures: list[str] = []
         for _ in range(self.rounds or group.rounds):
             for side in self.sides:
+                if group.ours_only and side != OURS:
+                    continue
                 try:
                     figures = self.run(side, name, self.place(group))
                 except RuntimeError as failure:
@@ -165,32 +167,35 @@ def server(*, is_needed: bool) -> Iterator[S3Endpoint | None]:
         yield endpoint
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench engine", description=__doc__)
-    parser.add_argument("--only", action="append", help=", ".join([*GROUPS, REQUESTS]))
+def main(arguments: Sequence[str], section: str = "engine") -> None:
+    groups = SECTIONS[section]
+    choices = [*groups, *([REQUESTS] if section == "engine" else [])]
+    parser = argparse.ArgumentParser(prog=f"python -m bench {section}", description=__doc__)
+    parser.add_argument("--only", action="append", help=", ".join(choices))
     parser.add_argument("--quick", action="store_true", help="little data: to see that it runs")
     parser.add_argument("--rounds", type=int, help="instead of each group's own number")
     parser.add_argument("--side", choices=(OURS, REFERENCE), help="one side alone")
     options = parser.parse_args(arguments)
-    wanted = options.only or [*GROUPS, REQUESTS]
-    names = [name for name in GROUPS if any(part in name for part in wanted)]
-    wants_requests = any(part in REQUESTS for part in wanted)
-    needs_server = wants_requests or any(GROUPS[name].on_s3 for name in names)
+    wanted = options.only or choices
+    names = [name for name in groups if any(part in name for part in wanted)]
+    wants_requests = REQUESTS in choices and any(part in REQUESTS for part in wanted)
+    needs_server = wants_requests or any(groups[name].on_s3 for name in names)
     sides = (options.side,) if options.side else (OURS, REFERENCE)
     console = Console()
     with scratch() as folder, server(is_needed=needs_server) as endpoint:
         size = "quick" if options.quick else "full"
         bench = Bench(folder, endpoint, size, sides, options.rounds)
-        table = Table("work", "ours", "icechunk", "ratio", title="the engine, best of all rounds")
+        title = f"{section}: the best of all rounds"
+        table = Table("work", "ours", "icechunk", "ratio", title=title)
         failures: list[str] = []
         with Progress(console=console, transient=True) as progress:
-            rounds = sum(bench.rounds or GROUPS[name].rounds for name in names)
+            rounds = sum(bench.rounds or groups[name].rounds for name in names)
             progress.add_task("measuring", total=rounds)
             for name in names:
                 progress.update(progress.task_ids[0], description=name)
                 found, problems = bench.best(name, progress)
                 failures += problems
-                add_rows(table, GROUPS[name], found)
+                add_rows(table, groups[name], found)
         if names:
             console.print(table)
         if wants_requests:

@@ -1,4 +1,4 @@
-"""One implementation doing one group of the engine's comparisons; run as a process."""
+"""One implementation doing one group of comparisons; run as a process."""
 
 import importlib
 import json
@@ -6,9 +6,9 @@ import sys
 import warnings
 
 from bench import engine_requests
-from bench.engine_groups import GROUPS
 from bench.engine_place import Place
 from bench.engine_rows import Run, Scale
+from bench.sections import group_named
 
 _REQUESTS: dict[str, Run] = {
     "prepare-requests": engine_requests.prepare,
@@ -21,7 +21,7 @@ def main(library: str, group: str, place: str, size: str) -> None:
     lib = importlib.import_module(library)
     if library == "icechunk":
         lib.set_logs_filter("error")
-    run = _REQUESTS[group] if group in _REQUESTS else GROUPS[group].run
+    run = _REQUESTS[group] if group in _REQUESTS else group_named(group).run
     print(json.dumps(dict(run(lib, Place.loads(place), Scale(size == "quick")))))
 
 

@@ -12,6 +12,7 @@ from . import store as store
 from . import types as types
 from . import virtual as virtual
 from .api.about import print_debug_info, spec_version, supported_spec_versions
+from .api.dependencies import AccessReport, VirtualDependencies, VirtualDependency
 from .api.graph import AncestryGraph
 from .api.repository import Repository
 from .api.session import ForkSession, Session
@@ -23,12 +24,16 @@ from .config import (
     Attribution,
     CachingConfig,
     ChecksumAlgorithm,
+    ChunkManifestsConfig,
     CompressionAlgorithm,
     CompressionConfig,
     FeatureFlag,
     ManifestConfig,
     ManifestPreloadCondition,
     ManifestPreloadConfig,
+    ManifestRule,
+    ManifestSet,
+    ManifestSetPreload,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
@@ -85,6 +90,7 @@ from .credentials import (
     s3_static_credentials,
 )
 from .drop_in import install_as_icechunk, uninstall_as_icechunk
+from .engine.access_report import ContainerAccess
 from .engine.conflicts import (
     BasicConflictSolver,
     Conflict,
@@ -141,6 +147,7 @@ from .zarr_store import IcechunkStore
 __version__: str
 
 __all__ = [
+    "AccessReport",
     "AlreadyExistsError",
     "AncestryGraph",
     "AnyAzureCredential",
@@ -157,6 +164,7 @@ __all__ = [
     "BasicConflictSolver",
     "CachingConfig",
     "ChecksumAlgorithm",
+    "ChunkManifestsConfig",
     "ChunkType",
     "CommitMethod",
     "CompressionAlgorithm",
@@ -166,6 +174,7 @@ __all__ = [
     "ConflictError",
     "ConflictSolver",
     "ConflictType",
+    "ContainerAccess",
     "Credentials",
     "Diff",
     "ErrorKind",
@@ -184,6 +193,9 @@ __all__ = [
     "ManifestFileInfo",
     "ManifestPreloadCondition",
     "ManifestPreloadConfig",
+    "ManifestRule",
+    "ManifestSet",
+    "ManifestSetPreload",
     "ManifestSplitCondition",
     "ManifestSplitDimCondition",
     "ManifestSplittingConfig",
@@ -225,6 +237,8 @@ __all__ = [
     "VersionSelection",
     "VirtualChunkContainer",
     "VirtualChunkSpec",
+    "VirtualDependencies",
+    "VirtualDependency",
     "__version__",
     "azure_anonymous_credentials",
     "azure_credentials",

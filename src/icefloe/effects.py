@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, ContextVar, copy_context
 from functools import cache
 from types import coroutine
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, cast
 
 type Mode = Literal["async", "blocking", "worker", "stepped"]
 """`worker` is blocking inside a pool thread, where nested fan-out must stay inline; `stepped`
@@ -105,7 +105,7 @@ class AsyncCloseableIterator[T]:
         self._source = source
         self._blocking: Iterator[T] | None = None
 
-    def __iter__(self) -> Self:
+    def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
@@ -113,7 +113,7 @@ class AsyncCloseableIterator[T]:
             self._blocking = iterate_blocking(self._source)
         return next(self._blocking)
 
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> AsyncIterator[T]:
         return self
 
     async def __anext__(self) -> T:
@@ -140,6 +140,16 @@ async def offload[T](work: Callable[[], T]) -> T:
     if is_blocking():
         return work()
     return await asyncio.to_thread(work)
+
+
+async def offload_waiting[T](work: Callable[[], T]) -> T:
+    """Keep work that waits for a network off an event loop; inline when blocking.
+
+    It takes place on threads of our own, more of them than there are for computation.
+    """
+    if is_blocking():
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_pool(), work)
 
 
 class Gate:
@@ -228,39 +238,92 @@ def _map_in_threads[A, T](
     return [results[position] for position in range(len(todo))]
 
 
+type Company = tuple[int, object]
+"""Those who may wait for each other: all threads of a process that block, or one loop's tasks."""
+
+
+def company() -> Company:
+    """Say with whom the caller may share work; whoever is driven step by step is alone."""
+    match _mode.get():
+        case "async":
+            others: object = asyncio.get_running_loop()
+        case "stepped":
+            others = object()  # all the others run on this thread too
+        case _:
+            others = None
+    return (os.getpid(), others)  # a fork copies what is under way, not who is at it
+
+
+async def let_others_join() -> None:
+    """Let the tasks that are about to run do so before going on; nothing when blocking."""
+    if not is_blocking():
+        await asyncio.sleep(0)
+
+
+class Landing[T]:
+    """A result that one caller owes to others of its company.
+
+    It must `land` in any case, or they wait for ever.
+    """
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: Future[T] | asyncio.Future[T] = (
+            Future[T]() if is_blocking() else asyncio.get_running_loop().create_future()
+        )
+
+    def land(self, result: T) -> None:
+        """Hand over the result."""
+        if not self._future.done():
+            self._future.set_result(result)
+
+    async def wait(self) -> T:
+        """Wait for the result."""
+        future = self._future
+        if isinstance(future, Future):
+            if is_blocking():
+                return future.result()
+            future = asyncio.wrap_future(future)
+        return await asyncio.shield(future)  # one that gives up must not stop the others
+
+
 class SingleFlight[K, T]:
     """Let callers that ask for the same thing at the same time share one piece of work.
 
-    Threads that block wait for each other, and so do the tasks of one event loop; they never
-    wait across, where one could hold up the other. Work that fails or is cancelled is not
-    shared: those who waited for it go on to do it themselves.
+    Threads that block wait for each other, and so do the tasks of one event loop. Tasks wait for
+    threads as well, but threads never for tasks, whose loop they could be holding up. Work that
+    fails or is cancelled is not shared: those who waited for it go on to do it themselves.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flights: dict[_Place[K], Future[_Landed[T]] | asyncio.Future[_Landed[T]]] = {}
+        self._flights: dict[tuple[Company, K], Landing[_Landed[T]]] = {}
 
     async def run(self, key: K, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work, or wait for the result of whoever is at it already."""
-        if _mode.get() == "stepped":
-            return await work()  # whoever is at it already runs on this thread too
-        loop = None if is_blocking() else asyncio.get_running_loop()
-        place = (os.getpid(), loop, key)  # a fork copies the flights, not who is at them
+        place = (company(), key)
+        of_threads = place if is_blocking() else ((os.getpid(), None), key)
         while True:
             with self._lock:
-                if (flight := self._flights.get(place)) is None:
-                    mine = Future[_Landed[T]]() if loop is None else loop.create_future()
-                    self._flights[place] = mine
+                flight = self._flights.get(place) or self._flights.get(of_threads)
+                if flight is None:
+                    mine = self._flights[place] = Landing()
             if flight is None:
                 return await self._fly(place, mine, work)
-            landed = flight.result() if isinstance(flight, Future) else await asyncio.shield(flight)
+            landed = await flight.wait()
             if landed is not None:
                 return landed[0]
 
+    def is_under_way(self, key: K) -> bool:
+        """Say whether anybody is at it, whom the caller could wait for or not."""
+        with self._lock:
+            return any(at == key for _, at in self._flights)
+
     async def _fly(
         self,
-        place: "_Place[K]",
-        mine: "Future[_Landed[T]] | asyncio.Future[_Landed[T]]",
+        place: tuple[Company, K],
+        mine: "Landing[_Landed[T]]",
         work: Callable[[], Awaitable[T]],
     ) -> T:
         landed: _Landed[T] = None
@@ -270,11 +333,9 @@ class SingleFlight[K, T]:
         finally:
             with self._lock:
                 del self._flights[place]
-            if not mine.done():
-                mine.set_result(landed)
+            mine.land(landed)
 
 
-type _Place[K] = tuple[int, object, K]
 type _Landed[T] = tuple[T] | None
 """The result of shared work; None when there is none to share."""
 

@@ -14,6 +14,7 @@
     │   ├── PreconditionFailedError     somebody else changed the object first
     │   └── OutcomeUnknownError         a write may or may not have landed
     ├── FormatError              stored bytes are wrong, or newer than we read
+    │   └── SourceError          a file to be ingested cannot be used (names it)
     └── InternalError            our bug
 
 Each error carries a stable, append-only `kind` code, and its context as data.
@@ -133,6 +134,12 @@ class ErrorKind(StrEnum):
     PRECONDITION_FAILED = "precondition-failed"
     LIMIT_EXCEEDED = "limit-exceeded"
     INVALID_CONFIG = "invalid-config"
+    SOURCE_TRUNCATED = "source-truncated"
+    SOURCE_WRONG_FORMAT = "source-wrong-format"
+    SOURCE_UNSUPPORTED = "source-unsupported"
+    SOURCE_DAMAGED = "source-damaged"
+    SOURCE_CHANGED = "source-changed"
+    SOURCE_MISFIT = "source-misfit"
 
 
 class IcefloeError(Exception):
@@ -320,6 +327,18 @@ class FormatError(IcefloeError):
     """Stored bytes are damaged, hostile, or of a newer format."""
 
     default_kind = ErrorKind.INVALID_FILE_FORMAT
+
+
+class SourceError(FormatError):
+    """A file that was to be ingested cannot be used; `url` names it, `kind` says why."""
+
+    default_kind = ErrorKind.SOURCE_DAMAGED
+
+    def __init__(
+        self, message: str, kind: str | None = None, *, url: str = "", **context: object
+    ) -> None:
+        super().__init__(message, kind, **({"url": url} if url else {}), **context)
+        self.url = url
 
 
 class InternalError(IcefloeError):

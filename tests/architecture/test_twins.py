@@ -18,6 +18,7 @@ WITHOUT_TWIN = {
     "discard_changes": "asks no storage",
     "set_default_commit_metadata": "asks no storage",
     "status": "answers from memory",
+    "virtual_chunk_locations": "gives an iterator for both kinds of loops",
 }
 
 

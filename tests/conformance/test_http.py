@@ -9,8 +9,10 @@ import pytest
 from icefloe.config import StorageRetriesSettings, StorageSettings
 from icefloe.effects import run_blocking
 from icefloe.errors import InvalidInputError, ObjectNotFoundError, ReadOnlyError, StorageError
-from icefloe.storage import Backend, http_storage, local_filesystem_storage
+from icefloe.storage import Backend, Storage, http_storage, local_filesystem_storage
+from icefloe.storage.guarded_options import guarded_http_spec
 from icefloe.testing.http_server import FileServer, file_server
+from icefloe.testing.processes import LOOPBACK
 from icefloe.testing.storage_suite import ODD_KEYS, StorageConformance, driven, keys_of
 
 DATA = random.Random(1).randbytes(3_000_000)
@@ -103,3 +105,18 @@ class TestHttp:
         with pytest.raises(StorageError) as caught:
             run_blocking(backend.get("object"))
         assert caught.value.retryable
+
+
+class TestGuardedHttp(TestHttp):
+    """The client for servers that are not trusted; it takes keys as they are."""
+
+    @pytest.fixture
+    def backend(self, server: FileServer) -> Backend:
+        return Storage(guarded_http_spec(server.url, private_hosts=[LOOPBACK])).open()
+
+    def test_odd_keys(self, backend: Backend, server: FileServer) -> None:
+        for key in ODD_KEYS:
+            file = server.root / key
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(key.encode())
+            assert bytes(run_blocking(backend.get(key)).data).decode() == key

@@ -1,5 +1,6 @@
 """A storage behind a redirection, on real servers; and redirections that must not be followed."""
 
+import socket
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -59,6 +60,37 @@ def test_credentials_do_not_follow_to_an_endpoint_that_a_server_chose(tmp_path: 
             backend = redirect_storage(server.url, from_env=True).open()
             with pytest.raises(StorageError, match="trusted_endpoints") as caught:
                 run_blocking(backend.get("repo"))
+    assert caught.value.kind == ErrorKind.BAD_REDIRECT
+
+
+@pytest.mark.parametrize("from_env", [True, False])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "s3://bucket/x?region=x%40{host}/%23",
+        "s3://bucket/x?region=x%40{host}%5C",
+        "s3://{host}\\/x?region=us-east-1",
+        "az://{host}\\/container/x",
+        "r2://bucket/x?account_id={host}/",
+        "tigris://bucket/x?region=x%40{host}/%23",
+    ],
+)
+def test_names_do_not_lead_away_from_their_platform(
+    target: str, from_env: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server along the way must not have signed requests sent to a host of its choice."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "bm90LWEtc2VjcmV0")
+    with socket.create_server(("127.0.0.1", 0)) as attacker:
+        attacker.setblocking(False)
+        host = f"127.0.0.1:{attacker.getsockname()[1]}"
+        with redirect_server(target.format(host=host)) as server:
+            backend = redirect_storage(server.url, from_env=from_env).open()
+            with pytest.raises(StorageError, match="malformed") as caught:
+                run_blocking(backend.get("repo"))
+        with pytest.raises(BlockingIOError):  # nobody came
+            attacker.accept()
     assert caught.value.kind == ErrorKind.BAD_REDIRECT
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from icefloe.api.display import object_html, object_text
+from icefloe.api.repository_dependencies import RepositoryDependencies
 from icefloe.api.repository_history import RepositoryHistory
 from icefloe.api.repository_refs import RepositoryRefs
 from icefloe.api.repository_settings import RepositorySettings
@@ -28,7 +29,7 @@ type Access = Mapping[str, AnyCredential | None]
 """Url prefix of a container of virtual chunks to the credential for it."""
 
 
-class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory):
+class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory, RepositoryDependencies):
     """Versioned groups and arrays in one storage, shared by all who open it.
 
     Make one with `create`, `open` or `open_or_create`. Data is read and written in sessions;

@@ -1,7 +1,7 @@
 """Sessions: where users read and change the arrays of a repository."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from icefloe.api.display import session_html, session_text
 from icefloe.config import RepositoryConfig
@@ -12,9 +12,14 @@ from icefloe.engine.conflicts import ConflictSolver
 from icefloe.engine.diffs import Diff, status
 from icefloe.engine.rebase import rebase
 from icefloe.engine.session import SessionMode, SessionState
+from icefloe.engine.virtual.grouping import LocationQuery
 from icefloe.errors import ReadOnlyError
 from icefloe.storage import ChunkType
 from icefloe.zarr_store import IcechunkStore
+from icefloe.zarr_store.flattening import FlattenedIterator
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 type Overlap = Literal["newest", "fail"]
 """What to do when several forks wrote the same chunk."""
@@ -185,6 +190,53 @@ class Session:
     async def all_virtual_chunk_locations_async(self) -> list[str]:
         return await inventory.virtual_locations(self._session)
 
+    @overload
+    def virtual_chunk_locations(
+        self,
+        *,
+        prefix: str | None = None,
+        glob: str | None = None,
+        distinct: bool = True,
+        batch_size: int = 65536,
+        arrow: Literal[False] = False,
+    ) -> AsyncCloseableIterator[list[str]]: ...
+
+    @overload
+    def virtual_chunk_locations(
+        self,
+        *,
+        prefix: str | None = None,
+        glob: str | None = None,
+        distinct: bool = True,
+        batch_size: int = 65536,
+        arrow: Literal[True],
+    ) -> AsyncCloseableIterator["pa.LargeStringArray"]: ...
+
+    def virtual_chunk_locations(
+        self,
+        *,
+        prefix: str | None = None,
+        glob: str | None = None,
+        distinct: bool = True,
+        batch_size: int = 65536,
+        arrow: bool = False,
+    ) -> AsyncCloseableIterator[list[str]] | AsyncCloseableIterator["pa.LargeStringArray"]:
+        """Walk over where virtual chunks lie, in batches: lists, or Arrow arrays with `arrow`.
+
+        Each location comes once, or without `distinct` once for each chunk. `prefix` (a place
+        and all below it) and `glob` (`*` within a segment, `**` across) choose some of them.
+        Works with `for` and `async for`.
+        """
+        batches = inventory.virtual_location_batches(
+            self._session,
+            LocationQuery(prefix, glob),
+            is_distinct=distinct,
+            batch_size=batch_size,
+        )
+        if arrow:
+            return AsyncCloseableIterator(batch.to_arrow_strings() async for batch in batches)
+        return AsyncCloseableIterator(batch.to_strings() async for batch in batches)
+
     def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncCloseableIterator[tuple[int, ...]]:
@@ -192,9 +244,7 @@ class Session:
 
         Works with `for` and `async for`; `batch_size` coordinates at a time become objects.
         """
-        return AsyncCloseableIterator(
-            inventory.chunk_coordinates(self._session, array_path, batch_size)
-        )
+        return FlattenedIterator(inventory.chunk_coordinates(self._session, array_path, batch_size))
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
         """Say how a chunk is stored, or that there is none."""

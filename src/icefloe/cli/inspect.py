@@ -1,12 +1,11 @@
 """`icefloe inspect`: any metadata file of a repository, as JSON."""
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from icefloe.cli.output import show_json
 from icefloe.effects import run_blocking
 from icefloe.errors import (
     ErrorKind,
@@ -57,11 +56,7 @@ def inspect(
     """
     backend = storage_from_url(url, anonymous=anonymous).open()
     described = run_blocking(describe(backend, path, max_rows))
-    text = json.dumps(described, indent=2, ensure_ascii=False)
-    if sys.stdout.isatty():
-        Console().print_json(text)
-    else:
-        typer.echo(text)
+    show_json(described)
 
 
 async def describe(backend: Backend, path: str | None, max_rows: int) -> Any:

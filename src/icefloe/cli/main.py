@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from icefloe.cli.access import access
+from icefloe.cli.dependencies import dependencies
 from icefloe.cli.inspect import inspect
 from icefloe.errors import (
     ConflictError,
@@ -77,3 +79,5 @@ def _main(
 
 
 app.command()(reporting(inspect))
+app.command()(reporting(access))
+app.command()(reporting(dependencies))

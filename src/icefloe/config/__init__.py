@@ -1,6 +1,7 @@
 """Configuration as values: what is set, what applies where nothing is, and how they merge."""
 
 from icefloe.config.attribution import Attribution
+from icefloe.config.chunk_manifests import ChunkManifestsConfig
 from icefloe.config.conditions import (
     ManifestPreloadCondition,
     ManifestSplitCondition,
@@ -20,6 +21,7 @@ from icefloe.config.manifest import (
     ManifestSplittingConfig,
     ManifestVirtualChunkLocationCompressionConfig,
 )
+from icefloe.config.manifest_sets import ManifestRule, ManifestSet, ManifestSetPreload
 from icefloe.config.repository import (
     CachingConfig,
     CompressionAlgorithm,
@@ -53,6 +55,7 @@ __all__ = [
     "Attribution",
     "CachingConfig",
     "ChecksumAlgorithm",
+    "ChunkManifestsConfig",
     "CompressionAlgorithm",
     "CompressionConfig",
     "EffectiveConfig",
@@ -61,6 +64,9 @@ __all__ = [
     "ManifestConfig",
     "ManifestPreloadCondition",
     "ManifestPreloadConfig",
+    "ManifestRule",
+    "ManifestSet",
+    "ManifestSetPreload",
     "ManifestSplitCondition",
     "ManifestSplitDimCondition",
     "ManifestSplittingConfig",

@@ -6,6 +6,10 @@ The result is complete and frozen, so that the engine never has to ask "or what?
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, cast, get_type_hints
 
+from icefloe.config.chunk_manifests import (
+    EffectiveChunkManifests,
+    effective_chunk_manifests,
+)
 from icefloe.config.conditions import (
     DEFAULT_PRELOAD_CONDITION,
     ManifestPreloadCondition,
@@ -13,7 +17,7 @@ from icefloe.config.conditions import (
     ManifestSplitDimCondition,
 )
 from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.manifest import ManifestPreloadConfig, ManifestSplittingConfig
+from icefloe.config.manifest import ManifestPreloadConfig, SplitSizes
 from icefloe.config.repository import CompressionAlgorithm, RepositoryConfig
 from icefloe.config.storage import StorageSettings, StorageTimeoutSettings
 from icefloe.values import Settings, once_per_class, overlaid, shared_defaults
@@ -110,7 +114,8 @@ class EffectiveManifest:
     """How manifests are laid out and fetched."""
 
     preload: EffectivePreload
-    split_sizes: EffectiveSplitSizes
+    split_sizes: EffectiveSplitSizes | None
+    """None if no rules are set: then manifests are split by default, see `engine.splitting`."""
     virtual_chunk_location_compression: EffectiveLocationCompression
     max_concurrent_manifest_fetches_during_commit: int
 
@@ -128,6 +133,7 @@ class EffectiveConfig:
     caching: EffectiveCaching
     storage: EffectiveStorageSettings
     manifest: EffectiveManifest
+    chunk_manifests: EffectiveChunkManifests
     repo_update_retries: EffectiveRetries
     virtual_chunk_containers: tuple[VirtualChunkContainer, ...]
     """Longest prefix first: the order in which they are matched."""
@@ -159,9 +165,8 @@ def effective_config(
     config = _resolved(RepositoryConfig, *layers)
     manifest = config.manifest
     assert manifest is not None
+    assert config.chunk_manifests is not None
     preload = _resolved(ManifestPreloadConfig, _DEFAULT_PRELOAD, manifest.preload)
-    splitting = _resolved(ManifestSplittingConfig, manifest.splitting)
-    assert splitting.split_sizes is not None
     containers = (config.virtual_chunk_containers or {}).values()
     return EffectiveConfig(
         **_plain(EffectiveConfig, config),
@@ -170,12 +175,13 @@ def effective_config(
         storage=effective_storage_settings(storage_defaults, config.storage),
         manifest=EffectiveManifest(
             preload=_frozen(EffectivePreload, preload),
-            split_sizes=tuple((rule, tuple(sizes)) for rule, sizes in splitting.split_sizes),
+            split_sizes=_split_sizes(layers),
             virtual_chunk_location_compression=_frozen(
                 EffectiveLocationCompression, manifest.virtual_chunk_location_compression
             ),
             **_plain(EffectiveManifest, manifest),
         ),
+        chunk_manifests=effective_chunk_manifests(config.chunk_manifests),
         repo_update_retries=_frozen(
             EffectiveRetries, cast("Any", config.repo_update_retries).default
         ),
@@ -183,6 +189,16 @@ def effective_config(
             sorted(containers, key=lambda each: (-len(each.url_prefix), each.url_prefix))
         ),
     )
+
+
+def _split_sizes(layers: tuple[RepositoryConfig | None, ...]) -> EffectiveSplitSizes | None:
+    """Take the splitting rules of the last layer that has any, which are replaced as a whole."""
+    chosen: SplitSizes | None = None
+    for layer in layers:
+        splitting = layer.manifest.splitting if layer is not None and layer.manifest else None
+        if splitting is not None:
+            chosen = splitting.split_sizes
+    return None if chosen is None else tuple((rule, tuple(sizes)) for rule, sizes in chosen)
 
 
 def _resolved[S: Settings](kind: type[S], *layers: S | None) -> S:

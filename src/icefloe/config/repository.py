@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any
 
-from icefloe.config.containers import VirtualChunkContainer, added
+from icefloe.config.chunk_manifests import DEFAULT_CHUNK_MANIFESTS, ChunkManifestsConfig
+from icefloe.config.containers import VirtualChunkContainer, added, found
 from icefloe.config.manifest import ManifestConfig
 from icefloe.config.storage import StorageRetriesSettings, StorageSettings
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -94,6 +95,10 @@ class RepositoryConfig(Settings):
     num_updates_per_repo_info_file: U16 | None = setting(100)
     max_concurrent_decodes: U16 | None = setting(min(os.cpu_count() or 1, 2**16 - 1))
     previous_file: str | None = field(default=None, init=False, repr=False)
+    disputed_prefixes: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+    """Where what was stored contradicts itself about a container: nothing is read from there."""
+    _: KW_ONLY
+    chunk_manifests: ChunkManifestsConfig | None = setting(DEFAULT_CHUNK_MANIFESTS)
 
     @staticmethod
     def default() -> "RepositoryConfig":
@@ -109,6 +114,8 @@ class RepositoryConfig(Settings):
             )
         result = merged(self, other)
         result.previous_file = other.previous_file or self.previous_file
+        decides = self if other.virtual_chunk_containers is None else other
+        result.disputed_prefixes = decides.disputed_prefixes
         return result
 
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
@@ -126,4 +133,4 @@ class RepositoryConfig(Settings):
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
         """Find a container by its url prefix."""
-        return (self.virtual_chunk_containers or {}).get(name)
+        return found(self.virtual_chunk_containers or {}, name)

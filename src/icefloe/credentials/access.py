@@ -4,14 +4,14 @@
 # ruff: noqa: UP040
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from icefloe.credentials.azure import AnyAzureCredential, AzureCredentials
 from icefloe.credentials.gcs import AnyGcsCredential, GcsCredentials
 from icefloe.credentials.s3 import AnyS3Credential, S3Credentials
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values import Variant, variant_of
+from icefloe.values import Variant, public_name, variant_of
 
 
 class Credentials(Variant):
@@ -58,7 +58,21 @@ class LocalAccess(Credentials):
 @variant_of(Credentials, "HttpAccess")
 @dataclass(frozen=True, slots=True)
 class WebAccess(Credentials):
-    """Leave to read over HTTP(S)."""
+    """Leave to read over HTTP(S).
+
+    Servers at private, link-local and loopback addresses are only reached with `allow_private`,
+    or if the authorised prefix itself is of such an address.
+
+    >>> Credentials.HttpAccess(allow_private=True)
+    icefloe.credentials.Credentials.HttpAccess(allow_private=True)
+    """
+
+    allow_private: bool = field(default=False, kw_only=True, repr=False)
+
+    def __repr__(self) -> str:
+        # By position, as other variants print, it would be a call that is not possible.
+        shown = "allow_private=True" if self.allow_private else ""
+        return f"{public_name(type(self))}({shown})"
 
 
 AnyCredential: TypeAlias = (

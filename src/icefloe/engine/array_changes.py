@@ -21,7 +21,7 @@ from icefloe.format.chunk_table import (
     concat_tables,
     sort_keys,
 )
-from icefloe.format.columns import BytesColumn
+from icefloe.format.columns import BytesColumn, is_ascending
 from icefloe.format.ids import ChunkId, id_rows
 
 
@@ -32,6 +32,9 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
+
+_FEW_ROWS: Final = 16
+"""Tables up to this length are kept as objects."""
 
 type Index = tuple[int, ...]
 """The coordinates of one chunk."""
@@ -146,7 +149,14 @@ class ArrayChanges:
 
     def put_table(self, table: ChunkTable) -> None:
         """Set many chunks at once."""
-        self._push(table)
+        if len(table) > _FEW_ROWS:
+            self._push(table)
+            return
+        # A batch has a price of its own, whatever it holds: small ones by the thousand would
+        # take more memory than their rows as objects do.
+        for row, index in enumerate(table.coordinates.tolist()):
+            self._singles[tuple(index)] = table.ref(row)
+        self.revision += 1
 
     def delete_many(self, coordinates: Coordinates) -> None:
         """Delete many chunks at once."""
@@ -252,6 +262,8 @@ def _newest(batches: Sequence[ChunkTable | Coordinates]) -> list[np.ndarray[Any,
     if not matrices:
         return []
     [keys] = sort_keys(np.concatenate(matrices))
+    if is_ascending(keys):  # as when batches are set one after the other
+        return [np.ones(len(matrix), np.bool_) for matrix in matrices]
     order = np.argsort(keys, kind="stable")
     ranked = keys[order]
     is_last = np.ones(len(order), np.bool_)

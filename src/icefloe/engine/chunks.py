@@ -122,13 +122,25 @@ def put_refs(session: SessionState, node: Node, table: ChunkTable) -> None:
         require_in_grid(node, tuple(table.coordinates[int(outside.argmax())].tolist()))
     if (table.lengths == 0).any():
         row = int((table.lengths == 0).argmax())
-        raise InvalidInputError(
-            f"the reference of chunk {tuple(table.coordinates[row].tolist())} of {node.path} "
-            "has no bytes: leave it out",
-            ErrorKind.ZERO_LENGTH_CHUNK,
-            path=node.path,
-        )
+        raise _no_bytes(node, tuple(table.coordinates[row].tolist()))
     session.changes.put_table(node.id, table)
+
+
+def put_ref(session: SessionState, node: Node, index: Index, ref: ChunkRef) -> None:
+    """Set one reference."""
+    session.require_writable()
+    require_in_grid(node, index)
+    if size_of(ref) == 0:
+        raise _no_bytes(node, index)
+    session.changes.set_chunk(node.id, index, ref)
+
+
+def _no_bytes(node: Node, index: Index) -> InvalidInputError:
+    return InvalidInputError(
+        f"the reference of chunk {index} of {node.path} has no bytes: leave it out",
+        ErrorKind.ZERO_LENGTH_CHUNK,
+        path=node.path,
+    )
 
 
 async def chunk_tables(session: SessionState, node: Node) -> AsyncIterator[ChunkTable]:
@@ -151,6 +163,24 @@ async def chunk_tables(session: SessionState, node: Node) -> AsyncIterator[Chunk
         own = settled.table.within(grid)
         if len(own):
             yield own
+
+
+async def chunk_coordinates(session: SessionState, node: Node) -> AsyncIterator[Coordinates]:
+    """Walk the coordinates of all references of an array, one manifest at a time."""
+    array = node.array
+    assert array is not None
+    if session.changes.settled(node.id) is not None:
+        async for table in chunk_tables(session, node):
+            yield table.coordinates
+        return
+    # Without changes to lay over them, what else the references hold need not be decoded.
+    for manifest, size_bytes in session.lookup(node).sizes():
+        file = await session.context.assets.load_manifest(manifest.id, size_bytes)
+        coordinates = file.coordinates(node.id)
+        if len(coordinates) == 0:
+            continue
+        inside = (coordinates < np.array(array.num_chunks, np.uint64)).all(axis=1)
+        yield coordinates if inside.all() else coordinates[inside]
 
 
 def is_in_grid(node: Node, index: Index) -> bool:

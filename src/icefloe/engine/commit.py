@@ -7,7 +7,7 @@ leaves garbage, and nothing else.
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -18,7 +18,8 @@ from icefloe.assets.files import Assets, EncodedManifest
 from icefloe.effects import map_concurrently, sleep
 from icefloe.engine.conflicts import ConflictSolver, require_solver
 from icefloe.engine.logs import unite_logs
-from icefloe.engine.manifests import ArrayManifests, NewManifest, note_written, write_manifests
+from icefloe.engine.manifest_parts import NewManifest
+from icefloe.engine.manifests import write_manifests
 from icefloe.engine.rearrange import moves_made
 from icefloe.engine.rebase import replay
 from icefloe.engine.session import SessionMode, SessionState
@@ -34,10 +35,6 @@ _log = logging.getLogger(__name__)
 
 RESERVED_KEY: Final = "__icechunk"
 """The metadata key under which the format keeps notes of its own."""
-
-_FEW_ARRAYS: Final = 16
-"""The manifests of so many are exchanged one by one."""
-
 
 _FIRST_WAIT_MS: Final = 10
 _LONGEST_WAIT_MS: Final = 500
@@ -166,15 +163,14 @@ async def write_version(
     context = session.context
     new_id = SnapshotId.random()
     base = session.snapshot
-    manifests = await _write_changed_arrays(session)
-    nodes = _new_nodes(session, manifests)
-    new = [manifest for one in manifests.values() for manifest in one.new]
+    manifests = await write_manifests(session)
+    nodes = _new_nodes(session, manifests.refs)
     snapshot = Snapshot(
         new_id,
         max(context.clock(), base.flushed_at + 1),
         message,
         nodes,
-        _files_in_use(nodes, base.manifests, new),
+        _files_in_use(nodes, base.manifests, manifests.new),
         metadata,
         base.id if context.spec_version == 1 else None,
         context.spec_version,
@@ -182,13 +178,12 @@ async def write_version(
     log = replace(session.changes.to_log(new_id), moves=moves_made(session))
     if replaced is not None:
         log = unite_logs([replaced, log], new_id)
-    held_back = [manifest for one in manifests.values() for manifest in one.held_back]
     await map_concurrently(
         partial(_save, context.assets),
-        [*held_back, snapshot, log],
+        [*manifests.held_back, snapshot, log],
         limit=context.write_concurrency,
     )
-    note_written(session)
+    session.written.note_written()
     entry = SnapshotEntry(new_id, base.id, snapshot.flushed_at, message, metadata)
     return Version(snapshot, log, entry)
 
@@ -203,48 +198,28 @@ async def _save(assets: Assets, file: EncodedManifest | Snapshot | TransactionLo
             await assets.save_transaction_log(file)
 
 
-async def _write_changed_arrays(session: SessionState) -> dict[NodeId, ArrayManifests]:
-    """Write manifests for every array with changed chunks, or a changed grid."""
+def _new_nodes(
+    session: SessionState, manifests: Mapping[NodeId, tuple[ManifestRef, ...]]
+) -> NodeTable:
     changes, base = session.changes, session.base
-    changed = {node.id: node for node in changes.nodes.values() if node.array is not None}
-    for node_id in changes.arrays:
-        if node_id not in changed and (node := base.by_id(node_id)) is not None:
-            changed[node_id] = node
-
-    async def write(node: Node) -> ArrayManifests:
-        return await write_manifests(session, node)
-
-    results = await map_concurrently(
-        write, changed.values(), limit=session.context.write_concurrency
-    )
-    return dict(zip(changed, results, strict=True))
-
-
-def _new_nodes(session: SessionState, manifests: Mapping[NodeId, ArrayManifests]) -> NodeTable:
-    changes, base = session.changes, session.base
-    newer = dict(changes.nodes)
     gone = [node.path for node in changes.deleted.values()]
-    only_chunks = manifests.keys() - {node.id for node in newer.values()}
-    if not newer and not gone and len(only_chunks) <= _FEW_ARRAYS:
-        rows = {base.row_by_id(node): manifests[node].refs for node in only_chunks}
-        return base.table.with_manifests(rows)
-    for node_id in only_chunks:
-        node = base.by_id(node_id)
-        assert node is not None
-        newer[node.path] = node
-    nodes = [_with_manifests(node, manifests.get(node.id)) for node in newer.values()]
-    return base.table.overlay(NodeTable.from_nodes(nodes), gone)
+    only_chunks = manifests.keys() - {node.id for node in changes.nodes.values()}
+    rows = {base.row_by_id(node): manifests[node] for node in only_chunks}
+    table = base.table.with_manifests(rows) if rows else base.table
+    if not changes.nodes and not gone:
+        return table
+    nodes = [_with_manifests(node, manifests.get(node.id, ())) for node in changes.nodes.values()]
+    return table.overlay(NodeTable.from_nodes(nodes), gone)
 
 
-def _with_manifests(node: Node, manifests: ArrayManifests | None) -> Node:
+def _with_manifests(node: Node, manifests: tuple[ManifestRef, ...]) -> Node:
     if node.array is None:
         return node
-    refs: tuple[ManifestRef, ...] = () if manifests is None else manifests.refs
-    return replace(node, array=replace(node.array, manifests=refs))
+    return replace(node, array=replace(node.array, manifests=manifests))
 
 
 def _files_in_use(
-    nodes: NodeTable, before: ManifestFiles, made: list[NewManifest]
+    nodes: NodeTable, before: ManifestFiles, made: Sequence[NewManifest]
 ) -> ManifestFiles:
     """List the manifests that any node uses: old ones that stayed, and new ones."""
     new = ManifestFiles.from_list([(one.id, one.size_bytes, one.num_chunk_refs) for one in made])

@@ -20,9 +20,10 @@ from icefloe.engine.ledger import Ledger
 from icefloe.engine.ref_ledger import RefFilesLedger
 from icefloe.engine.repo_object import RepoObjectLedger, StoredRepo
 from icefloe.engine.virtual import VirtualReader
+from icefloe.engine.virtual.clients import settings_for_containers
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.storage import Backend, Storage, Version
-from icefloe.storage.specs import LocalSpec, MemorySpec
+from icefloe.storage.specs import LocalSpec, MemorySpec, S3Spec
 
 type Access = Mapping[str, AnyCredential | None]
 type Clock = Callable[[], int]
@@ -77,7 +78,8 @@ class RepoContext:
         repo object of spec 2 as far as it is known, `config_version` the state of config.yaml of
         spec 1 that the configuration was made from.
         """
-        config = effective_config(user_config, storage_defaults=storage.default_settings())
+        usual = storage.default_settings()
+        config = effective_config(user_config, storage_defaults=usual)
         backend = storage.open(config.storage, attribution)
         assets = Assets(backend, config, spec_version)
         ledger: Ledger
@@ -103,7 +105,13 @@ class RepoContext:
             dict(access),
             virtual
             or VirtualReader(
-                config.virtual_chunk_containers, access, trusted=trusted, attribution=attribution
+                config.virtual_chunk_containers,
+                access,
+                trusted=trusted,
+                disputed=user_config.disputed_prefixes,
+                home_region=_home_region(storage),
+                settings=settings_for_containers(user_config.storage or usual, usual),
+                attribution=attribution,
             ),
             attribution,
             clock,
@@ -139,6 +147,14 @@ class RepoContext:
             "config_version": version,
         }
         return (_restore, (pickle.dumps((self.storage, self.user_config, settings)),))
+
+
+def _home_region(storage: Storage) -> str | None:
+    """Give the region of Amazon S3 that the repository itself is in, if it is and says so."""
+    match storage.spec:
+        case S3Spec(options=options) if options.endpoint_url is None:
+            return options.region
+    return None
 
 
 @lru_cache(maxsize=16)

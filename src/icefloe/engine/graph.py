@@ -5,7 +5,7 @@ columns so that no two share one at the same height, and each joins another to i
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from icefloe.engine.ledger import Ledger
@@ -49,6 +49,22 @@ async def commit_graph(ledger: Ledger, start: SnapshotId | None = None) -> Commi
     """Lay out the history of one snapshot, or of every branch and tag."""
     branches, tags = await ledger.branches(), await ledger.tags()
     tips = [start] if start is not None else _tips(branches, tags)
+    return lay_out(await _lines(ledger, tips), branches, tags)
+
+
+async def history_lines(
+    ledger: Ledger, start: SnapshotId | None = None
+) -> list[list[SnapshotEntry]]:
+    """List all versions of one snapshot's history, or of every branch and tag, each once.
+
+    A line begins at a tip, newest first, and ends where it meets a line before it.
+    """
+    if start is not None:
+        return await _lines(ledger, [start])
+    return await _lines(ledger, _tips(await ledger.branches(), await ledger.tags()))
+
+
+async def _lines(ledger: Ledger, tips: Iterable[SnapshotId]) -> list[list[SnapshotEntry]]:
     lines: list[list[SnapshotEntry]] = []
     known: set[SnapshotId] = set()
     for tip in tips:
@@ -61,7 +77,7 @@ async def commit_graph(ledger: Ledger, start: SnapshotId | None = None) -> Commi
             known.add(entry.id)
             line.append(entry)
         lines.append(line)
-    return lay_out(lines, branches, tags)
+    return lines
 
 
 def _tips(branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]) -> list[SnapshotId]:
@@ -76,7 +92,7 @@ def lay_out(
     tags: Mapping[str, SnapshotId],
 ) -> CommitGraph:
     """Give each line a column, and each commit a row; lines come in the order of their right."""
-    ordered = _newest_first([entry for line in lines for entry in line])
+    ordered = newest_first([entry for line in lines for entry in line])
     row_of = {entry.id: row for row, entry in enumerate(ordered)}
     lanes: list[Lane] = []
     column_of: dict[SnapshotId, int] = {}
@@ -108,7 +124,7 @@ def _names(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, tuple[str, ...]]:
     return names
 
 
-def _newest_first(entries: list[SnapshotEntry]) -> list[SnapshotEntry]:
+def newest_first(entries: list[SnapshotEntry]) -> list[SnapshotEntry]:
     """Order by time, but never a parent before its child, whatever the clocks said."""
     by_id = {entry.id: entry for entry in entries}
     waiting = dict.fromkeys(by_id, 0)

@@ -1,180 +1,208 @@
-"""The manifests of a new version: those with changes are rewritten, the others are kept."""
+"""The manifests of a new version: those with changes are rewritten, the others are kept.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+Arrays that need only one manifest may share it, as the manifest sets say. Whoever changes one of
+them rewrites the manifest with all arrays in it, so these are gathered first. Arrays that are
+split have manifests of their own.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import numpy as np
-
 from icefloe.assets.files import EncodedManifest
 from icefloe.effects import map_concurrently
-from icefloe.engine.array_changes import Settled
+from icefloe.engine.array_parts import divide, is_modified
+from icefloe.engine.lookup import sizes_of
+from icefloe.engine.manifest_parts import NewManifest, Part, link_parts, make_part
+from icefloe.engine.manifest_sets import ManifestPlan, closure, pack
+from icefloe.engine.manifest_sharing import SharedManifests
+from icefloe.engine.pack_candidates import facts_of, neighbour, untouched_candidates
 from icefloe.engine.session import SessionState
-from icefloe.engine.splitting import Edges, split_edges
-from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
-from icefloe.format.columns import Ints
-from icefloe.format.ids import ManifestId
+from icefloe.engine.written import ArrayState, Pack, SplitArray, WholeArray
+from icefloe.format.chunk_table import ChunkTable
+from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.manifest import Manifest
 from icefloe.format.node_table import ManifestRef, Node
 
 _HELD_BACK_BYTES: Final = 16 * 1024
 """Smaller manifests wait for the snapshot, to be written together with it: one wait less."""
 
-
-@dataclass(frozen=True, slots=True)
-class NewManifest:
-    """A manifest made for a commit, as the snapshot lists it."""
-
-    id: ManifestId
-    size_bytes: int
-    num_chunk_refs: int
+type _Arrays = dict[NodeId, SplitArray | WholeArray]
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayManifests:
-    """Where the references of an array are after a change."""
+class ManifestChanges:
+    """Where the references of arrays are in a new version."""
 
-    refs: tuple[ManifestRef, ...]
-    new: tuple[NewManifest, ...] = ()
-    """Those that were made for it."""
-    held_back: tuple[EncodedManifest, ...] = ()
-    """Those of the new ones that are still to be written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Manifests written for a commit that may have to be tried again, and what they hold."""
-
-    before: tuple[ManifestRef, ...]
-    revision: int
-    num_chunks: tuple[int, ...]
-    result: ArrayManifests
+    refs: Mapping[NodeId, tuple[ManifestRef, ...]]
+    """For all arrays that the session changed, and those whose manifests were rewritten too."""
+    new: tuple[NewManifest, ...]
+    """The manifests that were made."""
+    held_back: tuple[EncodedManifest, ...]
+    """The files of new ones that are still to be written."""
 
 
-async def write_manifests(session: SessionState, node: Node) -> ArrayManifests:
-    """Write the manifests of an array that a session changed, but for small ones.
+async def write_manifests(session: SessionState) -> ManifestChanges:
+    """Write the manifests of all arrays that a session changed, but for small ones.
 
     Those are for the caller to write, with the snapshot. A commit that lost a race finds here
-    what it made before, unless the other commit changed the same array.
+    what it made before, unless the other commit changed the same manifests.
     """
-    array = node.array
-    assert array is not None
-    before = session.tree.manifests(node)
+    changed = _changed_arrays(session)
+    deleted = {one for one, node in session.changes.deleted.items() if node.is_array}
+    modified = {one for one, node in changed.items() if is_modified(session, node)}
+    shared = SharedManifests(session.base, len(session.snapshot.manifests))
+    gathered = closure(modified | deleted, shared.manifests_of, shared.arrays_in)
+    rewriting = _Rewriting(session, shared, changed)
+    await rewriting.gather(gathered - deleted, modified)
+    packs = await rewriting.pack(modified | deleted)
+    refs = {one: session.tree.manifests(node) for one, node in changed.items()}
+    parts = [made.part for made in packs]
+    for one, array in rewriting.arrays.items():
+        if isinstance(array, SplitArray):
+            refs[one] = link_parts(array.kept, [part.refs[one] for part in array.parts])
+            parts.extend(array.parts)
+    for made in packs:
+        refs |= {one: (ref,) for one, ref in made.part.refs.items()}
+    held_back = tuple(part.held_back for part in parts if part.held_back is not None)
+    return ManifestChanges(refs, tuple(part.manifest for part in parts), held_back)
+
+
+def _changed_arrays(session: SessionState) -> dict[NodeId, Node]:
+    """List arrays with changed chunks, or changed metadata, as they are now."""
+    changes = session.changes
+    changed = {node.id: node for node in changes.nodes.values() if node.array is not None}
+    for node_id in changes.arrays:
+        if node_id not in changed and (node := session.base.by_id(node_id)) is not None:
+            changed[node_id] = node
+    return changed
+
+
+class _Rewriting:
+    """Arrays whose manifests are made anew, in one attempt to commit."""
+
+    def __init__(
+        self, session: SessionState, shared: SharedManifests, changed: Mapping[NodeId, Node]
+    ) -> None:
+        self._session = session
+        self._shared = shared
+        self._changed = changed
+        self._limit = session.context.write_concurrency
+        self.arrays: _Arrays = {}
+
+    async def gather(self, nodes: AbstractSet[NodeId], modified: AbstractSet[NodeId]) -> None:
+        """Prepare arrays: those that were modified, and those in one manifest with them."""
+        opened = {one: self._shared.of(one) for one in sorted(nodes)}
+        whole = self._session.base.only_manifests(nodes - modified)
+        needed = {each for found in opened.values() for each in found}
+        held = await self._load(needed.union(whole.values()))
+        todo = []
+        for one in opened:
+            if one in whole:
+                found = neighbour(self._session, one, held[whole[one]], self._changed.get(one))
+                if found is not None:
+                    self.arrays[one] = found
+            else:
+                todo.append(self._changed.get(one) or self._base_node(one))
+
+        async def prepare(node: Node) -> SplitArray | WholeArray:
+            return await self._prepare(node, opened[node.id], held)
+
+        made = await map_concurrently(prepare, todo, limit=self._limit)
+        self.arrays |= {node.id: array for node, array in zip(todo, made, strict=True)}
+
+    def _base_node(self, node_id: NodeId) -> Node:
+        node = self._session.base.by_id(node_id)
+        assert node is not None
+        return node
+
+    async def _load(self, ids: AbstractSet[ManifestId]) -> dict[ManifestId, Manifest]:
+        """Load manifests that several arrays need, each once."""
+        context, wanted = self._session.context, sorted(ids)
+        sizes = sizes_of(wanted, self._session.snapshot.manifests)
+
+        async def load(item: tuple[ManifestId, int]) -> Manifest:
+            return await context.assets.load_manifest(*item)
+
+        limit = context.config.manifest.max_concurrent_manifest_fetches_during_commit
+        files = await map_concurrently(load, zip(wanted, sizes, strict=True), limit=limit)
+        return dict(zip(wanted, files, strict=True))
+
+    async def _prepare(
+        self, node: Node, opened: AbstractSet[ManifestId], held: Mapping[ManifestId, Manifest]
+    ) -> SplitArray | WholeArray:
+        """Cut an array; what is split is written at once, and need not be held in memory."""
+        session = self._session
+        state = _state(session, node)
+        if (known := session.written.array(node.id, state)) is not None:
+            return known
+        parts = await divide(session, node, opened=opened, held=held)
+        array: SplitArray | WholeArray
+        if parts.is_whole:
+            table = parts.tables[0].compacted()
+            array = WholeArray(state, table, facts_of(node, len(table)))
+        else:
+            made = await map_concurrently(
+                partial(self._make_part_of, node.id), parts.tables, limit=self._limit
+            )
+            array = SplitArray(state, parts.kept, tuple(made))
+        session.context.assets.forget_manifests(session.written.keep_array(node.id, array))
+        return array
+
+    async def _make_part_of(self, node: NodeId, table: ChunkTable) -> Part:
+        return await make_part(
+            self._session.context.assets,
+            {node: table.compacted()},
+            hold_back_bytes=_HELD_BACK_BYTES,
+        )
+
+    async def pack(self, modified: AbstractSet[NodeId]) -> list[Pack]:
+        """Write the manifests of whole arrays; others that join them are gathered, too."""
+        plans = await self._plans(modified)
+        joining = {one for plan in plans for one in plan.arrays} - self.arrays.keys()
+        if joining:
+            await self.gather(joining, frozenset())
+        made = await map_concurrently(self._make_pack, plans, limit=self._limit)
+        packs = [each for each in made if each is not None]
+        superseded = self._session.written.keep_packs(packs)
+        self._session.context.assets.forget_manifests(superseded)
+        return packs
+
+    async def _plans(self, modified: AbstractSet[NodeId]) -> list[ManifestPlan]:
+        """Say which arrays share a manifest; plans of which nothing was changed are left out."""
+        session, config = self._session, self._session.context.config.chunk_manifests
+        wholes = {one: each for one, each in self.arrays.items() if isinstance(each, WholeArray)}
+        if not wholes:
+            return []
+        candidates = [each.facts for each in wholes.values()]
+        if any(each.cardinality is not None for each in config.sets):
+            candidates += await untouched_candidates(session, self.arrays.keys())
+        current = session.base.only_manifests({each.node_id for each in candidates} | modified)
+        plans = pack(candidates, config, current, modified)
+        return [plan for plan in plans if not wholes.keys().isdisjoint(plan.arrays)]
+
+    async def _make_pack(self, plan: ManifestPlan) -> Pack | None:
+        """Write a manifest of some arrays, but for those that turned out to be split."""
+        members = {one: self.arrays[one] for one in plan.arrays if one in self.arrays}
+        wholes = {one: each for one, each in members.items() if isinstance(each, WholeArray)}
+        if not wholes:
+            return None
+        states = {one: whole.state for one, whole in wholes.items()}
+        if (known := self._session.written.pack(states)) is not None:
+            return known
+        part = await make_part(
+            self._session.context.assets,
+            {one: whole.table for one, whole in wholes.items()},
+            boxes={one: whole.box for one, whole in wholes.items() if whole.box is not None},
+            hold_back_bytes=_HELD_BACK_BYTES,
+        )
+        return Pack(states, part)
+
+
+def _state(session: SessionState, node: Node) -> ArrayState:
+    assert node.array is not None
     changes = session.changes.arrays.get(node.id)
     revision = -1 if changes is None else changes.revision
-    known = session.written.get(node.id)
-    if isinstance(known, Attempt):
-        if (known.before, known.revision, known.num_chunks) == (before, revision, array.num_chunks):
-            return known.result
-        session.context.assets.forget_manifests(one.id for one in known.result.new)
-    settled = session.changes.settled(node.id)
-    result = await _rewrite(session, node, before, settled)
-    session.written[node.id] = Attempt(before, revision, array.num_chunks, result)
-    return result
-
-
-def note_written(session: SessionState) -> None:
-    """Remember that the manifests that were held back are written now."""
-    for node, attempt in session.written.items():
-        if isinstance(attempt, Attempt) and attempt.result.held_back:
-            result = replace(attempt.result, held_back=())
-            session.written[node] = replace(attempt, result=result)
-
-
-async def _rewrite(
-    session: SessionState,
-    node: Node,
-    before: tuple[ManifestRef, ...],
-    settled: Settled | None,
-) -> ArrayManifests:
-    array = node.array
-    assert array is not None
-    grid = np.array([(0, count) for count in array.num_chunks], np.uint32).reshape(-1, 2)
-    dimensions = len(array.num_chunks)
-    nothing = ChunkTable.empty(dimensions)
-    new = nothing if settled is None else settled.table.within(grid)
-    deleted = nothing.coordinates if settled is None else settled.deleted
-    edges = split_edges(node, session.context.config.manifest.split_sizes)
-    touched = _cells(np.concatenate([new.coordinates, deleted]), edges)
-    kept, opened = [], []
-    for ref in before:
-        if _is_untouched(ref, edges, touched, array.num_chunks):
-            kept.append(ref)
-        elif _meets_grid(ref, array.num_chunks):
-            opened.append(ref)
-    old = await _load_tables(session, node, opened)
-    table = concat_tables([part.within(grid) for part in old] or [nothing])
-    table = table.overlay(new, deleted)
-    parts = table.split(edges)
-    made = await map_concurrently(
-        partial(_make_manifest, session, node),
-        [part.compacted() for part in parts],
-        limit=session.context.write_concurrency,
-    )
-    listed = tuple(manifest for manifest, _ in made)
-    refs = [ManifestRef(one.id, _box(part)) for one, part in zip(listed, parts, strict=True)]
-    held_back = tuple(encoded for _, encoded in made if encoded is not None)
-    return ArrayManifests((*kept, *refs), listed, held_back)
-
-
-async def _make_manifest(
-    session: SessionState, node: Node, part: ChunkTable
-) -> tuple[NewManifest, EncodedManifest | None]:
-    """Make a manifest, and write it unless it is small: then it is given back too."""
-    assets = session.context.assets
-    encoded = await assets.encode_manifest({node.id: part})
-    new = NewManifest(encoded.id, encoded.size_bytes, encoded.num_chunk_refs)
-    if new.size_bytes <= _HELD_BACK_BYTES:
-        return new, encoded
-    await assets.save_manifest(encoded)
-    return new, None
-
-
-async def _load_tables(
-    session: SessionState, node: Node, refs: Sequence[ManifestRef]
-) -> list[ChunkTable]:
-    sizes = {ref.id: size for ref, size in session.lookup(node).sizes()}
-    assets = session.context.assets
-
-    async def load(ref: ManifestRef) -> ChunkTable:
-        file = await assets.load_manifest(ref.id, sizes.get(ref.id, 0))
-        return file.table(node.id)
-
-    limit = session.context.config.manifest.max_concurrent_manifest_fetches_during_commit
-    tables = await map_concurrently(load, refs, limit=limit)
-    return [table for table in tables if len(table)]
-
-
-def _cells(coordinates: Coordinates, edges: Edges) -> Ints:
-    """Give the cells of the splitting grid that hold some chunks, each once."""
-    cells = np.empty(coordinates.shape, np.int64)
-    if not any(edges):
-        return np.zeros((min(len(cells), 1), len(edges)), np.int64)  # there is one cell
-    for dimension, cuts in enumerate(edges):
-        cells[:, dimension] = np.searchsorted(cuts, coordinates[:, dimension], side="right")
-    return np.unique(cells, axis=0) if len(cells) else cells
-
-
-def _is_untouched(
-    ref: ManifestRef, edges: Edges, touched: Ints, num_chunks: tuple[int, ...]
-) -> bool:
-    """Say whether a manifest can stay: within the grid, and in no cell with changes."""
-    if not ref.extents:
-        return len(touched) == 0
-    if any(last > count for (_, last), count in zip(ref.extents, num_chunks, strict=True)):
-        return False
-    if not any(edges):
-        return len(touched) == 0
-    inside = np.ones(len(touched), np.bool_)
-    for dimension, ((first, last), cuts) in enumerate(zip(ref.extents, edges, strict=True)):
-        low, high = np.searchsorted(cuts, [first, last - 1], side="right")
-        inside &= (touched[:, dimension] >= low) & (touched[:, dimension] <= high)
-    return not inside.any()
-
-
-def _meets_grid(ref: ManifestRef, num_chunks: tuple[int, ...]) -> bool:
-    return all(first < count for (first, _), count in zip(ref.extents, num_chunks, strict=False))
-
-
-def _box(table: ChunkTable) -> tuple[tuple[int, int], ...]:
-    return tuple((int(first), int(last)) for first, last in table.extents())
+    return ArrayState(session.tree.manifests(node), revision, node.array.num_chunks)

@@ -316,9 +316,19 @@ def update_metadata(metadata: Mapping[str, JsonValue]) -> Change:
     )
 
 
-def set_config(config: bytes) -> Change:
-    """Store an encoded configuration."""
-    return partial(_settings, UpdateKind.CONFIG_CHANGED, lambda _: {"config": config})
+def set_config(config: bytes, *, unless: Callable[[RepoInfo], bool] = lambda _: False) -> Change:
+    """Store an encoded configuration, unless the state says that somebody else did."""
+
+    def change(repo: RepoInfo) -> Changed:
+        if unless(repo):
+            raise ConflictError(
+                message="somebody changed the stored configuration since this repository was"
+                " opened: open it again and repeat the change",
+                kind=ErrorKind.CONFIG_UPDATED,
+            )
+        return _settings(UpdateKind.CONFIG_CHANGED, lambda _: {"config": config}, repo)
+
+    return change
 
 
 def _settings(

@@ -88,6 +88,7 @@ class RepoObjectLedger:
         self._level = config.compression.level
         self._clock = clock
         self._known = known
+        self._read = None if known is None else known.info
         # Without conditions a write would undo what others did since we looked.
         self._may_trust_memory = always_conditional or config.storage.unsafe_use_conditional_update
         self._backup_ids = SeriesOfIds()
@@ -240,8 +241,17 @@ class RepoObjectLedger:
         await self.update(repo_changes.set_flag(name, setting))
 
     async def save_config(self, config: RepositoryConfig) -> None:
-        """Store a configuration."""
-        await self.update(repo_changes.set_config(encode_config_flexbuffer(config)))
+        """Store a configuration, unless somebody changed it since ours was read."""
+        encoded = encode_config_flexbuffer(config)
+        self._read = await self.update(
+            repo_changes.set_config(encoded, unless=self._has_other_config)
+        )
+
+    def _has_other_config(self, repo: RepoInfo) -> bool:
+        """Tell whether the stored configuration is not the one that was read, as far as known."""
+        if self._read is None or self._read.config == repo.config:
+            return False
+        return stored_config(self._read) != stored_config(repo)
 
     async def update(self, change: Change) -> RepoInfo:
         """Make one change, whoever else makes some at the same time; give the state after it."""

@@ -3,12 +3,15 @@
 import secrets
 from typing import Any
 
+from icefloe.background import BackgroundWork
 from icefloe.effects import run_blocking
 from icefloe.engine.changes import ChangeSet
 from icefloe.engine.context import RepoContext
 from icefloe.engine.lookup import ArrayLookup
 from icefloe.engine.packing import ChunkPacker, PackingOptions
+from icefloe.engine.preload import start_preload
 from icefloe.engine.tree import BaseNodes, Tree, renamed
+from icefloe.engine.written import WrittenManifests
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId, SnapshotId
@@ -53,8 +56,10 @@ class SessionState:
         self.changes = ChangeSet()
         self.packing = packing
         self.packer = ChunkPacker(context.assets, packing) if packing else None
-        self.written: dict[NodeId, object] = {}
-        """Manifests written by an attempt to commit, for the next one; see `manifests`."""
+        self.written = WrittenManifests()
+        """Manifests written by an attempt to commit, for the next one."""
+        self.preloading: BackgroundWork | None = None
+        """Manifests on their way to the cache; nobody has to wait for them."""
         self._lookups: dict[NodeId, ArrayLookup] = {}
 
     @property
@@ -131,7 +136,7 @@ class SessionState:
     def discard_changes(self) -> None:
         """Go back to the base snapshot."""
         self.changes = ChangeSet()
-        self.written = {}
+        self.written = WrittenManifests()
         self.merged_forks, self.merged_chunks = set(), {}
         self.forget_views()
         if self.packer is not None:
@@ -180,6 +185,10 @@ async def open_session(
     branch: str | None = None,
     packing: PackingOptions | None = None,
 ) -> SessionState:
-    """Begin a session on a snapshot."""
+    """Begin a session on a snapshot, and in the background to fetch what it may need soon."""
     base = await context.assets.load_snapshot(snapshot)
-    return SessionState(context, base, mode, branch=branch, packing=packing)
+    session = SessionState(context, base, mode, branch=branch, packing=packing)
+    if mode is not SessionMode.rearrange:
+        is_writing = mode is SessionMode.writable
+        session.preloading = start_preload(context, base, is_writing=is_writing)
+    return session

@@ -1,7 +1,8 @@
-"""How the references of an array are divided over manifests, as the configuration says."""
+"""How the references of an array are divided over manifests: as configured, or by default."""
 
+import re
 from collections.abc import Sequence
-from functools import lru_cache
+from typing import Final
 
 from icefloe.config.conditions import (
     ManifestSplitCondition,
@@ -16,14 +17,40 @@ from icefloe.config.conditions import (
     SplitPathMatches,
 )
 from icefloe.config.effective import EffectiveSplitSizes
+from icefloe.engine.partition import Edges, GridLayout, HalvingLayout, Layout
 from icefloe.engine.paths import node_name
+from icefloe.engine.patterns import is_found
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.arrow import pa, pc
-from icefloe.format.columns import BytesColumn
 from icefloe.format.node_table import Node
 
-type Edges = tuple[range, ...]
-"""For each dimension, where one manifest ends and the next begins."""
+_TIME_NAME: Final = re.compile(r"(?i)(t|datetime|(.+_)?(time|date))")
+"""Dimensions with such names are those that data sets grow along, wherever they stand."""
+
+
+def layout_of(node: Node, rules: EffectiveSplitSizes | None) -> Layout:
+    """Choose how an array is cut: by the rules that are for it, or by default if there is none.
+
+    A rule that says not to split an array is one, too; `None` says that no rules were ever set.
+    """
+    array = node.array
+    assert array is not None
+    if rules is not None and any(_holds(condition, node.path) for condition, _ in rules):
+        return GridLayout(split_edges(node, rules))
+    names = array.dimension_names or (None,) * len(array.num_chunks)
+    return HalvingLayout(append_order(names))
+
+
+def append_order(names: Sequence[str | None]) -> tuple[int, ...]:
+    """Put the dimension that an array grows along before the others.
+
+    It is the first with the name of a time, or else the first of all.
+
+    >>> append_order(["lat", "lon", "time"])
+    (2, 0, 1)
+    """
+    times = [axis for axis, name in enumerate(names) if name and _TIME_NAME.fullmatch(name)]
+    first = times[:1]
+    return (*first, *(axis for axis in range(len(names)) if axis not in first))
 
 
 def split_edges(node: Node, rules: EffectiveSplitSizes) -> Edges:
@@ -55,7 +82,7 @@ def _size(
                 return size
             case SplitAxis(wanted) if wanted == axis:
                 return size
-            case SplitDimensionName(regex) if name is not None and _found(regex, name):
+            case SplitDimensionName(regex) if name is not None and is_found(regex, name):
                 return size
     return None
 
@@ -65,9 +92,9 @@ def _holds(condition: ManifestSplitCondition, path: str) -> bool:
         case SplitAnyArray():
             return True
         case SplitPathMatches(regex):
-            return _found(regex, path)
+            return is_found(regex, path)
         case SplitNameMatches(regex):
-            return _found(regex, node_name(path))
+            return is_found(regex, node_name(path))
         case SplitOr(conditions):
             return any(_holds(each, path) for each in conditions)
         case SplitAnd(conditions):
@@ -76,22 +103,3 @@ def _holds(condition: ManifestSplitCondition, path: str) -> bool:
             raise InvalidInputError(
                 f"{condition!r} is no condition for splitting manifests", ErrorKind.INVALID_CONFIG
             )
-
-
-@lru_cache(maxsize=4096)
-def _found(regex: str, text: str) -> bool:
-    """Search text for a pattern.
-
-    Arrow's engine takes time linear in the text, whatever the pattern: the configuration of a
-    repository may have been written by anybody.
-    """
-    if regex == ".*":
-        return True
-    try:
-        found = pc.match_substring_regex(BytesColumn.from_strings([text]).to_arrow_strings(), regex)
-    except pa.ArrowInvalid as error:
-        raise InvalidInputError(
-            f"{regex!r} in the manifest configuration is no regular expression: {error}",
-            ErrorKind.INVALID_CONFIG,
-        ) from error
-    return bool(found[0].as_py())

@@ -1,15 +1,12 @@
 """The groups and arrays that a session sees: those of its snapshot, under its changes."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from icefloe.engine.changes import ChangeSet
-from icefloe.format.columns import BytesColumn, Ints
-from icefloe.format.ids import NodeId
+from icefloe.format.columns import BytesColumn
+from icefloe.format.ids import ManifestId, NodeId, raw_rows
 from icefloe.format.node_table import ManifestRef, Node, NodeTable
 
 
@@ -20,7 +17,7 @@ class BaseNodes:
         self.table = table
         self._found: dict[str, Node | None] = {}
         self._paths: list[str] | None = None
-        self._by_id: tuple[NDArray[np.uint64], Ints] | None = None
+        self._by_id: dict[bytes, int] | None = None
 
     def find(self, path: str) -> Node | None:
         """Look up a node by its path."""
@@ -32,26 +29,30 @@ class BaseNodes:
 
     def by_id(self, node: NodeId) -> Node | None:
         """Look up a node by its id."""
-        row = self._find_row(node)
+        row = self.find_row(node)
         return None if row is None else self.table.node(row)
 
     def row_by_id(self, node: NodeId) -> int:
         """Find the row of a node that must be there."""
-        row = self._find_row(node)
+        row = self.find_row(node)
         assert row is not None, f"{node} is not in the snapshot"
         return row
 
-    def _find_row(self, node: NodeId) -> int | None:
+    def only_manifests(self, nodes: Iterable[NodeId]) -> dict[NodeId, ManifestId]:
+        """Give, of those among some arrays that have a single manifest, which one that is."""
+        table, found = self.table, dict[NodeId, ManifestId]()
+        for node in nodes:
+            if (row := self.find_row(node)) is not None:
+                first, last = table.manifest_splits[row : row + 2].tolist()
+                if last - first == 1:
+                    found[node] = ManifestId(table.manifest_ids[first].tobytes())
+        return found
+
+    def find_row(self, node: NodeId) -> int | None:
+        """Find the row of a node, if it is there."""
         if self._by_id is None:
-            keys = np.ascontiguousarray(self.table.ids).view(np.uint64).ravel()
-            order = np.argsort(keys)
-            self._by_id = keys[order], order
-        keys, order = self._by_id
-        wanted = np.frombuffer(node.raw, np.uint64)[0]
-        place = int(np.searchsorted(keys, wanted))
-        if place == len(keys) or keys[place] != wanted:
-            return None
-        return int(order[place])
+            self._by_id = {raw: row for row, raw in enumerate(raw_rows(self.table.ids))}
+        return self._by_id.get(node.raw)
 
     def paths(self) -> list[str]:
         """List all paths in the order of their bytes."""

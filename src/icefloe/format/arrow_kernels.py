@@ -58,7 +58,7 @@ def gather(
 
 def take(data: NDArray[np.uint8], splits: NDArray[np.int64], rows: NDArray[np.integer]) -> Rows:
     """Pick rows by number."""
-    return from_arrow(to_arrow(data, splits).take(_numbers(rows)))
+    return from_arrow(to_arrow(data, splits).take(numbers_to_arrow(rows)))
 
 
 def is_text(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> bool:
@@ -68,6 +68,14 @@ def is_text(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def to_strings(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[str]:
+    """Unpack rows into Python strings; `UnicodeDecodeError` if one is not UTF-8."""
+    buffers = to_arrow(data, splits).buffers()
+    texts = pa.Array.from_buffers(pa.large_string(), len(splits) - 1, buffers)
+    unpacked: list[str] = texts.to_pylist()
+    return unpacked
 
 
 def is_ascending(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> bool:
@@ -87,12 +95,12 @@ def heads_of_runs(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> NDArray
 def distinct(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> tuple[Rows, NDArray[np.uint32]]:
     """Drop repeated rows; also give, for each old row, its new number."""
     encoded = to_arrow(data, splits).dictionary_encode()
-    return from_arrow(encoded.dictionary), _to_numpy(encoded.indices).astype(np.uint32)
+    return from_arrow(encoded.dictionary), numbers_of(encoded.indices).astype(np.uint32)
 
 
 def sort_order(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> NDArray[np.int64]:
     """List the rows in the order of their bytes."""
-    return _to_numpy(pc.sort_indices(to_arrow(data, splits))).astype(np.int64)
+    return numbers_of(pc.sort_indices(to_arrow(data, splits))).astype(np.int64)
 
 
 def framed(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -112,16 +120,20 @@ def framed(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> NDArray[np.uin
 
 def mask_of(answers: "pa.BooleanArray") -> NDArray[np.bool_]:
     """Take answers from Arrow, none of them missing."""
-    return _to_numpy(answers.cast(pa.uint8())).astype(np.bool_)
+    return numbers_of(answers.cast(pa.uint8())).astype(np.bool_)
 
 
-def _numbers(values: NDArray[np.integer]) -> "pa.Array":
+def numbers_to_arrow(values: NDArray[np.integer]) -> "pa.Array":
+    """Give numbers to Arrow without copying them."""
     kind = pa.from_numpy_dtype(values.dtype)
     buffer = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(kind, len(values), [None, buffer])
 
 
-def _to_numpy(array: "pa.Array") -> NDArray[np.integer]:
+def numbers_of(array: "pa.Array") -> NDArray[np.integer]:
+    """Take numbers from Arrow; what stands in for a missing one is not defined."""
     width = array.type.bit_width // 8
     kind = np.dtype(f"{'u' if pa.types.is_unsigned_integer(array.type) else 'i'}{width}")
+    if len(array) == 0:
+        return np.empty(0, kind)
     return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * width)

@@ -280,8 +280,11 @@ class ChunkTable:
         used[self.targets[self.kinds == kind]] = True
         return bool(used.all())
 
-    def sorted(self) -> Self:
-        """Sort rows by coordinates; a coordinate that occurs twice is an error."""
+    def sorted(self, *, last_wins: bool = False) -> Self:
+        """Sort rows by coordinates.
+
+        A coordinate that occurs twice is an error, unless the last row of each is to count.
+        """
         if len(self) < 2:
             return self
         [keys] = sort_keys(self.coordinates)
@@ -289,7 +292,10 @@ class ChunkTable:
             return self
         order = np.argsort(keys, kind="stable")
         ranked = keys[order]
-        if (ranked[1:] == ranked[:-1]).any():
+        is_repeated = ranked[1:] == ranked[:-1]
+        if is_repeated.any():
+            if last_wins:
+                return self.take(order[np.append(~is_repeated, True)])
             raise InvalidInputError(
                 "a chunk coordinate occurs more than once: keep one reference for each",
                 ErrorKind.INVALID_CHUNK_INDEX,

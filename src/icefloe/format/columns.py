@@ -125,8 +125,10 @@ class BytesColumn:
         return [self.data[a:b].tobytes() for a, b in pairwise(splits)]
 
     def to_strings(self) -> list[str]:
-        """Unpack into Python strings: for small columns."""
+        """Unpack into Python strings."""
         try:
+            if len(self) > FEW_ROWS:
+                return arrow_kernels.to_strings(self.data, self.splits)
             return [row.decode() for row in self.to_list()]
         except UnicodeDecodeError as error:
             raise FormatError("text that is not UTF-8") from error

@@ -8,7 +8,7 @@ from icefloe.format.config_reading import config_from_tree
 from icefloe.format.config_tree import config_to_tree
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
 from icefloe.format.json_value import JsonValue
-from icefloe.format.yaml_tree import Tagged, Tree, Unquoted, decode_yaml, encode_yaml
+from icefloe.values.yaml_tree import Tagged, Tree, Unquoted, decode_yaml, encode_yaml
 
 
 def encode_config_yaml(config: RepositoryConfig) -> bytes:

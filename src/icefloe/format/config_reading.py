@@ -5,7 +5,7 @@ the key.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import NoneType
 from typing import Any, Final, cast, get_args, get_type_hints
@@ -19,7 +19,10 @@ from icefloe.config import (
     S3Options,
     VirtualChunkContainer,
 )
-from icefloe.config.containers import added
+from icefloe.config.chunk_manifests import KEY as CHUNK_MANIFESTS
+from icefloe.config.chunk_manifests import ChunkManifestsConfig
+from icefloe.config.containers import POLICIES, added
+from icefloe.config.urls import parse_prefix, without_user
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.config_tree import (
     DIMENSIONS,
@@ -29,15 +32,26 @@ from icefloe.format.config_tree import (
     STORES,
     keys_of,
 )
-from icefloe.format.yaml_tree import Tagged, Tree, Unquoted
 from icefloe.values import NamedNumber, Settings, Variant
+from icefloe.values.yaml_tree import Tagged, Tree, Unquoted
 
 _log: Final = logging.getLogger(__name__)
 
 
 def config_from_tree(tree: Tree) -> RepositoryConfig:
-    """Read a configuration; containers that break the rules are left out with a warning."""
-    return _settings(RepositoryConfig, tree, "")
+    """Read a configuration; containers that break the rules are left out with a warning.
+
+    So are manifest sets and rules: data can be read and written without.
+    """
+    config = _settings(RepositoryConfig, tree, "")
+    if (containers := _entries(tree, "").get("virtual_chunk_containers")) is not None:
+        config.disputed_prefixes = tuple(_disputed_prefixes(containers))
+    if (sets := _entries(tree, "").get(CHUNK_MANIFESTS)) is not None:
+        try:
+            config.chunk_manifests = ChunkManifestsConfig.from_tree(sets)
+        except InvalidInputError as reason:
+            _log.warning("ignored the manifest sets of the repository: %s", reason)
+    return config
 
 
 def _settings[S: Settings](kind: type[S], tree: Tree, path: str) -> S:
@@ -131,6 +145,14 @@ def _containers(tree: Tree, path: str) -> dict[str, VirtualChunkContainer]:
     containers: dict[str, VirtualChunkContainer] = {}
     for key, each in _entries(tree, path).items():
         container = _container(key, each, f"{path}.{key}")
+        if _contradicts(key, container.url_prefix):
+            _log.warning(
+                "ignored a virtual chunk container of the repository: it is listed under %r, but"
+                " its url_prefix is %r",
+                without_user(key),
+                without_user(container.url_prefix),
+            )
+            continue
         try:
             containers = added(containers, container)
         except InvalidInputError as reason:
@@ -144,11 +166,42 @@ def _container(key: str, tree: Tree, path: str) -> VirtualChunkContainer:
     prefix = _text(entries.get("url_prefix", key), f"{path}.url_prefix")
     name = entries.get("name")
     store = _store(entries.get("store"), f"{path}.store")
+    policy = _plain(entries.get("on_change"), path)
     return VirtualChunkContainer(
-        prefix if prefix.endswith("/") else f"{prefix}/",
+        prefix,
         store,
         None if name is None else _text(name, f"{path}.name"),
+        on_change=policy if policy in POLICIES else "strict",
     )
+
+
+def _contradicts(key: str, prefix: str) -> bool:
+    """Tell whether a container is listed under another url prefix than its own.
+
+    A key that is no url may be an old name.
+    """
+    if "://" not in key or key == prefix:
+        return False
+    try:
+        return not parse_prefix(key).is_same(parse_prefix(prefix))
+    except InvalidInputError:
+        return True
+
+
+def _disputed_prefixes(tree: Tree) -> Iterator[str]:
+    """List both prefixes of each container that is listed under another one than its own."""
+    for key, each in _entries(tree, "virtual_chunk_containers").items():
+        prefix = _text(_entries(each, key).get("url_prefix", key), key)
+        if _contradicts(key, prefix):
+            yield from (text for text in (key, prefix) if _is_prefix(text))
+
+
+def _is_prefix(text: str) -> bool:
+    try:
+        parse_prefix(text)
+    except InvalidInputError:
+        return False
+    return True
 
 
 def _store(tree: Tree, path: str) -> Any:

@@ -17,11 +17,12 @@ from icefloe.config import (
     StorageSettings,
     VirtualChunkContainer,
 )
+from icefloe.config.chunk_manifests import KEY as CHUNK_MANIFESTS
 from icefloe.config.conditions import PreloadFalse, PreloadTrue
 from icefloe.config.manifest import SplitSizes
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.yaml_tree import Tagged, Tree
 from icefloe.values import NamedNumber, Settings, Variant
+from icefloe.values.yaml_tree import Tagged, Tree
 
 _KEYS: Final[dict[type, tuple[str, ...]]] = {
     RepositoryConfig: (
@@ -117,8 +118,14 @@ def keys_of(kind: type[Settings]) -> tuple[str, ...]:
 
 
 def config_to_tree(config: RepositoryConfig) -> Tree:
-    """Lay out a configuration for storing: every key, null where nothing is set."""
-    return _tree(config)
+    """Lay out a configuration for storing: every key, null where nothing is set.
+
+    Keys that only we know are left out then: the reference ignores them, but does not keep them.
+    """
+    tree = cast("dict[str, Tree]", _tree(config))
+    if config.chunk_manifests is not None:
+        tree[CHUNK_MANIFESTS] = config.chunk_manifests.to_tree()
+    return tree
 
 
 def _tree(value: Any) -> Tree:
@@ -132,7 +139,10 @@ def _tree(value: Any) -> Tree:
             return {key: _tree(getattr(value, key)) for key in keys_of(type(value))}
         case VirtualChunkContainer():
             store = _tree(value.store)
-            return {"name": value.name, "url_prefix": value.url_prefix, "store": store}
+            entries = {"name": value.name, "url_prefix": value.url_prefix, "store": store}
+            # Other programs know no such key, but pass over it.
+            changes = {} if value.on_change == "strict" else {"on_change": value.on_change}
+            return {**entries, **changes}
         case Variant():
             content = _content(value)
             name = _VARIANT_NAMES[type(value)]

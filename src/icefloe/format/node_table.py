@@ -190,28 +190,22 @@ class NodeTable:
 
     def with_manifests(self, manifests: Mapping[int, Sequence[ManifestRef]]) -> Self:
         """Give the arrays in some rows other manifests."""
-        table = self
-        for row, refs in manifests.items():
-            table = table._with_manifests_of(row, refs)
-        return table
-
-    def _with_manifests_of(self, row: int, refs: Sequence[ManifestRef]) -> Self:
-        first, last = self.manifest_splits[row : row + 2].tolist()
-        begin, end = self.extent_splits[[first, last]].tolist()
-        ids = id_rows(ManifestId, [ref.id for ref in refs])
-        extents = np.array([pair for ref in refs for pair in ref.extents], np.uint32)
-        inner = begin + _splits([ref.extents for ref in refs])
-        manifest_splits = self.manifest_splits.copy()
-        manifest_splits[row + 1 :] += len(refs) - (last - first)
-        outer = self.extent_splits[last + 1 :] + (len(extents) - (end - begin))
+        refs = [ref for own in manifests.values() for ref in own]
+        links = _joined(self.manifest_splits, _splits(list(manifests.values())))
+        boxes = _joined(self.extent_splits, _splits([ref.extents for ref in refs]))
+        ids = np.concatenate([self.manifest_ids, id_rows(ManifestId, [ref.id for ref in refs])])
+        pairs = np.array([pair for ref in refs for pair in ref.extents], np.uint32)
+        extents = np.concatenate([self.extents, pairs.reshape(-1, 2)])
+        rows = np.arange(len(self))
+        rows[list(manifests)] = len(self) + np.arange(len(manifests))
+        manifest_splits, taken = take_ragged(links, rows)
+        extent_splits, taken_extents = take_ragged(boxes, taken)
         table = replace(
             self,
             manifest_splits=manifest_splits,
-            manifest_ids=np.concatenate([self.manifest_ids[:first], ids, self.manifest_ids[last:]]),
-            extent_splits=np.concatenate([self.extent_splits[:first], inner, outer]),
-            extents=np.concatenate(
-                [self.extents[:begin], extents.reshape(-1, 2), self.extents[end:]]
-            ),
+            manifest_ids=ids[taken],
+            extent_splits=extent_splits,
+            extents=extents[taken_extents],
         )
         object.__setattr__(table, "_known_rows", self._known_rows)
         return table
@@ -228,6 +222,11 @@ class NodeTable:
 
 def _splits(rows: Sequence[Sequence[object]]) -> Ints:
     return splits_of(np.array([len(row) for row in rows], np.int64))
+
+
+def _joined(first: Ints, second: Ints) -> Ints:
+    """Put the rows of two ragged columns one behind the other."""
+    return np.concatenate([first, first[-1] + second[1:]])
 
 
 def _concat[T: NodeTable](tables: Sequence[T]) -> T:

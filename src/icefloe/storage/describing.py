@@ -6,6 +6,7 @@ from typing import Final
 from icefloe.storage.specs import (
     AzureSpec,
     GcsSpec,
+    GuardedHttpSpec,
     HttpSpec,
     LocalSpec,
     MemorySpec,
@@ -21,6 +22,7 @@ _KINDS: Final[dict[type, str]] = {
     GcsSpec: "GCS",
     AzureSpec: "Azure",
     HttpSpec: "HTTP",
+    GuardedHttpSpec: "HTTP",
     RedirectSpec: "redirect",
 }
 
@@ -31,6 +33,7 @@ _FUNCTIONS: Final[dict[type, tuple[str, dict[str, object]]]] = {
     GcsSpec: ("gcs_storage", {"bucket": None, "prefix": None}),
     AzureSpec: ("azure_storage", {"account": None, "container": None, "prefix": ""}),
     HttpSpec: ("http_storage", {}),
+    GuardedHttpSpec: ("http_storage", {}),
     RedirectSpec: ("redirect_storage", {}),
 }
 """The function that makes each kind, and the arguments it must always have."""
@@ -98,7 +101,7 @@ def _arguments(spec: Spec) -> dict[str, object]:
                 "container": spec.container,
                 "prefix": spec.prefix or None,
             }
-        case HttpSpec():
+        case HttpSpec() | GuardedHttpSpec():
             return {"base_url": spec.place}
         case RedirectSpec():
             return {

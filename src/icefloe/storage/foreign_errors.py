@@ -120,9 +120,14 @@ def _generic(error: Exception, what: str, key: str) -> IcefloeError:
             retryable=True,
             key=key,
         )
+    return refusal(status, what, key, _detail(error))
+
+
+def refusal(status: int, what: str, key: str, detail: str) -> StorageError:
+    """Describe an answer with a status that says no."""
     is_passing = status in _PASSING or (status >= 500 and status not in _LASTING)
     return StorageError(
-        f"{what}: the storage refused{_detail(error)}",
+        f"{what}: the storage refused{detail}",
         ErrorKind.THROTTLED if status in _THROTTLED else ErrorKind.OBJECT_STORE,
         retryable=is_passing,
         key=key,

@@ -20,16 +20,20 @@ from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Crede
 from icefloe.effects import run_blocking
 from icefloe.storage.backoff import Attempts
 from icefloe.storage.clients import open_clients, user_agent
+from icefloe.storage.confined import Confinement
 from icefloe.storage.describing import describe, source_code
+from icefloe.storage.guarded_http import GuardedHttpReader
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.metering import Meter, MeteredBackend, RequestCounts
 from icefloe.storage.object_store import ObjectStoreBackend
 from icefloe.storage.platforms import hugging_face_spec, r2_spec, tigris_spec
 from icefloe.storage.port import Backend
+from icefloe.storage.read_only import ReadOnlyBackend
 from icefloe.storage.redirect import RedirectBackend, resolve
 from icefloe.storage.retrying import RetryingBackend
 from icefloe.storage.specs import (
+    GuardedHttpSpec,
     Headers,
     LocalSpec,
     MemorySpec,
@@ -371,9 +375,13 @@ class Storage:
         match spec:
             case MemorySpec():
                 return MeteredBackend(cast("Backend", self._memory), meter)
-            case LocalSpec(path, durable, encodes_keys):
+            case LocalSpec(path, durable, encodes_keys, None):
                 local = LocalBackend(path, durable=durable, encodes_keys=encodes_keys)
                 return MeteredBackend(local, meter)
+            case LocalSpec(path, _, encodes_keys, places):
+                confinement = Confinement(places or ())
+                local = LocalBackend(path, encodes_keys=encodes_keys, confinement=confinement)
+                return MeteredBackend(ReadOnlyBackend(local, path), meter)
             case RedirectSpec():
 
                 def find() -> Backend:
@@ -383,6 +391,9 @@ class Storage:
                     return Attempts(settings, lambda: meter.add("retries"))
 
                 return RedirectBackend(find, attempts)
+            case GuardedHttpSpec():
+                web = ReadOnlyBackend(GuardedHttpReader(spec, settings, agent), spec.place)
+                return RetryingBackend(MeteredBackend(web, meter), settings, meter)
             case _:
                 backend = ObjectStoreBackend(open_clients(spec, settings, agent), settings)
                 return RetryingBackend(MeteredBackend(backend, meter), settings, meter)

@@ -2,7 +2,7 @@
 
 # ruff: noqa: PTH116 - paths are plain strings here
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -24,10 +24,17 @@ def info_of(key: str, status: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, status.st_size, moment, version_of(status))
 
 
-def walk(root: str, prefix: str) -> Iterator[ObjectInfo]:
-    """Visit the files below the deepest directory that an encoded prefix names for sure."""
+def walk(root: str, prefix: str, *, encoded: bool = True) -> Iterator[ObjectInfo]:
+    """Visit the files below the deepest directory that a prefix names for sure.
+
+    Names of files, and the prefix with them, are encoded keys, or keys as they are.
+    """
     folder = prefix.rpartition("/")[0]
-    todo = [_Folder(f"{root}/{folder}", f"{folder}/") if folder else _Folder(root)]
+    key_of = _key_of if encoded else str
+    first = (
+        _Folder(f"{root}/{folder}", f"{folder}/", key_of) if folder else _Folder(root, "", key_of)
+    )
+    todo = [first]
     while todo:
         yield from todo.pop().visit(prefix, todo)
 
@@ -37,7 +44,8 @@ class _Folder:
     """A directory to list: its path, how keys in it begin, and which directories led to it."""
 
     path: str
-    base: str = ""
+    base: str
+    key_of: Callable[[str], str | None]
     ancestors: frozenset[tuple[int, int]] = frozenset()
 
     def visit(self, prefix: str, todo: list["_Folder"]) -> Iterator[ObjectInfo]:
@@ -58,8 +66,8 @@ class _Folder:
                     continue
                 try:
                     if entry.is_dir():
-                        todo.append(_Folder(entry.path, f"{name}/", ancestors))
-                    elif entry.is_file() and (key := _key_of(name)) is not None:
+                        todo.append(_Folder(entry.path, f"{name}/", self.key_of, ancestors))
+                    elif entry.is_file() and (key := self.key_of(name)) is not None:
                         yield info_of(key, entry.stat())
                 except FileNotFoundError:
                     continue  # deleted since; whoever did it wants it unlisted

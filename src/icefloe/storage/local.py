@@ -21,8 +21,9 @@ How each promise of the port is kept:
 - *Durable*, when asked for: the file is synced before it gets its name, its directory after.
 
 Symbolic links below the root are followed when reading and listing, never when writing or
-deleting; the root itself may be one. Directories that become empty stay: removing them would
-race with writers. User metadata is not stored, as in the reference's local repositories.
+deleting; the root itself may be one. With a `Confinement` none is followed out of it. Directories
+that become empty stay: removing them would race with writers. User metadata is not stored, as in
+the reference's local repositories.
 """
 
 # ruff: noqa: PTH100, PTH116 - paths are plain strings here, and most calls are relative to descriptors
@@ -45,6 +46,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.storage.checks import check_conditions, check_range
+from icefloe.storage.confined import Confinement
 from icefloe.storage.directory import (
     Draft,
     create_file,
@@ -76,9 +78,18 @@ _NOT_THERE: Final = (FileNotFoundError, NotADirectoryError)
 class LocalBackend:
     """A directory of the local file system."""
 
-    def __init__(self, root: str, *, durable: bool = False, encodes_keys: bool = True) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        durable: bool = False,
+        encodes_keys: bool = True,
+        confinement: Confinement | None = None,
+    ) -> None:
         self._root = os.path.abspath(root)
         self._durable = durable
+        self._confinement = confinement
+        self._encodes = encodes_keys
         self._name_of = encode_key if encodes_keys else _checked
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
@@ -96,7 +107,7 @@ class LocalBackend:
 
     async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Read several ranges through one open file."""
-        if len(byte_ranges) == 1:
+        if len(byte_ranges) == 1 and self._confinement is None:
             start, end = byte_ranges[0]
             if 0 <= start < end < start + _INLINE_BYTES:
                 data = self._read_at_once(key, start, end - start)
@@ -143,12 +154,16 @@ class LocalBackend:
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         """Walk the files whose key starts with `prefix`; unfinished writes are passed over."""
-        found = self._walk(encode_prefix(prefix))
+        found = self._walk(encode_prefix(prefix) if self._encodes else prefix)
         while batch := await effects.offload(lambda: list(islice(found, _LIST_BATCH))):
             yield batch
 
     async def head(self, key: str) -> Fetched:
         """Look at a file."""
+        if self._confinement is not None:
+            handle, status = self._open(key)
+            os.close(handle)
+            return Fetched(b"", info_of(key, status))
         name = self._name_of(key)
         try:
             status = os.stat(f"{self._root}/{name}")
@@ -199,8 +214,12 @@ class LocalBackend:
         return data if len(data) == length else None
 
     def _open(self, key: str) -> tuple[int, os.stat_result]:
+        path = f"{self._root.rstrip('/')}/{self._name_of(key)}"
         try:
-            handle = os.open(f"{self._root}/{self._name_of(key)}", _READ_FLAGS)
+            if self._confinement is None:
+                handle = os.open(path, _READ_FLAGS)
+            else:
+                handle = self._confinement.open(path)
         except OSError as error:
             _fail(error, "read", key)
         status = os.fstat(handle)
@@ -381,7 +400,7 @@ class LocalBackend:
 
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
         try:
-            yield from walk(self._root, prefix)
+            yield from walk(self._root, prefix, encoded=self._encodes)
         except OSError as error:
             _fail(error, "list", prefix)
 

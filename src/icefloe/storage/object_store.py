@@ -6,7 +6,6 @@ to repeat a request, because a repeated conditional write turns its own success 
 conflict. Repeating is the task of `icefloe.storage.retrying`, which knows what is safe.
 """
 
-from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import batched
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -40,7 +39,8 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
-from icefloe.storage.ranges import merge_ranges, split_range
+from icefloe.storage.ranges import cut_range, merge_ranges, split_range
+from icefloe.storage.request_threads import require_request_threads
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta, PutMode
@@ -113,7 +113,7 @@ class ObjectStoreBackend:
         fetched = await effects.map_concurrently(fetch, windows, limit=self._concurrency)
         if len(states) > 1:
             raise _replaced(key)
-        return [_cut(windows, fetched, byte_range) for byte_range in byte_ranges]
+        return [cut_range(windows, fetched, byte_range) for byte_range in byte_ranges]
 
     async def put(
         self,
@@ -138,6 +138,7 @@ class ObjectStoreBackend:
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         """Walk a prefix; `obstore` lists whole segments, so the last one is sifted here."""
+        require_request_threads()
         encoded = encode_prefix(prefix) if self._encodes else prefix
         folder = encoded.rpartition("/")[0]
         stream = iter(obstore.list(self._reader, folder or None, chunk_size=_LIST_BATCH))
@@ -317,6 +318,7 @@ class ObjectStoreBackend:
         **kwargs: P.kwargs,
     ) -> T:
         """Call the form of a function that suits the caller; its errors become ours."""
+        require_request_threads()
         try:
             if effects.is_blocking():
                 return blocking(*args, **kwargs)
@@ -385,18 +387,6 @@ class ObjectStoreBackend:
         if not path.startswith(prefix):
             return None
         return decode_key(path) if self._encodes else path
-
-
-def _cut(
-    windows: Sequence[ByteRange], fetched: Sequence[memoryview], byte_range: ByteRange
-) -> Buffer:
-    """Take a range out of the last window that begins before it, which covers it."""
-    start, end = byte_range
-    if start == end:
-        return b""
-    position = bisect_right(windows, start, key=lambda window: window[0]) - 1
-    first = windows[position][0]
-    return fetched[position][start - first : end - first]
 
 
 def _mode(if_version: Version | None, *, if_absent: bool) -> "PutMode":

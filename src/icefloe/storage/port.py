@@ -67,8 +67,8 @@ class DeleteReport:
     """Those of the failures for which trying again may help."""
 
 
-class Backend(Protocol):
-    """A place for objects; one small class per kind of storage."""
+class ReadableBackend(Protocol):
+    """What can be read by key."""
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
         """Read an object, or one range of it; a range past the end is `InvalidInputError`."""
@@ -77,6 +77,14 @@ class Backend(Protocol):
     async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Read several ranges of one object, near ones in one request; results in order."""
         ...
+
+    async def head(self, key: str) -> Fetched:
+        """Look at an object without its bytes (`data` is empty)."""
+        ...
+
+
+class Backend(ReadableBackend, Protocol):
+    """A place for objects; one small class per kind of storage."""
 
     async def put(
         self,
@@ -93,10 +101,6 @@ class Backend(Protocol):
 
     def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         """Walk all objects whose key starts with `prefix`, in batches, in no set order."""
-        ...
-
-    async def head(self, key: str) -> Fetched:
-        """Look at an object without its bytes (`data` is empty)."""
         ...
 
     async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:

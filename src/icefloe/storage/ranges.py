@@ -1,8 +1,9 @@
 """Byte ranges: joined where that saves requests, cut where that lets them run side by side."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
-from icefloe.storage.port import ByteRange
+from icefloe.storage.port import Buffer, ByteRange
 
 
 def merge_ranges(byte_ranges: Sequence[ByteRange], *, gap: int, limit: int) -> list[ByteRange]:
@@ -33,3 +34,15 @@ def split_range(byte_range: ByteRange, part_bytes: int) -> list[ByteRange]:
     """
     start, end = byte_range
     return [(first, min(first + part_bytes, end)) for first in range(start, end, part_bytes)]
+
+
+def cut_range(
+    windows: Sequence[ByteRange], fetched: Sequence[memoryview], byte_range: ByteRange
+) -> Buffer:
+    """Take a range out of the last window that begins before it, which covers it."""
+    start, end = byte_range
+    if start == end:
+        return b""
+    position = bisect_right(windows, start, key=lambda window: window[0]) - 1
+    first = windows[position][0]
+    return fetched[position][start - first : end - first]

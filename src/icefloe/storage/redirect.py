@@ -9,6 +9,7 @@ chose.
 """
 
 import http.client
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
@@ -33,6 +34,8 @@ MOST_STEPS: Final = 10
 _TARGETS: Final = frozenset({"s3", "gs", "gcs", "az", "r2", "tigris"}) | WEB_STORAGE_SCHEMES
 _REDIRECTIONS: Final = frozenset({301, 302, 303, 307, 308})
 _TIMEOUT_SECONDS: Final = 30.0
+_NAMES: Final = frozenset({"region", "account_id"})
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def resolve(spec: RedirectSpec, user_agent: str) -> Spec:
@@ -42,6 +45,7 @@ def resolve(spec: RedirectSpec, user_agent: str) -> Spec:
         target = _next_location(url, user_agent)
         scheme = urlsplit(target).scheme.lower()
         if scheme in _TARGETS:
+            _check_names(spec, target)
             _check_endpoint(spec, target)
             try:
                 return spec_from_url(target, anonymous=not spec.from_env)
@@ -53,6 +57,21 @@ def resolve(spec: RedirectSpec, user_agent: str) -> Spec:
             raise _bad(spec.url, "an encrypted address led to an unencrypted one")
         url = target
     raise _bad(spec.url, f"it led nowhere in {MOST_STEPS} steps")
+
+
+def _check_names(spec: RedirectSpec, target: str) -> None:
+    """Refuse names that are no such thing: in the address of a platform they lead elsewhere.
+
+    They become parts of a host name, so that a region such as `x@host/#` would be one of a server
+    that has nothing to do with the platform, and be sent signed requests.
+    """
+    parts = urlsplit(target)
+    if parts.scheme.lower() in WEB_STORAGE_SCHEMES:
+        return
+    named = [(name, value) for name, value in parse_qsl(parts.query) if name in _NAMES]
+    for what, name in [("bucket or account", parts.netloc), *named]:
+        if not _NAME.fullmatch(name):
+            raise _bad(spec.url, f"it leads to a {what} whose name is malformed")
 
 
 def _check_endpoint(spec: RedirectSpec, target: str) -> None:

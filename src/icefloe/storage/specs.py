@@ -44,8 +44,8 @@ class Headers:
         writes: Mapping[str, str] | None,
     ) -> "Headers":
         """Combine headers for all requests with those for one kind, which win."""
-        shared = _headers(every)
-        return cls(shared | _headers(reads), shared | _headers(writes))
+        shared = checked_headers(every)
+        return cls(shared | checked_headers(reads), shared | checked_headers(writes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,9 @@ class LocalSpec:
     durable: bool = False
     encodes_keys: bool = True
     """Whether unusual characters of keys are percent-encoded; of foreign files they are not."""
+    confined_to: tuple[str, ...] | None = None
+    """Absolute paths of the directories and files that may be read, and nothing be written; no
+    symbolic link leads out of them. An empty tuple allows nothing; None is no confinement."""
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], *, durable: bool) -> "LocalSpec":
@@ -161,6 +164,33 @@ class HttpSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardedHttpSpec:
+    """A web server that somebody not trusted named, read-only.
+
+    Other than with `HttpSpec`, no redirection leads to another host, and an address that is not
+    public is refused, unless the reader allowed it.
+    """
+
+    url: str = field(repr=False)
+    private_hosts: frozenset[str] = frozenset()
+    """Hosts whose addresses may be private; see `icefloe.storage.guarded_options`."""
+    allow_private: bool = False
+    """Whether the addresses of all hosts may be."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    connect_seconds: float | None = None
+    """How long connecting may take at most, where settings allow longer."""
+    whole_seconds: float | None = None
+    """How long a request may take at most, where settings allow longer."""
+    user_agent: str | None = None
+    """What the client calls itself, instead of its name."""
+
+    @property
+    def place(self) -> str:
+        """Name it in messages."""
+        return without_secrets(self.url)
+
+
+@dataclass(frozen=True, slots=True)
 class RedirectSpec:
     """A web address that tells, by redirection, where the storage really is."""
 
@@ -176,7 +206,16 @@ class RedirectSpec:
         return without_secrets(self.url)
 
 
-type Spec = MemorySpec | LocalSpec | S3Spec | GcsSpec | AzureSpec | HttpSpec | RedirectSpec
+type Spec = (
+    MemorySpec
+    | LocalSpec
+    | S3Spec
+    | GcsSpec
+    | AzureSpec
+    | HttpSpec
+    | GuardedHttpSpec
+    | RedirectSpec
+)
 
 
 def s3_spec(
@@ -229,7 +268,7 @@ def gcs_spec(
         bucket,
         check_prefix(prefix),
         credentials or GcsCredentials.FromEnv(),
-        _texts(config),
+        checked_texts(config),
         headers or Headers(),
     )
 
@@ -250,7 +289,7 @@ def azure_spec(
         container,
         check_prefix(prefix),
         credentials or AzureCredentials.FromEnv(),
-        _texts(config),
+        checked_texts(config),
     )
 
 
@@ -259,7 +298,7 @@ def http_spec(
 ) -> HttpSpec:
     """Check a description of a directory on a web server."""
     check_web_url(url, allow_http=True)
-    return HttpSpec(url.rstrip("/"), _texts(config), _headers(headers))
+    return HttpSpec(url.rstrip("/"), checked_texts(config), checked_headers(headers))
 
 
 def redirect_spec(
@@ -326,8 +365,9 @@ def _check_bucket(bucket: str) -> None:
         raise _unfit(f"{bucket!r} cannot be the name of a bucket or container")
 
 
-def _headers(given: Mapping[str, str] | None) -> dict[str, str]:
-    headers = _texts(given)
+def checked_headers(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Copy headers, and refuse what HTTP could not carry."""
+    headers = checked_texts(given)
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
             raise _unfit(f"{name!r} cannot be the name of an HTTP header")
@@ -336,7 +376,7 @@ def _headers(given: Mapping[str, str] | None) -> dict[str, str]:
     return headers
 
 
-def _texts(given: Mapping[str, str] | None) -> dict[str, str]:
+def checked_texts(given: Mapping[str, str] | None) -> dict[str, str]:
     """Copy names and values, and refuse what is no text; values may be secret."""
     pairs = cast("Mapping[object, object]", given or {})
     for name, value in pairs.items():

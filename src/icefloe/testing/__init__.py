@@ -17,7 +17,7 @@ from icefloe.testing.faulty import (
     every_failure,
 )
 from icefloe.testing.gcs_server import GcsEndpoint, gcs_server
-from icefloe.testing.http_server import file_server, redirect_server
+from icefloe.testing.http_server import file_server, redirect_server, scripted_server
 from icefloe.testing.invariants import (
     BrokenRepositoryError,
     InvariantChecker,
@@ -92,5 +92,6 @@ __all__ = [
     "install_npm_project",
     "redirect_server",
     "run_schedule",
+    "scripted_server",
     "seaweedfs",
 ]

@@ -1,8 +1,8 @@
-"""Plain web servers for tests of read-only storage: a folder of files, and a redirection."""
+"""Plain web servers for tests of read-only storage: files, redirections, and bad behaviour."""
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -40,6 +40,27 @@ class FileServer(LoopbackServer):
         return found if found.is_relative_to(self.root) and found.is_file() else None
 
 
+class ScriptedServer(LoopbackServer):
+    """Answers each request as a function says: for answers that no decent server gives."""
+
+    def __init__(self, script: Callable[["ScriptedHandler"], None]) -> None:
+        super().__init__(ScriptedHandler)
+        self.script = script
+        self._requests: list[str] = []
+        self._requests_lock = threading.Lock()
+
+    @property
+    def requests(self) -> list[str]:
+        """What was asked for so far: method, path and range if any."""
+        with self._requests_lock:
+            return list(self._requests)
+
+    def record(self, request: str) -> None:
+        """Note a request."""
+        with self._requests_lock:
+            self._requests.append(request)
+
+
 class RedirectServer(LoopbackServer):
     """Answers every request with a redirection, as a service that knows where things are."""
 
@@ -53,6 +74,13 @@ class RedirectServer(LoopbackServer):
 def file_server(root: Path) -> Iterator[FileServer]:
     """Serve a folder over HTTP."""
     with serving(FileServer(root)) as server:
+        yield server
+
+
+@contextmanager
+def scripted_server(script: Callable[["ScriptedHandler"], None]) -> Iterator[ScriptedServer]:
+    """Answer requests with a function, which may write whatever it likes."""
+    with serving(ScriptedServer(script)) as server:
         yield server
 
 
@@ -91,6 +119,24 @@ class _FileHandler(LoopbackHandler):
             case (start, stop):
                 headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(content)}"
                 self.answer(HTTPStatus.PARTIAL_CONTENT, content[start:stop], headers)
+
+
+class ScriptedHandler(LoopbackHandler):
+    """One connection to a `ScriptedServer`; what a script is given."""
+
+    def respond(self) -> None:
+        """Answer as the script does."""
+        server = cast("ScriptedServer", self.server)
+        asked_range = self.headers.get("Range")
+        server.record(" ".join(filter(None, (self.command, self.path, asked_range))))
+        server.script(self)
+
+    def begin(self, status: int, headers: Mapping[str, str] | None = None) -> None:
+        """Write the head of a response, with these headers and no others; the body is up to you."""
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
 
 
 class _RedirectHandler(LoopbackHandler):

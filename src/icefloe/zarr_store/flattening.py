@@ -1,13 +1,15 @@
 """Iterators over batches that hand out one item at a time."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Self
 
 from icefloe.effects import AsyncCloseableIterator
 
 
 class FlattenedIterator[T](AsyncCloseableIterator[T]):
     """What batches hold, for `async for` and for `for`; most items cost no suspension.
+
+    Loops walk over generators, which take a fraction of the time that a method needs for each
+    item. Whoever stops goes on with the next item: batches belong to the iterator, not to a loop.
 
     >>> async def batches():
     ...     yield [1, 2]
@@ -22,8 +24,11 @@ class FlattenedIterator[T](AsyncCloseableIterator[T]):
         self._batches = AsyncCloseableIterator(batches)
         self._batch: Iterator[T] = iter(())
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[T]:
+        yield from self._batch
+        for batch in self._batches:
+            self._batch = iter(batch)
+            yield from self._batch
 
     def __next__(self) -> T:
         while True:
@@ -31,8 +36,13 @@ class FlattenedIterator[T](AsyncCloseableIterator[T]):
                 return item
             self._batch = iter(next(self._batches))
 
-    def __aiter__(self) -> Self:
-        return self
+    async def __aiter__(self) -> AsyncIterator[T]:
+        for item in self._batch:
+            yield item
+        async for batch in self._batches:
+            self._batch = iter(batch)
+            for item in self._batch:
+                yield item
 
     async def __anext__(self) -> T:
         while True:

@@ -323,7 +323,7 @@ def _answers_at_once(state: SessionState) -> bool:
     A session that packs its chunks writes most of them to memory.
     """
     context = state.context
-    if any(not prefix.startswith("file://") for prefix in context.virtual.authorised_prefixes):
+    if not context.virtual.is_near:
         return False
     return context.is_near or state.packer is not None
 

@@ -1,32 +1,78 @@
-"""References to chunks in foreign files, from what users give to columns."""
+"""References to chunks in foreign files, from what users give to what a session keeps.
+
+References are looked at as a whole: those whose location is refused are told to the caller, the
+others are recorded together, or none of them when there is an error.
+"""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.config import VirtualChunkSpec
-from icefloe.engine.chunks import put_refs, require_in_grid
+from icefloe.engine.chunks import put_ref, put_refs, require_in_grid
 from icefloe.engine.nodes import require_array
 from icefloe.engine.paths import absolute_path
 from icefloe.engine.session import SessionState
-from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
-from icefloe.format.chunk_table import ChunkTable, Coordinates
-from icefloe.format.columns import BytesColumn
+from icefloe.errors import ErrorKind, SessionStateError
+from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, VirtualChunk
+from icefloe.format.columns import BytesColumn, Ints
 from icefloe.format.node_table import Node
 from icefloe.zarr_store.keys import ChunkKey, parse_key
+from icefloe.zarr_store.virtual_columns import (
+    CoordinateColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+    check_ends,
+    check_range,
+    coordinates_of,
+    counts,
+    distinct_texts,
+    refused,
+    seconds_of,
+    times_of,
+)
 
-type Checksum = str | datetime
-"""An etag, or the time of the last modification."""
+type Checksum = str | int | datetime
+"""An etag, or the time of the last modification, as such or in seconds since 1970."""
+
+_LARGEST_INDEX: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRefs:
+    """References of one array as somebody gave them: in any order, perhaps several for a chunk."""
+
+    coordinates: Coordinates
+    locations: BytesColumn
+    """Each distinct one once."""
+    targets: Ints
+    """Which location each row has."""
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    etags: BytesColumn
+    etag_rows: Ints | None
+    """Which etag each row has; -1 for none."""
+    last_modified: NDArray[np.uint32] | None
+    """Seconds since 1970; 0 for none."""
 
 
 def set_one(
-    session: SessionState, key: str, spec: VirtualChunkSpec, *, validate_container: bool
+    session: SessionState,
+    key: str,
+    location: str,
+    offset: int,
+    length: int,
+    *,
+    checksum: Checksum | None,
+    validate_container: bool,
 ) -> None:
-    """Record the chunk of a key; the coordinates in `spec` are ignored."""
+    """Record the chunk of a key."""
     session.require_writable()
     parsed = parse_key(key)
     if not isinstance(parsed, ChunkKey):
@@ -37,10 +83,11 @@ def set_one(
         )
     node = require_array(session, parsed.path)
     require_in_grid(node, parsed.coordinates)
-    coordinates = np.array([parsed.coordinates], np.uint32).reshape(1, -1)
-    refused = _put(session, node, coordinates, [spec], validate=validate_container)
-    if refused:
-        session.context.virtual.locate(spec.location)  # says which container is missing
+    check_range(offset, length)
+    etag, seconds = _split(checksum)
+    stored = session.context.virtual.recorded_one(location, validate=validate_container)
+    ref = VirtualChunk(stored, int(offset), int(length), etag or None, seconds)
+    put_ref(session, node, parsed.coordinates, ref)
 
 
 def set_specs(
@@ -56,24 +103,24 @@ def set_specs(
     """
     session.require_writable()
     node = require_array(session, absolute_path(array_path))
-    last = {tuple(spec.index): spec for spec in specs}
-    if not last:
+    if not specs:
         return None
-    dimensions = len(node.array.num_chunks) if node.array is not None else 0
-    for index in last:
-        if len(index) != dimensions:
-            require_in_grid(node, index)
-    coordinates = np.array(list(last), np.uint32).reshape(len(last), dimensions)
-    return _put(session, node, coordinates, list(last.values()), validate=validate_containers)
+    dimensions = _dimensions(node)
+    for spec in specs:
+        if len(spec.index) != dimensions:
+            require_in_grid(node, tuple(spec.index))
+    coordinates = np.array([spec.index for spec in specs], np.uint32)
+    given = _of_specs(coordinates.reshape(len(specs), dimensions), specs)
+    return _as_tuples(_record(session, node, given, validate=validate_containers))
 
 
 def set_grid(
     session: SessionState,
     array_path: str,
     grid_shape: Sequence[int],
-    locations: Sequence[str],
-    offsets: NDArray[np.uint64],
-    lengths: NDArray[np.uint64],
+    locations: TextColumn,
+    offsets: NumberColumn,
+    lengths: NumberColumn,
     *,
     validate_containers: bool,
     grid_offset: Sequence[int] | None,
@@ -83,24 +130,160 @@ def set_grid(
     session.require_writable()
     node = require_array(session, absolute_path(array_path))
     _check_grid(grid_shape, grid_offset, len(locations), len(offsets), len(lengths))
-    column = BytesColumn.from_strings(locations)
-    rows = np.flatnonzero(column.lengths())
-    origin = np.zeros(len(grid_shape), np.int64) if grid_offset is None else grid_offset
-    coordinates = np.stack(np.unravel_index(rows, tuple(grid_shape)), axis=1) + np.asarray(origin)
-    if len(rows) and (coordinates.min() < 0 or coordinates.max() > np.iinfo(np.uint32).max):
-        require_in_grid(node, tuple(coordinates.max(axis=0).tolist()))
-    etag = checksum if isinstance(checksum, str) else None
-    modified = _seconds(checksum) if isinstance(checksum, datetime) else None
-    table = ChunkTable.virtual(
-        coordinates.astype(np.uint32),
-        session.context.virtual.normalise_all(column.take(rows)),
-        _counts(offsets, "offsets")[rows],
-        _counts(lengths, "lengths")[rows],
-        etags=None if etag is None else BytesColumn.from_strings([etag]),
-        etag_rows=None if etag is None else np.zeros(len(rows), np.int32),
-        last_modified=None if modified is None else np.full(len(rows), modified, np.uint32),
+    texts, targets = distinct_texts(locations, "locations")
+    starts, sizes = (
+        counts(offsets, len(targets), "offsets"),
+        counts(lengths, len(targets), "lengths"),
     )
-    return _put_covered(session, node, table, validate=validate_containers)
+    rows = None if (targets >= 0).all() else np.flatnonzero(targets >= 0)
+    if rows is not None:
+        targets, starts, sizes = targets[rows], starts[rows], sizes[rows]
+    coordinates = _box(node, grid_shape, grid_offset, rows)
+    etags, etag_rows, modified = _same_for_all(checksum, len(targets))
+    given = GivenRefs(coordinates, texts, targets, starts, sizes, etags, etag_rows, modified)
+    return _as_tuples(_record(session, node, given, validate=validate_containers))
+
+
+def set_columns(
+    session: SessionState,
+    array_path: str,
+    coordinates: CoordinateColumn,
+    locations: TextColumn,
+    offsets: NumberColumn | int,
+    lengths: NumberColumn | int,
+    *,
+    etags: TextColumn | None,
+    last_modified: TimeColumn | datetime | int | None,
+    validate_containers: bool,
+) -> Coordinates:
+    """Record references given in columns; gives back the coordinates of those refused."""
+    session.require_writable()
+    node = require_array(session, absolute_path(array_path))
+    texts, targets = distinct_texts(locations, "locations")
+    if (targets < 0).any():
+        row = int((targets < 0).argmax())
+        raise refused(f"row {row} has no location: leave out the rows of chunks that do not exist")
+    matrix = coordinates_of(coordinates, len(targets), _dimensions(node))
+    given = GivenRefs(
+        _checked(node, matrix),
+        texts,
+        targets,
+        counts(offsets, len(targets), "offsets"),
+        counts(lengths, len(targets), "lengths"),
+        *_etag_columns(etags, len(targets)),
+        None if last_modified is None else times_of(last_modified, len(targets)),
+    )
+    return _record(session, node, given, validate=validate_containers)
+
+
+# -- what all forms share ------------------------------------------------------------------
+
+
+def _record(session: SessionState, node: Node, given: GivenRefs, *, validate: bool) -> Coordinates:
+    """Record rows whose location a container covers; gives back the coordinates of the rest."""
+    check_ends(given.offsets, given.lengths)
+    virtual = session.context.virtual
+    locations, is_refused = virtual.recorded(given.locations, validate=validate)
+    table = ChunkTable(
+        given.coordinates,
+        np.full(len(given.targets), ChunkKind.VIRTUAL, np.uint8),
+        given.offsets,
+        given.lengths,
+        given.targets.astype(np.uint32),
+        locations=locations,
+        etags=given.etags,
+        etag_rows=None if given.etag_rows is None else given.etag_rows.astype(np.int32),
+        last_modified=given.last_modified,
+    )
+    uncovered = table.coordinates[:0]
+    if is_refused is not None and is_refused.any():
+        rows = is_refused[table.targets]
+        uncovered = table.coordinates[rows]
+        table = table.take(~rows).compacted()
+    put_refs(session, node, table.sorted(last_wins=True))
+    return uncovered
+
+
+def _of_specs(coordinates: Coordinates, specs: Sequence[VirtualChunkSpec]) -> GivenRefs:
+    locations, targets = distinct_texts([spec.location for spec in specs], "locations")
+    if (targets < 0).any():
+        raise refused("a location is empty: leave out chunks that do not exist")
+    etags = [spec.etag_checksum for spec in specs]
+    times = [spec.last_updated_at_checksum for spec in specs]
+    return GivenRefs(
+        coordinates,
+        locations,
+        targets,
+        np.array([spec.offset for spec in specs], np.uint64),
+        np.array([spec.length for spec in specs], np.uint64),
+        *_etag_columns(None if not any(etags) else etags, len(specs)),
+        None if not any(times) else times_of(times, len(specs)),
+    )
+
+
+def _etag_columns(etags: TextColumn | None, rows: int) -> tuple[BytesColumn, Ints | None]:
+    if etags is None or isinstance(etags, str):
+        single = BytesColumn.from_strings([etags] if etags else [])
+        return single, np.zeros(rows, np.int64) if etags else None
+    texts, numbers = distinct_texts(etags, "etags")
+    if len(numbers) != rows:
+        raise refused(f"there are {len(numbers)} etags and {rows} locations: give one for each")
+    return texts, numbers
+
+
+def _same_for_all(
+    checksum: Checksum | None, rows: int
+) -> tuple[BytesColumn, Ints | None, NDArray[np.uint32] | None]:
+    etag, seconds = _split(checksum)
+    etags, etag_rows = _etag_columns(etag, rows)
+    return etags, etag_rows, None if seconds is None else times_of(seconds, rows)
+
+
+def _split(checksum: Checksum | None) -> tuple[str | None, int | None]:
+    """Tell an etag from the time of a modification, which comes in seconds since 1970."""
+    match checksum:
+        case None:
+            return None, None
+        case str():
+            return checksum, None
+        case datetime() | int():
+            return None, seconds_of(checksum)
+        case _:
+            raise refused(
+                "a checksum is the etag of the object as text, or the time of its last"
+                f" modification: {checksum!r} is neither"
+            )
+
+
+def _dimensions(node: Node) -> int:
+    return len(node.array.num_chunks) if node.array is not None else 0
+
+
+def _checked(node: Node, matrix: NDArray[np.integer]) -> Coordinates:
+    """Make coordinates small numbers, refusing those that are too large or negative for it."""
+    if matrix.dtype == np.uint32:
+        return matrix.view(np.uint32)
+    beyond = ((matrix < 0) | (matrix > _LARGEST_INDEX)).any(axis=1)
+    if beyond.any():
+        require_in_grid(node, tuple(matrix[int(beyond.argmax())].tolist()))
+    return matrix.astype(np.uint32)
+
+
+def _box(
+    node: Node, shape: Sequence[int], origin: Sequence[int] | None, rows: Ints | None
+) -> Coordinates:
+    """List the coordinates of a box row by row, or of some of its rows."""
+    first = [0] * len(shape) if origin is None else [int(each) for each in origin]
+    if any(low < 0 or low + size > _LARGEST_INDEX for low, size in zip(first, shape, strict=True)):
+        chosen = np.arange(math.prod(shape)) if rows is None else rows
+        matrix = np.stack(np.unravel_index(chosen, tuple(shape)), axis=1) + np.array(first)
+        return _checked(node, matrix)
+    box = np.empty((*shape, len(shape)), np.uint32)
+    for dimension, (low, size) in enumerate(zip(first, shape, strict=True)):
+        along = np.arange(low, low + size, dtype=np.uint32)
+        box[..., dimension] = along.reshape(-1, *[1] * (len(shape) - dimension - 1))
+    coordinates = box.reshape(math.prod(shape), len(shape))
+    return coordinates if rows is None else coordinates[rows]
 
 
 def _check_grid(
@@ -121,73 +304,9 @@ def _check_grid(
         )
 
 
-def _mismatch(problem: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"virtual references do not fit together: {problem}", ErrorKind.INVALID_VIRTUAL_REF
-    )
+def _mismatch(problem: str) -> Exception:
+    return refused(f"virtual references do not fit together: {problem}")
 
 
-def _counts(given: NDArray[Any], name: str) -> NDArray[np.uint64]:
-    column = np.asarray(given)
-    if column.dtype.kind not in "ui" or (column.dtype.kind == "i" and (column < 0).any()):
-        raise InvalidInputError(
-            f"{name} must be whole numbers from 0, as an array of uint64",
-            ErrorKind.INVALID_VIRTUAL_REF,
-        )
-    return column.astype(np.uint64, copy=False)
-
-
-def _put(
-    session: SessionState,
-    node: Node,
-    coordinates: Coordinates,
-    specs: list[VirtualChunkSpec],
-    *,
-    validate: bool,
-) -> list[tuple[int, ...]] | None:
-    etags = [spec.etag_checksum for spec in specs]
-    has_etag = np.array([etag is not None for etag in etags], np.bool_)
-    times = [spec.last_updated_at_checksum for spec in specs]
-    modified = np.array([0 if time is None else _seconds(time) for time in times], np.uint32)
-    table = ChunkTable.virtual(
-        coordinates,
-        session.context.virtual.normalise_all(
-            BytesColumn.from_strings([spec.location for spec in specs])
-        ),
-        np.array([spec.offset for spec in specs], np.uint64),
-        np.array([spec.length for spec in specs], np.uint64),
-        etags=BytesColumn.from_strings([etag for etag in etags if etag is not None]),
-        etag_rows=np.where(has_etag, np.cumsum(has_etag) - 1, -1).astype(np.int32),
-        last_modified=modified,
-    )
-    return _put_covered(session, node, table, validate=validate)
-
-
-def _put_covered(
-    session: SessionState, node: Node, table: ChunkTable, *, validate: bool
-) -> list[tuple[int, ...]] | None:
-    """Record rows whose location a container covers; gives back the coordinates of the rest."""
-    if not validate or len(table) == 0:
-        put_refs(session, node, table)
-        return None
-    uncovered = session.context.virtual.check_locations(table.locations)[table.targets]
-    if not uncovered.any():
-        put_refs(session, node, table)
-        return None
-    put_refs(session, node, table.take(~uncovered))
-    return [tuple(row) for row in table.coordinates[uncovered].tolist()]
-
-
-def _seconds(moment: datetime) -> int:
-    if moment.tzinfo is None:
-        raise InvalidInputError(
-            f"the time {moment.isoformat()} has no time zone: give it as UTC",
-            ErrorKind.INVALID_VIRTUAL_REF,
-        )
-    seconds = int(moment.timestamp())
-    if not 0 < seconds <= np.iinfo(np.uint32).max:
-        raise InvalidInputError(
-            f"the time {moment.isoformat()} is not between 1970 and 2106",
-            ErrorKind.INVALID_VIRTUAL_REF,
-        )
-    return seconds
+def _as_tuples(coordinates: Coordinates) -> list[tuple[int, ...]] | None:
+    return [tuple(row) for row in coordinates.tolist()] or None

@@ -8,7 +8,14 @@ import pytest
 
 from icefloe.assets import files
 from icefloe.assets.files import Assets, EncodedManifest
-from icefloe.config import CachingConfig, CompressionConfig, RepositoryConfig, effective_config
+from icefloe.config import (
+    CachingConfig,
+    CompressionConfig,
+    ManifestConfig,
+    ManifestVirtualChunkLocationCompressionConfig,
+    RepositoryConfig,
+    effective_config,
+)
 from icefloe.effects import map_concurrently, run_blocking
 from icefloe.errors import (
     ErrorKind,
@@ -25,6 +32,12 @@ from icefloe.format.manifest import Manifest, ManifestFile
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.storage import LatencyStorage, Storage
+
+COMPRESSED_FROM_900 = RepositoryConfig(
+    manifest=ManifestConfig(
+        virtual_chunk_location_compression=ManifestVirtualChunkLocationCompressionConfig(900)
+    )
+)
 
 
 def assets_of(
@@ -168,8 +181,8 @@ class TestManifests:
 
     def test_locations_are_compressed_as_configured_in_spec_2_only(self, storage: Storage) -> None:
         node = NodeId.random()
-        for spec_version, count, expected in ((2, 1000, True), (2, 999, False), (1, 1000, False)):
-            assets = assets_of(storage, spec_version=spec_version)
+        for spec_version, count, expected in ((2, 900, True), (2, 899, False), (1, 900, False)):
+            assets = assets_of(storage, COMPRESSED_FROM_900, spec_version=spec_version)
             saved = saved_manifest(assets, {node: virtual_table(count)})
             elsewhere = assets_of(storage, spec_version=spec_version)
             loaded = run_blocking(elsewhere.load_manifest(saved.id))
@@ -177,6 +190,13 @@ class TestManifests:
             assert loaded.has_location_dictionary is expected
             assert loaded.spec_version == spec_version
             assert loaded.table(node) == virtual_table(count)
+
+    def test_locations_are_plain_unless_asked_otherwise(self, storage: Storage) -> None:
+        node = NodeId.random()
+        saved = saved_manifest(assets_of(storage), {node: virtual_table(2000)})
+        loaded = run_blocking(assets_of(storage).load_manifest(saved.id))
+        assert isinstance(loaded, ManifestFile)
+        assert not loaded.has_location_dictionary
 
     def test_the_level_of_compression_is_the_configured_one(self, storage: Storage) -> None:
         def size_at(level: int) -> int:

@@ -2,6 +2,7 @@
 
 import pytest
 
+import icefloe
 from icefloe.config import (
     CachingConfig,
     CompressionConfig,
@@ -151,6 +152,13 @@ def test_containers_are_unique_by_prefix_and_by_name() -> None:
         ("https://h:80/a/", http_store()),
         ("file:///a/", local_filesystem_store("/a")),
         ("file://a/", local_filesystem_store("/a")),
+        ("s3", s3_store()),
+        ("s3://", s3_store()),
+        ("s3://b/a.nc", s3_store()),
+        ("models://", s3_store()),
+        ("models://b/", gcs_store()),
+        ("my-models+1://b/x", ObjectStoreConfig.Azure()),
+        ("https://", http_store()),
     ],
 )
 def test_sound_containers_are_accepted(prefix: str, store: AnyObjectStoreConfig) -> None:
@@ -159,17 +167,78 @@ def test_sound_containers_are_accepted(prefix: str, store: AnyObjectStoreConfig)
     assert list(config.virtual_chunk_containers or {}) == [prefix]
 
 
+def test_a_whole_bucket_is_written_with_a_slash() -> None:
+    config = RepositoryConfig()
+    config.set_virtual_chunk_container(container("s3://b"))
+    assert config.virtual_chunk_containers == {"s3://b/": container("s3://b/")}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("s3", "S3://"),
+        ("s3://b", "s3://b/"),
+        ("s3://b/a b", "s3://b/a%20b/"),
+        ("https://host/", "https://HOST:443/"),
+        ("file:///a/", "file://localhost/b/../a"),
+    ],
+)
+def test_a_prefix_written_otherwise_is_the_same_container(first: str, second: str) -> None:
+    store: AnyObjectStoreConfig = s3_store()
+    if first.startswith("https"):
+        store = http_store()
+    elif first.startswith("file"):
+        store = local_filesystem_store("/a")
+    config = RepositoryConfig()
+    config.set_virtual_chunk_container(VirtualChunkContainer(first, store, "first"))
+    config.set_virtual_chunk_container(VirtualChunkContainer(second, store, "second"))
+    (kept,) = (config.virtual_chunk_containers or {}).values()
+    assert kept.name == "second"
+    assert config.get_virtual_chunk_container(first) == kept
+    assert config.get_virtual_chunk_container(second) == kept
+    assert config.get_virtual_chunk_container("no prefix at all") is None
+
+
+def test_aliases_of_a_scheme_are_containers_of_their_own() -> None:
+    config = RepositoryConfig()
+    for prefix in ("gs://b/", "gcs://b/"):
+        config.set_virtual_chunk_container(VirtualChunkContainer(prefix, gcs_store()))
+    assert list(config.virtual_chunk_containers or {}) == ["gs://b/", "gcs://b/"]
+
+
+def test_what_to_do_about_changed_objects_is_one_of_three() -> None:
+    store = s3_store()
+    assert VirtualChunkContainer("s3://b/", store).on_change == "strict"
+    relaxed = VirtualChunkContainer("s3://b/", store, on_change="warn")
+    assert relaxed != VirtualChunkContainer("s3://b/", store)
+    assert eval(repr(relaxed), {"icefloe": icefloe}) == relaxed
+    with pytest.raises(InvalidInputError, match="'strict', 'warn', 'off', got 'lax'"):
+        VirtualChunkContainer("s3://b/", store, on_change="lax")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("prefix", "store", "name", "message"),
     [
-        ("s3://b", s3_store(), None, "must end in '/'"),
         ("s3:///", s3_store(), None, "bucket or host"),
-        ("b/", s3_store(), None, "one of the schemes"),
+        ("b/", s3_store(), None, "not a url, nor a scheme"),
+        ("", s3_store(), None, "not a url, nor a scheme"),
+        ("s3:b", s3_store(), None, "not a url, nor a scheme"),
+        ("s3://b/?q/", s3_store(), None, "no query"),
+        ("s3://b/#f/", s3_store(), None, "no query and no fragment"),
+        ("s3://b/%ff/", s3_store(), None, "not UTF-8"),
+        ("s3://bé/", s3_store(), None, "ASCII"),
+        ("s3://b:80/", s3_store(), None, "ASCII"),
+        ("https://user:hush@h/", http_store(), None, "credentials have no place.*'https://h/'"),
+        ("vcc://b/", s3_store(), None, "for names"),
+        ("models://b/", http_store(), None, "one of the schemes"),
+        ("models://b/", local_filesystem_store("/b"), None, "one of the schemes"),
+        ("file", local_filesystem_store("/"), None, "name a directory"),
+        ("file://", local_filesystem_store("/"), None, "name a directory"),
         ("memory://b/", ObjectStoreConfig.InMemory(), None, "one of the schemes"),
         ("gs://b/", s3_store(), None, r"ObjectStoreConfig\.Gcs, got ObjectStoreConfig\.S3"),
         ("tigris://b/", s3_store(), None, r"ObjectStoreConfig\.Tigris"),
         ("file:///", local_filesystem_store("/"), None, "name a directory"),
-        ("http://[/", http_store(), None, "not a url"),
+        ("http://[/", http_store(), None, "ASCII"),
         ("s3://b/", s3_store(), "", "must not be empty"),
         ("s3://b/", s3_store(), "a/b", "must not be empty nor contain"),
     ],
@@ -200,12 +269,7 @@ def test_effective_values_of_nothing_are_the_defaults() -> None:
     assert config.repo_update_retries.max_backoff_ms == 30_000
     assert config.manifest.preload.preload_if == DEFAULT_PRELOAD_CONDITION
     assert config.manifest.preload.max_arrays_to_scan == 50
-    assert config.manifest.split_sizes == (
-        (
-            ManifestSplitCondition.path_matches(".*"),
-            ((ManifestSplitDimCondition.Any(), 4_294_967_295),),
-        ),
-    )
+    assert config.manifest.split_sizes is None
     assert config.manifest.virtual_chunk_location_compression.dictionary_max_size_bytes == 2048
     assert config.storage.retries.max_tries == 10
     assert config.storage.timeouts.connect_timeout_ms is None
@@ -246,3 +310,14 @@ def test_effective_values_cannot_change() -> None:
     settings = effective_storage_settings(None, StorageSettings(storage_class="x"))
     with pytest.raises(AttributeError):
         settings.storage_class = "y"  # type: ignore[misc]
+
+
+def test_not_to_split_is_not_the_same_as_to_say_nothing() -> None:
+    anything, largest = ManifestSplitCondition.AnyArray(), 4_294_967_295
+    rules = {anything: {ManifestSplitDimCondition.Any(): largest}}
+    unsplit = ManifestConfig(splitting=ManifestSplittingConfig.from_dict(rules))
+    sizes = effective_config(RepositoryConfig(manifest=unsplit), RepositoryConfig())
+    expected = ((anything, ((ManifestSplitDimCondition.Any(), largest),)),)
+    assert sizes.manifest.split_sizes == expected
+    silent = RepositoryConfig(manifest=ManifestConfig(splitting=ManifestSplittingConfig()))
+    assert effective_config(silent).manifest.split_sizes is None

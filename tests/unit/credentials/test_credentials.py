@@ -176,3 +176,16 @@ def test_credentials_can_be_pickled() -> None:
         HttpAccess,
     ):
         assert pickle.loads(pickle.dumps(value)) == value
+
+
+def test_leave_for_private_addresses() -> None:
+    private = Credentials.HttpAccess(allow_private=True)
+    assert not HttpAccess.allow_private  # never tacitly
+    assert Credentials.HttpAccess() == HttpAccess
+    assert private != HttpAccess
+    assert pickle.loads(pickle.dumps(private)) == private
+    assert repr(private).endswith("Credentials.HttpAccess(allow_private=True)")
+    assert repr(HttpAccess).endswith("Credentials.HttpAccess()")
+    assert containers_credentials({"https://": private}) == {"https://": private}
+    with pytest.raises(InvalidInputError):
+        Credentials.HttpAccess(allow_private="yes")  # type: ignore[arg-type]

@@ -19,10 +19,9 @@ from tests.unit.engine.sides import Ours
 def ours(request: pytest.FixtureRequest) -> Ours:
     ours = Ours(request.param)
     session = ours.begin()
-    ours.array(session, "/a", 4)
-    ours.array(session, "/b", 4)
-    ours.write(session, "/a", 0)
-    ours.write(session, "/b", 0)
+    for path in ("/a", "/b"):
+        ours.array(session, path, 200)  # large enough for a manifest of its own
+        ours.write(session, path, 0)
     ours.commit(session)
     return ours
 

@@ -1,113 +1,169 @@
-"""Which descriptions of stores, taken from a repository, may get credentials."""
+"""Which storage serves a place of virtual chunks."""
+
+from dataclasses import replace
 
 import pytest
 
 from icefloe.config import (
+    ChecksumAlgorithm,
     ObjectStoreConfig,
     S3Options,
     VirtualChunkContainer,
     azure_store,
     gcs_store,
     http_store,
+    local_filesystem_store,
     s3_store,
 )
-from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import (
     AnyCredential,
     Credentials,
-    HttpAccess,
     LocalFileSystemAccess,
     S3Credentials,
     azure_credentials,
-    containers_credentials,
     gcs_credentials,
     s3_credentials,
 )
-from icefloe.engine.virtual_stores import grants, open_store
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.engine.virtual import VirtualReader
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.specs import AzureSpec, GcsSpec, GuardedHttpSpec, LocalSpec, S3Spec, Spec
 
-SECRETS: dict[str, AnyCredential] = {
-    "s3": Credentials.S3(s3_credentials(access_key_id="id", secret_access_key="hush")),
-    "gs": Credentials.Gcs(gcs_credentials(bearer_token="hush")),
-    "az": Credentials.Azure(azure_credentials(access_key="aHVzaA==")),
-}
-
-
-def tigris(endpoint: str | None = None) -> ObjectStoreConfig.Tigris:
-    return ObjectStoreConfig.Tigris(S3Options(endpoint_url=endpoint))
+S3: AnyCredential = Credentials.S3(s3_credentials(access_key_id="id", secret_access_key="hush"))
+GCS: AnyCredential = Credentials.Gcs(gcs_credentials(bearer_token="hush"))
+AZURE: AnyCredential = Credentials.Azure(azure_credentials(access_key="aHVzaA=="))
+WEB = Credentials.HttpAccess()
 
 
-@pytest.mark.parametrize(
-    ("prefix", "store"),
-    [
-        ("s3://bucket/", s3_store(endpoint_url="https://evil.example")),
-        ("s3://bucket/", s3_store(endpoint_url="https://s3.amazonaws.com.evil.example")),
-        ("s3://bucket/", s3_store(endpoint_url="https://s3.amazonaws.com@evil.example")),
-        ("s3://bucket/", s3_store(endpoint_url="https://x.execute-api.us-east-1.amazonaws.com")),
-        ("s3://bucket/", s3_store(endpoint_url="http://s3.amazonaws.com", allow_http=True)),
-        ("s3://bucket/", s3_store(region="x@evil.example/")),
-        ("s3://bucket/", tigris("https://evil.example")),
-        ("gs://bucket/", gcs_store({"google_base_url": "https://evil.example"})),
-        ("gs://bucket/", gcs_store({"proxy_url": "https://evil.example"})),
-        ("az://container/", azure_store(account="evil.example/")),
-        ("az://container/", azure_store(account="fine", config={"endpoint": "https://evil"})),
-    ],
-)
-def test_credentials_stay_with_the_platform(prefix: str, store: AnyObjectStoreConfig) -> None:
-    container = VirtualChunkContainer(prefix, store)
-    credential = SECRETS[prefix[:2]]
-    with pytest.raises(InvalidInputError) as caught:
-        open_store(container, credential, trusted=[])
-    assert caught.value.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
-    assert "set_virtual_chunk_container" in caught.value.message
-    assert "hush" not in caught.value.message
+def spec_of(
+    location: str,
+    container: VirtualChunkContainer | None,
+    access: dict[str, AnyCredential | None],
+    *,
+    home_region: str | None = None,
+) -> Spec:
+    containers = [] if container is None else [container]
+    reader = VirtualReader(containers, access, home_region=home_region)
+    place = reader.locate(location)
+    return reader.storage_of(place, reader.require_grant(place)).spec
 
 
-@pytest.mark.parametrize(
-    ("prefix", "store"),
-    [
-        ("s3://bucket/", s3_store(region="eu-west-1")),
-        ("s3://bucket/", s3_store(endpoint_url="https://s3.eu-west-1.amazonaws.com")),
-        ("s3://bucket/", tigris()),
-        ("gs://bucket/", gcs_store({"timeout": "10s"})),
-        ("az://container/", azure_store(account="fine")),
-    ],
-)
-def test_the_platforms_own_servers_are_fine(prefix: str, store: AnyObjectStoreConfig) -> None:
-    container = VirtualChunkContainer(prefix, store)
-    open_store(container, SECRETS[prefix[:2]], trusted=[]).open()
+def s3_region(container: VirtualChunkContainer, home_region: str | None) -> str | None:
+    spec = spec_of("s3://b/x", container, {"s3": S3}, home_region=home_region)
+    assert isinstance(spec, S3Spec)
+    return spec.options.region
 
 
-def test_a_bucket_cannot_smuggle_in_a_host() -> None:
-    container = VirtualChunkContainer("s3://evil.example%2F/", s3_store(region="eu-west-1"))
-    with pytest.raises(InvalidInputError, match="name of a bucket"):
-        open_store(container, SECRETS["s3"], trusted=[])
+def test_a_wide_container_serves_many_buckets() -> None:
+    container = VirtualChunkContainer("s3", s3_store(region="eu-west-1", requester_pays=True))
+    for bucket in ("one", "two"):
+        spec = spec_of(f"s3://{bucket}/x", container, {"s3://": S3})
+        assert isinstance(spec, S3Spec)
+        assert (spec.bucket, spec.prefix) == (bucket, "")
+        assert spec.options.requester_pays
 
 
-def test_a_credential_of_another_platform_is_refused_at_once() -> None:
-    container = VirtualChunkContainer("s3://bucket/", s3_store())
-    with pytest.raises(StorageError) as caught:
-        grants([container], {"s3://bucket": LocalFileSystemAccess})
-    assert caught.value.kind == ErrorKind.STORAGE_OTHER
-    assert "s3_credentials" in caught.value.message
+def test_a_scheme_of_ones_own_is_served_by_its_store() -> None:
+    for store, credential in (
+        (s3_store(region="eu-west-1"), S3),
+        (s3_store(region="eu-west-1", s3_compatible=True), S3),
+        (ObjectStoreConfig.Tigris(S3Options()), S3),
+        (gcs_store(), GCS),
+    ):
+        container = VirtualChunkContainer("models://", store)
+        spec = spec_of("models://bucket/x", container, {"models": credential})
+        assert isinstance(spec, S3Spec | GcsSpec)
+        assert spec.bucket == "bucket"
+    azure = VirtualChunkContainer("models://", azure_store(account="fine"))
+    spec = spec_of("models://bucket/x", azure, {"models": AZURE})
+    assert isinstance(spec, AzureSpec)
+    assert (spec.account, spec.container) == ("fine", "bucket")
 
 
-def test_none_stands_for_what_the_store_says() -> None:
-    containers = [
-        VirtualChunkContainer("s3://open/", s3_store(anonymous=True)),
-        VirtualChunkContainer("s3://mine/", s3_store()),
-        VirtualChunkContainer("https://host/", http_store()),
-    ]
-    granted = grants(containers, dict.fromkeys(each.url_prefix for each in containers))
-    assert granted["s3://open/"] == Credentials.S3(S3Credentials.Anonymous())
-    assert granted["s3://mine/"] == Credentials.S3(S3Credentials.FromEnv())
-    assert granted["https://host/"] == HttpAccess
-    azure = VirtualChunkContainer("az://container/", azure_store(account="fine"))
-    with pytest.raises(StorageError, match="azure_credentials"):
-        grants([azure], {"az://container/": None})
+def test_the_region_of_the_repository_stands_in_for_none() -> None:
+    plain = VirtualChunkContainer("s3://b/", s3_store())
+    elsewhere = VirtualChunkContainer("s3://b/", s3_store(region="us-west-2"))
+    asked = "https://s3.us-east-1.amazonaws.com"
+    at_endpoint = VirtualChunkContainer("s3://b/", s3_store(endpoint_url=asked))
+    assert s3_region(plain, "eu-west-1") == "eu-west-1"
+    assert s3_region(plain, None) is None
+    assert s3_region(elsewhere, "eu-west-1") == "us-west-2"
+    assert s3_region(at_endpoint, "eu-west-1") is None
 
 
-def test_entries_for_unknown_prefixes_and_names_are_ignored() -> None:
-    container = VirtualChunkContainer("s3://bucket/", s3_store(), name="data")
-    access = containers_credentials({"data": S3Credentials.FromEnv(), "s3://buck": HttpAccess})
-    assert grants([container], access) == {}
+def test_default_containers_need_no_configuration() -> None:
+    spec = spec_of("s3://b/x", None, {"s3://b": S3}, home_region="eu-west-1")
+    assert isinstance(spec, S3Spec)
+    assert (spec.bucket, spec.options.region) == ("b", "eu-west-1")
+    google = spec_of("gcs://b/x", None, {"gs://": GCS})
+    assert isinstance(google, GcsSpec)
+    assert google.bucket == "b"
+    tigris = spec_of("tigris://b/x", None, {"tigris": S3})
+    assert isinstance(tigris, S3Spec)
+    assert tigris.options.endpoint_url == "https://t3.storage.dev"
+    web = spec_of("https://Host:443/x", None, {"https://host": WEB})
+    assert isinstance(web, GuardedHttpSpec)
+    assert web.url == "https://host"
+    with pytest.raises(InvalidInputError, match="azure_store"):
+        spec_of("az://b/x", None, {"az://b": AZURE})
+
+
+def test_only_a_host_authorised_by_its_address_may_be_private() -> None:
+    container = VirtualChunkContainer("http://", http_store())
+    for prefix, hosts in (
+        ("http://127.0.0.1:8000/data", {"127.0.0.1"}),
+        ("http://localhost", {"localhost"}),
+        ("http://[::1]:80/", {"::1"}),
+        ("http://example.org", set()),
+    ):
+        bare = prefix.removesuffix("/").removesuffix("/data")
+        spec = spec_of(f"{bare}/data/x", container, {prefix: WEB})
+        assert isinstance(spec, GuardedHttpSpec)
+        assert spec.private_hosts == hosts
+        assert not spec.allow_private
+    wide = spec_of("http://127.0.0.1/x", container, {"http": WEB})
+    assert isinstance(wide, GuardedHttpSpec)
+    assert wide.private_hosts == set()
+    allowed = spec_of(
+        "http://10.0.0.1/x", container, {"http": Credentials.HttpAccess(allow_private=True)}
+    )
+    assert isinstance(allowed, GuardedHttpSpec)
+    assert allowed.allow_private
+
+
+def test_local_files_are_confined_to_what_was_authorised() -> None:
+    container = VirtualChunkContainer("file:///data/", local_filesystem_store("/"))
+    access: dict[str, AnyCredential | None] = {
+        "file:///data/a%20b/": LocalFileSystemAccess,
+        "file:///data/x/../one.nc": LocalFileSystemAccess,
+        "s3://b": S3,
+    }
+    spec = spec_of("file:///data/a%20b/c.nc", container, access)
+    assert spec == LocalSpec("/", encodes_keys=False, confined_to=("/data/a b", "/data/one.nc"))
+
+
+def test_a_checksum_for_writing_does_not_disturb_reading() -> None:
+    options = S3Options(region="eu-west-1", checksum_algorithm=ChecksumAlgorithm.Crc32)
+    container = VirtualChunkContainer("s3://b/", ObjectStoreConfig.S3(options))
+    plain = spec_of("s3://b/x", container, {"s3": S3})
+    assert isinstance(plain, S3Spec)
+    assert plain.options.checksum_algorithm is None
+
+
+def test_a_bucket_cannot_be_a_host() -> None:
+    container = VirtualChunkContainer("s3://", s3_store(region="eu-west-1"))
+    for bucket in (".", "..", "-x", "_x"):
+        with pytest.raises(InvalidInputError, match="name of a bucket") as caught:
+            spec_of(f"s3://{bucket}/x", container, {"s3": S3})
+        assert caught.value.kind == ErrorKind.INVALID_CONFIG
+
+
+def test_the_credential_is_that_of_the_longest_entry() -> None:
+    container = VirtualChunkContainer("s3://", s3_store())
+    anonymous = Credentials.S3(S3Credentials.Anonymous())
+    access: dict[str, AnyCredential | None] = {"s3": S3, "s3://open/data": anonymous}
+    mine = spec_of("s3://open/other", container, access)
+    shared = spec_of("s3://open/data/x", container, access)
+    assert isinstance(mine, S3Spec)
+    assert isinstance(shared, S3Spec)
+    assert mine.credentials != shared.credentials == S3Credentials.Anonymous()
+    assert replace(mine, credentials=shared.credentials) == shared

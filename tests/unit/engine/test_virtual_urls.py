@@ -2,7 +2,7 @@
 
 import pytest
 
-from icefloe.engine.virtual_urls import parse_location, segment_fault, shown
+from icefloe.engine.virtual.urls import parse_location, segment_fault, shown
 from icefloe.errors import ErrorKind, InvalidInputError
 
 
@@ -54,9 +54,39 @@ def test_what_is_no_utf8_cannot_be_compared() -> None:
         _ = parse_location("s3://bucket/%ff").decoded
 
 
-@pytest.mark.parametrize("key", ["a//b", "a/./b", "../a", "a/..", "", "/a", "a/"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("a//b", "a/./b", "../a", "a/..", "", "/a", "a/"),
+        *("a\x00b", "a\nb", "a\x7f", "a%00b", "a%250a"),
+        *("%2e%2e/a", "%252e%252e/a", "a\\..\\b", "..\\a", "..;x/a", "a/.;/b"),
+        *(
+            "\uff0e\uff0e/a",
+            "\u2025/a",
+            "%ef%bc%8e./a",
+            "%" + "25" * 20 + "61",
+        ),
+    ],
+)
 def test_keys_that_cannot_be_read(key: str) -> None:
     assert segment_fault(key) is not None
+
+
+@pytest.mark.parametrize(
+    "key", ["a", "a/b.nc", "...", "a..b", "..a", "a;b", "a\\b", "a%20b", "100%", "ñ", ".hidden/x"]
+)
+def test_keys_that_are_merely_unusual_can_be_read(key: str) -> None:
+    assert segment_fault(key) is None
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["s3://u@b/k", "s3://b:1/k", "s3://b%2fc/k", "s3://bé/k", "https://h\\@x/k", "https://ñ.org/k"],
+)
+def test_hosts_are_plain(written: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"credentials have no place|ASCII") as caught:
+        parse_location(written)
+    assert caught.value.kind == ErrorKind.INVALID_VIRTUAL_REF
 
 
 def test_messages_show_no_secrets() -> None:

@@ -33,7 +33,7 @@ from icefloe.format.config_file import (
     encode_config_yaml,
 )
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
-from icefloe.format.yaml_tree import MAX_YAML_BYTES
+from icefloe.values.yaml_tree import MAX_YAML_BYTES
 
 Preload = ManifestPreloadCondition
 Split = ManifestSplitCondition

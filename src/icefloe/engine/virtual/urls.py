@@ -1,26 +1,35 @@
 """Locations of virtual chunks: how they are written, stored and compared. Pure.
 
 A location is a URL. What it names is its path, percent-decoded, without query and fragment.
-Containers are matched against the decoded form as well, cut at the same place, so no way of
-writing a location can lead out of the container it matches.
+Containers and what a reader authorised are compared with the decoded form, cut at the same
+slashes, so no way of writing a location can lead out of the place that it matches.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, unquote
+from unicodedata import normalize
+from urllib.parse import unquote
 
+from icefloe.config.urls import (
+    Prefix,
+    compared_host,
+    decoded_segments,
+    host_fault,
+    resolved,
+    split_url,
+    without_user,
+)
 from icefloe.errors import ErrorKind, InvalidInputError
 
 RELATIVE_SCHEME: Final = "vcc"
 """`vcc://name/path` lies below the container of that name, wherever that is."""
 
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//([^/?#]*))?([^?#]*)([?#].*)?", re.DOTALL)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-_DOT: Final = re.compile(r"\.|%2e", re.IGNORECASE)
-_KEPT_IN_PATHS: Final = "/%!$&'()*+,;=:@[]\\^|~"
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_STEP: Final = re.compile(r"(?:^|[/\\])\.\.?(?=$|[/\\;])")
 _KEYS_OF_ANY_SHAPE: Final = frozenset({"s3"})
 """Schemes whose keys may be recorded with empty, `.` and `..` segments."""
+_MOST_ENCODINGS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +47,14 @@ class Location:
         return f"{self.scheme}://{self.host}{self.path}{self.tail}"
 
     @property
-    def decoded(self) -> str:
-        """The form in which locations and prefixes are compared."""
+    def decoded(self) -> Prefix:
+        """The form in which locations and prefixes are compared: as the narrowest prefix."""
         try:
-            return f"{self.scheme}://{unquote(f'{self.host}{self.path}', errors='strict')}"
+            segments = decoded_segments(self.path)
         except UnicodeDecodeError:
             raise invalid(str(self), "its percent-encoded bytes are not UTF-8") from None
+        host = compared_host(self.scheme, self.host)
+        return Prefix(self.scheme, host, segments, is_folder=False)
 
     @property
     def is_relative(self) -> bool:
@@ -61,18 +72,19 @@ def parse_location(text: str) -> Location:
     >>> str(parse_location("S3://bucket/a/../b.nc"))
     's3://bucket/a/../b.nc'
     """
-    found = _URL.fullmatch(text)
-    if found is None or _CONTROL.search(text):
+    parts = split_url(text)
+    if parts is None:
         raise invalid(text, "it is not a URL: write it like s3://bucket/key or file:///path")
-    scheme, authority, host, path, tail = found.groups(default="")
-    scheme = scheme.lower()
+    scheme, host = parts.scheme, parts.host
     if scheme == "file":
-        if host not in {"", "localhost"}:
+        if host not in {None, "", "localhost"}:
             raise invalid(text, "a file URL has no host: write file:///path")
-        return Location(scheme, "", _resolved(path), tail)
-    if not authority or not host:
+        return Location(scheme, "", resolved(parts.path), parts.tail)
+    if not host:
         raise invalid(text, "it names no bucket or host")
-    return Location(scheme, host, path, tail)
+    if scheme != RELATIVE_SCHEME and (fault := host_fault(scheme, host)) is not None:
+        raise invalid(text, fault)
+    return Location(scheme, host, parts.path, parts.tail)
 
 
 def key_fault(scheme: str, key: str) -> str | None:
@@ -81,42 +93,36 @@ def key_fault(scheme: str, key: str) -> str | None:
 
 
 def segment_fault(key: str) -> str | None:
-    """Say why a key cannot be read, if so.
+    r"""Say why a key cannot be read, if so.
+
+    Steps upwards are refused however often they are encoded, also between backslashes, in
+    letters that only look like dots, or with a parameter: a server may decode once more than we
+    do, know other slashes, or simplify letters.
 
     >>> segment_fault("a//b")
     'it has an empty segment'
+    >>> segment_fault("a/%2e%2e/b"), segment_fault("a\\..\\b")
+    ("it has a segment '.' or '..'", "it has a segment '.' or '..'")
     """
-    segments = key.split("/")
-    if not all(segments):
+    if not all(key.split("/")):
         return "it has an empty segment"
-    if "." in segments or ".." in segments:
-        return "it has a segment '.' or '..'"
-    return None
+    for _ in range(_MOST_ENCODINGS):
+        if _CONTROL.search(key):
+            return "it has a control character"
+        if _STEP.search(key if key.isascii() else normalize("NFKC", key)):
+            return "it has a segment '.' or '..'"
+        if (decoded := unquote(key)) == key:
+            return None
+        key = decoded
+    return "it is percent-encoded too many times"
 
 
 def shown(location: str) -> str:
     """Give a location for messages: without user, query and fragment, which may be secret."""
-    bare = re.split(r"[?#]", location, maxsplit=1)[0]
-    return re.sub(r"(://)[^/@]*@", r"\1", bare)
+    return without_user(location)
 
 
 def invalid(location: str, reason: str) -> InvalidInputError:
     """Describe a location that cannot be used."""
     text = f"the location of a virtual chunk {shown(location)!r} cannot be used: {reason}"
     return InvalidInputError(text, ErrorKind.INVALID_VIRTUAL_REF, location=shown(location))
-
-
-def _resolved(path: str) -> str:
-    """Resolve `.` and `..`, also where percent-encoded, and encode what URLs cannot hold."""
-    segments: list[str] = []
-    parts = path.removeprefix("/").split("/")
-    for position, part in enumerate(parts):
-        plain = _DOT.sub(".", part)
-        is_last = position == len(parts) - 1
-        if plain == "..":
-            del segments[-1:]
-        if plain not in {".", ".."}:
-            segments.append(part)
-        elif is_last:
-            segments.append("")
-    return quote("/" + "/".join(segments), safe=_KEPT_IN_PATHS)

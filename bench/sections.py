@@ -1,0 +1,17 @@
+"""The sections of comparisons that run both sides as workers, each with its groups."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from bench import engine_groups, virtual
+from bench.engine_rows import Group
+
+SECTIONS: Final[Mapping[str, dict[str, Group]]] = {
+    "engine": engine_groups.GROUPS,
+    "virtual": virtual.GROUPS,
+}
+
+
+def group_named(name: str) -> Group:
+    """Find a group in whichever section it is."""
+    return next(groups[name] for groups in SECTIONS.values() if name in groups)

@@ -1,0 +1,207 @@
+"""Virtual chunks of one object on S3: read in order, at random, and by many at once."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import obstore
+import zarr
+from obstore.store import S3Store
+from zarr.core.buffer import default_buffer_prototype
+
+from bench.engine_place import Place, seconds_of
+from bench.engine_rows import Group, Row, Scale
+from icefloe.testing.proxy import cutting_proxy
+
+CHUNK_BYTES: Final = 100_000
+HERD: Final = 64
+
+
+class Counted:
+    """Hands out credentials, and counts how often; pickles by its name."""
+
+    place: Place
+    lib: ModuleType
+    refreshes = 0
+
+    @classmethod
+    def credentials(cls) -> Any:
+        cls.refreshes += 1
+        return cls.lib.S3StaticCredentials(
+            access_key_id=cls.place.access_key_id,
+            secret_access_key=cls.place.secret_access_key,
+            expires_after=datetime.now(UTC) + timedelta(hours=1),
+        )
+
+
+def refresh() -> Any:
+    """Give fresh credentials: a function, as the reference sends it around by its name."""
+    return Counted.credentials()
+
+
+def _prefix(place: Place) -> str:
+    return f"s3://{place.bucket}/{place.path}/files/"
+
+
+def _config(lib: ModuleType, place: Place, url: str | None) -> Any:
+    config = lib.RepositoryConfig.default()
+    store = lib.s3_store(
+        region="us-east-1",
+        endpoint_url=url or place.url,
+        allow_http=True,
+        s3_compatible=True,
+        force_path_style=True,
+    )
+    config.set_virtual_chunk_container(lib.VirtualChunkContainer(_prefix(place), store))
+    return config
+
+
+def _upload(place: Place, chunks: int) -> None:
+    store = S3Store(
+        place.bucket,
+        endpoint=place.url,
+        region="us-east-1",
+        access_key_id=place.access_key_id,
+        secret_access_key=place.secret_access_key,
+        client_options={"allow_http": True},
+    )
+    data = np.random.default_rng(5).integers(0, 256, chunks * CHUNK_BYTES, np.uint8)
+    data[::CHUNK_BYTES] = np.arange(chunks) % 251
+    obstore.put(store, f"{place.path}/files/one.nc", data.tobytes())
+
+
+def _prepare(lib: ModuleType, place: Place, chunks: int) -> None:
+    _upload(place, chunks)
+    repo = place.below("repo").create(lib, config=_config(lib, place, None))
+    session = repo.writable_session("main")
+    zarr.create_array(
+        session.store,
+        name="a",
+        shape=(chunks * CHUNK_BYTES,),
+        chunks=(CHUNK_BYTES,),
+        dtype="u1",
+        compressors=None,
+    )
+    offsets = np.arange(chunks, dtype=np.uint64) * CHUNK_BYTES
+    session.store.set_virtual_refs_arr(
+        "a",
+        (chunks,),
+        [f"{_prefix(place)}one.nc"] * chunks,
+        offsets,
+        np.full(chunks, CHUNK_BYTES, np.uint64),
+    )
+    session.commit("virtual")
+
+
+def _open(lib: ModuleType, place: Place, url: str | None = None, access: Any = None) -> Any:
+    """Open a session whose virtual chunks are read from a URL, a proxy perhaps."""
+    static = lib.s3_static_credentials(
+        access_key_id=place.access_key_id, secret_access_key=place.secret_access_key
+    )
+    authorized = lib.containers_credentials({_prefix(place): access or static})
+    repo = lib.Repository.open(
+        place.below("repo").storage(lib),
+        config=_config(lib, place, url),
+        authorize_virtual_chunk_access=authorized,
+    )
+    return repo.readonly_session("main")
+
+
+def _array(session: Any) -> Any:
+    return zarr.open_array(session.store, path="a", mode="r")
+
+
+def _read_whole(session: Any, order: list[int]) -> None:
+    values = _array(session)[:]
+    assert values[::CHUNK_BYTES].tolist() == [each % 251 for each in sorted(order)]
+
+
+def _read_each(session: Any, order: list[int]) -> None:
+    array = _array(session)
+    for each in order:
+        assert array[each * CHUNK_BYTES : (each + 1) * CHUNK_BYTES][0] == each % 251
+
+
+@contextmanager
+def _counting(place: Place) -> Iterator[Any]:
+    assert place.url is not None
+    with cutting_proxy(place.url) as proxy:
+        yield proxy
+
+
+def reading(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Time reads directly, then count requests of the same reads through a proxy."""
+    chunks = scale.of(2_000, 100)
+    _prepare(lib, place, chunks)
+    ordered = list(range(chunks))
+    shuffled = np.random.default_rng(3).permutation(chunks).tolist()
+    work = {
+        "whole": (_read_whole, ordered),
+        "each": (_read_each, ordered),
+        "random": (_read_each, shuffled),
+    }
+    figures = dict[str, float]()
+    for name, (read, order) in work.items():
+        session = _open(lib, place)
+        figures[name] = seconds_of(lambda: read(session, order))  # noqa: B023 - called at once
+        with _counting(place) as proxy:
+            read(_open(lib, place, proxy.url), order)
+            asked = [one for one in proxy.exchanges if "/files/" in one.path]
+            figures[f"{name} requests"] = len(asked)
+            figures[f"{name} bytes"] = sum(one.bytes_in for one in asked)
+    return figures
+
+
+def herd(lib: ModuleType, place: Place, _: Scale) -> Mapping[str, float]:
+    """Start many first reads at once, with credentials that have to be asked for."""
+    _prepare(lib, place, HERD)
+    Counted.place, Counted.lib, Counted.refreshes = place, lib, 0
+    session = _open(lib, place, access=lib.s3_refreshable_credentials(refresh))
+    before, store = Counted.refreshes, session.store
+
+    async def read_all() -> None:
+        prototype = default_buffer_prototype()
+        reads = (store.get(f"a/c/{each}", prototype) for each in range(HERD))
+        assert all(found is not None for found in await asyncio.gather(*reads))
+
+    figures = {
+        "seconds": seconds_of(lambda: asyncio.run(read_all())),
+        "refreshes": Counted.refreshes - before,
+    }
+    if lib.__name__ != "icechunk":
+        figures["clients"] = session._session.context.virtual.clients_opened  # noqa: SLF001
+    return figures
+
+
+GROUPS: Final = {
+    "read": Group(
+        reading,
+        (
+            Row("whole", "2,000 virtual chunks of 100 KB, the whole array", 0.5),
+            Row("whole requests", "- requests", 0.1, "count"),
+            Row("whole bytes", "- bytes", unit="bytes"),
+            Row("each", "the same, one after the other", 0.5),
+            Row("each requests", "- requests", 0.1, "count"),
+            Row("each bytes", "- bytes", unit="bytes"),
+            Row("random", "the same, at random", 1.0),
+            Row("random requests", "- requests", 1.0, "count"),
+            Row("random bytes", "- bytes", 1.05, "bytes"),
+        ),
+        on_s3=True,
+        rounds=2,
+    ),
+    "herd": Group(
+        herd,
+        (
+            Row("seconds", "64 first reads at once"),
+            Row("refreshes", "- refreshes of credentials", unit="count", at_most=1),
+            Row("clients", "- clients", unit="count", at_most=1),
+        ),
+        on_s3=True,
+        rounds=2,
+    ),
+}

@@ -1,0 +1,257 @@
+"""What a repository needs from outside, as users see it."""
+
+import html
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, Final
+
+from icefloe.api.tables import safe, shown_bytes, table_html, table_text
+from icefloe.engine.access_report import AccessFacts, ContainerAccess
+from icefloe.engine.dependencies import By, Dependencies
+from icefloe.format.arrow import pa
+from icefloe.format.arrow_kernels import numbers_to_arrow
+from icefloe.format.columns import BytesColumn
+
+_SHOWN_ROWS: Final = 30
+_SHORT_ID: Final = 8
+_HEADINGS: Final = ("chunks", "bytes", "arrays", "versions", "newest", "oldest")
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualDependency:
+    """Virtual chunks in one place.
+
+    Chunks, bytes and arrays are those of the newest version that has chunks there.
+    """
+
+    place: str
+    chunks: int
+    bytes: int
+    arrays: int
+    versions: int
+    newest_snapshot: str
+    oldest_snapshot: str
+
+
+class VirtualDependencies:
+    """Where virtual chunks lie, a row for each place; most bytes first.
+
+    Iterate over it for the rows, or take all as an Arrow table.
+    """
+
+    def __init__(self, by: By, found: Dependencies) -> None:
+        self.by = by
+        self._found = found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[VirtualDependency]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, row: int) -> VirtualDependency:
+        found = self._found
+        row = range(len(found))[row]
+        return VirtualDependency(
+            found.places[row].decode(),
+            int(found.chunks[row]),
+            int(found.bytes_[row]),
+            int(found.arrays[row]),
+            int(found.versions[row]),
+            str(found.entries[found.newest[row]].id),
+            str(found.entries[found.oldest[row]].id),
+        )
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks in all places."""
+        return int(self._found.chunks.sum())
+
+    @property
+    def bytes(self) -> int:
+        """What these chunks take."""
+        return int(self._found.bytes_.sum())
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Give the rows as dictionaries, ready for JSON."""
+        return [asdict(row) for row in self]
+
+    def to_arrow(self) -> "pa.Table":
+        """Give all rows as an Arrow table: no Python object for each, for millions of places."""
+        found = self._found
+        ids = BytesColumn.from_strings([str(one.id) for one in found.entries]).to_arrow_strings()
+        columns = {
+            "place": found.places.to_arrow_strings(),
+            "chunks": numbers_to_arrow(found.chunks),
+            "bytes": numbers_to_arrow(found.bytes_),
+            "arrays": numbers_to_arrow(found.arrays),
+            "versions": numbers_to_arrow(found.versions),
+            "newest_snapshot": ids.take(numbers_to_arrow(found.newest)),
+            "oldest_snapshot": ids.take(numbers_to_arrow(found.oldest)),
+        }
+        return pa.Table.from_arrays(list(columns.values()), list(columns))
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What stands over the columns that `rows` gives."""
+        return (self.by, *_HEADINGS)
+
+    def rows(self, most: int = _SHOWN_ROWS) -> list[list[object]]:
+        """Write the first rows for people."""
+        return [
+            [
+                row.place,
+                row.chunks,
+                shown_bytes(row.bytes),
+                row.arrays,
+                row.versions,
+                row.newest_snapshot[:_SHORT_ID],
+                row.oldest_snapshot[:_SHORT_ID],
+            ]
+            for row in islice(self, most)
+        ]
+
+    def total(self, most: int = _SHOWN_ROWS) -> str:
+        """Sum up in a line, with how many rows are left out."""
+        text = f"{len(self)} in all: {self.chunks} chunks, {shown_bytes(self.bytes)}"
+        left_out = len(self) - most
+        return f"{text} ({left_out} not shown)" if left_out > 0 else text
+
+    def __repr__(self) -> str:
+        return f"{table_text(self.headings, self.rows())}\n{self.total()}"
+
+    def _repr_html_(self) -> str:
+        return f"{table_html(self.headings, self.rows())}<p>{self.total()}</p>"
+
+
+class AccessReport:
+    """What it takes to read the virtual chunks of a repository; see `Repository.describe_access`.
+
+    Print it, or let a notebook show it; `containers` has a row for each place.
+    """
+
+    def __init__(self, facts: AccessFacts) -> None:
+        self._facts = facts
+
+    @property
+    def snapshot_id(self) -> str:
+        """The version whose references were counted."""
+        return str(self._facts.version.id)
+
+    @property
+    def containers(self) -> tuple[ContainerAccess, ...]:
+        """All places: those with most references first."""
+        return self._facts.containers
+
+    @property
+    def disputed(self) -> tuple[str, ...]:
+        """Prefixes about which the stored configuration contradicts itself; never read."""
+        return self._facts.disputed
+
+    @property
+    def missing(self) -> tuple[ContainerAccess, ...]:
+        """The places that have references and were not, or not wholly, authorised."""
+        return tuple(one for one in self.containers if one.is_used and not one.is_authorized)
+
+    @property
+    def how_to_open(self) -> str | None:
+        """What to write to open the repository so that all its virtual chunks can be read.
+
+        None if there are none.
+        """
+        used = [one for one in self.containers if one.is_used and one.needs is not None]
+        if not used:
+            return None
+        entries = "".join(f"        {safe(one.url_prefix)!r}: {one.needs},\n" for one in used)
+        return (
+            "icefloe.Repository.open(\n    storage,\n"
+            "    authorize_virtual_chunk_access=icefloe.containers_credentials({\n"
+            f"{entries}    }}),\n)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as a dictionary, ready for JSON."""
+        containers = [
+            asdict(one) | {"is_authorized": one.is_authorized, "is_used": one.is_used}
+            for one in self.containers
+        ]
+        return {
+            "snapshot_id": self.snapshot_id,
+            "containers": containers,
+            "disputed": list(self.disputed),
+            "how_to_open": self.how_to_open,
+        }
+
+    def notes(self) -> list[str]:
+        """Say in sentences what is not plain from the table."""
+        return [*map(safe, _notes(self))]
+
+    def __repr__(self) -> str:
+        if not self.containers:
+            return "no virtual chunks, and no containers for any: nothing to authorise"
+        parts = [table_text(ACCESS_HEADINGS, access_rows(self)), *self.notes()]
+        if self.how_to_open is not None:
+            parts.append(f"to read everything:\n{self.how_to_open}")
+        return "\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        table = table_html(ACCESS_HEADINGS, access_rows(self))
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
+        code = "" if self.how_to_open is None else f"<pre>{html.escape(self.how_to_open)}</pre>"
+        return f"{table}{notes}{code}"
+
+
+ACCESS_HEADINGS: Final = (
+    "container",
+    "name",
+    "platform",
+    "reached at",
+    "references",
+    "bytes",
+    "authorised",
+    "needs",
+)
+
+
+def access_rows(report: AccessReport) -> list[list[object]]:
+    """Write the rows of an access report, under `ACCESS_HEADINGS`."""
+    return [
+        [
+            one.url_prefix,
+            one.name or "",
+            one.platform,
+            " ".join(filter(None, (one.endpoint, one.region))),
+            one.references,
+            shown_bytes(one.size_bytes),
+            _authorised(one),
+            one.needs or "a container",
+        ]
+        for one in report.containers
+    ]
+
+
+def _authorised(one: ContainerAccess) -> str:
+    if one.is_authorized:
+        return "yes"
+    return f"in part: {', '.join(one.authorized)}" if one.authorized else "no"
+
+
+def _notes(report: AccessReport) -> Iterator[str]:
+    for one in report.containers:
+        if one.needs_consent is not None:
+            yield (
+                f"{one.url_prefix}: the repository says that it is reached with"
+                f" {one.needs_consent}. Your credentials are only sent there if you pass this"
+                " container yourself, in the config given to Repository.open"
+            )
+        if one.is_used and one.needs is None:
+            yield (
+                f"{one.url_prefix}: no container covers these references, and there is none by"
+                " default: declare one with config.set_virtual_chunk_container(...)"
+            )
+    for prefix in report.disputed:
+        yield (
+            f"{prefix}: the stored configuration contradicts itself about this container, so"
+            " nothing is read there"
+        )

@@ -1,0 +1,115 @@
+"""What a repository needs from outside: files of others, and leave to read them."""
+
+from icefloe.api.dependencies import AccessReport, VirtualDependencies
+from icefloe.effects import run_blocking
+from icefloe.engine.access_report import access_facts
+from icefloe.engine.context import RepoContext
+from icefloe.engine.dependencies import By, Progress, Versions, dependencies
+from icefloe.engine.virtual.grouping import LocationQuery
+
+
+class RepositoryDependencies:
+    """The part of `Repository` that looks at virtual chunks as a whole."""
+
+    _context: RepoContext
+
+    def describe_access(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        on_progress: Progress | None = None,
+    ) -> AccessReport:
+        """Say what it takes to read the virtual chunks of a version; of `main` if none is named.
+
+        Lists each container, what it needs, how many references use it, and whether it was
+        authorised. Nothing outside of the repository is contacted. `on_progress` hears how much
+        of how much is done.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> repository.describe_access()
+        no virtual chunks, and no containers for any: nothing to authorise
+        """
+        return run_blocking(
+            self.describe_access_async(
+                branch, tag=tag, snapshot_id=snapshot_id, on_progress=on_progress
+            )
+        )
+
+    async def describe_access_async(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        on_progress: Progress | None = None,
+    ) -> AccessReport:
+        versions = Versions(branch, tag, snapshot_id)
+        return AccessReport(await access_facts(self._context, versions, on_progress))
+
+    def virtual_dependencies(
+        self,
+        by: By = "container",
+        *,
+        prefix: str | None = None,
+        glob: str | None = None,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        all_versions: bool = False,
+        depth: int = 1,
+        on_progress: Progress | None = None,
+    ) -> VirtualDependencies:
+        """Sum up which foreign objects a repository needs: chunks, bytes, arrays and versions.
+
+        Grouped `by` container, bucket, prefix (`depth` folders below the bucket), file, or array
+        of the repository. `prefix` (a place and all below it, compared by whole segments) and
+        `glob` (`*` within a segment, `**` across) choose locations.
+
+        Looks at the newest version of `main`, or the one named; with `all_versions` at all that
+        came before it too, and if none is named at every branch and tag. Manifests that versions
+        share are read once.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> len(repository.virtual_dependencies("file", all_versions=True))
+        0
+        """
+        return run_blocking(
+            self.virtual_dependencies_async(
+                by,
+                prefix=prefix,
+                glob=glob,
+                branch=branch,
+                tag=tag,
+                snapshot_id=snapshot_id,
+                all_versions=all_versions,
+                depth=depth,
+                on_progress=on_progress,
+            )
+        )
+
+    async def virtual_dependencies_async(
+        self,
+        by: By = "container",
+        *,
+        prefix: str | None = None,
+        glob: str | None = None,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        all_versions: bool = False,
+        depth: int = 1,
+        on_progress: Progress | None = None,
+    ) -> VirtualDependencies:
+        found = await dependencies(
+            self._context,
+            by,
+            versions=Versions(branch, tag, snapshot_id, all_versions),
+            query=LocationQuery(prefix, glob),
+            depth=depth,
+            progress=on_progress,
+        )
+        return VirtualDependencies(by, found)

@@ -1,0 +1,54 @@
+"""`icefloe access`: what it takes to read a repository's virtual chunks."""
+
+from typing import Annotated
+
+import typer
+
+from icefloe.api.dependencies import ACCESS_HEADINGS, AccessReport, access_rows
+from icefloe.api.repository import Repository
+from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.storage import storage_from_url
+
+
+def access(
+    url: Annotated[
+        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    branch: Annotated[
+        str | None, typer.Option(help="Count the references of this branch. [default: main]")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="… or of this tag.")] = None,
+    snapshot: Annotated[str | None, typer.Option(help="… or of this snapshot.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    anonymous: Annotated[
+        bool, typer.Option(help="Send no credentials to the repository's own storage.")
+    ] = False,
+) -> None:
+    """Say what you need to read the virtual chunks of a repository, before you open it.
+
+    Lists each container, what it needs and how many references use it. Contacts nothing but the
+    repository itself.
+
+    Example: icefloe access s3://bucket/repository --branch main
+    """
+    repository = Repository.open(storage_from_url(url, anonymous=anonymous))
+    with progress_bar("reading manifests") as on_progress:
+        report = repository.describe_access(
+            branch, tag=tag, snapshot_id=snapshot, on_progress=on_progress
+        )
+    if as_json:
+        show_json(report.to_dict())
+    else:
+        _show(report)
+
+
+def _show(report: AccessReport) -> None:
+    if not report.containers:
+        typer.echo(repr(report))
+        return
+    show_table(ACCESS_HEADINGS, access_rows(report))
+    for note in report.notes():
+        typer.echo(note)
+    if report.how_to_open is not None:
+        typer.echo(f"to read everything:\n{report.how_to_open}")

@@ -1,0 +1,79 @@
+"""`icefloe dependencies`: which foreign objects a repository needs."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from icefloe.api.repository import Repository
+from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.storage import storage_from_url
+
+
+class Grouping(StrEnum):
+    """What a row stands for."""
+
+    container = "container"
+    bucket = "bucket"
+    prefix = "prefix"
+    file = "file"
+    array = "array"
+
+
+def dependencies(
+    url: Annotated[
+        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    by: Annotated[Grouping, typer.Option(help="What to sum up by.")] = Grouping.container,
+    prefix: Annotated[
+        str | None, typer.Option(help="Only this place and what is below it.")
+    ] = None,
+    glob: Annotated[
+        str | None, typer.Option(help="Only locations like this: * within a segment, ** across.")
+    ] = None,
+    depth: Annotated[
+        int, typer.Option(help="With --by prefix: how many folders to tell apart.", min=0)
+    ] = 1,
+    branch: Annotated[str | None, typer.Option(help="Look at this branch. [default: main]")] = None,
+    tag: Annotated[str | None, typer.Option(help="… or at this tag.")] = None,
+    snapshot: Annotated[str | None, typer.Option(help="… or at this snapshot.")] = None,
+    all_versions: Annotated[
+        bool,
+        typer.Option(
+            "--all-versions",
+            help="Look at all versions before it too; if none is named, of every branch and tag.",
+        ),
+    ] = False,
+    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all rows.")] = False,
+    anonymous: Annotated[
+        bool, typer.Option(help="Send no credentials to the repository's own storage.")
+    ] = False,
+) -> None:
+    """Say which foreign objects a repository needs: chunks, bytes, arrays and versions.
+
+    Chunks, bytes and arrays are those of the newest version that needs a place.
+
+    Who needs this file?
+    icefloe dependencies ./repo --by array --all-versions --prefix s3://bucket/file.nc
+    """
+    repository = Repository.open(storage_from_url(url, anonymous=anonymous))
+    with progress_bar("reading manifests") as on_progress:
+        found = repository.virtual_dependencies(
+            by.value,
+            prefix=prefix,
+            glob=glob,
+            branch=branch,
+            tag=tag,
+            snapshot_id=snapshot,
+            all_versions=all_versions,
+            depth=depth,
+            on_progress=on_progress,
+        )
+    if as_json:
+        rows = found.to_dicts()
+        show_json({"by": found.by, "chunks": found.chunks, "bytes": found.bytes, "rows": rows})
+    else:
+        show_table(found.headings, found.rows(max_rows))
+        typer.echo(found.total(max_rows))

@@ -1,0 +1,56 @@
+"""What commands have in common when they show results: progress, tables, JSON."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from icefloe.api.tables import safe, table_text
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show how much of how much is done, on standard error; nothing if that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def show_json(value: Any) -> None:
+    """Print JSON, in colours on a terminal."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if sys.stdout.isatty():
+        Console().print_json(text)
+    else:
+        typer.echo(text)
+
+
+def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table: drawn on a terminal, plain columns that other programs can cut elsewhere."""
+    if sys.stdout.isatty():
+        Console().print(drawn_table(headings, rows))
+    else:
+        typer.echo(table_text(headings, rows))
+
+
+def drawn_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Draw a table; what a repository says is never taken for markup."""
+    body = [list(row) for row in rows]
+    table = Table()
+    for at, heading in enumerate(headings):
+        is_number = bool(body) and all(isinstance(row[at], int) for row in body)
+        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+    for row in body:
+        table.add_row(*(Text(safe(str(cell))) for cell in row))
+    return table

@@ -1,0 +1,284 @@
+"""Manifest sets, the rules that send arrays to them, and what may be wrong with them."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from importlib import import_module
+from typing import Annotated, Any, Final, cast
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.values import U32, NonZeroU64, Value, integer
+from icefloe.values.model import public_name
+
+DEFAULT_SET: Final = "default"
+DEFAULT_SET_SIZE: Final = 1_000_000
+MAX_SETS: Final = 1000
+MAX_RULES: Final = 1000
+MAX_PATTERN_LENGTH: Final = 1000
+_PLAIN_PATTERN: Final = re.compile(r"(?:\.[*+?]?|[\w/ -]|\([\w/ |-]*\))*", re.ASCII)
+"""Patterns without any surprise: they need no check by Arrow, which is slow to import."""
+
+type ChunkRange = tuple[int | None, int | None]
+"""From how many, and fewer than how many; None is no limit."""
+
+_count: Final = integer(0, 2**64 - 1)
+_UNSAID: Final = cast("int | None", ...)
+"""Cardinality of a set that was made without any: what applies depends on its name."""
+
+
+def _range(given: Any, place: str) -> ChunkRange:
+    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 2:
+        raise InvalidInputError(
+            f"{place} must be two numbers, from and to, of which either may be None",
+            ErrorKind.INVALID_CONFIG,
+        )
+    low, high = (None if each is None else _count(each, place) for each in given)
+    if low is not None and high is not None and low >= high:
+        raise InvalidInputError(
+            f"{place} must be a range of some numbers: there are none from {low} to below {high}",
+            ErrorKind.INVALID_CONFIG,
+        )
+    return low, high
+
+
+_positive: Final = integer(1, 2**64 - 1)
+
+
+def _cardinality(given: Any, place: str) -> Any:
+    return given if given is _UNSAID else _positive(given, place)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestSet(Value):
+    """A group of manifests that are packed alike.
+
+    Either `max_manifest_size` references or `arrays_per_manifest` arrays go into a manifest.
+    There are at most `cardinality` manifests: one unless said otherwise, any number if None.
+    Arrays without a place go to the set `overflow_to`, or else to the set named "default",
+    which is never limited, and holds 1,000,000 references a manifest unless said otherwise.
+
+    >>> ManifestSet("coordinates", max_manifest_size=50_000).cardinality
+    1
+    """
+
+    name: str
+    _: KW_ONLY
+    max_manifest_size: NonZeroU64 | None = None
+    arrays_per_manifest: NonZeroU64 | None = None
+    overflow_to: str | None = None
+    cardinality: Annotated[int, _cardinality] | None = _UNSAID
+
+    def __post_init__(self) -> None:
+        Value.__post_init__(self)
+        if self.cardinality is _UNSAID:
+            object.__setattr__(self, "cardinality", _usual_cardinality(self.name))
+
+    def __repr__(self) -> str:
+        return _one_line(self, self.name, cardinality=_usual_cardinality(self.name))
+
+
+def _usual_cardinality(name: str) -> int | None:
+    return None if name == DEFAULT_SET else 1
+
+
+def _one_line(value: "ManifestSet | ManifestRule", first: str, **usual: object) -> str:
+    """Write a value as source code, without what is as usual: lists of them are read often."""
+    given = [(each.name, getattr(value, each.name)) for each in fields(value)[1:]]
+    shown = [f"{name}={one!r}" for name, one in given if one != usual.get(name)]
+    return f"{public_name(type(value))}({', '.join([repr(first), *shown])})"
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRule(Value):
+    """Sends the arrays for which all conditions hold to a manifest set; the first rule counts.
+
+    The pattern `path` must match the whole path. `metadata_chunks` is a range for the number of
+    chunks that the shape of an array has room for, `initialized_chunks` one for those that
+    exist: from the first number to below the second. Limits of manifests are measured in the
+    former, but for arrays sent by a rule with a condition on the latter.
+
+    >>> ManifestRule("coordinates", path=".*/(lat|lon|time)", metadata_chunks=(0, 500)).target
+    'coordinates'
+    """
+
+    target: str
+    _: KW_ONLY
+    path: str | None = None
+    metadata_chunks: Annotated[ChunkRange, _range] | None = None
+    initialized_chunks: Annotated[ChunkRange, _range] | None = None
+
+    def __repr__(self) -> str:
+        return _one_line(self, self.target)
+
+
+def _patterns(given: Any, place: str) -> tuple[str, ...]:
+    return _tuple_of(str, given, place)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestSetPreload(Value):
+    """Whose manifests to fetch ahead when a session opens: of arrays with a matching path.
+
+    At most `max_manifests` are fetched, and none with more than `max_manifest_size` references.
+
+    >>> ManifestSetPreload([".*/time", ".*/latitude"], max_manifests=2).arrays
+    ('.*/time', '.*/latitude')
+    """
+
+    arrays: Annotated[Sequence[str], _patterns] = ()
+    _: KW_ONLY
+    max_manifest_size: U32 = 50_000
+    max_manifests: U32 = 1
+
+
+def _tuple_of(kind: type[Any], given: Any, place: str) -> tuple[Any, ...]:
+    if (
+        isinstance(given, str)
+        or not isinstance(given, Sequence)
+        or not all(isinstance(each, kind) for each in given)
+    ):
+        raise InvalidInputError(
+            f"{place} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
+        )
+    return tuple(given)
+
+
+def some_sets(given: Any, place: str) -> tuple[ManifestSet, ...]:
+    """Check a list of sets."""
+    return _tuple_of(ManifestSet, given, place)
+
+
+def some_rules(given: Any, place: str) -> tuple[ManifestRule, ...]:
+    """Check a list of rules."""
+    return _tuple_of(ManifestRule, given, place)
+
+
+def problems_of(
+    sets: Sequence[ManifestSet],
+    rules: Sequence[ManifestRule],
+    preload: ManifestSetPreload | None,
+) -> Iterator[str]:
+    """Say what is wrong with a configuration, a line for each problem."""
+    if len(sets) > MAX_SETS:
+        yield f"there are {len(sets)} sets, the most is {MAX_SETS}"
+        return
+    if len(rules) > MAX_RULES:
+        yield f"there are {len(rules)} rules, the most is {MAX_RULES}"
+        return
+    known = {each.name: each for each in sets}
+    for position, each in enumerate(sets):
+        if not each.name:
+            yield f"sets[{position}] has no name"
+        elif known[each.name] is not each:
+            yield f"there is more than one set {each.name!r}"
+        yield from _problems_of_set(each, known)
+    for position, rule in enumerate(rules):
+        if rule.target not in known and rule.target != DEFAULT_SET:
+            choices = ", ".join([*known, DEFAULT_SET] if DEFAULT_SET not in known else known)
+            yield f"rules[{position}] has an unknown target {rule.target!r}; there are {choices}"
+    yield from _problems_of_loops(known)
+    reached = _reached(known, rules)
+    for name in known:
+        if name and name != DEFAULT_SET and name not in reached:
+            yield f"no array can come to the set {name!r}: no rule nor overflow leads there"
+    yield from _problems_of_patterns(rules, preload)
+
+
+def _problems_of_set(each: ManifestSet, known: dict[str, ManifestSet]) -> Iterator[str]:
+    modes = (each.max_manifest_size, each.arrays_per_manifest)
+    if None not in modes:
+        yield (
+            f"the set {each.name!r} has both max-manifest-size and arrays-per-manifest: "
+            "choose one of them"
+        )
+    if each.name == DEFAULT_SET:
+        if each.cardinality is not None:
+            yield "the default set cannot have a cardinality: whatever fits nowhere else goes there"
+        if each.overflow_to is not None:
+            yield "the default set cannot have an overflow-to: it takes everything"
+        return
+    if modes == (None, None):
+        yield f"the set {each.name!r} needs either max-manifest-size or arrays-per-manifest"
+    if each.overflow_to is not None and each.overflow_to not in {*known, DEFAULT_SET}:
+        yield f"the set {each.name!r} overflows to an unknown set {each.overflow_to!r}"
+
+
+def _problems_of_loops(known: dict[str, ManifestSet]) -> Iterator[str]:
+    done: set[str] = set()
+    for start in known:
+        way: list[str] = []
+        name: str | None = start
+        while name in known and name not in done and name not in way:
+            way.append(name)
+            name = known[name].overflow_to
+        if name in way:
+            loop = [*way[way.index(name) :], name]
+            yield f"overflow-to leads in a circle: {' -> '.join(loop)}"
+        done.update(way)
+
+
+def _reached(known: dict[str, ManifestSet], rules: Sequence[ManifestRule]) -> set[str]:
+    reached: set[str] = set()
+    for rule in rules:
+        name: str | None = rule.target
+        while name in known and name not in reached:
+            reached.add(name)
+            name = known[name].overflow_to
+    return reached
+
+
+def _problems_of_patterns(
+    rules: Sequence[ManifestRule], preload: ManifestSetPreload | None
+) -> Iterator[str]:
+    patterns = {f"rules[{n}].path": rule.path for n, rule in enumerate(rules)}
+    preloaded = () if preload is None else preload.arrays
+    patterns |= {f"preload.arrays[{n}].path": each for n, each in enumerate(preloaded)}
+    for place, pattern in patterns.items():
+        if pattern is not None and (problem := _problem_of_pattern(pattern)):
+            yield f"{place} is no regular expression that can be used: {problem}"
+
+
+def _problem_of_pattern(pattern: str) -> str | None:
+    """Say why a pattern cannot be used; None if it can.
+
+    Patterns are matched by Arrow, in time linear in the text whatever they are.
+    """
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        return f"it has {len(pattern)} characters, the most is {MAX_PATTERN_LENGTH}"
+    if _PLAIN_PATTERN.fullmatch(pattern):
+        return None
+    pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+    try:
+        pc.match_substring_regex(pa.nulls(1, pa.string()), pattern)
+    except (pa.ArrowInvalid, UnicodeEncodeError) as reason:
+        return f"{pattern!r}: {reason}"
+    return None
+
+
+def in_order(sets: Sequence[ManifestSet]) -> tuple[ManifestSet, ...]:
+    """Complete sets with the default, and sort them so that all overflow goes to later ones.
+
+    Of those that could come next, the first as configured does.
+    """
+    by_name = {each.name: each for each in sets}
+    default = by_name.pop(DEFAULT_SET, ManifestSet(DEFAULT_SET))
+    if default.max_manifest_size is None and default.arrays_per_manifest is None:
+        default = ManifestSet(DEFAULT_SET, max_manifest_size=DEFAULT_SET_SIZE)
+    ordered: list[ManifestSet] = []
+    while by_name:
+        targets = {each.overflow_to for each in by_name.values()}
+        free = next(each for each in by_name.values() if each.name not in targets)
+        ordered.append(_overflowing(by_name.pop(free.name)))
+    return (*ordered, default)
+
+
+def _overflowing(each: ManifestSet) -> ManifestSet:
+    if each.overflow_to is not None:
+        return each
+    return ManifestSet(
+        each.name,
+        max_manifest_size=each.max_manifest_size,
+        arrays_per_manifest=each.arrays_per_manifest,
+        overflow_to=DEFAULT_SET,
+        cardinality=each.cardinality,
+    )

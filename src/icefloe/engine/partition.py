@@ -1,0 +1,203 @@
+"""How the references of one array are cut into parts, each of them a manifest.
+
+Pure: coordinates in, rows out. There are two ways to cut. `GridLayout` has an edge at every
+multiple of the sizes that somebody configured. `HalvingLayout` is what applies otherwise: an
+array with few references is one part; one with more is halved along its append dimension, at
+edges that are powers of two, until no part has too many. Where a part begins depends on the
+references that there are, not on how they came: appending changes the last part only.
+
+Parts that are already stored are blocks: known by their boxes and numbers of references, and
+opened only if they have to be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.format.chunk_table import Coordinates, sort_keys
+from icefloe.format.columns import Bools, Ints
+
+MAX_PART_REFS: Final = 32_768
+"""Arrays with more references than these are split where nothing is configured: decision 011."""
+
+type Edges = tuple[range, ...]
+"""For each dimension, where one manifest ends and the next begins."""
+type Boxes = NDArray[np.int64]
+"""(n, dimensions, 2): first chunk and first chunk after, along each dimension."""
+type Rows = slice | Ints
+"""The rows of a table that make up a part."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Stored parts of an array that were not opened."""
+
+    boxes: Boxes
+    counts: Ints
+    """How many references each has."""
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Where to cut, and what is missing."""
+
+    parts: list[Rows]
+    """Rows of the coordinates given, in order and none of them empty."""
+    wanted: Ints
+    """Blocks that belong into one of the parts: open them and ask again."""
+
+
+class Layout(Protocol):
+    """A way to cut an array."""
+
+    def partition(self, coordinates: Coordinates, blocks: Blocks) -> Partition:
+        """Cut references, sorted by their coordinates, next to what is stored already."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GridLayout:
+    """Parts are the cells of a fixed grid."""
+
+    edges: Edges
+
+    def partition(self, coordinates: Coordinates, blocks: Blocks) -> Partition:
+        """Cut at the edges; blocks that share a cell with references are wanted."""
+        if len(coordinates) == 0:
+            return Partition([], _none())
+        if not any(self.edges):
+            return Partition([slice(0, len(coordinates))], np.arange(len(blocks)))
+        cells = np.empty(coordinates.shape, np.int64)
+        for axis, cuts in enumerate(self.edges):
+            cells[:, axis] = np.searchsorted(cuts, coordinates[:, axis], side="right")
+        [keys] = sort_keys(cells.astype(np.uint32))
+        order = np.argsort(keys, kind="stable")
+        firsts = np.flatnonzero(np.append(True, np.diff(keys[order]) != 0))
+        rows = np.split(order, firsts[1:]) if len(firsts) > 1 else [slice(0, len(order))]
+        return Partition(list(rows), self._sharing(cells[order[firsts]], blocks))
+
+    def _sharing(self, filled: Ints, blocks: Blocks) -> Ints:
+        """Find the blocks that reach into a cell with references."""
+        low, high = np.empty((2, *blocks.boxes.shape[:2]), np.int64)
+        for axis, cuts in enumerate(self.edges):
+            low[:, axis] = np.searchsorted(cuts, blocks.boxes[:, axis, 0], side="right")
+            high[:, axis] = np.searchsorted(cuts, blocks.boxes[:, axis, 1] - 1, side="right")
+        return np.flatnonzero(boxes_holding(np.stack([low, high + 1], axis=2), filled))
+
+
+@dataclass(frozen=True, slots=True)
+class HalvingLayout:
+    """Halves what is too large, along one axis after the other, down to single chunks."""
+
+    axes: tuple[int, ...]
+    """The append dimension first, then the others: cut only if one step of it is too large."""
+    max_refs: int = MAX_PART_REFS
+
+    def partition(self, coordinates: Coordinates, blocks: Blocks) -> Partition:
+        """Cut until no part, with the blocks that lie in it, has too many references.
+
+        Blocks across an edge are the work of somebody else: they stay as they are.
+        """
+        order = self._order(coordinates)
+        ordered = coordinates if order is None else coordinates[order]
+        parts: list[Rows] = []
+        wanted: list[Ints] = [_none()]
+        waiting = [_Cell(0, len(ordered), np.arange(len(blocks)), 0)]
+        while waiting:
+            cell = waiting.pop()
+            if cell.first == cell.last:
+                continue  # blocks alone: nothing happens to them
+            total = cell.last - cell.first + int(blocks.counts[cell.blocks].sum())
+            if total > self.max_refs and cell.depth < len(self.axes):
+                waiting.extend(self._halves(cell, ordered, blocks.boxes))
+                continue
+            rows: Rows = slice(cell.first, cell.last)
+            parts.append(rows if order is None else np.sort(order[rows]))
+            wanted.append(cell.blocks)
+        return Partition(parts, np.sort(np.concatenate(wanted)))
+
+    def _order(self, coordinates: Coordinates) -> Ints | None:
+        """Sort by the axes in their order; None if rows are sorted so already."""
+        if self.axes == tuple(range(len(self.axes))) or len(coordinates) < 2:
+            return None
+        [keys] = sort_keys(np.ascontiguousarray(coordinates[:, self.axes]))
+        order: Ints = np.argsort(keys, kind="stable")
+        return order
+
+    def _halves(self, cell: "_Cell", ordered: Coordinates, boxes: Boxes) -> "list[_Cell]":
+        """Cut a cell in two, the later half first; at the next axis if this one has no extent."""
+        axis = self.axes[cell.depth]
+        column = ordered[cell.first : cell.last, axis]
+        inside = boxes[cell.blocks, axis]
+        low = min(int(column[0]), int(inside[:, 0].min(initial=column[0])))
+        high = max(int(column[-1]), int(inside[:, 1].max(initial=0)) - 1)
+        if low == high:
+            return [_Cell(cell.first, cell.last, cell.blocks, cell.depth + 1)]
+        bit = (low ^ high).bit_length() - 1
+        edge = high >> bit << bit
+        middle = cell.first + int(np.searchsorted(column, edge))
+        left, right = cell.blocks[inside[:, 1] <= edge], cell.blocks[inside[:, 0] >= edge]
+        return [
+            _Cell(middle, cell.last, right, cell.depth),
+            _Cell(cell.first, middle, left, cell.depth),
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cell:
+    """Rows and blocks that have not been cut yet; all have the same place on earlier axes."""
+
+    first: int
+    last: int
+    blocks: Ints
+    depth: int
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+def boxes_of(extents: Sequence[tuple[tuple[int, int], ...]], dimensions: int) -> Boxes:
+    """Stack boxes into one array."""
+    return np.array(extents, np.int64).reshape(len(extents), dimensions, 2)
+
+
+def boxes_holding(boxes: Boxes, coordinates: NDArray[Any]) -> Bools:
+    """Say which boxes hold any of some coordinates."""
+    held = np.zeros(len(boxes), np.bool_)
+    if not len(boxes) or not len(coordinates):
+        return held
+    if boxes.shape[1] == 0:
+        return ~held
+    # Only the boxes near the coordinates are looked at one by one: for an append, hardly any.
+    first, last = coordinates.min(axis=0), coordinates.max(axis=0)
+    near = np.flatnonzero(((boxes[:, :, 0] <= last) & (first < boxes[:, :, 1])).all(axis=1))
+    axis = _most_divided(boxes[near]) if len(near) else 0
+    ordered = coordinates
+    if len(near) and np.any(np.diff(coordinates[:, axis].astype(np.int64)) < 0):
+        ordered = coordinates[np.argsort(coordinates[:, axis], kind="stable")]
+    for place in near.tolist():
+        box = boxes[place]
+        begin, end = np.searchsorted(ordered[:, axis], box[axis])
+        rows = ordered[begin:end]
+        held[place] = bool(((box[:, 0] <= rows) & (rows < box[:, 1])).all(axis=1).any())
+    return held
+
+
+def _most_divided(boxes: Boxes) -> int:
+    """Choose the axis that tells most boxes apart."""
+    return int(np.argmax([len(np.unique(boxes[:, axis, 0])) for axis in range(boxes.shape[1])]))
+
+
+def boxes_meeting(boxes: Boxes, others: Boxes) -> Bools:
+    """Say which boxes overlap any of some others."""
+    met = np.zeros(len(boxes), np.bool_)
+    for other in others:
+        met |= ((boxes[:, :, 0] < other[:, 1]) & (other[:, 0] < boxes[:, :, 1])).all(axis=1)
+    return met

@@ -1,0 +1,268 @@
+"""Objects on a web server that is not trusted, nor whoever named it.
+
+Of each answer only the bytes that were asked for are read, and only after it was checked that
+they are those: the same range, of an object that is long enough, as they are (not compressed).
+See `icefloe.storage.web_client` for what else is guarded.
+"""
+
+import http.client
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from icefloe import effects
+from icefloe.config import EffectiveStorageSettings
+from icefloe.errors import (
+    ErrorKind,
+    IcefloeError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from icefloe.storage.addresses import AddressGuard
+from icefloe.storage.checks import check_order, range_past_end
+from icefloe.storage.foreign_errors import refusal
+from icefloe.storage.keys import check_key
+from icefloe.storage.port import Buffer, ByteRange, Fetched, ObjectInfo, Version
+from icefloe.storage.ranges import cut_range, merge_ranges
+from icefloe.storage.specs import GuardedHttpSpec
+from icefloe.storage.web_client import Answer, Origin, WebClient, WebTimeouts
+
+_KEPT_IN_PATHS: Final = "/!$&'()*+,;=:@~"
+_CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
+_MERGE_GAP_BYTES: Final = 1 << 16
+_MOST_SKIPPED_BYTES: Final = 1 << 26
+"""How much to read in vain from a server that does not know ranges."""
+_UNKNOWN_TIME: Final = datetime.fromtimestamp(0, UTC)
+_CONNECT_SECONDS: Final = 10.0
+_STALL_SECONDS: Final = 60.0
+_SLOWEST_BYTES_PER_SECOND: Final = 1 << 14
+"""A server that goes on more slowly than that holds up its readers on purpose."""
+
+
+class GuardedHttpReader:
+    """One attempt at each read."""
+
+    def __init__(
+        self,
+        spec: GuardedHttpSpec,
+        settings: EffectiveStorageSettings,
+        agent: str,
+        guard: AddressGuard | None = None,
+    ) -> None:
+        """Prepare to read; `guard` stands in for the one that the description asks for."""
+        self._origin = Origin.of(spec.url)
+        self._base = urlsplit(spec.url).path
+        self._part_bytes = settings.concurrency.ideal_concurrent_request_size
+        self._concurrency = settings.concurrency.max_concurrent_requests_for_object
+        self._client = WebClient(
+            self._origin,
+            guard
+            or AddressGuard(allow_private=spec.allow_private, private_hosts=spec.private_hosts),
+            _timeouts(spec, settings),
+            {**spec.headers, "User-Agent": spec.user_agent or agent},
+        )
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        """Read an object, or one range of it."""
+        check_key(key)
+        if byte_range is None:
+            return await effects.offload_waiting(lambda: self._get_whole(key))
+        check_order(key, byte_range)
+        if byte_range[0] == byte_range[1]:
+            return await self._get_nothing(key, byte_range)
+        return await effects.offload_waiting(lambda: self._get_range(key, byte_range))
+
+    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Read several ranges; those near each other come in one request."""
+        check_key(key)
+        for byte_range in byte_ranges:
+            check_order(key, byte_range)
+        if not any(start < end for start, end in byte_ranges):
+            for byte_range in byte_ranges or ((0, 0),):
+                await self._get_nothing(key, byte_range)
+            return [b""] * len(byte_ranges)
+        windows = merge_ranges(byte_ranges, gap=_MERGE_GAP_BYTES, limit=self._part_bytes)
+
+        async def fetch(window: ByteRange) -> Fetched:
+            return await effects.offload_waiting(lambda: self._get_range(key, window))
+
+        fetched = await effects.map_concurrently(fetch, windows, limit=self._concurrency)
+        if any(each.info != fetched[0].info for each in fetched):
+            raise StorageError(f"{key!r} was replaced while it was read", retryable=True, key=key)
+        size = fetched[0].info.size_bytes
+        for byte_range in byte_ranges:
+            if byte_range[1] > size:  # an empty one, which was not asked for
+                raise range_past_end(key, byte_range, size)
+        views = [memoryview(each.data) for each in fetched]
+        return [cut_range(windows, views, byte_range) for byte_range in byte_ranges]
+
+    async def head(self, key: str) -> Fetched:
+        """Look at an object."""
+        check_key(key)
+        return await effects.offload_waiting(lambda: self._head(key))
+
+    async def _get_nothing(self, key: str, byte_range: ByteRange) -> Fetched:
+        """Answer for an empty range, which HTTP cannot ask for."""
+        found = await self.head(key)
+        if byte_range[1] > found.info.size_bytes:
+            raise range_past_end(key, byte_range, found.info.size_bytes)
+        return found
+
+    def _head(self, key: str) -> Fetched:
+        with self._ask("HEAD", key, "look at", {}, 0) as answer:
+            _check_status(answer, "look at", key)
+            return Fetched(b"", _info(answer, key, _length(answer, key)))
+
+    def _get_whole(self, key: str) -> Fetched:
+        # How long that may take depends on how long it is, so that is asked first.
+        size = self._head(key).info.size_bytes
+        with self._ask("GET", key, "read", {}, size) as answer:
+            _check_status(answer, "read", key)
+            _check_unencoded(answer, key)
+            if (length := _length(answer, key)) != size:
+                raise StorageError(f"{key!r} changed while it was read", retryable=True, key=key)
+            return Fetched(answer.read(length), _info(answer, key, length))
+
+    def _get_range(self, key: str, byte_range: ByteRange) -> Fetched:
+        start, end = byte_range
+        headers = {"Range": f"bytes={start}-{end - 1}"}
+        with self._ask("GET", key, "read", headers, end - start) as answer:
+            if answer.status == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise range_past_end(key, byte_range)
+            _check_status(answer, "read", key)
+            _check_unencoded(answer, key)
+            if answer.status == http.client.PARTIAL_CONTENT:
+                size = _check_partial(answer, key, byte_range)
+            else:
+                size = _skip_to(answer, key, byte_range)
+            return Fetched(answer.read(end - start), _info(answer, key, size))
+
+    @contextmanager
+    def _ask(
+        self, method: str, key: str, verb: str, headers: Mapping[str, str], length: int
+    ) -> Iterator[Answer]:
+        target = f"{self._base}/{quote(key, safe=_KEPT_IN_PATHS)}"
+        try:
+            with self._client.ask(method, target, headers, length) as answer:
+                yield answer
+        except IcefloeError:
+            raise
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._failure(error, verb, key) from None
+
+    def _failure(self, error: Exception, verb: str, key: str) -> StorageError:
+        """Describe why there is no answer; what the server wrote is left out."""
+        what = f"cannot {verb} {key!r} at {self._origin.scheme}://{self._origin}"
+        match error:
+            case ssl.SSLCertVerificationError():
+                reason, is_passing = f"its certificate is not valid ({error.verify_message})", False
+            case socket.gaierror():
+                reason, is_passing = "its name is not known", error.errno == socket.EAI_AGAIN
+            case TimeoutError():
+                reason, is_passing = "it takes too long to answer", True
+            case _:
+                reason, is_passing = f"no usable answer ({type(error).__name__})", True
+        return StorageError(
+            f"{what}: {reason}", ErrorKind.OBJECT_STORE, retryable=is_passing, key=key
+        )
+
+
+def _timeouts(spec: GuardedHttpSpec, settings: EffectiveStorageSettings) -> WebTimeouts:
+    given = settings.timeouts
+    whole_ms = given.operation_attempt_timeout_ms or given.operation_timeout_ms
+    return WebTimeouts(
+        _shorter(_seconds(given.connect_timeout_ms, _CONNECT_SECONDS), spec.connect_seconds),
+        _seconds(given.read_timeout_ms, _STALL_SECONDS),
+        _whole_seconds(whole_ms, spec.whole_seconds),
+    )
+
+
+def _whole_seconds(whole_ms: int | None, most: float | None) -> Callable[[int], float]:
+    def seconds(length: int) -> float:
+        enough = _STALL_SECONDS + length / _SLOWEST_BYTES_PER_SECOND
+        return _shorter(_seconds(whole_ms, enough), most)
+
+    return seconds
+
+
+def _seconds(given_ms: int | None, otherwise: float) -> float:
+    return otherwise if given_ms is None else given_ms / 1000
+
+
+def _shorter(seconds: float, most: float | None) -> float:
+    return seconds if most is None else min(seconds, most)
+
+
+def _check_status(answer: Answer, verb: str, key: str) -> None:
+    status = answer.status
+    if status in {http.client.OK, http.client.PARTIAL_CONTENT}:
+        return
+    if status in {http.client.NOT_FOUND, http.client.GONE}:
+        raise ObjectNotFoundError(f"no object {key!r} (status {status})", key=key)
+    raise refusal(status, f"cannot {verb} {key!r}", key, f" (status {status})")
+
+
+def _check_unencoded(answer: Answer, key: str) -> None:
+    if (answer.header("Content-Encoding") or "identity").lower() != "identity":
+        raise _unusable(key, "compressed it, though asked not to, so that its bytes cannot be told")
+
+
+def _check_partial(answer: Answer, key: str, byte_range: ByteRange) -> int:
+    """Make sure that a partial answer is the part that was asked for; give the size of all."""
+    found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
+    if found is None:
+        raise _unusable(key, "does not say which part of it it sent")
+    first, last, size = (int(each) for each in found.groups())
+    start, end = byte_range
+    if first == start and last + 1 == size < end:
+        raise range_past_end(key, byte_range, size)
+    if (first, last + 1) != byte_range or size < end:
+        raise _unusable(key, f"sent bytes {first} to {last + 1}, though {start} to {end} were due")
+    if answer.header("Content-Length") not in {None, str(end - start)}:
+        raise _unusable(key, "sent another number of bytes than it said")
+    return size
+
+
+def _skip_to(answer: Answer, key: str, byte_range: ByteRange) -> int:
+    """Pass over what precedes a range, if the server sends all; give the size of all."""
+    size = _length(answer, key)
+    if byte_range[1] > size:
+        raise range_past_end(key, byte_range, size)
+    if byte_range[0] > _MOST_SKIPPED_BYTES:
+        raise _unusable(key, "can only send it from its beginning, which is too far away")
+    answer.skip(byte_range[0])
+    return size
+
+
+def _length(answer: Answer, key: str) -> int:
+    text = answer.header("Content-Length") or ""
+    if not _NUMBER.fullmatch(text):
+        raise _unusable(key, "does not say how long it is")
+    return int(text)
+
+
+def _info(answer: Answer, key: str, size: int) -> ObjectInfo:
+    version = Version(etag=answer.header("ETag"))
+    return ObjectInfo(key, size, _modified(answer.header("Last-Modified")), version)
+
+
+def _modified(text: str | None) -> datetime:
+    """Read a time; the beginning of 1970 is one that the server does not tell."""
+    try:
+        found = parsedate_to_datetime(text or "")
+    except ValueError:
+        return _UNKNOWN_TIME
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _unusable(key: str, reason: str) -> StorageError:
+    return StorageError(
+        f"cannot read {key!r}: the server {reason}", ErrorKind.OBJECT_STORE, key=key
+    )

@@ -1,0 +1,77 @@
+"""A storage that can be read by key, and nothing else."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import NoReturn
+
+from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
+from icefloe.storage.port import (
+    Buffer,
+    ByteRange,
+    DeleteReport,
+    Fetched,
+    ObjectInfo,
+    ReadableBackend,
+    Version,
+)
+
+
+class ReadOnlyBackend:
+    """Hands reads on to what can do no more, and refuses the rest."""
+
+    def __init__(self, inner: ReadableBackend, place: str) -> None:
+        self._inner = inner
+        self._place = place
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+        """Hand on."""
+        return await self._inner.get(key, byte_range)
+
+    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Hand on."""
+        return await self._inner.get_ranges(key, byte_ranges)
+
+    async def head(self, key: str) -> Fetched:
+        """Hand on."""
+        return await self._inner.head(key)
+
+    async def put(
+        self,
+        key: str,
+        data: Buffer,
+        *,
+        if_absent: bool = False,
+        if_version: Version | None = None,
+        attributes: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        """Refuse."""
+        self._refuse("write", key)
+
+    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+        """Refuse."""
+        raise StorageError(
+            f"cannot list {prefix!r}: {self._place} can only be read by key",
+            ErrorKind.UNIMPLEMENTED,
+        )
+        yield []  # makes this a generator, as the port has it
+
+    async def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        if_version: Version | None = None,
+    ) -> None:
+        """Refuse."""
+        self._refuse("copy", source)
+
+    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
+        """Refuse."""
+        self._refuse("delete", ", ".join(keys[:3]))
+
+    def _refuse(self, verb: str, key: str) -> NoReturn:
+        raise ReadOnlyError(
+            f"cannot {verb} {key!r}: {self._place} can only be read",
+            ErrorKind.READ_ONLY_STORAGE,
+            key=key,
+        )
