@@ -23,6 +23,7 @@ from icefloe.errors import (
 )
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
+from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import (
     BULK_LEVEL,
     DEFAULT_LEVEL,
@@ -193,15 +194,18 @@ class Assets:
         self._logs.put(snapshot_id, log, _log_bytes(log))
         return log
 
-    async def save_transaction_log(self, log: TransactionLog) -> None:
-        """Write the log of a commit."""
+    async def save_transaction_log(
+        self, log: TransactionLog, runs: Mapping[NodeId, CoordinateRuns] | None = None
+    ) -> None:
+        """Write the log of a commit; `runs` are chunks that are not kept in memory after."""
         data = await offload(
             lambda: encode_transaction_log(
-                log, spec_version=self._spec_version, level=self._bulk_level
+                log, spec_version=self._spec_version, level=self._bulk_level, runs=runs
             )
         )
         await self._save(transaction_log_key(log.id), data, FileType.TRANSACTION_LOG)
-        self._logs.put(log.id, log, _log_bytes(log))
+        if not runs:
+            self._logs.put(log.id, log, _log_bytes(log))
 
     async def read_chunk(self, chunk_id: ChunkId, offset: int, length: int) -> Buffer:
         """Read exactly so many bytes of a chunk object."""

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
-from icefloe.config.urls import parse_prefix
+from icefloe.config.urls import parse_prefix, without_user
 from icefloe.engine.context import RepoContext
 from icefloe.engine.dependencies import (
     Progress,
@@ -154,7 +154,7 @@ def _undeclared(context: RepoContext, bucket: str, counted: tuple[int, int]) -> 
         default = None
     if default is None:
         platform = "local files" if bucket.startswith("file:") else "unknown"
-        outside = (bucket, None, platform, None, None, None, None, False)
+        outside = (without_user(bucket), None, platform, None, None, None, None, False)
         return ContainerAccess(*outside, *counted, ())
     return _access(context, default[1], counted, url_prefix=prefix)
 

@@ -19,7 +19,7 @@ from icefloe.effects import map_concurrently, sleep
 from icefloe.engine.conflicts import ConflictSolver, require_solver
 from icefloe.engine.logs import unite_logs
 from icefloe.engine.manifest_parts import NewManifest
-from icefloe.engine.manifests import write_manifests
+from icefloe.engine.manifests import ManifestChanges, write_manifests
 from icefloe.engine.rearrange import moves_made
 from icefloe.engine.rebase import replay
 from icefloe.engine.session import SessionMode, SessionState
@@ -72,7 +72,7 @@ async def commit(
         attempts = 0
         while True:
             notes = None if solver is None else {"rebase_attempts": attempts}
-            version = await write_version(session, message, _with_notes(metadata, notes))
+            version = await write_version(session, message, with_notes(metadata, notes))
             try:
                 await session.context.ledger.commit(branch, session.snapshot_id, version.entry)
                 break
@@ -87,16 +87,16 @@ async def commit(
                     conflict.actual_parent,
                     attempts + 1,
                 )
-            await _let_others_go_first(attempts)
+            await let_others_go_first(attempts)
             attempts += 1
             await replay(session, solver)
-    _forget_superseded(session, version.snapshot)
+    forget_superseded(session, version.snapshot)
     session.become_readonly(version.snapshot)
     _log.info("committed %s to branch %r", version.snapshot.id, branch)
     return version.snapshot.id
 
 
-async def _let_others_go_first(attempts: int) -> None:
+async def let_others_go_first(attempts: int) -> None:
     """Wait a while after a lost race, longer each time: who loses it again wrote for nothing."""
     longest_ms = min(_FIRST_WAIT_MS * 2**attempts, _LONGEST_WAIT_MS)
     await sleep(random.uniform(0, longest_ms / 1000))  # noqa: S311 - jitter
@@ -112,28 +112,39 @@ async def amend(
     """Replace the tip of the branch by one commit with its changes and those of the session."""
     branch = _require_commit(session)
     context = session.context
-    context.require_spec(2, "amending a commit")
+    _require_amendable(session)
+    _require_changes(session, allow_empty=allow_empty)
+    with session.changes.frozen():
+        await _flush_packs(session)
+        replaced = await log_to_replace(session)
+        version = await write_version(
+            session, message, with_notes(metadata, None), replaced=replaced
+        )
+        await context.ledger.amend(branch, session.snapshot_id, version.entry)
+    forget_superseded(session, version.snapshot)
+    session.become_readonly(version.snapshot)
+    return version.snapshot.id
+
+
+async def log_to_replace(session: SessionState) -> TransactionLog:
+    """Give the log of the commit that the session is on, if that can be amended."""
+    _require_amendable(session)
+    replaced = await session.context.assets.load_transaction_log(session.snapshot_id)
+    if replaced.moves and session.mode is not SessionMode.rearrange:
+        raise SessionStateError(
+            "the commit to amend moved nodes: amend it in repo.rearrange_session(branch)",
+            ErrorKind.REARRANGE_SESSION_ONLY,
+        )
+    return replaced
+
+
+def _require_amendable(session: SessionState) -> None:
+    session.context.require_spec(2, "amending a commit")
     if session.snapshot_id == INITIAL_SNAPSHOT_ID:
         raise SessionStateError(
             "the first snapshot of a repository cannot be amended: commit instead",
             ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
         )
-    _require_changes(session, allow_empty=allow_empty)
-    with session.changes.frozen():
-        await _flush_packs(session)
-        replaced = await context.assets.load_transaction_log(session.snapshot_id)
-        if replaced.moves and session.mode is not SessionMode.rearrange:
-            raise SessionStateError(
-                "the commit to amend moved nodes: amend it in repo.rearrange_session(branch)",
-                ErrorKind.REARRANGE_SESSION_ONLY,
-            )
-        version = await write_version(
-            session, message, _with_notes(metadata, None), replaced=replaced
-        )
-        await context.ledger.amend(branch, session.snapshot_id, version.entry)
-    _forget_superseded(session, version.snapshot)
-    session.become_readonly(version.snapshot)
-    return version.snapshot.id
 
 
 async def flush(
@@ -143,7 +154,7 @@ async def flush(
     _require_open(session)
     with session.changes.frozen():
         await _flush_packs(session)
-        version = await write_version(session, message, _with_notes(metadata, None))
+        version = await write_version(session, message, with_notes(metadata, None))
         await session.context.ledger.add_detached(version.entry)
     session.become_readonly(version.snapshot)
     return version.snapshot.id
@@ -155,15 +166,18 @@ async def write_version(
     metadata: Metadata,
     *,
     replaced: TransactionLog | None = None,
+    manifests: ManifestChanges | None = None,
 ) -> Version:
     """Write manifests, snapshot and log of the session as it is now.
 
-    `replaced` is the log of the commit that this one takes the place of, to be united with.
+    `replaced` is the log of the commit that this one takes the place of, to be united with;
+    `manifests` are given by who has made them already.
     """
     context = session.context
     new_id = SnapshotId.random()
     base = session.snapshot
-    manifests = await write_manifests(session)
+    if manifests is None:
+        manifests = await write_manifests(session)
     nodes = _new_nodes(session, manifests.refs)
     snapshot = Snapshot(
         new_id,
@@ -232,7 +246,8 @@ def _files_in_use(
     return ManifestFiles(ids[rows], sizes[rows], refs[rows])
 
 
-def _with_notes(metadata: Mapping[str, Any] | None, notes: dict[str, Any] | None) -> Metadata:
+def with_notes(metadata: Mapping[str, Any] | None, notes: dict[str, Any] | None) -> Metadata:
+    """Add notes of the format to the metadata of a commit."""
     given = dict(metadata or {})
     return given if notes is None else {**given, RESERVED_KEY: notes}
 
@@ -242,7 +257,7 @@ async def _flush_packs(session: SessionState) -> None:
         await session.packer.flush()
 
 
-def _forget_superseded(session: SessionState, snapshot: Snapshot) -> None:
+def forget_superseded(session: SessionState, snapshot: Snapshot) -> None:
     """Do not keep manifests around that the new tip of the branch does not use any more."""
     before, after = (set(raw_rows(one.manifests.ids)) for one in (session.snapshot, snapshot))
     session.context.assets.forget_manifests(ManifestId(raw) for raw in before - after)

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from icefloe.assets.files import Assets, EncodedManifest
-from icefloe.engine.partition import boxes_meeting, boxes_of
+from icefloe.engine.partition import Box, boxes_meeting, boxes_of
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ManifestId, NodeId
@@ -40,10 +40,6 @@ class Part:
     def written(self) -> "Part":
         """Note that the file was written."""
         return self if self.held_back is None else replace(self, held_back=None)
-
-
-type Box = tuple[tuple[int, int], ...]
-"""For each dimension, the first chunk and the first chunk after."""
 
 
 async def make_part(

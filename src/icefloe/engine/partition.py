@@ -10,6 +10,7 @@ Parts that are already stored are blocks: known by their boxes and numbers of re
 opened only if they have to be.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -27,6 +28,10 @@ type Edges = tuple[range, ...]
 """For each dimension, where one manifest ends and the next begins."""
 type Boxes = NDArray[np.int64]
 """(n, dimensions, 2): first chunk and first chunk after, along each dimension."""
+type Box = tuple[tuple[int, int], ...]
+"""For each dimension, the first chunk and the first chunk after."""
+type Cut = tuple[int, int]
+"""An axis, and the first chunk of the later half."""
 type Rows = slice | Ints
 """The rows of a table that make up a part."""
 
@@ -60,6 +65,13 @@ class Layout(Protocol):
         """Cut references, sorted by their coordinates, next to what is stored already."""
         ...
 
+    def next_cut(self, box: Box, num_refs: int) -> Cut | None:
+        """Say where the references in a box are cut first; None if they are one part.
+
+        Whoever goes on so with both halves comes to the same parts as `partition`.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class GridLayout:
@@ -81,6 +93,14 @@ class GridLayout:
         firsts = np.flatnonzero(np.append(True, np.diff(keys[order]) != 0))
         rows = np.split(order, firsts[1:]) if len(firsts) > 1 else [slice(0, len(order))]
         return Partition(list(rows), self._sharing(cells[order[firsts]], blocks))
+
+    def next_cut(self, box: Box, num_refs: int) -> Cut | None:
+        """Choose the edge in the middle of those inside of the box."""
+        for axis, cuts in enumerate(self.edges):
+            first, last = bisect_right(cuts, box[axis][0]), bisect_left(cuts, box[axis][1])
+            if first < last:
+                return axis, cuts[(first + last) // 2]
+        return None
 
     def _sharing(self, filled: Ints, blocks: Blocks) -> Ints:
         """Find the blocks that reach into a cell with references."""
@@ -122,6 +142,14 @@ class HalvingLayout:
             wanted.append(cell.blocks)
         return Partition(parts, np.sort(np.concatenate(wanted)))
 
+    def next_cut(self, box: Box, num_refs: int) -> Cut | None:
+        """Halve the box if it has too many references, along the first axis that has an extent."""
+        for axis in self.axes if num_refs > self.max_refs else ():
+            low, high = box[axis][0], box[axis][1] - 1
+            if low != high:
+                return axis, _middle(low, high)
+        return None
+
     def _order(self, coordinates: Coordinates) -> Ints | None:
         """Sort by the axes in their order; None if rows are sorted so already."""
         if self.axes == tuple(range(len(self.axes))) or len(coordinates) < 2:
@@ -139,8 +167,7 @@ class HalvingLayout:
         high = max(int(column[-1]), int(inside[:, 1].max(initial=0)) - 1)
         if low == high:
             return [_Cell(cell.first, cell.last, cell.blocks, cell.depth + 1)]
-        bit = (low ^ high).bit_length() - 1
-        edge = high >> bit << bit
+        edge = _middle(low, high)
         middle = cell.first + int(np.searchsorted(column, edge))
         left, right = cell.blocks[inside[:, 1] <= edge], cell.blocks[inside[:, 0] >= edge]
         return [
@@ -157,6 +184,12 @@ class _Cell:
     last: int
     blocks: Ints
     depth: int
+
+
+def _middle(low: int, high: int) -> int:
+    """Choose the edge between two chunks that is a multiple of the largest power of two."""
+    bit = (low ^ high).bit_length() - 1
+    return high >> bit << bit
 
 
 def _none() -> Ints:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from icefloe.engine.manifest_parts import Box, Part
+from icefloe.engine.manifest_parts import Part
 from icefloe.engine.manifest_sets import ArrayFacts
+from icefloe.engine.partition import Box
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.node_table import ManifestRef

@@ -5,7 +5,7 @@ from typing import cast
 from icefloe.config import RepositoryConfig
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.config_reading import config_from_tree
-from icefloe.format.config_tree import config_to_tree
+from icefloe.format.config_tree import CHUNK_MANIFESTS, config_to_tree
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
 from icefloe.format.json_value import JsonValue
 from icefloe.values.yaml_tree import Tagged, Tree, Unquoted, decode_yaml, encode_yaml
@@ -43,6 +43,19 @@ def decode_config_flexbuffer(data: bytes | memoryview) -> RepositoryConfig:
             f"the stored configuration is damaged: {reason}", ErrorKind.CONFIG_DESERIALIZATION
         ) from None
     return config_from_tree(cast("Tree", value))
+
+
+def manifest_layout_json(config: RepositoryConfig) -> dict[str, JsonValue]:
+    """Write what a configuration says of the layout of manifests, for a note in a commit.
+
+    >>> manifest_layout_json(RepositoryConfig())
+    {}
+    """
+    tree = cast("dict[str, JsonValue]", _json(config_to_tree(config)))
+    manifest = tree["manifest"]
+    splitting = manifest.get("splitting") if isinstance(manifest, dict) else None
+    notes = {"splitting_config": splitting, "chunk_manifests": tree.get(CHUNK_MANIFESTS)}
+    return {key: note for key, note in notes.items() if note is not None}
 
 
 def _json(tree: Tree) -> JsonValue:

@@ -91,7 +91,7 @@ def seal(
     header = _header(file_type, spec_version)
     if size_bytes <= _WHOLE_BYTES:
         return header + _compressor(level).compress(b"".join(pieces))
-    frame = zstandard.ZstdCompressor(level=level).compressobj(size=size_bytes)
+    frame = _new_compressor(level).compressobj(size=size_bytes)
     return b"".join([header, *(frame.compress(piece) for piece in pieces), frame.flush()])
 
 
@@ -106,8 +106,16 @@ _own: Final = threading.local()
 def _compressor(level: int) -> zstandard.ZstdCompressor:
     known: dict[int, zstandard.ZstdCompressor] = _own.__dict__.setdefault("compressors", {})
     if level not in known:
-        known[level] = zstandard.ZstdCompressor(level=level)
+        known[level] = _new_compressor(level)
     return known[level]
+
+
+def _new_compressor(level: int) -> zstandard.ZstdCompressor:
+    if level != BULK_LEVEL:
+        return zstandard.ZstdCompressor(level=level)
+    # Columns of numbers repeat in pieces of five bytes; the level itself looks for six.
+    options = zstandard.ZstdCompressionParameters.from_level(level, min_match=5)
+    return zstandard.ZstdCompressor(compression_params=options)
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, framed_bytes, splits_of
+from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import MAX_DIMENSIONS
 from icefloe.format.flatbuffer_writer import (
     Field,
@@ -41,8 +42,9 @@ class SharedBlobs:
     present: Bools | None = None
 
 
-def _dimensions_of(coordinates: NDArray[np.uint32]) -> int:
-    dimensions = int(coordinates.shape[1])
+def _dimensions_of(coordinates: NDArray[np.uint32] | CoordinateRuns) -> int:
+    is_kept = isinstance(coordinates, CoordinateRuns)
+    dimensions = coordinates.dimensions if is_kept else int(coordinates.shape[1])
     if dimensions > MAX_DIMENSIONS:
         raise InvalidInputError(
             f"an array of {dimensions} dimensions; the most that can be stored is {MAX_DIMENSIONS}",
@@ -148,7 +150,7 @@ class CoordinateSection:
     same in each: what is left to compress are the coordinates.
     """
 
-    def __init__(self, coordinates: NDArray[np.uint32], slot: int = 0) -> None:
+    def __init__(self, coordinates: NDArray[np.uint32] | CoordinateRuns, slot: int = 0) -> None:
         self.start = 0
         self.rows, self._dimensions = len(coordinates), _dimensions_of(coordinates)
         self._coordinates = coordinates
@@ -188,9 +190,7 @@ class CoordinateSection:
         if self.rows == 0:
             return
         block, vectors = self.template()
-        step = self._block_rows * _BATCH_BLOCKS
-        for first in range(0, self.rows, step):
-            part = self._coordinates[first : first + step]
+        for part in self._batches(self._block_rows * _BATCH_BLOCKS):
             count = -(-len(part) // self._block_rows)
             batch = np.tile(block, (count, 1))
             padded = np.zeros((count * self._block_rows, self._dimensions), np.uint32)
@@ -199,6 +199,13 @@ class CoordinateSection:
             view[..., 4:] = padded.view(np.uint8).reshape(count, self._block_rows, -1)
             batch[:, vectors] = view.reshape(count, -1)
             yield batch.reshape(-1)
+
+    def _batches(self, rows: int) -> Iterator[NDArray[np.uint32]]:
+        if isinstance(self._coordinates, CoordinateRuns):
+            yield from self._coordinates.batches(rows)
+            return
+        for first in range(0, self.rows, rows):
+            yield self._coordinates[first : first + rows]
 
     def template(self) -> tuple[Bytes, slice]:
         """Make a block without its coordinates, and say where their vectors lie."""

@@ -10,8 +10,10 @@ import numpy as np
 
 from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.columns import Bytes, Ints, is_ascending, ranges, splits_of
+from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import (
     BULK_LEVEL,
+    MAX_BUFFER_BYTES,
     MAX_DIMENSIONS,
     FileType,
     decompress,
@@ -106,8 +108,12 @@ def encode_transaction_log(
     spec_version: int = 2,
     level: int = BULK_LEVEL,
     few_chunks: int = FEW_CHUNKS,
+    runs: Mapping[NodeId, CoordinateRuns] | None = None,
 ) -> bytes:
     """Write a transaction log file.
+
+    `runs` are the chunks of arrays that have too many of them to be held as they are; they stand
+    in place of those in the log.
 
     >>> from icefloe.format.ids import INITIAL_SNAPSHOT_ID
     >>> file = encode_transaction_log(TransactionLog(INITIAL_SNAPSHOT_ID))
@@ -120,8 +126,19 @@ def encode_transaction_log(
         ids = sorted_ids(getattr(log, name))
         tree.items(len(ids), ids.tobytes(), root + _ROOT.at[slot])
     _write_moves(tree, log.moves, root + _ROOT.at[_MOVED_NODES])
-    below = _write_chunks(tree, log.updated_chunks, root + _ROOT.at[_UPDATED_CHUNKS], few_chunks)
+    updated: dict[NodeId, Coordinates | CoordinateRuns] = {**log.updated_chunks}
+    updated |= runs or {}
+    below = _write_chunks(tree, updated, root + _ROOT.at[_UPDATED_CHUNKS], few_chunks)
     return seal_buffer([tree, *below], FileType.TRANSACTION_LOG, spec_version, level=level)
+
+
+def log_bytes_of_chunk(dimensions: int) -> int:
+    """Give the bytes that each chunk takes in a log, before compression: all have at most 2 GiB.
+
+    >>> MAX_BUFFER_BYTES // log_bytes_of_chunk(3)
+    74051160
+    """
+    return 17 + 4 * dimensions  # two offsets, a link to a vtable, a length; a part of a vtable
 
 
 def sorted_ids(ids: Bytes) -> Bytes:
@@ -141,15 +158,18 @@ def sorted_coordinates(coordinates: Coordinates) -> Coordinates:
 
 
 def _write_chunks(
-    tree: Tree, updated: Mapping[NodeId, Coordinates], field: int, few_chunks: int
+    tree: Tree,
+    updated: Mapping[NodeId, Coordinates | CoordinateRuns],
+    field: int,
+    few_chunks: int,
 ) -> list[Section]:
     """Add the chunks of each array; give the sections of those that have many."""
     below = list[Section]()
     nodes = sorted(updated)
     for node, each in zip(nodes, tree.links(len(nodes), field), strict=True):
-        coordinates = sorted_coordinates(updated[node])
+        coordinates = _in_order(updated[node], few_chunks)
         chunks = tree.table(_ARRAY, node.raw, field=each) + _ARRAY.at[_CHUNKS]
-        if len(coordinates) <= few_chunks:
+        if not isinstance(coordinates, CoordinateRuns) and len(coordinates) <= few_chunks:
             index = Struct(f"<{coordinates.shape[1]}I")
             fields = tree.links(len(coordinates), chunks)
             for one, place in zip(coordinates.tolist(), fields, strict=True):
@@ -161,6 +181,17 @@ def _write_chunks(
             tree.link_outside(one_list, chunks)
             below += [one_list, block]
     return below
+
+
+def _in_order(
+    chunks: Coordinates | CoordinateRuns, few_chunks: int
+) -> Coordinates | CoordinateRuns:
+    if not isinstance(chunks, CoordinateRuns):
+        return sorted_coordinates(chunks)
+    if len(chunks) > few_chunks:
+        return chunks
+    none = np.empty((0, chunks.dimensions), np.uint32)
+    return np.concatenate([none, *chunks.batches(max(few_chunks, 1))])
 
 
 def _write_moves(tree: Tree, moves: tuple[Move, ...], field: int) -> None:

@@ -95,6 +95,24 @@ class References:
             location_rows=np.repeat(self.location_rows, parts)[kept],
         )
 
+    def take(self, rows: NDArray[np.intp], inlined_rows: NDArray[np.intp]) -> Self:
+        """Pick rows, and only the locations that they use."""
+        locations, location_rows = self.locations, self.location_rows[rows]
+        if len(locations) > 1:
+            used, inverse = np.unique(location_rows, return_inverse=True)
+            locations = tuple(locations[number] for number in used.tolist())
+            location_rows = inverse.astype(np.uint32)
+        return replace(
+            self,
+            coordinates=self.coordinates[rows],
+            offsets=self.offsets[rows],
+            lengths=self.lengths[rows],
+            locations=locations,
+            location_rows=location_rows,
+            inlined_coordinates=self.inlined_coordinates[inlined_rows],
+            inlined=self.inlined.take(inlined_rows),
+        )
+
     def ends_of(self, location: str) -> int:
         """Give the first byte behind everything referred to in one location."""
         if location not in self.locations or not len(self):
