@@ -1,6 +1,7 @@
 """Broken, odd and changing files each get their own error, which names the file."""
 
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import tifffile
 
 import icefloe
 from icefloe.effects import run_blocking
@@ -223,3 +225,13 @@ def test_files_on_s3(s3_endpoint: S3Endpoint, prefix: str, tmp_path: Path) -> No
     wrong = icefloe.s3_storage(**place, access_key_id="wrong", secret_access_key="wrong")
     with pytest.raises(StorageError):
         parse_or_report(f"{root}0.nc", OPTIONS, SourceAccess({root: wrong}))
+
+
+def test_a_missing_library_is_named_with_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "image.tif"
+    tifffile.imwrite(image, np.zeros((4, 4), np.uint8))
+    monkeypatch.setitem(sys.modules, "virtual_tiff", None)  # as if it were not installed
+    with pytest.raises(SourceError, match=r'pip install "icefloe\[virtual,formats\]"'):
+        parse_file(image.as_uri(), OPTIONS)

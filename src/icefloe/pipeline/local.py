@@ -226,18 +226,19 @@ class Check:
     """Since 1970; 0 for none."""
 
 
-def check_of(state: SourceState, references: References) -> Check:
+def check_of(state: SourceState, references: References, now: int | None = None) -> Check:
     """Choose what to record of the state of a file.
 
     For local files it is the time of modification, as programs make etags of these in different
-    ways; for what a file only points at, that it was not modified later than now.
+    ways; for what a file only points at, that it was not modified later than now, in seconds
+    since 1970.
     """
     is_own = references.locations == (state.url,)
     if is_own and state.etag is not None and not state.url.startswith("file:"):
         return Check(state.etag, 0)
     if is_own and state.modified is not None:
         return Check(None, -(-state.modified // 1_000_000))  # not modified later than that
-    return Check(None, int(time.time()))
+    return Check(None, int(time.time()) if now is None else now)
 
 
 def _below(group: str, path: str) -> str:

@@ -215,6 +215,13 @@ def _explained(
     if end is not None and state.size is not None and end > state.size:
         return _truncated(url, end, state.size)
     text = f"{type(error).__name__}: {error}"
+    if isinstance(error, ImportError):
+        return SourceError(
+            f"{url} is {kind.value}, and a library for that is missing ({error}):"
+            ' pip install "icefloe[virtual,formats]", on the executors too',
+            ErrorKind.SOURCE_UNSUPPORTED,
+            url=url,
+        )
     if isinstance(error, NotImplementedError):
         return SourceError(
             f"{url} uses something that cannot be virtualised: {text}."

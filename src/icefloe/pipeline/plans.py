@@ -8,24 +8,24 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.config.effective import EffectiveSplitSizes
-from icefloe.engine.lookup import sizes_of
+from icefloe.engine.linking import plan_array
+from icefloe.engine.part_plan import NewReferences, PartPlan
 from icefloe.engine.paths import absolute_path
 from icefloe.engine.session import SessionState
-from icefloe.errors import ErrorKind, InvalidInputError, SourceError
+from icefloe.engine.splitting import append_order
+from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.arrow import pa
+from icefloe.format.columns import Ints, ranges
 from icefloe.format.ids import NodeId
-from icefloe.format.node_table import Node
 from icefloe.pipeline.arrow_columns import int_column, text_column
 from icefloe.pipeline.combine import Combined, placed_references
 from icefloe.pipeline.facts import FileFacts, SourceState
 from icefloe.pipeline.references import References
-from icefloe.pipeline.regions import RegionGroups, group_regions, region_grid, touched_cells
 from icefloe.pipeline.report import Report
 from icefloe.pipeline.targets import TargetArray
 
@@ -37,39 +37,25 @@ class ArrayPlan:
     """An array whose manifests are to be built."""
 
     number: int
-    target: TargetArray
-    """Of the metadata only the shape and the chunks."""
     path: str
     """In the repository."""
     node: NodeId
+    grid: tuple[int, ...]
+    """Chunks along each dimension."""
+    target: TargetArray
+    """Of the metadata only the shape and the chunks."""
     donor: int | None
     """The number of the only file that gives it; None for one to which all files add."""
-    regions: RegionGroups
-    cells: tuple[int, ...]
-    """Where something may change."""
-
-    @property
-    def dimensions(self) -> int:
-        """Count the dimensions."""
-        return len(self.target.metadata["shape"])
-
-    def possible_cells(self) -> list[int]:
-        """Number the cells for which a manifest may be written."""
-        old = [
-            cell
-            for group in self.regions.old.values()
-            for manifest in group
-            for cell in self.regions.grid.cells_within(manifest.box)
-        ]
-        return sorted({*self.cells, *old})
+    parts: PartPlan
 
 
-def plan_arrays(session: SessionState, group: str, combined: Combined) -> list[ArrayPlan]:
+def plan_arrays(
+    session: SessionState, group: str, facts: Sequence[FileFacts], combined: Combined
+) -> list[ArrayPlan]:
     """Plan all arrays that get references; they must exist in the session already."""
-    rules = session.context.config.manifest.split_sizes
     virtual = [array for array in combined.arrays if not array.is_native]
     return [
-        _plan(session, number, group, combined, array, rules)
+        _plan(session, number, group, facts, combined, array)
         for number, array in enumerate(virtual)
     ]
 
@@ -78,40 +64,56 @@ def _plan(
     session: SessionState,
     number: int,
     group: str,
+    facts: Sequence[FileFacts],
     combined: Combined,
     array: TargetArray,
-    rules: EffectiveSplitSizes | None,
 ) -> ArrayPlan:
     path = absolute_path("/".join(part for part in (group.strip("/"), array.path) if part))
     node = session.tree.find(path)
-    assert node is not None, f"{path} was created before"
-    grid = region_grid(node, rules)
-    cells = touched_cells(grid, _whole(node), _spans(combined, array))
-    before = session.tree.manifests(node)
-    sizes = sizes_of([ref.id for ref in before], session.snapshot.manifests) if before else []
+    assert node is not None, f"{path} was made before"
+    assert node.array is not None
+    grid = node.array.num_chunks
+    axes = append_order(node.array.dimension_names or (None,) * len(grid))
+    new = _new_references(_spans(facts, combined, array, grid), axes)
     slim = {name: array.metadata[name] for name in ("shape", "chunk_grid")}
     target = TargetArray(array.path, slim, array.growing, is_native=False, family=array.family)
-    regions = group_regions(grid, cells, before, sizes)
-    return ArrayPlan(
-        number, target, path, node.id, combined.donor(array), regions, tuple(cells)
-    )
+    parts = plan_array(session, path, new)
+    return ArrayPlan(number, path, node.id, grid, target, combined.donor(array), parts)
 
 
-def _whole(node: Node) -> tuple[tuple[int, int], ...]:
-    assert node.array is not None
-    return tuple((0, count) for count in node.array.num_chunks)
-
-
-def _spans(combined: Combined, array: TargetArray) -> dict[int, NDArray[np.int64]]:
-    """Give for each growing axis the chunks that files bring, a row for each file."""
-    rows = [row for row, family in enumerate(combined.families) if family == array.family]
-    spans = {}
+def _spans(
+    facts: Sequence[FileFacts], combined: Combined, array: TargetArray, grid: Sequence[int]
+) -> NDArray[np.int64]:
+    """Give the box of chunks that each file may bring: (files, dimensions, 2)."""
+    donor = combined.donor(array)
+    rows = [
+        row
+        for row, (number, family) in enumerate(zip(combined.files, combined.families, strict=True))
+        if family == array.family and donor in {None, number}
+    ]
+    spans = np.zeros((len(rows), len(grid), 2), np.int64)
+    spans[:, :, 1] = grid
     for axis, name in array.growing:
         starts = combined.starts[name][rows]
-        lengths = combined.steps[name][rows]
-        chunk = array.chunks[axis]
-        spans[axis] = np.stack([starts // chunk, -(-(starts + lengths) // chunk)], axis=1)
+        lengths = np.array([facts[combined.files[row]].lengths[name] for row in rows], np.int64)
+        spans[:, axis, 0] = starts // array.chunks[axis]
+        spans[:, axis, 1] = -(-(starts + lengths) // array.chunks[axis])
     return spans
+
+
+def _new_references(spans: NDArray[np.int64], axes: Sequence[int]) -> NewReferences:
+    """Count references along the first of the axes, as if no chunk of a file were missing."""
+    if not axes:
+        return NewReferences(np.zeros(1, np.int64), np.ones(1, np.int64))
+    lengths = spans[:, :, 1] - spans[:, :, 0]
+    steps = lengths[:, axes[0]]
+    each = np.prod(lengths[:, list(axes[1:])], axis=1)
+    places: Ints = ranges(spans[:, axes[0], 0], steps)
+    positions, rows = np.unique(places, return_inverse=True)
+    counts = np.bincount(rows, np.repeat(each, steps), len(positions)).astype(np.int64)
+    low, high = spans[:, :, 0].min(axis=0), spans[:, :, 1].max(axis=0)
+    extents = tuple(zip(low.tolist(), high.tolist(), strict=True))
+    return NewReferences(positions, counts, extents)
 
 
 # -- files -----------------------------------------------------------------------------------
@@ -190,35 +192,20 @@ def put_in_place(
     return placed_references(alone, array.target, 0, references, place.facts)
 
 
-def cut_by_group(
-    array: ArrayPlan, references: References
-) -> Iterator[tuple[int, References]]:
-    """Divide placed references by the group of cells that they belong to."""
-    groups = _groups(array, references.coordinates)
-    inlined = _groups(array, references.inlined_coordinates)
-    everything: Any = np.unique(np.concatenate([groups, inlined]))
-    if len(everything) == 1:
-        yield int(everything[0]), references
+def cut_by_region(array: ArrayPlan, references: References) -> Iterator[tuple[int, References]]:
+    """Divide placed references by the region that they belong to."""
+    regions = _regions(array, references.coordinates)
+    inlined = _regions(array, references.inlined_coordinates)
+    found: list[int] = np.unique(np.concatenate([regions, inlined])).tolist()
+    if len(found) == 1:
+        yield found[0], references
         return
-    for group in everything.tolist():
-        yield group, references.take(np.flatnonzero(groups == group), np.flatnonzero(inlined == group))
+    for region in found:
+        rows, inlined_rows = np.flatnonzero(regions == region), np.flatnonzero(inlined == region)
+        yield region, references.take(rows, inlined_rows)
 
 
-def _groups(array: ArrayPlan, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+def _regions(array: ArrayPlan, coordinates: NDArray[np.int64]) -> Ints:
     if not len(coordinates):
         return np.empty(0, np.int64)
-    _require_inside(array, coordinates)
-    return array.regions.groups(array.regions.grid.numbers(coordinates))
-
-
-def _require_inside(array: ArrayPlan, coordinates: NDArray[np.int64]) -> None:
-    grid = [
-        -(-length // chunk)
-        for length, chunk in zip(array.target.metadata["shape"], array.target.chunks, strict=True)
-    ]
-    if coordinates.shape[1] and (coordinates >= np.array(grid)).any():
-        row = int((coordinates >= np.array(grid)).any(axis=1).argmax())
-        raise InvalidInputError(
-            f"{array.path} has {tuple(grid)} chunks, and none at {coordinates[row].tolist()}",
-            ErrorKind.INVALID_CHUNK_INDEX,
-        )
+    return array.parts.regions(coordinates.astype(np.uint32))

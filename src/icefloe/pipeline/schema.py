@@ -37,6 +37,7 @@ class Kind(StrEnum):
     WRONG_FORMAT = "wrong-format"
     UNSUPPORTED = "unsupported"
     CHANGED = "changed"
+    UNCOVERED = "uncovered"
     DTYPE = "dtype"
     CODECS = "codecs"
     FILL_VALUE = "fill-value"

@@ -1,0 +1,222 @@
+"""Which files a dataset was made of, kept beside it in the repository.
+
+The record is an ordinary Zarr group, so it is versioned with the data, and anyone can open it
+with xarray. It has one row for each file:
+
+    url, size, etag, modified     the state that was ingested (modified: microseconds since 1970)
+    start, length                 where it lies along the first dimension that files are joined along
+    variables                     what it gave, separated by spaces
+
+Attributes hold how the files were put together, so that adding to them needs no options.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.facts import SourceState
+from icefloe.pipeline.formats import Format
+from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.targets import NATIVE_CHUNK
+from icefloe.zarr_store import IcechunkStore
+
+RECORDS_GROUP: Final = "icefloe/sources"
+"""Below it are the records of all groups."""
+
+_UNKNOWN: Final = -1
+_TEXTS: Final = ("url", "etag", "variables")
+_NUMBERS: Final = ("size", "modified", "start", "length")
+_OPTIONS: Final = "icefloe"
+
+type OnChanged = Literal["report", "replace", "fail"]
+"""Files that are there in another state are left alone and reported, ingested anew, or an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFile:
+    """One file of the record."""
+
+    state: SourceState
+    start: int
+    length: int
+    variables: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """All files of a dataset, and how they were put together."""
+
+    files: tuple[RecordedFile, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def by_url(self) -> dict[str, tuple[int, RecordedFile]]:
+        """Find files by their URL: their row, and what is known."""
+        return {each.state.url: (row, each) for row, each in enumerate(self.files)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Listed files, by what the record says of them."""
+
+    new: tuple[SourceState, ...]
+    known: tuple[SourceState, ...] = ()
+    """In the state that was ingested."""
+    changed: tuple[SourceState, ...] = ()
+    """In another state."""
+
+
+def record_path(group: str) -> str:
+    """Say where the record of a group is.
+
+    >>> record_path(""), record_path("model/run")
+    ('icefloe/sources/root', 'icefloe/sources/model%2Frun')
+    """
+    name = group.strip("/")
+    return f"{RECORDS_GROUP}/{quote(name, safe='') if name else 'root'}"
+
+
+def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
+    """Read the record of a group, if it has one."""
+    try:
+        record = zarr.open_group(store, path=record_path(group), mode="r")
+    except FileNotFoundError:
+        return None
+    columns: dict[str, list[Any]] = {
+        name: _column(record, name).tolist() for name in (*_TEXTS, *_NUMBERS)
+    }
+    files = tuple(
+        RecordedFile(
+            SourceState(url, _known(size), etag or None, _known(modified)), start, length, names
+        )
+        for url, etag, names, size, modified, start, length in zip(*columns.values(), strict=True)
+    )
+    options: Any = record.attrs.asdict().get(_OPTIONS, {})
+    return SourceRecord(files, options)
+
+
+def _column(record: "zarr.Group", name: str) -> NDArray[Any]:
+    array = record[name]
+    assert isinstance(array, zarr.Array)
+    return np.asarray(array[...])
+
+
+def _known(number: int) -> int | None:
+    return None if number == _UNKNOWN else number
+
+
+def sort_sources(record: SourceRecord | None, listed: Iterable[SourceState]) -> Sorted:
+    """Tell new files from those that are in the record, and from those that changed since.
+
+    What a listing does not say (a file given by name only) counts as unchanged.
+    """
+    there = {} if record is None else record.by_url()
+    new, known, changed = [], [], []
+    for state in listed:
+        if state.url not in there:
+            new.append(state)
+        elif _is_same(there[state.url][1].state, state):
+            known.append(state)
+        else:
+            changed.append(state)
+    return Sorted(tuple(new), tuple(known), tuple(changed))
+
+
+def _is_same(recorded: SourceState, listed: SourceState) -> bool:
+    if None not in {recorded.etag, listed.etag} and not recorded.url.startswith("file:"):
+        return recorded.etag == listed.etag
+    pairs = ((recorded.size, listed.size), (recorded.modified, listed.modified))
+    return all(None in pair or pair[0] == pair[1] for pair in pairs)
+
+
+def write_record(
+    store: IcechunkStore,
+    group: str,
+    before: SourceRecord | None,
+    files: Sequence[RecordedFile],
+    options: Mapping[str, Any],
+) -> None:
+    """Add files to the record of a group; those that are in it already are replaced."""
+    rows = {} if before is None else before.by_url()
+    again = [(rows[each.state.url][0], each) for each in files if each.state.url in rows]
+    more = [each for each in files if each.state.url not in rows]
+    path = record_path(group)
+    record = zarr.open_group(store, path=path, mode="a" if before is None else "r+")
+    if before is None:
+        record.attrs[_OPTIONS] = dict(options)
+    for name in (*_TEXTS, *_NUMBERS):
+        array = _require(record, name)
+        start = array.shape[0]
+        if more:
+            array.resize((start + len(more),))
+            array[start:] = _values(name, more)
+        for row, each in again:
+            array[row : row + 1] = _values(name, [each])
+
+
+def _require(record: "zarr.Group", name: str) -> "zarr.Array[Any]":
+    if name in record:
+        array = record[name]
+        assert isinstance(array, zarr.Array)
+        return array
+    return record.create_array(
+        name,
+        shape=(0,),
+        chunks=(NATIVE_CHUNK,),
+        dtype="string" if name in _TEXTS else "int64",
+        fill_value="" if name in _TEXTS else _UNKNOWN,
+        dimension_names=("file",),
+    )
+
+
+def _values(name: str, files: Sequence[RecordedFile]) -> NDArray[Any]:
+    match name:
+        case "url" | "etag":
+            return _texts([getattr(each.state, name) or "" for each in files])
+        case "variables":
+            return _texts([each.variables for each in files])
+        case "size" | "modified":
+            given = [getattr(each.state, name) for each in files]
+            return np.array([_UNKNOWN if each is None else each for each in given], np.int64)
+        case _:
+            return np.array([getattr(each, name) for each in files], np.int64)
+
+
+def _texts(values: list[str]) -> NDArray[Any]:
+    return np.array(values, np.dtypes.StringDType())
+
+
+# -- options ---------------------------------------------------------------------------------
+
+
+def options_to_json(combine: CombineOptions, parse: ParseOptions) -> dict[str, Any]:
+    """Write options as plain values; what to do with misfits is for each run to say."""
+    whole = {"combine": asdict(combine), "parse": asdict(parse)}
+    del whole["combine"]["on_misfit"]
+    return whole
+
+
+def options_from_json(whole: Mapping[str, Any]) -> tuple[CombineOptions, ParseOptions]:
+    """Read what `options_to_json` wrote."""
+    try:
+        combine = CombineOptions(**{**whole["combine"], "concat": tuple(whole["combine"]["concat"])})
+        given = whole["parse"]
+        parse = ParseOptions(
+            **{
+                **given,
+                "concat": tuple(given["concat"]),
+                "drop": tuple(given["drop"]),
+                "format": None if given["format"] is None else Format(given["format"]),
+            }
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            "the record of sources does not say how files are to be put together: give options",
+            ErrorKind.BAD_METADATA,
+        ) from error
+    return replace(combine), parse
