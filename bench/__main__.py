@@ -1,7 +1,8 @@
 """Run the comparisons: `python -m bench [--rounds N] [--rows N] [name ...]`.
 
-Those of the whole engine and of virtual chunks are sections of their own: `python -m bench
-engine` and `python -m bench virtual`, see `bench.engine`.
+Those of the whole engine, of virtual chunks and of manifests at scale are sections of their own:
+`python -m bench engine`, `python -m bench virtual` and `python -m bench manifests`, see
+`bench.engine`.
 
 Each side runs in processes of its own, turn and turn about; the best of all rounds counts.
 """

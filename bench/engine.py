@@ -1,4 +1,6 @@
-"""A section beside the reference: `python -m bench engine|virtual [--only name] [--quick]`.
+"""A section beside the reference: `python -m bench SECTION [--only name] [--quick]`.
+
+The sections are `engine`, `virtual` and `manifests`.
 
 Both sides run in processes of their own, turn and turn about; the best of all rounds counts.
 Requests and bytes are counted by a proxy before the object store.
@@ -94,6 +96,8 @@ def shown(value: float | None, unit: str) -> str:
             return f"{value / 1e6:.2f} MB"
         case "count":
             return f"{value:.0f}"
+        case "ratio":
+            return f"{value:.2f}"
         case _:
             return f"{value * 1e3:.1f} ms"
 

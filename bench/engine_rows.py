@@ -29,7 +29,7 @@ class Row:
     limit: float | None = None
     """Ratio to the reference that should not be exceeded."""
     unit: str = "ms"
-    """`ms` of the seconds measured, or `bytes`, or `count`."""
+    """`ms` of the seconds measured, or `bytes`, `count` or `ratio`."""
     theirs: tuple[str, ...] = ()
     """Figures of the reference to compare with, the best of which counts; its own by default."""
     at_most: float | None = None

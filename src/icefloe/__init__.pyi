@@ -14,6 +14,7 @@ from . import virtual as virtual
 from .api.about import print_debug_info, spec_version, supported_spec_versions
 from .api.dependencies import AccessReport, VirtualDependencies, VirtualDependency
 from .api.graph import AncestryGraph
+from .api.maintenance import ExpirationPlan, GCSummary
 from .api.repository import Repository
 from .api.session import ForkSession, Session
 from .api.snapshots import ManifestFileInfo, SnapshotInfo
@@ -49,6 +50,7 @@ from .config import (
     StorageTimeoutSettings,
     VirtualChunkContainer,
     VirtualChunkSpec,
+    azure_store,
     gcs_store,
     http_store,
     initialize_logs,
@@ -178,9 +180,11 @@ __all__ = [
     "Credentials",
     "Diff",
     "ErrorKind",
+    "ExpirationPlan",
     "FeatureFlag",
     "ForkSession",
     "FormatError",
+    "GCSummary",
     "GcsBearerCredential",
     "GcsCredentials",
     "GcsStaticCredentials",
@@ -246,6 +250,7 @@ __all__ = [
     "azure_refreshable_credentials",
     "azure_static_credentials",
     "azure_storage",
+    "azure_store",
     "containers_credentials",
     "gcs_credentials",
     "gcs_from_env_credentials",

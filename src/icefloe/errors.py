@@ -140,6 +140,7 @@ class ErrorKind(StrEnum):
     SOURCE_DAMAGED = "source-damaged"
     SOURCE_CHANGED = "source-changed"
     SOURCE_MISFIT = "source-misfit"
+    SPARK_NOT_AVAILABLE = "spark-not-available"
 
 
 class IcefloeError(Exception):

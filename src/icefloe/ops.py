@@ -1,5 +1,6 @@
 """What was done to a repository."""
 
+from icefloe.api.maintenance import GCSummary
 from icefloe.api.updates import Update, UpdateType
 
-__all__ = ["Update", "UpdateType"]
+__all__ = ["GCSummary", "Update", "UpdateType"]

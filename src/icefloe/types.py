@@ -1,8 +1,5 @@
 """Names for annotations."""
 
-from typing import Literal, TypeAlias
-
-CommitMethod: TypeAlias = Literal["new_commit", "amend"]  # noqa: UP040 - compared at run time
-"""Whether changes become a commit of their own, or part of the newest one."""
+from icefloe.engine.rewriting import CommitMethod
 
 __all__ = ["CommitMethod"]

@@ -25,7 +25,6 @@ NOT_YET = {
     "chunk_storage_stats",
     "expire_snapshots",
     "garbage_collect",
-    "rewrite_manifests",
     "total_chunks_storage",
     "upgrade_icechunk_repository",
 }

@@ -116,7 +116,7 @@ def test_an_append_leaves_full_parts_alone(length: int, more: int) -> None:
 
 def test_rows_larger_than_a_part_are_cut_along_the_next_axis() -> None:
     layout = HalvingLayout((0, 1), 8)
-    points = {(row, column) for row in range(3) for column in range(12)}
+    points: set[Point] = {(row, column) for row in range(3) for column in range(12)}
     boxes = {box(part) for part in from_scratch(layout, points)}
     assert boxes == {((row, row + 1), span) for row in range(3) for span in ((0, 8), (8, 12))}
 

@@ -7,29 +7,32 @@ from typing import Any
 
 import pytest
 
+from icefloe.spark import local_session
+
 JAVA_HOME = Path(__file__).parents[2] / ".cache" / "java_home"
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """Start Spark on the Java that the project's setup chose."""
-    from pyspark.sql import SparkSession
+def event_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the directory in which Spark keeps its event logs."""
+    return tmp_path_factory.mktemp("events")
 
+
+@pytest.fixture(scope="session")
+def spark(event_logs: Path) -> Iterator[Any]:
+    """Start Spark on the Java that the project's setup chose."""
     with pytest.MonkeyPatch.context() as environment:
         if JAVA_HOME.exists():
             environment.setenv("JAVA_HOME", JAVA_HOME.read_text().strip())
         environment.setenv("PYSPARK_PYTHON", sys.executable)
-        environment.setenv("SPARK_LOCAL_HOSTNAME", "localhost")  # no name server is asked
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("icefloe-tests")
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.memory", "1g")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.ui.showConsoleProgress", "false")
-            .getOrCreate()
+        environment.setenv("SPARK_LOCAL_HOSTNAME", "localhost")
+        session = local_session(
+            2,
+            settings={
+                "spark.sql.shuffle.partitions": "2",
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": event_logs.as_uri(),
+            },
         )
         yield session
         session.stop()

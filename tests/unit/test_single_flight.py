@@ -153,3 +153,56 @@ def test_nothing_is_left_behind() -> None:
         results = [pool.submit(ask) for _ in range(4)]
         assert [each.result() for each in results] == [rounds] * 4
     assert not flights._flights
+
+
+def test_tasks_wait_for_threads_but_threads_not_for_tasks() -> None:
+    flights, begun, go_on, calls = SingleFlight[str, str](), Event(), Event(), []
+
+    async def of_thread() -> str:
+        calls.append("thread")
+        begun.set()
+        go_on.wait()
+        return "from the thread"
+
+    async def of_task() -> str:
+        calls.append("task")
+        return "from the task"
+
+    async def main() -> str:
+        waiting = asyncio.create_task(flights.run("a", of_task))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        go_on.set()
+        return await waiting
+
+    with ThreadPoolExecutor(1) as pool:
+        thread = pool.submit(lambda: run_blocking(flights.run("a", of_thread)))
+        begun.wait()
+        assert flights.is_under_way("a")
+        assert asyncio.run(main()) == thread.result() == "from the thread"
+    assert calls == ["thread"]
+    assert not flights.is_under_way("a")
+
+
+def test_a_thread_does_not_wait_for_the_task_of_its_own_loop() -> None:
+    flights, calls = SingleFlight[str, str](), []
+
+    async def main() -> str:
+        gate = asyncio.Event()
+
+        async def of_task() -> str:
+            await gate.wait()
+            return "from the task"
+
+        async def of_thread() -> str:
+            calls.append(1)
+            return "from the thread"
+
+        waiting = asyncio.create_task(flights.run("a", of_task))
+        await asyncio.sleep(0)
+        assert run_blocking(flights.run("a", of_thread)) == "from the thread"
+        gate.set()
+        return await waiting
+
+    assert asyncio.run(main()) == "from the task"
+    assert calls == [1]

@@ -8,6 +8,8 @@ from typing import Any, Self
 from icefloe.api.display import object_html, object_text
 from icefloe.api.repository_dependencies import RepositoryDependencies
 from icefloe.api.repository_history import RepositoryHistory
+from icefloe.api.repository_maintenance import RepositoryMaintenance
+from icefloe.api.repository_manifests import RepositoryManifests
 from icefloe.api.repository_refs import RepositoryRefs
 from icefloe.api.repository_settings import RepositorySettings
 from icefloe.api.session import Session
@@ -29,7 +31,14 @@ type Access = Mapping[str, AnyCredential | None]
 """Url prefix of a container of virtual chunks to the credential for it."""
 
 
-class Repository(RepositoryRefs, RepositorySettings, RepositoryHistory, RepositoryDependencies):
+class Repository(
+    RepositoryRefs,
+    RepositorySettings,
+    RepositoryHistory,
+    RepositoryManifests,
+    RepositoryDependencies,
+    RepositoryMaintenance,
+):
     """Versioned groups and arrays in one storage, shared by all who open it.
 
     Make one with `create`, `open` or `open_or_create`. Data is read and written in sessions;

@@ -123,7 +123,7 @@ class _Work:
         self._new = settled.table.within(self._grid)
         self._deleted = settled.deleted
         ids = [ref.id for ref in self.before]
-        self._sizes, self._counts = listed_in(session.snapshot.manifests, ids)
+        self._sizes, self._counts = listed_in(session.manifest_files, ids)
 
     @property
     def most_refs(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import zstandard
 
 from icefloe.engine.array_changes import MISSING, ArrayChanges, Index, Missing, Settled
+from icefloe.engine.linked import LinkedArray
 from icefloe.errors import ErrorKind, ReadOnlyError
 from icefloe.format.chunk_table import ChunkRef, ChunkTable, Coordinates
 from icefloe.format.ids import NodeId, SnapshotId, id_rows
@@ -43,6 +44,8 @@ class ChangeSet:
         self.updated: set[NodeId] = set()
         self.deleted: dict[NodeId, DeletedNode] = {}
         self.arrays: dict[NodeId, ArrayChanges] = {}
+        self.links: dict[NodeId, LinkedArray] = {}
+        """Manifests that were built elsewhere; changes in `arrays` are newer."""
         self.moves: list[tuple[str, str]] = []
         """Renames of a rearranging session, in the order in which they were made."""
         self._lock = RLock()
@@ -51,7 +54,7 @@ class ChangeSet:
     def is_empty(self) -> bool:
         """Say whether there is nothing to commit."""
         return (
-            not (self.nodes or self.deleted or self.moves)
+            not (self.nodes or self.deleted or self.moves or self.links)
             and all(changes.is_empty() for changes in self.arrays.values())
         )  # fmt: skip
 
@@ -134,6 +137,7 @@ class ChangeSet:
         with self.writing():
             self.nodes.pop(node.path, None)
             self.arrays.pop(node.id, None)
+            self.links.pop(node.id, None)
             self.updated.discard(node.id)
             if node.id in self.created:
                 self.created.discard(node.id)
@@ -141,7 +145,10 @@ class ChangeSet:
                 self.deleted[node.id] = DeletedNode(node.path, node.array is not None)
 
     def to_log(self, snapshot: SnapshotId) -> TransactionLog:
-        """Say what a commit of these changes does; moves are for who knows the paths."""
+        """Say what a commit of these changes does; moves are for who knows the paths.
+
+        Of linked manifests nobody here knows the chunks.
+        """
         is_array = {node.id: node.array is not None for node in self.nodes.values()}
 
         def ids(nodes: set[NodeId], *, arrays: bool) -> np.ndarray[Any, Any]:
@@ -175,6 +182,7 @@ class ChangeSet:
             other.created, other.updated = set(self.created), set(self.updated)
             other.deleted = dict(self.deleted)
             other.arrays = {node: changes.copy() for node, changes in self.arrays.items()}
+            other.links = dict(self.links)
             other.moves = list(self.moves)
         return other
 
@@ -187,6 +195,7 @@ class ChangeSet:
                 "created": self.created,
                 "updated": self.updated,
                 "deleted": self.deleted,
+                "links": self.links,
                 "moves": self.moves,
                 "arrays": zstandard.ZstdCompressor(level=_QUICK_LEVEL).compress(columns),
             }

@@ -7,7 +7,7 @@ leaves garbage, and nothing else.
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -17,14 +17,17 @@ import numpy as np
 from icefloe.assets.files import Assets, EncodedManifest
 from icefloe.effects import map_concurrently, sleep
 from icefloe.engine.conflicts import ConflictSolver, require_solver
+from icefloe.engine.context import RepoContext
+from icefloe.engine.linked_log import save_log
 from icefloe.engine.logs import unite_logs
 from icefloe.engine.manifest_parts import NewManifest
 from icefloe.engine.manifests import ManifestChanges, write_manifests
 from icefloe.engine.rearrange import moves_made
 from icefloe.engine.rebase import replay
 from icefloe.engine.session import SessionMode, SessionState
-from icefloe.errors import ConflictError, ErrorKind, SessionStateError
+from icefloe.errors import ConflictError, ErrorKind, ObjectNotFoundError, SessionStateError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, raw_rows
+from icefloe.format.layout import transaction_log_key
 from icefloe.format.metadata_items import Metadata
 from icefloe.format.node_table import ManifestRef, Node, NodeTable
 from icefloe.format.snapshot import ManifestFiles, Snapshot
@@ -35,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 RESERVED_KEY: Final = "__icechunk"
 """The metadata key under which the format keeps notes of its own."""
+
+type LogWriter = Callable[[TransactionLog], Awaitable[None]]
+"""Writes a log, with the chunks in linked manifests, which the one that it is given lacks."""
 
 _FIRST_WAIT_MS: Final = 10
 _LONGEST_WAIT_MS: Final = 500
@@ -57,11 +63,14 @@ async def commit(
     solver: ConflictSolver | None = None,
     rebase_tries: int = 1000,
     allow_empty: bool = False,
+    log_writer: LogWriter | None = None,
 ) -> SnapshotId:
     """Make the changes of a session the new tip of its branch.
 
     Without a solver, another commit on the branch is a `ConflictError`. With one, the session
     is rebased and the commit tried again, keeping the manifests that are still good.
+
+    `log_writer` is asked at every attempt to write the log, of another snapshot each time.
     """
     branch = _require_commit(session)
     if solver is not None:
@@ -72,7 +81,9 @@ async def commit(
         attempts = 0
         while True:
             notes = None if solver is None else {"rebase_attempts": attempts}
-            version = await write_version(session, message, with_notes(metadata, notes))
+            version = await write_version(
+                session, message, with_notes(metadata, notes), log_writer=log_writer
+            )
             try:
                 await session.context.ledger.commit(branch, session.snapshot_id, version.entry)
                 break
@@ -108,6 +119,7 @@ async def amend(
     *,
     metadata: Mapping[str, Any] | None = None,
     allow_empty: bool = False,
+    log_writer: LogWriter | None = None,
 ) -> SnapshotId:
     """Replace the tip of the branch by one commit with its changes and those of the session."""
     branch = _require_commit(session)
@@ -118,7 +130,11 @@ async def amend(
         await _flush_packs(session)
         replaced = await log_to_replace(session)
         version = await write_version(
-            session, message, with_notes(metadata, None), replaced=replaced
+            session,
+            message,
+            with_notes(metadata, None),
+            replaced=replaced,
+            log_writer=log_writer,
         )
         await context.ledger.amend(branch, session.snapshot_id, version.entry)
     forget_superseded(session, version.snapshot)
@@ -148,13 +164,19 @@ def _require_amendable(session: SessionState) -> None:
 
 
 async def flush(
-    session: SessionState, message: str, *, metadata: Mapping[str, Any] | None = None
+    session: SessionState,
+    message: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    log_writer: LogWriter | None = None,
 ) -> SnapshotId:
     """Write a snapshot that no branch points at."""
     _require_open(session)
     with session.changes.frozen():
         await _flush_packs(session)
-        version = await write_version(session, message, with_notes(metadata, None))
+        version = await write_version(
+            session, message, with_notes(metadata, None), log_writer=log_writer
+        )
         await session.context.ledger.add_detached(version.entry)
     session.become_readonly(version.snapshot)
     return version.snapshot.id
@@ -167,6 +189,7 @@ async def write_version(
     *,
     replaced: TransactionLog | None = None,
     manifests: ManifestChanges | None = None,
+    log_writer: LogWriter | None = None,
 ) -> Version:
     """Write manifests, snapshot and log of the session as it is now.
 
@@ -192,14 +215,33 @@ async def write_version(
     log = replace(session.changes.to_log(new_id), moves=moves_made(session))
     if replaced is not None:
         log = unite_logs([replaced, log], new_id)
+    is_complete = log_writer is None and not session.changes.links
     await map_concurrently(
         partial(_save, context.assets),
-        [*manifests.held_back, snapshot, log],
+        [*manifests.held_back, snapshot, *([log] if is_complete else [])],
         limit=context.write_concurrency,
     )
+    if log_writer is not None:
+        await log_writer(log)
+        await _require_log(context, new_id)
+    elif not is_complete:
+        await save_log(session, log)
     session.written.note_written()
     entry = SnapshotEntry(new_id, base.id, snapshot.flushed_at, message, metadata)
     return Version(snapshot, log, entry)
+
+
+async def _require_log(context: RepoContext, snapshot: SnapshotId) -> None:
+    """Look whether a log that somebody else was to write is there."""
+    try:
+        await context.backend.head(transaction_log_key(snapshot))
+    except ObjectNotFoundError as missing:
+        raise SessionStateError(
+            f"the log writer of the commit did not write the transaction log of {snapshot}: "
+            "nothing was committed",
+            ErrorKind.COMMIT_NOT_ALLOWED,
+            snapshot=str(snapshot),
+        ) from missing
 
 
 async def _save(assets: Assets, file: EncodedManifest | Snapshot | TransactionLog) -> None:

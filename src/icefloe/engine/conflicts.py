@@ -66,7 +66,7 @@ class Conflict:
     ('/t2m', [[0, 1], [0, 2]])
     """
 
-    __slots__ = ("_chunks", "_new_nodes", "_path", "_type")
+    __slots__ = ("_chunks", "_is_linked", "_new_nodes", "_path", "_type")
 
     def __init__(
         self,
@@ -75,11 +75,13 @@ class Conflict:
         conflicted_chunks: Coordinates | Sequence[Sequence[int]] | None = None,
         *,
         new_nodes: Sequence[str] = (),
+        is_linked: bool = False,
     ) -> None:
         self._type = ConflictType(conflict_type)
         self._path = path
         self._chunks = conflicted_chunks
         self._new_nodes = tuple(new_nodes)
+        self._is_linked = is_linked
 
     @property
     def conflict_type(self) -> ConflictType:
@@ -109,6 +111,14 @@ class Conflict:
         """What the other commit created below the group that the session deleted."""
         return self._new_nodes
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether the session has the chunks in manifests that were built elsewhere.
+
+        Single chunks cannot be taken out of these: they have to be built again.
+        """
+        return self._is_linked
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Conflict):
             return NotImplemented
@@ -121,7 +131,7 @@ class Conflict:
 
     def _key(self) -> tuple[object, ...]:
         count = None if self._chunks is None else len(self._chunks)
-        return self._type, self._path, self._new_nodes, count
+        return self._type, self._path, self._new_nodes, self._is_linked, count
 
     def __repr__(self) -> str:
         if self._chunks is not None and len(self._chunks) > _SHOWN_CHUNKS:
@@ -131,6 +141,8 @@ class Conflict:
             given.append(repr(self.conflicted_chunks))
         if self._new_nodes:
             given.append(f"new_nodes={self._new_nodes!r}")
+        if self._is_linked:
+            given.append("is_linked=True")
         return f"icefloe.Conflict({', '.join(given)})"
 
     def __str__(self) -> str:
@@ -143,6 +155,8 @@ class Conflict:
             first_nodes = self._new_nodes[:_SHOWN_CHUNKS]
             more = len(self._new_nodes) - len(first_nodes)
             text += f", new below it: {', '.join(first_nodes)}" + (f" and {more} more" * bool(more))
+        if self._is_linked:
+            text += ", where manifests are linked: build these again over the new state"
         return text
 
     def _repr_html_(self) -> str:
@@ -165,13 +179,14 @@ _NEITHER: Final[frozenset[Resolution]] = frozenset()
 def sound_resolutions(conflict: Conflict) -> frozenset[Resolution]:
     """List the ways out of a conflict that damage nothing.
 
-    Chunks can be taken from either side. A delete can stand over updates of what it deletes,
-    but not where that would leave nodes of the other commit without their parent. Everything
-    else needs a person, who starts from the new state of the branch.
+    Chunks can be taken from either side, unless ours are in linked manifests. A delete can stand
+    over updates of what it deletes, but not where that would leave nodes of the other commit
+    without their parent. Everything else needs a person, who starts from the new state of the
+    branch.
     """
     match conflict.conflict_type:
         case ConflictType.ChunkDoubleUpdate:
-            return _OURS_OR_THEIRS
+            return _NEITHER if conflict.is_linked else _OURS_OR_THEIRS
         case ConflictType.DeleteOfUpdatedArray | ConflictType.DeleteOfUpdatedGroup:
             return _NEITHER if conflict.new_nodes else _OURS
         case _:

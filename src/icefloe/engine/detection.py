@@ -12,10 +12,11 @@ import numpy as np
 
 from icefloe.engine.changes import ChangeSet
 from icefloe.engine.conflicts import Conflict, ConflictType
+from icefloe.engine.partition import Boxes, boxes_meeting, boxes_of
 from icefloe.engine.paths import ancestors
 from icefloe.engine.rearrange import find_move_faults
 from icefloe.format.chunk_table import Coordinates, sort_keys
-from icefloe.format.columns import Bytes, Ints
+from icefloe.format.columns import Bools, Bytes, Ints
 from icefloe.format.ids import NodeId, id_rows
 from icefloe.format.node_table import Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
@@ -170,17 +171,55 @@ def _chunks(sides: _Sides) -> Iterator[Conflict]:
         for node, array in changes.arrays.items()
         if node not in changes.created and not array.is_empty()
     }
+    linked = changes.links.keys() - changes.created
     for kind, column in (
         (ConflictType.ChunksUpdatedInDeletedArray, theirs.deleted_arrays),
         (ConflictType.ChunksUpdatedInUpdatedArray, theirs.updated_arrays),
     ):
-        for path in sorted(_paths_of(sides.base, _among(written, column))):
+        for path in sorted(_paths_of(sides.base, _among(written.keys() | linked, column))):
             yield Conflict(kind, path)
     for node in sorted(written.keys() & theirs.updated_chunks.keys()):
         both = common_coordinates(written[node].touched(), theirs.updated_chunks[node])
         if len(both):
             [path] = _paths_of(sides.base, {node})
             yield Conflict(ConflictType.ChunkDoubleUpdate, path, both)
+    for node in sorted(linked):
+        yield from _links(sides, node)
+
+
+def _links(sides: _Sides, node: NodeId) -> Iterator[Conflict]:
+    """Find what keeps linked manifests from being put beside those that the array has now.
+
+    Their chunks are not known here. So a change of theirs within the box of a linked manifest is
+    a conflict, and so is anything that was done to a manifest that one was built over.
+    """
+    rows = rows_of_ids(sides.their_nodes, id_rows(NodeId, [node]))
+    array = sides.their_nodes.node(int(rows[0])).array if len(rows) else None
+    if array is None:
+        return  # they deleted it
+    linked = sides.changes.links[node]
+    [path] = _paths_of(sides.base, {node})
+    dimensions = len(array.num_chunks)
+    boxes = linked.boxes(dimensions)
+    theirs = sides.theirs.updated_chunks.get(node)
+    if theirs is not None and theirs.shape[1] == dimensions:
+        both = theirs[_held_by(boxes, theirs)]
+        if len(both):
+            yield Conflict(ConflictType.ChunkDoubleUpdate, path, both, is_linked=True)
+            return
+    kept = [ref for ref in array.manifests if ref.id not in linked.replaced]
+    is_gone = len(array.manifests) - len(kept) < len(linked.replaced)
+    everything = tuple((0, count) for count in array.num_chunks)
+    others = boxes_of([ref.extents or everything for ref in kept], dimensions)
+    if is_gone or (len(boxes) and boxes_meeting(others, boxes).any()):
+        yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path, is_linked=True)
+
+
+def _held_by(boxes: Boxes, coordinates: Coordinates) -> Bools:
+    held = np.zeros(len(coordinates), np.bool_)
+    for box in boxes:
+        held |= ((box[:, 0] <= coordinates) & (coordinates < box[:, 1])).all(axis=1)
+    return held
 
 
 def _deletes(sides: _Sides) -> Iterator[Conflict]:

@@ -56,6 +56,8 @@ class Diff:
     updated_arrays: set[str] = field(default_factory=set)
     chunk_coordinates: Mapping[str, Coordinates] = field(default_factory=dict)
     """The chunks set or deleted, by the path of their array, in the order of the paths."""
+    linked_chunks: Mapping[str, int] = field(default_factory=dict)
+    """How many chunks a session has in manifests built elsewhere, whose coordinates are there."""
     moved_nodes: list[tuple[str, str]] = field(default_factory=list)
     """From and to; those of the newest commit first, each commit in the order of the targets."""
 
@@ -69,6 +71,7 @@ class Diff:
         return not (
             any(getattr(self, name) for name in ID_LISTS)
             or self.chunk_coordinates
+            or self.linked_chunks
             or self.moved_nodes
         )
 
@@ -79,6 +82,7 @@ class Diff:
         return (
             all(getattr(self, name) == getattr(other, name) for name in ID_LISTS)
             and self.moved_nodes == other.moved_nodes
+            and self.linked_chunks == other.linked_chunks
             and ours.keys() == theirs.keys()
             and all(np.array_equal(chunks, theirs[path]) for path, chunks in ours.items())
         )
@@ -92,7 +96,9 @@ class Diff:
             if (count := len(getattr(self, name)))
         ]
         chunks = sum(len(chunks) for chunks in self.chunk_coordinates.values())
+        linked = sum(self.linked_chunks.values())
         counts += [f"updated_chunks={chunks}"] if chunks else []
+        counts += [f"linked_chunks={linked}"] if linked else []
         return f"<Diff: {', '.join(counts) or 'no changes'}>"
 
     def __str__(self) -> str:
@@ -109,6 +115,9 @@ class Diff:
                 shown = ", ".join(map(str, chunks[:_SHOWN_CHUNKS].tolist()))
                 more = len(chunks) - _SHOWN_CHUNKS
                 yield f"    {path}: {shown}" + (f" and {more} more" if more > 0 else "")
+        if self.linked_chunks:
+            yield "Chunks in linked manifests:"
+            yield from (f"    {path}: {count}" for path, count in self.linked_chunks.items())
         if self.moved_nodes:
             yield "Moved nodes:"
             yield from (f"    {source} -> {target}" for source, target in self.moved_nodes)
@@ -133,6 +142,7 @@ def status(session: SessionState) -> Diff:
         updated_groups={groups[node] for node in updated if node in groups},
         updated_arrays={arrays[node] for node in updated if node in arrays},
         chunk_coordinates=_touched_by_path(session, arrays),
+        linked_chunks=_linked_by_path(session, arrays),
         moved_nodes=[(one.source, one.target) for one in moves_made(session)],
     )
 
@@ -150,14 +160,26 @@ def _touched_by_path(session: SessionState, known: Mapping[NodeId, str]) -> dict
     for node, changes in list(session.changes.arrays.items()):
         if changes.is_empty():
             continue
-        path = known.get(node)
-        if path is None:
-            stored = session.base.by_id(node)
-            if stored is None:
-                continue
-            path = stored.path
-        touched[path] = session.changes.touched(node)
+        path = _path_of(session, node, known)
+        if path is not None:
+            touched[path] = session.changes.touched(node)
     return dict(sorted(touched.items()))
+
+
+def _linked_by_path(session: SessionState, known: Mapping[NodeId, str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for node, linked in list(session.changes.links.items()):
+        path = _path_of(session, node, known)
+        if path is not None:
+            counts[path] = linked.num_changed
+    return dict(sorted(counts.items()))
+
+
+def _path_of(session: SessionState, node: NodeId, known: Mapping[NodeId, str]) -> str | None:
+    if (path := known.get(node)) is not None:
+        return path
+    stored = session.base.by_id(node)
+    return None if stored is None else stored.path
 
 
 async def diff(context: RepoContext, before: SnapshotId, after: SnapshotId) -> Diff:
@@ -211,7 +233,8 @@ def _named(
         if known is not None and len(coordinates):
             chunks[known.path] = coordinates
     moves = [(move.source, move.target) for one in reversed(logs) for move in one.moves]
-    return Diff(**lists, chunk_coordinates=dict(sorted(chunks.items())), moved_nodes=moves)
+    by_path = dict(sorted(chunks.items()))
+    return Diff(**lists, chunk_coordinates=by_path, linked_chunks={}, moved_nodes=moves)
 
 
 def _paths_of(ids: Bytes, earlier: NodeTable, later: NodeTable) -> set[str]:

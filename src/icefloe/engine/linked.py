@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from icefloe.engine.manifest_parts import Box, NewManifest
-from icefloe.engine.partition import Boxes, boxes_of
+from icefloe.engine.manifest_parts import NewManifest
+from icefloe.engine.partition import Box, Boxes, boxes_of
 from icefloe.format.ids import ManifestId
 from icefloe.format.node_table import ManifestRef
 

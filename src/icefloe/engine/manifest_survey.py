@@ -33,8 +33,18 @@ class Piece:
     box: Box
     """The exact box around the references that are inside of the array."""
     num_refs: int
-    is_alone: bool = True
-    """Whether the manifest has these references and no others."""
+    file_refs: int
+    """How many references the manifest has in all."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the manifest has these references and no others."""
+        return self.num_refs == self.file_refs
+
+    @property
+    def link(self) -> ManifestRef:
+        """How the array should link to the manifest, if that stays."""
+        return ManifestRef(self.ref.id, self.box)
 
     @property
     def manifest(self) -> ManifestId:
@@ -101,10 +111,10 @@ async def survey(context: RepoContext, snapshot: Snapshot) -> list[ArrayPieces]:
     pieces: defaultdict[NodeId, list[Piece]] = defaultdict(list)
     for (node, ref), size, count in zip(links, sizes, counts, strict=True):
         if ref.id not in unclear:
-            pieces[node.id].append(Piece(ref, size, ref.extents, count))
+            pieces[node.id].append(Piece(ref, size, ref.extents, count, count))
         elif (known := read[node.id, ref.id]) is not None:
             box, num_refs = known
-            pieces[node.id].append(Piece(ref, size, box, num_refs, num_refs == count))
+            pieces[node.id].append(Piece(ref, size, box, num_refs, count))
     return [ArrayPieces(node, tuple(pieces[node.id])) for node in nodes if node.id in pieces]
 
 
@@ -143,7 +153,7 @@ def _found_in(manifest: Manifest, node: Node) -> tuple[Box, int] | None:
     assert node.array is not None
     coordinates = manifest.coordinates(node.id)
     if len(coordinates) and coordinates.shape[1]:
-        inside = (coordinates < np.array(node.array.num_chunks, np.uint32)).all(axis=1)
+        inside = (coordinates < np.array(node.array.num_chunks, np.int64)).all(axis=1)
         coordinates = coordinates[inside]
     if len(coordinates) == 0:
         return None

@@ -2,7 +2,8 @@
 
 Arrays that need only one manifest may share it, as the manifest sets say. Whoever changes one of
 them rewrites the manifest with all arrays in it, so these are gathered first. Arrays that are
-split have manifests of their own.
+split have manifests of their own. Manifests that were built elsewhere are linked as they are; only
+if chunks of theirs were changed after that, they are opened.
 """
 
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ class ManifestChanges:
     refs: Mapping[NodeId, tuple[ManifestRef, ...]]
     """For all arrays that the session changed, and those whose manifests were rewritten too."""
     new: tuple[NewManifest, ...]
-    """The manifests that were made."""
+    """The manifests that were made or linked; some of those may not be in use."""
     held_back: tuple[EncodedManifest, ...]
     """The files of new ones that are still to be written."""
 
@@ -54,11 +55,16 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     deleted = {one for one, node in session.changes.deleted.items() if node.is_array}
     modified = {one for one, node in changed.items() if is_modified(session, node)}
     shared = SharedManifests(session.base, len(session.snapshot.manifests))
-    gathered = closure(modified | deleted, shared.manifests_of, shared.arrays_in)
+    links = session.changes.links
+    leaving = {one for one in links if not links[one].replaced.isdisjoint(shared.of(one))}
+    touched = modified | deleted | leaving
+    gone = deleted | {one for one in leaving - modified if shared.of(one) <= links[one].replaced}
+    gathered = closure(touched, shared.manifests_of, shared.arrays_in)
     rewriting = _Rewriting(session, shared, changed)
-    await rewriting.gather(gathered - deleted, modified)
-    packs = await rewriting.pack(modified | deleted)
+    await rewriting.gather(gathered - gone, modified)
+    packs = await rewriting.pack(touched)
     refs = {one: session.tree.manifests(node) for one, node in changed.items()}
+    refs |= {one: link_parts((), refs[one]) for one in links}
     parts = [made.part for made in packs]
     for one, array in rewriting.arrays.items():
         if isinstance(array, SplitArray):
@@ -67,14 +73,15 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     for made in packs:
         refs |= {one: (ref,) for one, ref in made.part.refs.items()}
     held_back = tuple(part.held_back for part in parts if part.held_back is not None)
-    return ManifestChanges(refs, tuple(part.manifest for part in parts), held_back)
+    linked = [part.manifest for one in links.values() for part in one.parts]
+    return ManifestChanges(refs, (*linked, *(part.manifest for part in parts)), held_back)
 
 
 def _changed_arrays(session: SessionState) -> dict[NodeId, Node]:
     """List arrays with changed chunks, or changed metadata, as they are now."""
     changes = session.changes
     changed = {node.id: node for node in changes.nodes.values() if node.array is not None}
-    for node_id in changes.arrays:
+    for node_id in (*changes.arrays, *changes.links):
         if node_id not in changed and (node := session.base.by_id(node_id)) is not None:
             changed[node_id] = node
     return changed
@@ -95,7 +102,8 @@ class _Rewriting:
     async def gather(self, nodes: AbstractSet[NodeId], modified: AbstractSet[NodeId]) -> None:
         """Prepare arrays: those that were modified, and those in one manifest with them."""
         opened = {one: self._shared.of(one) for one in sorted(nodes)}
-        whole = self._session.base.only_manifests(nodes - modified)
+        others = nodes - modified - self._session.changes.links.keys()
+        whole = self._session.base.only_manifests(others)
         needed = {each for found in opened.values() for each in found}
         held = await self._load(needed.union(whole.values()))
         todo = []
@@ -178,7 +186,8 @@ class _Rewriting:
             return []
         candidates = [each.facts for each in wholes.values()]
         if any(each.cardinality is not None for each in config.sets):
-            candidates += await untouched_candidates(session, self.arrays.keys())
+            known = self.arrays.keys() | session.changes.links.keys()
+            candidates += await untouched_candidates(session, known)
         current = session.base.only_manifests({each.node_id for each in candidates} | modified)
         plans = pack(candidates, config, current, modified)
         return [plan for plan in plans if not wholes.keys().isdisjoint(plan.arrays)]

@@ -185,6 +185,11 @@ def _unite(mine: ChangeSet, other: ChangeSet) -> None:
             "the moves of a session cannot be merged into another: commit it by itself",
             ErrorKind.MERGE_NOT_ALLOWED,
         )
+    if other.links:
+        raise SessionStateError(
+            "a fork has manifests that were built elsewhere: link them to the session that commits",
+            ErrorKind.MERGE_NOT_ALLOWED,
+        )
     _refuse(_created_twice(mine, other), "both sides created", "create it before forking")
     _refuse(_updated_apart(mine, other), "both sides changed the metadata of", "change it once")
     _refuse(
@@ -254,6 +259,7 @@ def _deleted_and_changed(mine: ChangeSet, other: ChangeSet) -> set[str]:
         for one, node in mine.deleted.items()
         if one in other.updated
         or one in other.created
+        or one in other.links
         or ((chunks := other.arrays.get(one)) is not None and not chunks.is_empty())
         or (one in other.deleted and _is_created_apart(mine, other, node.path))
     }
@@ -308,7 +314,7 @@ def _unknown_nodes(base: BaseNodes, united: ChangeSet) -> set[str]:
     paths = {node.id: path for path, node in united.nodes.items()}
     return {
         paths.get(one, f"array {one}")
-        for one in (united.updated | united.arrays.keys()) - united.created
+        for one in (united.updated | united.arrays.keys() | united.links.keys()) - united.created
         if base.by_id(one) is None
     }
 

@@ -95,6 +95,13 @@ class PartPlan:
             numbers = np.where(self.joined[places] == numbers, self.joined_to[places], numbers)
         return numbers
 
+    @property
+    def most_regions(self) -> int:
+        """The number of regions; some of a fixed grid may have no reference."""
+        if isinstance(self.cells, RunCells):
+            return len(self.cells.starts) - len(self.joined)
+        return prod(len(cuts) + 1 for cuts in self.cells.edges) - len(self.joined)
+
     def stored_in(self, region: int) -> tuple[StoredManifest, ...]:
         """List the manifests that whoever builds a region has to build over."""
         return self.stored.get(region, ())
@@ -157,7 +164,7 @@ class _Groups:
 
 
 def _plan_grid(layout: GridLayout, stored: Sequence[StoredManifest], boxes: Boxes) -> PartPlan:
-    """Make a region of each cell; what somebody else cut otherwise joins the cells that it meets."""
+    """Make a region of each cell; what somebody cut otherwise joins the cells that it meets."""
     cells = GridCells(layout.edges)
     groups = _Groups()
     first, last = cells.numbers(boxes[:, :, 0]), cells.numbers(boxes[:, :, 1] - 1)
@@ -211,8 +218,9 @@ class _HalvingPlan:
         self._layout, self._stored = layout, stored
         self._boxes = boxes[:, layout.axes]
         self._counts = np.array([each.num_refs for each in stored], np.int64)
-        self._positions = new.positions.astype(np.int64)
-        self._ends = np.concatenate([[0], np.cumsum(new.counts, dtype=np.int64)])
+        is_filled = new.counts > 0
+        self._positions = new.positions[is_filled].astype(np.int64)
+        self._ends = np.concatenate([[0], np.cumsum(new.counts[is_filled], dtype=np.int64)])
         extents = new.extents or tuple((0, count) for count in grid)
         self._extents = tuple(extents[axis] for axis in layout.axes)
 
@@ -277,13 +285,13 @@ class _HalvingPlan:
                 first, end = int(self._positions[begin]), int(self._positions[stop - 1]) + 1
         else:  # nobody knows: as many as if they were spread evenly
             count = -(-cell.count * max(end - first, 0) // (old_end - old_first))
-        return _Cell((*cell.box[:depth], (first, end), *cell.box[depth + 1 :]), count, blocks, depth)
+        return _Cell(
+            (*cell.box[:depth], (first, end), *cell.box[depth + 1 :]), count, blocks, depth
+        )
 
     def _start(self, leaf: _Cell) -> list[int]:
         depth = min(leaf.depth, len(leaf.box) - 1)
-        return [
-            first if axis <= depth else 0 for axis, (first, _) in enumerate(leaf.box)
-        ]
+        return [first if axis <= depth else 0 for axis, (first, _) in enumerate(leaf.box)]
 
     def _kept_apart(self, leaves: Sequence[_Cell]) -> tuple[_Groups, dict[int, list[int]]]:
         """Unite cells until their boxes, with what is stored in them, meet nothing else.
@@ -298,7 +306,9 @@ class _HalvingPlan:
         is_free = np.ones(len(self._stored), np.bool_)
         for leaf in leaves:
             is_free[leaf.blocks] = False
-        waiting = list(range(len(leaves))) if self._has_crossing(leaves, is_free) else []
+        # For an append, all that is left lies before the new references: there is nothing to do.
+        is_near = leaves and is_free.any() and _meeting(self._boxes[is_free], _around(hulls)).any()
+        waiting = list(range(len(leaves))) if is_near else []
         while waiting:
             number = waiting.pop()
             if groups.find(number) != number:
@@ -321,45 +331,17 @@ class _HalvingPlan:
             waiting.append(united)
         return groups, members
 
-    def _has_crossing(self, leaves: Sequence[_Cell], is_free: NDArray[np.bool_]) -> bool:
-        """Say whether anything stored lies neither in a cell nor clear of all of them."""
-        if not leaves or not is_free.any():
-            return False
-        free = self._boxes[is_free]
-        if free.shape[1] == 0:
-            return True
-        spans = np.array([leaf.box[0] for leaf in leaves], np.int64)
-        # Along the first axis cells are in order: those with one place there may be several.
-        begin = np.searchsorted(spans[:, 1], free[:, 0, 0], side="right")
-        end = np.searchsorted(spans[:, 0], free[:, 0, 1], side="left")
-        return bool((begin < end).any()) or self._reaches_far(leaves, free)
-
-    def _reaches_far(self, leaves: Sequence[_Cell], free: Boxes) -> bool:
-        """Say whether stored manifests in cells make these reach further than new references."""
-        hulls = np.array([self._hull(leaf) for leaf in leaves if len(leaf.blocks)], np.int64)
-        if not len(hulls):
-            return False
-        return any(bool(_meeting(free, hull).any()) for hull in hulls)
-
     def _hull(self, leaf: _Cell) -> NDArray[np.int64]:
         own = np.array(leaf.box, np.int64).reshape(1, len(leaf.box), 2)
         return _around(np.concatenate([own, self._boxes[leaf.blocks]]))
 
 
 def _meeting(boxes: Boxes, other: NDArray[np.int64]) -> NDArray[np.bool_]:
-    met: NDArray[np.bool_] = (
-        (boxes[:, :, 0] < other[:, 1]) & (other[:, 0] < boxes[:, :, 1])
-    ).all(axis=1)
+    met: NDArray[np.bool_] = ((boxes[:, :, 0] < other[:, 1]) & (other[:, 0] < boxes[:, :, 1])).all(
+        axis=1
+    )
     return met
 
 
 def _around(boxes: Boxes) -> NDArray[np.int64]:
     return np.stack([boxes[:, :, 0].min(axis=0), boxes[:, :, 1].max(axis=0)], axis=1)
-
-
-def expected_regions(plan: PartPlan, grid: Sequence[int]) -> int:
-    """Say how many regions there are at most."""
-    if isinstance(plan.cells, RunCells):
-        return len(plan.cells.starts) - len(plan.joined)
-    cells = prod(len(cuts) + 1 for cuts in plan.cells.edges)
-    return min(cells - len(plan.joined), max(prod(grid), 1))

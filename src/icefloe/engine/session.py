@@ -16,7 +16,7 @@ from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.node_table import Node
-from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.values import NamedNumber
 
 
@@ -61,6 +61,7 @@ class SessionState:
         self.preloading: BackgroundWork | None = None
         """Manifests on their way to the cache; nobody has to wait for them."""
         self._lookups: dict[NodeId, ArrayLookup] = {}
+        self._files: ManifestFiles | None = None
 
     @property
     def snapshot_id(self) -> SnapshotId:
@@ -84,6 +85,18 @@ class SessionState:
                 nodes = renamed(nodes, source, target)
             self._base = BaseNodes(nodes)
         return self._base
+
+    @property
+    def manifest_files(self) -> ManifestFiles:
+        """The manifests of the snapshot, and those that the session linked."""
+        if not self.changes.links:
+            return self.snapshot.manifests
+        if self._files is None:
+            new = [part.manifest for one in self.changes.links.values() for part in one.parts]
+            self._files = self.snapshot.manifests.with_files(
+                [(one.id, one.size_bytes, one.num_chunk_refs) for one in new]
+            )
+        return self._files
 
     @property
     def tree(self) -> Tree:
@@ -117,6 +130,7 @@ class SessionState:
     def forget_views(self) -> None:
         """Look at the snapshot and the moves anew."""
         self._base = None
+        self._files = None
         self._lookups = {}
 
     def move(self, source: str, target: str) -> None:
@@ -145,7 +159,7 @@ class SessionState:
     def lookup(self, node: Node) -> ArrayLookup:
         """Give what finds the manifest of a chunk of an array of the base snapshot."""
         if (found := self._lookups.get(node.id)) is None:
-            found = ArrayLookup(self.tree.manifests(node), self.snapshot.manifests)
+            found = ArrayLookup(self.tree.manifests(node), self.manifest_files)
             self._lookups[node.id] = found
         return found
 

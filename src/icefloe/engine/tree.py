@@ -98,9 +98,11 @@ class Tree:
         return base if base is not None and base.id == node.id else self.base.by_id(node.id)
 
     def manifests(self, node: Node) -> tuple[ManifestRef, ...]:
-        """List the manifests that the base snapshot has for an array."""
+        """List the manifests of an array: those of the base snapshot, and linked ones."""
         stored = self.stored(node)
-        return () if stored is None or stored.array is None else stored.array.manifests
+        refs = () if stored is None or stored.array is None else stored.array.manifests
+        linked = self.changes.links.get(node.id)
+        return refs if linked is None else linked.over(refs)
 
     def paths_below(self, path: str) -> list[str]:
         """List the paths of a node, if there is one, and of all below it, in byte order."""

@@ -3,9 +3,10 @@
 from typing import cast
 
 from icefloe.config import RepositoryConfig
+from icefloe.config.chunk_manifests import KEY as CHUNK_MANIFESTS
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.config_reading import config_from_tree
-from icefloe.format.config_tree import CHUNK_MANIFESTS, config_to_tree
+from icefloe.format.config_tree import config_to_tree
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
 from icefloe.format.json_value import JsonValue
 from icefloe.values.yaml_tree import Tagged, Tree, Unquoted, decode_yaml, encode_yaml

@@ -43,8 +43,10 @@ class SharedBlobs:
 
 
 def _dimensions_of(coordinates: NDArray[np.uint32] | CoordinateRuns) -> int:
-    is_kept = isinstance(coordinates, CoordinateRuns)
-    dimensions = coordinates.dimensions if is_kept else int(coordinates.shape[1])
+    if isinstance(coordinates, CoordinateRuns):
+        dimensions = coordinates.dimensions
+    else:
+        dimensions = int(coordinates.shape[1])
     if dimensions > MAX_DIMENSIONS:
         raise InvalidInputError(
             f"an array of {dimensions} dimensions; the most that can be stored is {MAX_DIMENSIONS}",

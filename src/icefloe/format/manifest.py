@@ -1,6 +1,6 @@
 """Manifests: where the bytes of each chunk of some arrays are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -312,6 +312,23 @@ class ManifestFile:
             return self.table(node).coordinates
         return self._read_coordinates(start, count)
 
+    def chunk_ids(self) -> Bytes:
+        """List the chunk objects of all references, as often as they occur; nothing else."""
+        self._buffer.renew_budget()
+        self._scalar.renew_budget()
+        parts = [np.empty((0, ChunkId.WIDTH), np.uint8)]
+        for start, count in self._places.values():
+            if count <= FEW_REFS:
+                parts.append(
+                    _few_chunk_ids(map(self._ref_table, range(start, start + 4 * count, 4)))
+                )
+            else:
+                ids, present = self._refs(start, count).optional_struct(
+                    RefSlot.CHUNK_ID, ChunkId.WIDTH
+                )
+                parts.append(ids if present.all() else ids[present])
+        return np.concatenate(parts)
+
     def tables(self) -> dict[NodeId, ChunkTable]:
         """Decode everything."""
         self._buffer.renew_budget()
@@ -417,6 +434,11 @@ class WrittenManifest:
         """Give the coordinates of all references of an array."""
         return self.table(node).coordinates
 
+    def chunk_ids(self) -> Bytes:
+        """List the chunk objects of all references."""
+        none = np.empty((0, ChunkId.WIDTH), np.uint8)
+        return np.concatenate([none, *(table.chunk_ids for table in self.tables.values())])
+
     def find(self, node: NodeId, coordinates: Sequence[int]) -> ChunkRef | None:
         """Look up one chunk."""
         table = self.tables.get(node)
@@ -424,6 +446,12 @@ class WrittenManifest:
 
 
 type Manifest = ManifestFile | WrittenManifest
+
+
+def _few_chunk_ids(refs: Iterable[ScalarTable]) -> Bytes:
+    found = [ref.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH) for ref in refs]
+    raw = b"".join(one for one in found if one is not None)
+    return np.frombuffer(raw, np.uint8).reshape(-1, ChunkId.WIDTH)
 
 
 def _decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:

@@ -8,8 +8,9 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.errors import InvalidInputError
 from icefloe.format.columns import Bytes, Ints, ranges, splits_of
-from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
+from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope, seal
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
@@ -108,6 +109,17 @@ class ManifestFiles:
 
     def __len__(self) -> int:
         return len(self.sizes_bytes)
+
+    def with_files(self, files: list[tuple[ManifestId, int, int]]) -> Self:
+        """Add others."""
+        new = self.from_list(files)
+        ids = np.concatenate([self.ids, new.ids])
+        order = np.argsort(np.ascontiguousarray(ids).view(f"S{ManifestId.WIDTH}").ravel())
+        return type(self)(
+            ids[order],
+            np.concatenate([self.sizes_bytes, new.sizes_bytes])[order],
+            np.concatenate([self.num_chunk_refs, new.num_chunk_refs])[order],
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -292,6 +304,23 @@ def _manifest_ref_sections(nodes: NodeTable, arrays: Ints) -> tuple[VectorSectio
     )
     counts = np.diff(nodes.manifest_splits)[arrays]
     return VectorSection(counts, Link(tables)), [tables, extents]
+
+
+def with_parent(
+    data: bytes | bytearray | memoryview, parent: SnapshotId, *, level: int = DEFAULT_LEVEL
+) -> bytes:
+    """Give a stored snapshot of spec 1 another parent; every other byte of its contents stays.
+
+    That is what expiration does there. Also what another writer put into the file, and we do not
+    know of, is kept so.
+    """
+    envelope = open_envelope(data, FileType.SNAPSHOT)
+    contents = decompress(envelope.payload)
+    at = ScalarBuffer(contents).root().field(_Snapshot.PARENT_ID, SnapshotId.WIDTH, 1)
+    if at is None:
+        raise InvalidInputError("a snapshot without a parent cannot be given another one")
+    pieces = [contents[:at], parent.raw, contents[at + SnapshotId.WIDTH :]]
+    return seal(pieces, len(contents), FileType.SNAPSHOT, envelope.spec_version, level=level)
 
 
 # -- reading -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The snapshots that a repo object lists, as columns sorted by id."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import lt
@@ -12,11 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
 from icefloe.format.columns import (
+    Bools,
     Bytes,
     BytesColumn,
     Ints,
     find_sorted,
     is_ascending,
+    ranges,
     splits_of,
 )
 from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection, pack_tables
@@ -276,6 +278,40 @@ class SnapshotTable:
             row = parents[row]
         return rows
 
+    def kept(self, is_kept: Bools, shortened: "Mapping[int, Shortened]") -> Self:
+        """Drop rows; those kept whose parents go must be `shortened`, and get other parents."""
+        rows = np.flatnonzero(is_kept)
+        parents = self.parents.copy()
+        counts = np.diff(self.pruned_splits)
+        for row, short in shortened.items():
+            parents[row], counts[row] = short.parent, len(short.pruned_ids)
+        numbers = np.full(len(self) + 1, NO_PARENT, np.int32)  # the last one is for NO_PARENT
+        numbers[rows] = np.arange(len(rows))
+        parents = numbers[parents[rows]]
+        if ((parents == NO_PARENT) & (self.parents[rows] != NO_PARENT)).any():
+            raise InvalidInputError("a snapshot cannot be dropped while another one follows it")
+        splits = splits_of(counts[rows])
+        pruned = np.empty((int(splits[-1]), SnapshotId.WIDTH), np.uint8)
+        is_same = np.ones(len(self), np.bool_)
+        is_same[list(shortened)] = False
+        same = np.flatnonzero(is_same[rows])
+        old, new = self.pruned_splits[rows[same]], splits[same]
+        pruned[ranges(new, counts[rows[same]])] = self.pruned_ids[ranges(old, counts[rows[same]])]
+        for row, short in shortened.items():
+            if is_kept[row]:
+                at = int(splits[numbers[row]])
+                pruned[at : at + len(short.pruned_ids)] = short.pruned_ids
+        return type(self)(
+            self.ids[rows],
+            parents,
+            self.flushed_at[rows],
+            self.messages.take(rows),
+            self.metadata.take(rows),
+            splits,
+            pruned,
+            self.spec_version,
+        )
+
     def with_entry(self, entry: SnapshotEntry) -> Self:
         """Add a snapshot; the row numbers of later ones move up by one."""
         at = bisect_left(range(len(self)), entry.id.raw, key=self._raw_id)
@@ -301,6 +337,16 @@ class SnapshotTable:
             written.data.view("<i4")[(written.splits[:-1] >> 2) + _PARENT_WORD] = parents
             object.__setattr__(added, "_written", written)
         return added
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """What comes before a snapshot once some of its ancestors are gone."""
+
+    parent: int
+    """Row of the new parent."""
+    pruned_ids: Bytes
+    """All ancestors that were taken out before it, oldest first."""
 
 
 class SnapshotPage(Sequence[SnapshotEntry]):

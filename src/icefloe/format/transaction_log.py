@@ -13,7 +13,6 @@ from icefloe.format.columns import Bytes, Ints, is_ascending, ranges, splits_of
 from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import (
     BULK_LEVEL,
-    MAX_BUFFER_BYTES,
     MAX_DIMENSIONS,
     FileType,
     decompress,
@@ -135,7 +134,7 @@ def encode_transaction_log(
 def log_bytes_of_chunk(dimensions: int) -> int:
     """Give the bytes that each chunk takes in a log, before compression: all have at most 2 GiB.
 
-    >>> MAX_BUFFER_BYTES // log_bytes_of_chunk(3)
+    >>> 2**31 // log_bytes_of_chunk(3)
     74051160
     """
     return 17 + 4 * dimensions  # two offsets, a link to a vtable, a length; a part of a vtable

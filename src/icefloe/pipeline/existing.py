@@ -10,6 +10,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.combine import Existing
 from icefloe.pipeline.facts import LoadedValues
 from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.records import is_record
 from icefloe.pipeline.schema import ANY_LENGTH, ENCODING_ATTRIBUTES, ArraySchema, DatasetSchema
 from icefloe.pipeline.targets import NATIVE_CHUNK
 from icefloe.zarr_store import IcechunkStore
@@ -19,7 +20,9 @@ def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> 
     """Describe a group that files are to be added to."""
     root = zarr.open_group(store, path=group.strip("/"), mode="r")
     arrays = {
-        path: array for path, array in root.members(max_depth=None) if isinstance(array, zarr.Array)
+        path: array
+        for path, array in root.members(max_depth=None)
+        if isinstance(array, zarr.Array) and not (not group.strip("/") and is_record(path))
     }
     schemas = {path: _schema(path, array, options) for path, array in arrays.items()}
     lengths = {
@@ -41,6 +44,18 @@ def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> 
         if ANY_LENGTH in schemas[path].shape and is_native(schemas[path])
     }
     return Existing(DatasetSchema.of(list(schemas.values())), lengths, values)
+
+
+def holds_arrays(store: IcechunkStore, group: str) -> bool:
+    """Tell whether there is anything in a group that files could be added to."""
+    try:
+        root = zarr.open_group(store, path=group.strip("/"), mode="r")
+    except FileNotFoundError:
+        return False
+    return any(
+        isinstance(each, zarr.Array) and not (not group.strip("/") and is_record(path))
+        for path, each in root.members(max_depth=None)
+    )
 
 
 def is_native(schema: ArraySchema) -> bool:

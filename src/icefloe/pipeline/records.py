@@ -4,14 +4,14 @@ The record is an ordinary Zarr group, so it is versioned with the data, and anyo
 with xarray. It has one row for each file:
 
     url, size, etag, modified     the state that was ingested (modified: microseconds since 1970)
-    start, length                 where it lies along the first dimension that files are joined along
+    start, length                 where it lies along the first dimension that files join along
     variables                     what it gave, separated by spaces
 
 Attributes hold how the files were put together, so that adding to them needs no options.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
@@ -79,6 +79,11 @@ def record_path(group: str) -> str:
     """
     name = group.strip("/")
     return f"{RECORDS_GROUP}/{quote(name, safe='') if name else 'root'}"
+
+
+def is_record(path: str) -> bool:
+    """Tell whether a path is that of a record, or of something in it."""
+    return path == RECORDS_GROUP or path.startswith(f"{RECORDS_GROUP}/")
 
 
 def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
@@ -204,7 +209,9 @@ def options_to_json(combine: CombineOptions, parse: ParseOptions) -> dict[str, A
 def options_from_json(whole: Mapping[str, Any]) -> tuple[CombineOptions, ParseOptions]:
     """Read what `options_to_json` wrote."""
     try:
-        combine = CombineOptions(**{**whole["combine"], "concat": tuple(whole["combine"]["concat"])})
+        combine = CombineOptions(
+            **{**whole["combine"], "concat": tuple(whole["combine"]["concat"])}
+        )
         given = whole["parse"]
         parse = ParseOptions(
             **{
@@ -219,4 +226,4 @@ def options_from_json(whole: Mapping[str, Any]) -> tuple[CombineOptions, ParseOp
             "the record of sources does not say how files are to be put together: give options",
             ErrorKind.BAD_METADATA,
         ) from error
-    return replace(combine), parse
+    return combine, parse

@@ -92,7 +92,8 @@ class AddressGuard:
             raise InvalidInputError(
                 f"{host!r} is at {found[0][0]}, which is not a public address: a repository could"
                 " be used to reach into your own network. If it may be read, authorise it with"
-                " icefloe.credentials.Credentials.HttpAccess(allow_private=True)",
+                " icefloe.credentials.Credentials.HttpAccess(allow_private=True); if it is the"
+                " endpoint of a bucket, pass its container yourself when you open the repository",
                 ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
                 host=host,
             )

@@ -142,7 +142,7 @@ def _arrays_with_chunks(session: SessionState, paths: list[str]) -> Iterator[Nod
     stored = base.paths()
     candidates = {stored[row] for row in np.flatnonzero(np.diff(base.table.manifest_splits))}
     candidates.update(changes.nodes)
-    for changed in list(changes.arrays):
+    for changed in [*changes.arrays, *changes.links]:
         if changed not in changes.created and (node := base.by_id(changed)) is not None:
             candidates.add(node.path)
     for path in paths:

@@ -181,6 +181,11 @@ def splitting(size: int) -> RepositoryConfig:
     )
 
 
+RULES_FOR_NOTHING = RepositoryConfig(
+    manifest=ManifestConfig(splitting=ManifestSplittingConfig([])),
+)
+
+
 @pytest.mark.parametrize(("size", "parts"), [(2**32 - 1, 1), (50_000, 2), (10_000, 7)])
 def test_what_is_configured_wins(ours: Ours, size: int, parts: int) -> None:
     create(configured(ours, splitting(size)), 2 * PART)
@@ -197,8 +202,7 @@ def test_rules_for_other_arrays_leave_the_default(ours: Ours) -> None:
 def test_manifests_cut_by_another_rule_stay_until_they_are_touched(ours: Ours) -> None:
     create(configured(ours, splitting(50_000)), 150_000, room=200_000)
     before = refs_of(ours, "/x")
-    configured(ours, RepositoryConfig())
-    ours.context = run_blocking(lifecycle.reopen(ours.context, _forget_splitting()))
+    configured(ours, RULES_FOR_NOTHING)
     session = ours.begin()
     fill(session, "/x", 150_000, 150_010)
     ours.commit(session)
@@ -206,13 +210,6 @@ def test_manifests_cut_by_another_rule_stay_until_they_are_touched(ours: Ours) -
     assert after[:3] == before
     assert after[3].extents == ((150_000, 150_010),)
     check(ours)
-
-
-def _forget_splitting() -> RepositoryConfig:
-    rules = {ManifestSplitCondition.path_matches("^/nothing$"): {}}
-    return RepositoryConfig(
-        manifest=ManifestConfig(splitting=ManifestSplittingConfig.from_dict(rules))
-    )
 
 
 # -- arrays that share a manifest ----------------------------------------------------------

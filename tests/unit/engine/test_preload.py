@@ -141,7 +141,9 @@ def test_nothing_is_fetched_unasked_on_this_machine(ours: Ours) -> None:
 
 def test_coordinates_are_fetched_from_afar(ours: Ours) -> None:
     near = run_blocking(lifecycle.open_(ours.storage))
-    context = replace(near, storage=s3_storage(bucket="far-away", prefix="repo", region="us-east-1"))
+    context = replace(
+        near, storage=s3_storage(bucket="far-away", prefix="repo", region="us-east-1")
+    )
     tip = run_blocking(context.ledger.branch_tip("main"))
     session = run_blocking(open_session(context, tip, SessionMode.readonly))
     assert session.preloading is not None

@@ -7,7 +7,8 @@ from icefloe.config import (
     ManifestSplitDimCondition as Dims,
 )
 from icefloe.config.effective import EffectiveSplitSizes
-from icefloe.engine.splitting import split_edges
+from icefloe.engine.partition import GridLayout, HalvingLayout
+from icefloe.engine.splitting import append_order, layout_of, split_edges
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.ids import NodeId
 from icefloe.format.node_table import ArrayInfo, Node
@@ -61,3 +62,34 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 def test_hostile_patterns_take_linear_time() -> None:
     rules: EffectiveSplitSizes = ((Arrays.path_matches("(a+)+$"), ((Dims.Axis(0), 5),)),)
     assert _edges(rules, path="/" + "a" * 50_000 + "!") == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (["x", "y"], 0),
+        (["lat", "lon", "time"], 2),
+        (["y", "valid_time", "time"], 1),
+        ([None, "T"], 1),
+        (["timeless", "Date"], 1),
+        ([None, None], 0),
+    ],
+)
+def test_arrays_grow_along_time_or_else_the_first_dimension(
+    names: list[str | None], first: int
+) -> None:
+    order = append_order(names)
+    assert order[0] == first
+    assert sorted(order) == list(range(len(names)))
+    assert list(order[1:]) == sorted(order[1:])
+
+
+def test_rules_are_for_the_arrays_that_they_name() -> None:
+    info = ArrayInfo((70, 30), (7, 3), ("x", "time"))
+    node = Node(NodeId.random(), "/g/t2m", b"", info)
+    by_default = HalvingLayout((1, 0))
+    assert layout_of(node, None) == by_default
+    assert layout_of(node, ((Arrays.path_matches("^/h"), ((Dims.Any(), 2),)),)) == by_default
+    unsplit = layout_of(node, ((ANY, ()),))
+    assert unsplit == GridLayout((range(0), range(0)))
+    assert layout_of(node, ((ANY, ((Dims.Axis(1), 2),)),)) == GridLayout((range(0), range(2, 3, 2)))

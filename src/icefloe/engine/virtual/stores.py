@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -10,7 +10,7 @@ from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
 from icefloe.config.urls import Prefix, parse_prefix
 from icefloe.credentials import Credentials
 from icefloe.engine.virtual.access import Grant
-from icefloe.engine.virtual.destinations import check_destination
+from icefloe.engine.virtual.destinations import check_destination, credentials_doubt
 from icefloe.engine.virtual.matching import DEFAULT_CONTAINERS
 from icefloe.engine.virtual.places import Place
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -18,6 +18,8 @@ from icefloe.storage import Storage
 from icefloe.storage.guarded_options import guarded_http_spec
 from icefloe.storage.platforms import tigris_spec
 from icefloe.storage.specs import (
+    AzureSpec,
+    GcsSpec,
     GuardedHttpSpec,
     LocalSpec,
     S3Spec,
@@ -30,6 +32,8 @@ from icefloe.storage.specs import (
 )
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_GCS_ENDPOINTS: Final = frozenset({"google_base_url", "base_url"})
+_AZURE_ENDPOINTS: Final = frozenset({"azure_storage_endpoint", "azure_endpoint", "endpoint"})
 
 
 def open_store(
@@ -43,7 +47,7 @@ def open_store(
     """Describe the storage of a place, rooted at its bucket, web server or file system.
 
     Sends no request. Raises `InvalidInputError` if the credential would go to a server that only
-    the repository's configuration names.
+    the repository's configuration names; without credentials such a one is read with care.
 
     Args:
         place: what is to be read; all places of its bucket and container have one storage.
@@ -53,9 +57,43 @@ def open_store(
         prefixes: all that the reader authorised: between local files of theirs links may lead.
     """
     container = place.container
-    if container not in trusted and container not in DEFAULT_CONTAINERS:
-        check_destination(container, grant.credential)
-    return Storage(_spec(place, grant, home_region, prefixes))
+    spec = _spec(place, grant, home_region, prefixes)
+    if container in trusted or container in DEFAULT_CONTAINERS:
+        return Storage(spec)
+    check_destination(container, grant.credential)
+    doubt = credentials_doubt(container)
+    return Storage(spec if doubt is None else _doubted_spec(place, spec, doubt))
+
+
+def _doubted_spec(place: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
+    """Describe a bucket as a part of a web server, to be read without credentials.
+
+    A server that only the repository names may be anybody's: it is read with a client that
+    follows no redirection to another, reaches no private address, and reads no more than it
+    asked for. The clients of the clouds do none of that.
+    """
+    match spec:
+        case S3Spec():
+            base, options = spec.endpoint, {}
+            path = f"/{spec.bucket}" if spec.uses_path_style else ""
+        case GcsSpec():
+            base, options = _taken(spec.config, _GCS_ENDPOINTS)
+            path = f"/{spec.bucket}"
+        case AzureSpec():
+            base, options = _taken(spec.config, _AZURE_ENDPOINTS)
+            path = f"/{spec.container}"
+        case _:
+            base, options, path = None, {}, ""
+    if base is None:
+        raise _unusable(place, f"it is reached with {doubt}")
+    return guarded_http_spec(f"{base.rstrip('/')}{path}", options)
+
+
+def _taken(options: Mapping[str, str], names: Collection[str]) -> tuple[str | None, dict[str, str]]:
+    """Take the one option out that has one of several names; give it, and the others."""
+    found = [value for name, value in options.items() if name.lower() in names]
+    others = {name: value for name, value in options.items() if name.lower() not in names}
+    return found[0] if len(found) == 1 else None, others
 
 
 def _spec(place: Place, grant: Grant, home_region: str | None, prefixes: Iterable[Prefix]) -> Spec:

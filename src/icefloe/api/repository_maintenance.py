@@ -1,0 +1,278 @@
+"""Keeping a repository healthy: old versions go, and with them the files that nothing needs."""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Final, Literal
+
+from icefloe.api.maintenance import ExpirationPlan, GCSummary
+from icefloe.api.times import to_microseconds
+from icefloe.effects import run_blocking
+from icefloe.engine import expiration, garbage, reclaiming
+from icefloe.engine.context import RepoContext
+from icefloe.engine.expiration import ExpirationRules
+from icefloe.engine.garbage import GarbageRules
+from icefloe.engine.reachability import ReadLimits
+from icefloe.engine.sweeping import Kind
+from icefloe.errors import ErrorKind, InvalidInputError
+
+type KindOfFile = Literal["snapshots", "transaction_logs", "manifests", "chunks"]
+
+_LISTINGS: Final = 3
+
+
+class RepositoryMaintenance:
+    """The part of `Repository` that gets rid of things."""
+
+    _context: RepoContext
+
+    def plan_expiration(
+        self,
+        older_than: datetime,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        protected_branches: Collection[str] = (),
+        protected_tags: Collection[str] = (),
+    ) -> ExpirationPlan:
+        """Say which versions `expire_snapshots` would let go, and what that makes room for.
+
+        Changes nothing. Takes the same arguments.
+
+        >>> import icefloe
+        >>> from datetime import UTC, datetime
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> for number in range(3):
+        ...     _ = repository.writable_session("main").commit(f"no. {number}", allow_empty=True)
+        >>> plan = repository.plan_expiration(datetime.now(UTC))
+        >>> [version.message for version in plan.snapshots]
+        ['no. 1', 'no. 0']
+        """
+        return run_blocking(
+            self.plan_expiration_async(
+                older_than,
+                delete_expired_branches=delete_expired_branches,
+                delete_expired_tags=delete_expired_tags,
+                protected_branches=protected_branches,
+                protected_tags=protected_tags,
+            )
+        )
+
+    async def plan_expiration_async(
+        self,
+        older_than: datetime,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        protected_branches: Collection[str] = (),
+        protected_tags: Collection[str] = (),
+    ) -> ExpirationPlan:
+        rules = _expiration_rules(
+            older_than,
+            delete_branches=delete_expired_branches,
+            delete_tags=delete_expired_tags,
+            protected_branches=protected_branches,
+            protected_tags=protected_tags,
+        )
+        return ExpirationPlan.of(await reclaiming.outlook(self._context, rules))
+
+    def expire_snapshots(
+        self,
+        older_than: datetime,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        protected_branches: Collection[str] = (),
+        protected_tags: Collection[str] = (),
+    ) -> set[str]:
+        """Let versions that were written before a time leave the history; give their ids.
+
+        The newest versions of branches and of tags stay however old they are, unless such
+        branches or tags may be deleted, which `main` never is. Protected branches and tags keep
+        all of their history. The files of what is gone stay until `garbage_collect`.
+
+        >>> import icefloe
+        >>> from datetime import UTC, datetime
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> for number in range(3):
+        ...     _ = repository.writable_session("main").commit(f"no. {number}", allow_empty=True)
+        >>> len(repository.expire_snapshots(datetime.now(UTC)))
+        2
+        >>> [version.message for version in repository.ancestry(branch="main")]
+        ['no. 2', 'Repository initialized']
+        """
+        return run_blocking(
+            self.expire_snapshots_async(
+                older_than,
+                delete_expired_branches=delete_expired_branches,
+                delete_expired_tags=delete_expired_tags,
+                protected_branches=protected_branches,
+                protected_tags=protected_tags,
+            )
+        )
+
+    async def expire_snapshots_async(
+        self,
+        older_than: datetime,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        protected_branches: Collection[str] = (),
+        protected_tags: Collection[str] = (),
+    ) -> set[str]:
+        rules = _expiration_rules(
+            older_than,
+            delete_branches=delete_expired_branches,
+            delete_tags=delete_expired_tags,
+            protected_branches=protected_branches,
+            protected_tags=protected_tags,
+        )
+        return {str(one) for one in (await expiration.expire(self._context, rules)).released}
+
+    def garbage_collect(
+        self,
+        delete_object_older_than: datetime,
+        *,
+        dry_run: bool = False,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 536870912,
+        max_decoded_manifest_mem_bytes: int = 4294967296,
+        max_concurrent_manifest_fetches: int = 500,
+        max_concurrent_deletes: int = 10,
+        max_consecutive_delete_failures: int = 50,
+        max_concurrent_listings: int | None = None,
+        cutoffs: Mapping[KindOfFile, datetime | None] | None = None,
+        incremental: bool = False,
+    ) -> GCSummary:
+        """Delete files that no version needs and that were written before a time.
+
+        That time must be further back than the beginning of the longest session that is still
+        to be committed: files of such sessions are told from garbage by their age alone.
+
+        `cutoffs` gives kinds of files times of their own; with None, none of a kind goes.
+        `incremental` looks only for what versions that are gone leave behind, and so neither
+        lists manifests nor chunks: quick and frequent, while a full run now and then also finds
+        what was never committed. A `dry_run` only counts.
+
+        >>> import icefloe
+        >>> from datetime import UTC, datetime, timedelta
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> for number in range(3):
+        ...     _ = repository.writable_session("main").commit(f"no. {number}", allow_empty=True)
+        >>> _ = repository.expire_snapshots(datetime.now(UTC))
+        >>> repository.garbage_collect(datetime.now(UTC), dry_run=True).snapshots_deleted
+        2
+        >>> repository.garbage_collect(datetime.now(UTC) - timedelta(days=7)).snapshots_deleted
+        0
+        """
+        return run_blocking(
+            self.garbage_collect_async(
+                delete_object_older_than,
+                dry_run=dry_run,
+                max_snapshots_in_memory=max_snapshots_in_memory,
+                max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+                max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+                max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+                max_concurrent_deletes=max_concurrent_deletes,
+                max_consecutive_delete_failures=max_consecutive_delete_failures,
+                max_concurrent_listings=max_concurrent_listings,
+                cutoffs=cutoffs,
+                incremental=incremental,
+            )
+        )
+
+    async def garbage_collect_async(
+        self,
+        delete_object_older_than: datetime,
+        *,
+        dry_run: bool = False,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 536870912,
+        max_decoded_manifest_mem_bytes: int = 4294967296,
+        max_concurrent_manifest_fetches: int = 500,
+        max_concurrent_deletes: int = 10,
+        max_consecutive_delete_failures: int = 50,
+        max_concurrent_listings: int | None = None,
+        cutoffs: Mapping[KindOfFile, datetime | None] | None = None,
+        incremental: bool = False,
+    ) -> GCSummary:
+        rules = GarbageRules(
+            _cutoffs(delete_object_older_than, cutoffs or {}),
+            dry_run=dry_run,
+            incremental=incremental,
+            limits=read_limits(
+                max_snapshots_in_memory,
+                max_compressed_manifest_mem_bytes,
+                max_decoded_manifest_mem_bytes,
+                max_concurrent_manifest_fetches,
+            ),
+            concurrent_deletes=at_least_one("max_concurrent_deletes", max_concurrent_deletes),
+            consecutive_failures=max_consecutive_delete_failures,
+            concurrent_listings=at_least_one(
+                "max_concurrent_listings",
+                _LISTINGS if max_concurrent_listings is None else max_concurrent_listings,
+            ),
+        )
+        return GCSummary.of(await garbage.collect(self._context, rules))
+
+
+def _expiration_rules(
+    older_than: datetime,
+    *,
+    delete_branches: bool,
+    delete_tags: bool,
+    protected_branches: Collection[str],
+    protected_tags: Collection[str],
+) -> ExpirationRules:
+    return ExpirationRules(
+        to_microseconds(older_than, "older_than"),
+        delete_branches,
+        delete_tags,
+        _names(protected_branches, "protected_branches"),
+        _names(protected_tags, "protected_tags"),
+    )
+
+
+def _names(given: Collection[str], place: str) -> frozenset[str]:
+    if isinstance(given, str):
+        raise InvalidInputError(
+            f"{place} is a list of names: write [{given!r}]", ErrorKind.INVALID_CONFIG
+        )
+    return frozenset(given)
+
+
+def _cutoffs(
+    usual: datetime, given: Mapping[KindOfFile, datetime | None]
+) -> dict[Kind, datetime | None]:
+    unknown = sorted(set(map(str, given)) - {str(kind) for kind in Kind})
+    if unknown:
+        kinds = ", ".join(map(repr, map(str, Kind)))
+        raise InvalidInputError(
+            f"cutoffs has {unknown[0]!r}, which is none of {kinds}", ErrorKind.INVALID_CONFIG
+        )
+    own = {Kind(name): moment for name, moment in given.items()}
+    cutoffs = {kind: own.get(kind, usual) for kind in Kind}
+    for moment in cutoffs.values():
+        if moment is not None:
+            to_microseconds(moment, "delete_object_older_than")  # refuses one without a zone
+    return cutoffs
+
+
+def read_limits(
+    snapshots: int, compressed_bytes: int, decoded_bytes: int, fetches: int
+) -> ReadLimits:
+    """Check how much to hold at once."""
+    return ReadLimits(
+        at_least_one("max_snapshots_in_memory", snapshots),
+        at_least_one("max_concurrent_manifest_fetches", fetches),
+        at_least_one("max_compressed_manifest_mem_bytes", compressed_bytes),
+        at_least_one("max_decoded_manifest_mem_bytes", decoded_bytes),
+    )
+
+
+def at_least_one(name: str, number: int) -> int:
+    """Refuse a limit with which nothing could be done."""
+    if number < 1:
+        raise InvalidInputError(
+            f"{name} must be at least 1, got {number}", ErrorKind.INVALID_CONFIG
+        )
+    return number

@@ -1,0 +1,156 @@
+"""A set of very many chunk ids in little memory: sorted numbers, on disk beyond a bound."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.format.columns import Bools, Bytes
+from icefloe.format.ids import ObjectId
+
+type Keys = NDArray[np.uint64]
+
+KEY_BYTES: Final = 8
+MAX_KEY_BYTES: Final = 256 * 2**20
+"""What a set keeps in memory: 32 million ids."""
+
+NAME_LETTERS: Final = 20
+"""Of the text of an id of twelve bytes."""
+_HEAD_LETTERS: Final = 12
+_NOT_A_DIGIT: Final = 255
+_PAD_BITS: Final = 0b1111
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+_FOLD: Final = np.uint64(29)
+
+
+def _canonical_digits() -> NDArray[np.uint8]:
+    digits = np.full(256, _NOT_A_DIGIT, np.uint8)
+    digits[np.frombuffer(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ", np.uint8)] = np.arange(32)
+    return digits
+
+
+_DIGITS: Final = _canonical_digits()
+_HEAD_WEIGHTS: Final = np.uint64(32) ** np.arange(_HEAD_LETTERS - 1, -1, -1, dtype=np.uint64)
+_TAIL_WEIGHTS: Final = np.uint64(32) ** np.arange(
+    NAME_LETTERS - _HEAD_LETTERS - 1, -1, -1, dtype=np.uint64
+)
+
+
+def keys_of_ids(rows: Bytes) -> Keys:
+    """Make a number of each id in the rows of a matrix.
+
+    Two ids have the same number about once in 2**64 pairs. That is why these numbers only ever
+    say what is to be kept.
+    """
+    whole = np.ascontiguousarray(rows)
+    first = np.ascontiguousarray(whole[:, :8]).view(">u8").ravel().astype(np.uint64)
+    last = np.ascontiguousarray(whole[:, 8:]).view(">u4").ravel().astype(np.uint64)
+    tail = (first & np.uint64(_PAD_BITS)) << np.uint64(32) | last
+    return _mixed(first >> np.uint64(4), tail << np.uint64(4))
+
+
+def keys_of_names(names: Sequence[str]) -> tuple[Keys, Bools]:
+    """Make the same numbers of ids as they are written in keys; also say which are ids at all.
+
+    >>> name = "000G40R40M30E209185G"
+    >>> keys, is_id = keys_of_names([name, name.lower(), "a file of somebody else"])
+    >>> is_id.tolist()
+    [True, False, False]
+    >>> bool(keys[0] == keys_of_ids(np.arange(12, dtype=np.uint8).reshape(1, 12))[0])
+    True
+    """
+    has_length = np.array([len(name) == NAME_LETTERS for name in names], np.bool_)
+    if not has_length.all():
+        names = [name if len(name) == NAME_LETTERS else "?" * NAME_LETTERS for name in names]
+    letters = np.frombuffer("".join(names).encode("ascii", "replace"), np.uint8)
+    digits = _DIGITS[letters].reshape(-1, NAME_LETTERS)
+    is_id = (digits != _NOT_A_DIGIT).all(axis=1) & (digits[:, -1] & _PAD_BITS == 0)
+    wide = digits.astype(np.uint64)
+    return _mixed(
+        wide[:, :_HEAD_LETTERS] @ _HEAD_WEIGHTS, wide[:, _HEAD_LETTERS:] @ _TAIL_WEIGHTS
+    ), is_id
+
+
+def _mixed(head: Keys, tail: Keys) -> Keys:
+    # Ids made in a series differ in their last bytes only: multiplying spreads those.
+    mixed = (head * _MIX) ^ (tail * _MIX)
+    mixed ^= mixed >> _FOLD
+    return mixed + tail
+
+
+class KeySet:
+    """Numbers of ids, added in any order, and looked up by many at once.
+
+    >>> with KeySet() as known:
+    ...     known.add(np.array([5, 3, 5], np.uint64))
+    ...     known.contains(np.array([3, 4], np.uint64)).tolist()
+    [True, False]
+    """
+
+    def __init__(self, max_bytes: int = MAX_KEY_BYTES) -> None:
+        # Sorting takes as much again as what is sorted.
+        self._most = max(max_bytes // KEY_BYTES // 4, 1)
+        self._new: list[Keys] = []
+        self._new_count = 0
+        self._recent: Keys = np.empty(0, np.uint64)
+        self._runs: list[Keys] = []
+        """On disk, each sorted."""
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Delete what is on disk."""
+        self._runs = []
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    @property
+    def spilled_bytes(self) -> int:
+        """How much is on disk."""
+        return sum(run.nbytes for run in self._runs)
+
+    def add(self, keys: Keys) -> None:
+        """Add numbers."""
+        if len(keys):
+            self._new.append(keys)
+            self._new_count += len(keys)
+            if self._new_count > self._most:
+                self._settle()
+
+    def contains(self, keys: Keys) -> Bools:
+        """Say of each number whether it was added."""
+        self._settle()
+        found = np.zeros(len(keys), np.bool_)
+        for run in (self._recent, *self._runs):
+            if len(run):
+                places = np.searchsorted(run, keys)
+                found |= run[np.minimum(places, len(run) - 1)] == keys
+        return found
+
+    def _settle(self) -> None:
+        if not self._new:
+            return
+        self._recent = np.unique(np.concatenate([self._recent, *self._new]))
+        self._new, self._new_count = [], 0
+        if len(self._recent) > self._most:
+            self._spill()
+
+    def _spill(self) -> None:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="icefloe-")
+        path = Path(self._folder.name) / f"{len(self._runs)}.keys"
+        self._recent.tofile(path)
+        self._runs.append(np.memmap(path, np.uint64, "r"))
+        self._recent = np.empty(0, np.uint64)
+
+
+assert ObjectId.WIDTH == 12

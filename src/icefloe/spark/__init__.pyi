@@ -1,0 +1,9 @@
+from .attempts import Attempt as Attempt
+from .attempts import discard_attempt as discard_attempt
+from .attempts import list_attempts as list_attempts
+from .jobs import append as append
+from .jobs import virtualize as virtualize
+from .report import JobReport as JobReport
+from .session import local_session as local_session
+from .session import session_for as session_for
+from .watching import StageProgress as StageProgress

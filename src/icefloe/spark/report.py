@@ -1,0 +1,62 @@
+"""What a job did: for people, and as JSON for programs."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from icefloe.pipeline.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What a job did.
+
+    >>> report = JobReport("0a", "main", "", Report(3, 2), snapshot="VY76", references=120)
+    >>> print(report.summary())
+    2 of 3 files fit; 120 chunks (0 bytes) in 0 manifests; committed VY76 to 'main'
+    """
+
+    job: str
+    branch: str
+    group: str
+    scan: Report
+    """What was found in the files that were parsed."""
+    snapshot: str | None = None
+    """The new version; None if there was nothing to commit."""
+    references: int = 0
+    """Chunks that were recorded."""
+    data_bytes: int = 0
+    """What these chunks take where they are."""
+    manifests: int = 0
+    known: int = 0
+    """Files that were ingested before, in the same state."""
+    changed: tuple[str, ...] = ()
+    """Files that were ingested before, and have changed since; see `on_changed`."""
+    replaced: tuple[str, ...] = ()
+    """Those of them that were ingested anew."""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by name of stage."""
+
+    def summary(self) -> str:
+        """Say it in a few lines."""
+        parts = [self.scan.summary()]
+        if self.known:
+            parts.append(f"{self.known} were there already")
+        if left := len(self.changed) - len(self.replaced):
+            parts.append(f"{left} have changed since and were left as they are")
+        if self.replaced:
+            parts.append(f"{len(self.replaced)} were replaced")
+        if self.snapshot is None:
+            parts.append("nothing to commit")
+        else:
+            parts.append(
+                f"{self.references} chunks ({self.data_bytes} bytes) in {self.manifests} manifests"
+            )
+            parts.append(f"committed {self.snapshot} to {self.branch!r}")
+        return "; ".join(parts)
+
+    def to_json(self) -> str:
+        """Write everything for programs."""
+        whole = asdict(self)
+        whole["scan"]["counts"] = self.scan.counts()
+        return json.dumps(whole)

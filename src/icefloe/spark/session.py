@@ -1,0 +1,81 @@
+"""Spark sessions: one on this machine for whoever has no cluster."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from icefloe.errors import ErrorKind, IcefloeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.worker.reuse": "true",
+}
+_LOOPBACK: Final = "127.0.0.1"
+
+
+def local_session(
+    cores: int | None = None, *, memory: str = "1g", settings: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """Start Spark in this process and its children, or give the session that runs already.
+
+    Everything stays on this machine: nothing listens on the network but the loopback. `cores`
+    are all that there are unless said otherwise; `memory` is for the Java part, the Python workers
+    come on top. Stop the session with `stop()` when it is not needed any more.
+    """
+    chosen = {
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.driver.memory": memory,
+        **(settings or {}),
+    }
+    os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")  # no name server is asked
+    return session_for(f"local[{cores or '*'}]", settings=chosen)
+
+
+def session_for(
+    master: str, *, name: str = "icefloe", settings: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """Start a session on a cluster, or give the one that runs already.
+
+    `master` is a URL as Spark has them: `local[4]`, `spark://host:7077`, `yarn`, `k8s://…`, or
+    `sc://host:15002` for Spark Connect.
+    """
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - large and optional
+    except ImportError as missing:
+        raise IcefloeError(
+            "Spark is not installed: pip install 'icefloe[spark,virtual]'",
+            ErrorKind.SPARK_NOT_AVAILABLE,
+        ) from missing
+    # Workers must run the Python that this code is installed for.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
+    for key, value in {**_SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        if "JAVA" not in str(error).upper():
+            raise
+        raise IcefloeError(
+            "Spark could not start Java: install Java 17 or newer, and set JAVA_HOME to its home",
+            ErrorKind.SPARK_NOT_AVAILABLE,
+        ) from error
+
+
+def cores_of(spark: "SparkSession") -> int:
+    """Say how many tasks a session can run at once, as far as it tells."""
+    if hasattr(spark, "_jsparkSession"):
+        return int(spark.sparkContext.defaultParallelism)
+    told = spark.conf.get("spark.default.parallelism", None)
+    return int(told) if told else _USUAL_CORES
+
+
+_USUAL_CORES: Final = 8

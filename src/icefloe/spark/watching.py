@@ -1,0 +1,171 @@
+"""Progress of Spark's stages while the driver waits for them, and an end to them when it does not.
+
+All that a job starts carries its name: as a job group with a classic session, which is asked for
+its tasks now and then; as a tag with Spark Connect, which tells by itself.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from icefloe.spark.workers import is_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POLL_SECONDS: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """How far a stage of a job is."""
+
+    stage: str
+    what: str
+    """What it works on, in words."""
+    tasks_done: int
+    tasks: int
+
+
+type OnProgress = Callable[[StageProgress], None]
+
+
+class Watch:
+    """Times the stages of one job, and tells how far they are."""
+
+    def __init__(self, spark: "SparkSession", name: str, on_progress: OnProgress | None) -> None:
+        self._spark, self._name, self._on_progress = spark, name, on_progress
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str, what: str) -> Iterator[None]:
+        """Watch what the body does; if it fails or is interrupted, cancel it."""
+        begin = time.monotonic()
+        named = _in_group if is_classic(self._spark) else _tagged
+        try:
+            with named(self._spark, self._name, f"{name}: {what}"), self._telling(name, what):
+                yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
+
+    def _telling(self, name: str, what: str) -> AbstractContextManager[None]:
+        if self._on_progress is None:
+            return nullcontext()
+        tell = self._on_progress
+
+        def update(done: int, total: int) -> None:
+            tell(StageProgress(name, what, done, total))
+
+        if is_classic(self._spark):
+            return _polled(self._spark, self._name, update)
+        return _told(self._spark, update)
+
+
+@contextmanager
+def _in_group(spark: "SparkSession", name: str, description: str) -> Iterator[None]:
+    context = spark.sparkContext
+    properties = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+    before = {each: context.getLocalProperty(each) for each in properties}
+    context.setJobGroup(name, description, interruptOnCancel=True)
+    try:
+        yield
+    except BaseException:
+        context.cancelJobGroup(name)
+        raise
+    finally:
+        for each, value in before.items():
+            context.setLocalProperty(each, value)  # type: ignore[arg-type] # None removes it
+
+
+@contextmanager
+def _tagged(spark: "SparkSession", name: str, _: str) -> Iterator[None]:
+    spark.addTag(name)
+    try:
+        yield
+    except BaseException:
+        spark.interruptTag(name)
+        raise
+    finally:
+        spark.removeTag(name)
+
+
+@contextmanager
+def _polled(
+    spark: "SparkSession", group: str, update: Callable[[int, int], None]
+) -> Iterator[None]:
+    """Ask in the background."""
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(group))
+    ended = threading.Event()
+
+    def ask() -> None:
+        done = total = 0
+        for job in set(tracker.getJobIdsForGroup(group)) - before:
+            stages = tracker.getJobInfo(job)
+            for stage in () if stages is None else stages.stageIds:
+                info = tracker.getStageInfo(stage)
+                if info is not None:
+                    done += info.numCompletedTasks
+                    total += info.numTasks
+        update(done, total)
+
+    def keep_asking() -> None:
+        while not ended.wait(_POLL_SECONDS):
+            ask()
+
+    asking = threading.Thread(target=keep_asking, name="icefloe-progress", daemon=True)
+    asking.start()
+    try:
+        yield
+        ask()
+    finally:
+        ended.set()
+        asking.join()
+
+
+@contextmanager
+def _told(spark: Any, update: Callable[[int, int], None]) -> Iterator[None]:
+    """Listen to what the server says."""
+
+    def listen(stages: Any, **_: Any) -> None:
+        update(
+            sum(stage.num_completed_tasks for stage in stages or ()),
+            sum(stage.num_tasks for stage in stages or ()),
+        )
+
+    spark.registerProgressHandler(listen)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(listen)
+
+
+@contextmanager
+def terminal_progress() -> Iterator[OnProgress | None]:
+    """Draw a bar for each stage on standard error; nothing if that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description:<8}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} tasks, {task.fields[what]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bars: dict[str, Any] = {}
+
+        def show(each: StageProgress) -> None:
+            if each.stage not in bars:
+                bars[each.stage] = progress.add_task(each.stage, total=None, what=each.what)
+            total = each.tasks or None
+            progress.update(bars[each.stage], completed=each.tasks_done, total=total)
+
+        yield show
