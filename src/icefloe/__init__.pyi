@@ -15,6 +15,7 @@ from .api.about import print_debug_info, spec_version, supported_spec_versions
 from .api.dependencies import AccessReport, VirtualDependencies, VirtualDependency
 from .api.graph import AncestryGraph
 from .api.maintenance import ExpirationPlan, GCSummary
+from .api.manifest_layout import ManifestAdvice, ManifestContents
 from .api.repository import Repository
 from .api.session import ForkSession, Session
 from .api.snapshots import ManifestFileInfo, SnapshotInfo
@@ -193,7 +194,9 @@ __all__ = [
     "IcefloeError",
     "InternalError",
     "InvalidInputError",
+    "ManifestAdvice",
     "ManifestConfig",
+    "ManifestContents",
     "ManifestFileInfo",
     "ManifestPreloadCondition",
     "ManifestPreloadConfig",

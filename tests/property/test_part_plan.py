@@ -101,7 +101,7 @@ def test_regions_built_apart_fit_together(
     require_sound(parts, new.union(*batches))
     if isinstance(layout, GridLayout):
         assert set(parts) == set(stored_after(layout, stored, new))
-    else:
+    if isinstance(layout, HalvingLayout):
         assert all(len(part) <= layout.max_refs for part in parts)
 
 
@@ -117,8 +117,8 @@ def test_full_rows_are_cut_as_in_one_commit(
 ) -> None:
     """Where numbers say it all, regions are the parts that a commit of everything would cut."""
     before = {row for row in rows if row <= cut} - late
-    old = {(row, column) for row in before for column in range(7)}
-    new = {(row, column) for row in rows - before for column in range(7)}
+    old: set[Point] = {(row, column) for row in before for column in range(7)}
+    new: set[Point] = {(row, column) for row in rows - before for column in range(7)}
     if not new:
         return
     stored = stored_after(layout, [], old) if old else []

@@ -40,7 +40,11 @@ class Forged:
 
     @property
     def entry(self) -> tuple[str, JsonValue]:
-        content = {"url_prefix": self.url_prefix, "store": dict(self.store), "name": self.name}
+        content: JsonValue = {
+            "url_prefix": self.url_prefix,
+            "store": dict(self.store),
+            "name": self.name,
+        }
         return self.key or self.url_prefix, content
 
 

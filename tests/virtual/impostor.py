@@ -99,7 +99,7 @@ class Impostor(LoopbackServer):
 class _Handler(LoopbackHandler):
     host = ""
 
-    def do_CONNECT(self) -> None:
+    def do_CONNECT(self) -> None:  # noqa: N802 - so it has to be called
         """Pretend to be the host that the client wants to talk to."""
         proxy = cast("Impostor", self.server)
         self.host = self.path.partition(":")[0]
@@ -166,7 +166,10 @@ def make_certificate(folder: Path, domains: list[str]) -> tuple[Path, Path]:
 def impersonating(upstreams: Mapping[str, str], folder: Path) -> Iterator[Impostor]:
     """Take the place of clouds, by domain, for clients that are made in this block."""
     certificate, key = make_certificate(folder, list(upstreams))
-    with serving(Impostor(upstreams, certificate, key)) as server, pytest.MonkeyPatch.context() as p:
+    with (
+        serving(Impostor(upstreams, certificate, key)) as server,
+        pytest.MonkeyPatch.context() as p,
+    ):
         for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
             p.delenv(name, raising=False)
             p.delenv(name.upper(), raising=False)

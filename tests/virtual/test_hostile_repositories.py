@@ -9,9 +9,11 @@ import os
 import pickle
 import socket
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +40,12 @@ from icefloe.credentials import (
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.json_value import JsonValue
-from icefloe.testing.http_server import file_server, redirect_server
+from icefloe.testing.http_server import (
+    ScriptedHandler,
+    file_server,
+    redirect_server,
+    scripted_server,
+)
 from tests.virtual.hostile import (
     Forged,
     Listener,
@@ -147,7 +154,7 @@ def test_with_consent_the_endpoint_is_asked_with_credentials(
         "force_path_style": True,
     }
     folder = forge(tmp_path / "repo", [Forged("s3://data/", {kind: stored})], ["s3://data/x"], 2)
-    stores = {
+    stores: dict[str, Callable[[S3Options], Any]] = {
         "s3": ObjectStoreConfig.S3,
         "s3_compatible": ObjectStoreConfig.S3Compatible,
         "tigris": ObjectStoreConfig.Tigris,
@@ -159,20 +166,132 @@ def test_with_consent_the_endpoint_is_asked_with_credentials(
     assert KEY not in str(attacker.heard[0].headers)
 
 
-def test_without_credentials_the_endpoint_is_asked_for_what_anybody_may_have(
-    tmp_path: Path, attacker: Listener, monkeypatch: pytest.MonkeyPatch
+ANONYMOUS: dict[str, tuple[str, Callable[[str], dict[str, JsonValue]], AnyCredential]] = {
+    "s3": (
+        "s3://data/",
+        lambda url: {"s3": {"endpoint_url": url, "allow_http": True}},
+        Credentials.S3(s3_credentials(anonymous=True)),
+    ),
+    "gcs": (
+        "gs://data/",
+        lambda url: {"gcs": {"google_base_url": url, "allow_http": "true"}},
+        Credentials.Gcs(gcs_credentials(anonymous=True)),
+    ),
+    "azure": (
+        "az://data/",
+        lambda url: {"azure": {"account": "mine", "endpoint": url, "allow_http": "true"}},
+        Credentials.Azure(azure_credentials(anonymous=True)),
+    ),
+}
+PLATFORMS = pytest.mark.parametrize("platform", ANONYMOUS)
+
+
+def anonymous_repository(
+    folder: Path, platform: str, url: str, spec_version: int = 2
+) -> icefloe.Repository:
+    """Let a repository name a server that is to be read without credentials."""
+    prefix, store, credential = ANONYMOUS[platform]
+    forge(folder, [Forged(prefix, store(url))], [f"{prefix}x"], spec_version)
+    return opened(folder, {prefix: credential})
+
+
+@SPECS
+@PLATFORMS
+@pytest.mark.usefixtures("public_loopback")
+def test_without_credentials_an_endpoint_is_asked_for_what_anybody_may_have(
+    tmp_path: Path,
+    attacker: Listener,
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    spec_version: int,
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
-    options: JsonValue = {"endpoint_url": attacker.url, "allow_http": True}
-    folder = forge(tmp_path / "repo", [Forged("s3://data/", {"s3": options})], ["s3://data/x"], 2)
-    access = containers_credentials({"s3://data": s3_credentials(anonymous=True)})
-    assert chunk_of(opened(folder, access)) == BAIT
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
+    repository = anonymous_repository(tmp_path / "repo", platform, attacker.url, spec_version)
+    assert chunk_of(repository) == BAIT
     (heard,) = attacker.heard
+    assert heard.line == "GET /data/x"
     names = {name.lower() for name in heard.headers}
     assert not names & {"authorization", "x-amz-security-token", "cookie"}
     assert "token" not in str(heard.headers)
+
+
+@SPECS
+@PLATFORMS
+def test_without_credentials_the_readers_own_network_is_not_asked_either(
+    tmp_path: Path, attacker: Listener, platform: str, spec_version: int
+) -> None:
+    """Else a repository with a bucket could do what one with a web address cannot."""
+    repository = anonymous_repository(tmp_path / "repo", platform, attacker.url, spec_version)
+    error = refusal(repository)
+    assert_refused(error)
+    assert "pass its container yourself" in error.message
+    assert attacker.connections == 0
+
+
+@PLATFORMS
+@pytest.mark.usefixtures("public_loopback")
+def test_without_credentials_no_redirection_of_an_endpoint_is_followed(
+    tmp_path: Path, attacker: Listener, platform: str
+) -> None:
+    with redirect_server(f"{attacker.url}/latest/meta-data") as server:
+        repository = anonymous_repository(tmp_path / "repo", platform, server.url)
+        error = refusal(repository)
+    assert isinstance(error, StorageError)
+    assert "redirect" in str(error)
+    assert attacker.connections == 0
+
+
+@PLATFORMS
+@pytest.mark.usefixtures("public_loopback")
+def test_without_credentials_an_endpoint_that_never_stops_is_not_listened_to(
+    tmp_path: Path, platform: str
+) -> None:
+    """It says that it sends six bytes, and sends on."""
+    block, sent = bytes(1 << 20), 0
+
+    def flood(handler: ScriptedHandler) -> None:
+        nonlocal sent
+        length, now = 1 << 30, "Wed, 21 Oct 2015 07:28:00 GMT"
+        headers = {"Content-Range": "bytes 0-5/6", "ETag": '"x"', "Last-Modified": now}
+        handler.begin(206, {**headers, "Content-Length": str(length)})
+        with suppress(OSError):
+            while sent < length:
+                handler.wfile.write(block)
+                handler.wfile.flush()
+                sent += len(block)
+
+    with scripted_server(flood) as server:
+        repository = anonymous_repository(tmp_path / "repo", platform, server.url)
+        assert refusal(repository).kind == ErrorKind.VIRTUAL_CHUNK_FETCH
+    assert sent < 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("store", "url"),
+    [
+        ({"s3": {"endpoint_url": "https://minio.example"}}, "https://data.minio.example"),
+        (
+            {"s3_compatible": {"endpoint_url": "https://e.example:9", "force_path_style": True}},
+            "https://e.example:9/data",
+        ),
+        ({"s3": {"region": "x@evil.example/"}}, None),
+        ({"s3": {"endpoint_url": "http://minio.example"}}, None),
+    ],
+)
+def test_where_a_bucket_is_read_without_credentials(
+    tmp_path: Path, store: dict[str, JsonValue], url: str | None
+) -> None:
+    folder = forge(tmp_path / "repo", [Forged("s3://data/", store)], ["s3://data/x"], 2)
+    reader = opened(folder, {"s3://data/": ANONYMOUS["s3"][2]})._context.virtual
+    place = reader.locate("s3://data/x")
+    if url is None:
+        with pytest.raises(IcefloeError):
+            reader.storage_of(place, reader.require_grant(place))
+    else:
+        assert url in repr(reader.storage_of(place, reader.require_grant(place)))
 
 
 OTHER_CLOUDS: dict[str, tuple[str, str, dict[str, str], AnyCredential]] = {
@@ -269,10 +388,8 @@ def test_with_consent_other_clouds_are_asked_with_credentials(
     store = gcs_store(options) if kind == "gcs" else azure_store(account=account, config=options)
     consent = config_of(VirtualChunkContainer(f"{scheme}://data/", store))
     repository = opened(folder, {f"{scheme}://data": credential}, consent)
-    try:
+    with suppress(StorageError):  # it takes more to look like this cloud; but it was asked
         assert chunk_of(repository) == BAIT
-    except StorageError:  # it takes more to look like this cloud; but it was asked
-        pass
     assert any("authorization" in map(str.lower, each.headers) for each in attacker.heard)
 
 
@@ -456,17 +573,18 @@ def test_no_location_leads_out_of_an_authorised_folder(
         "file:///proc/self/environ",
         "file:///etc/hostname",
     ]
-    fine = [f"file://{tree}/open/public", "vcc://data/open/public", f"file://{tree}/open/link-inside"]
+    fine = [
+        f"file://{tree}/open/public",
+        "vcc://data/open/public",
+        f"file://{tree}/open/link-inside",
+    ]
     containers = [Forged(f"file://{tree}/", LOCAL, name="data")]
     folder = forge(tmp_path / "repo", containers, [*fine, *tricks], spec_version)
     repository = opened(folder, {f"file://{tree}/open": LocalFileSystemAccess})
     for number in range(len(fine)):
         assert chunk_of(repository, number) == PUBLIC
     for number, location in enumerate(tricks, start=len(fine)):
-        with pytest.raises(IcefloeError) as caught:
-            chunk_of(repository, number)
-            pytest.fail(f"{location!r} was read")
-        assert caught.value.kind in {
+        assert refusal(repository, number).kind in {
             ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
             ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
             ErrorKind.INVALID_VIRTUAL_REF,
@@ -571,6 +689,34 @@ def test_look_alikes_of_an_authorised_bucket_are_refused(
             ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
             ErrorKind.INVALID_VIRTUAL_REF,
         )
+    assert attacker.connections == 0
+
+
+@SPECS
+def test_malformed_hosts_are_refused_also_where_every_host_is_authorised(
+    tmp_path: Path, attacker: Listener, spec_version: int
+) -> None:
+    authority = attacker.authority
+    locations = [
+        "s3://evil@data/x",
+        "s3://data:80/x",
+        "s3://d\u0430ta/x",
+        "s3://data%2f..%2fevil/x",
+        "s3://data\\evil/x",
+        f"http://user:word@{authority}/x",
+        f"http://{authority}\\@evil.example/x",
+        f"http://{authority}%2f@evil.example/x",
+        f"http://l\u043ecalhost:{attacker.server_port}/x",
+    ]
+    containers = [Forged("s3", {"s3": {}}), Forged("http", HTTP)]
+    folder = forge(tmp_path / "repo", containers, locations, spec_version)
+    access: dict[str, AnyCredential | None] = {
+        "s3": Credentials.S3(s3_credentials(anonymous=True)),
+        "http": Credentials.HttpAccess(allow_private=True),
+    }
+    for number in range(len(locations)):
+        error = refusal(opened(folder, access), number)
+        assert_refused(error, ErrorKind.INVALID_VIRTUAL_REF)
     assert attacker.connections == 0
 
 
@@ -688,7 +834,7 @@ ABSURD = [
 @SPECS
 def test_absurd_ranges_fail_cleanly(tree: Path, tmp_path: Path, spec_version: int) -> None:
     with file_server(tree) as server:
-        starts = {
+        starts: dict[str, dict[str, AnyCredential | None]] = {
             f"file://{tree}/open/public": {f"file://{tree}": LocalFileSystemAccess},
             f"{server.url}/open/public": {f"{server.url}/": HttpAccess},
         }

@@ -89,7 +89,7 @@ class Place:
                 ic.local_filesystem_storage(path),
                 authorize_virtual_chunk_access={self.prefix: ic.credentials.LocalFileSystemAccess},
             )
-        keys = {
+        keys: dict[str, Any] = {
             "access_key_id": self.s3.access_key_id,
             "secret_access_key": self.s3.secret_access_key,
         }
@@ -165,9 +165,7 @@ def test_virtual_datasets_equal_the_original_files(
 
     recorded = ours.readonly_session("main").all_virtual_chunk_locations()
     assert set(recorded) == set(place.files.values())
-    assert sorted(recorded) == sorted(
-        theirs.readonly_session("main").all_virtual_chunk_locations()
-    )
+    assert sorted(recorded) == sorted(theirs.readonly_session("main").all_virtual_chunk_locations())
     by_file = ours.virtual_dependencies("file")
     assert {row.place for row in by_file} == set(place.files.values())
     assert by_file.chunks == len(recorded)

@@ -4,6 +4,7 @@ It runs in a process of its own, since VirtualiZarr writes through whatever `ice
 the real one, or Icefloe in its place.
 """
 
+import importlib
 import json
 import sys
 import warnings
@@ -17,7 +18,7 @@ def main(job: dict[str, Any]) -> None:
     """Make a group for each file, and commit once."""
     if job["library"] == "icefloe":
         icefloe.install_as_icechunk()
-    import icechunk
+    icechunk: Any = importlib.import_module("icechunk")
     from obspec_utils.registry import ObjectStoreRegistry
     from obstore.store import LocalStore, S3Store
     from virtualizarr import open_virtual_dataset
@@ -26,6 +27,7 @@ def main(job: dict[str, Any]) -> None:
     assert (icechunk.Repository is icefloe.Repository) == (job["library"] == "icefloe")
     warnings.simplefilter("default")  # what VirtualiZarr and its parsers warn of is theirs
     s3 = job["s3"]
+    registry: Any
     if s3 is None:
         storage = icechunk.local_filesystem_storage(job["repository"])
         store = icechunk.local_filesystem_store(job["folder"])

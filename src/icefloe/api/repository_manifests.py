@@ -2,11 +2,16 @@
 
 from typing import Any
 
+from icefloe.api.manifest_layout import ManifestAdvice, ManifestContents
 from icefloe.effects import run_blocking
 from icefloe.engine import rewriting
 from icefloe.engine.context import RepoContext
+from icefloe.engine.manifest_advice import advise
+from icefloe.engine.manifest_history import growths
+from icefloe.engine.manifest_survey import survey
 from icefloe.engine.relayout import Progress
 from icefloe.engine.rewriting import CommitMethod
+from icefloe.format.ids import ManifestId
 
 
 class RepositoryManifests:
@@ -71,3 +76,51 @@ class RepositoryManifests:
             on_progress=on_progress,
         )
         return str(new)
+
+    def suggest_manifests(self, branch: str = "main") -> ManifestAdvice:
+        """Propose a configuration of manifests, from the arrays of a branch and how they grew.
+
+        Nothing is changed. The advice says what reading, appending and committing cost now, and
+        would cost with the proposal.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> with repository.transaction("main", message="add") as store:
+        ...     zarr.create_array(store, name="a", shape=3, chunks=1, dtype="i4")[:] = 7
+        >>> repository.suggest_manifests().changes_config
+        False
+        """
+        return run_blocking(self.suggest_manifests_async(branch))
+
+    async def suggest_manifests_async(self, branch: str = "main") -> ManifestAdvice:
+        context = self._context
+        tip = await context.ledger.branch_tip(branch)
+        arrays = await survey(context, await context.assets.load_snapshot(tip))
+        return ManifestAdvice(advise(arrays, await growths(context, tip), context.config))
+
+    def manifest_layout(self, branch: str = "main") -> list[ManifestContents]:
+        """List the manifests of a branch with the arrays that have references in them.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> with repository.transaction("main", message="add") as store:
+        ...     for name in ("lat", "lon"):
+        ...         zarr.create_array(store, name=name, shape=3, chunks=1, dtype="i4")[:] = 7
+        >>> [(one.num_chunk_refs, one.arrays) for one in repository.manifest_layout()]
+        [(6, ('/lat', '/lon'))]
+        """
+        return run_blocking(self.manifest_layout_async(branch))
+
+    async def manifest_layout_async(self, branch: str = "main") -> list[ManifestContents]:
+        snapshot = await self._context.assets.load_snapshot(
+            await self._context.ledger.branch_tip(branch)
+        )
+        files: dict[ManifestId, tuple[int, int, list[str]]] = {}
+        for array in await survey(self._context, snapshot):
+            for piece in array.pieces:
+                file = (piece.size_bytes, piece.file_refs, list[str]())
+                files.setdefault(piece.manifest, file)[2].append(array.node.path)
+        return [
+            ManifestContents(str(one), size, refs, tuple(paths))
+            for one, (size, refs, paths) in files.items()
+        ]

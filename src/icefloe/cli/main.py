@@ -10,6 +10,7 @@ from rich.console import Console
 from icefloe.cli.access import access
 from icefloe.cli.dependencies import dependencies
 from icefloe.cli.inspect import inspect
+from icefloe.cli.manifests import rewrite, show, suggest
 from icefloe.errors import (
     ConflictError,
     FormatError,
@@ -81,3 +82,13 @@ def _main(
 app.command()(reporting(inspect))
 app.command()(reporting(access))
 app.command()(reporting(dependencies))
+
+manifests = typer.Typer(
+    name="manifests",
+    help="Where references are kept, and what would be better.",
+    no_args_is_help=True,
+)
+app.add_typer(manifests)
+manifests.command()(reporting(show))
+manifests.command()(reporting(suggest))
+manifests.command()(reporting(rewrite))

@@ -33,9 +33,9 @@ _NO_CELLS: Final = np.empty(0, np.int64)
 class NewReferences:
     """Where new references of an array are, as far as it has to be known before building."""
 
-    positions: Ints
+    positions: NDArray[np.integer]
     """Along the append dimension, ascending: every place with references must be among them."""
-    counts: Ints
+    counts: NDArray[np.integer]
     """How many references are at each of these places."""
     extents: tuple[tuple[int, int], ...] | None = None
     """A box around all of them; without it, they may be anywhere in the grid."""

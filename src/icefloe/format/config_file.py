@@ -21,6 +21,25 @@ def encode_config_yaml(config: RepositoryConfig) -> bytes:
     return encode_yaml(config_to_tree(config))
 
 
+def encode_partial_config_yaml(config: RepositoryConfig) -> bytes:
+    """Write only what is set, for people to read and to merge into their configuration.
+
+    >>> encode_partial_config_yaml(RepositoryConfig(inline_chunk_threshold_bytes=7))
+    b'inline_chunk_threshold_bytes: 7\n'
+    """
+    return encode_yaml(_without_unset(config_to_tree(config)))
+
+
+def _without_unset(tree: Tree) -> Tree:
+    if not isinstance(tree, dict):
+        return tree
+    return {
+        key: each if key == CHUNK_MANIFESTS else _without_unset(each)
+        for key, each in tree.items()
+        if each is not None
+    }
+
+
 def decode_config_yaml(data: bytes | memoryview) -> RepositoryConfig:
     """Read a configuration from `config.yaml`.
 

@@ -39,7 +39,8 @@ class _Run:
     @classmethod
     def of(cls, matrix: Coordinates) -> "_Run":
         columns = np.ascontiguousarray(matrix.T)
-        data = zstandard.ZstdCompressor(level=_QUICK_LEVEL).compress(columns.data)
+        packed = zstandard.ZstdCompressor(level=_QUICK_LEVEL).compress(columns.data)
+        data = bytes(memoryview(packed))  # without the room that the compressor had asked for
         samples = tuple(map(tuple, matrix[::_SAMPLE_ROWS].tolist()))
         return cls(samples[0], tuple(matrix[-1].tolist()), len(matrix), data, samples)
 

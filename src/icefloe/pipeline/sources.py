@@ -118,6 +118,16 @@ def _row(place: Place, info: ObjectInfo) -> _Row:
     return (place.url_of(info.key), info.size_bytes, info.version.etag, info.last_modified)
 
 
+def folder_of(url: str) -> str:
+    """Give the folder that all files lie in which a pattern can name.
+
+    >>> folder_of("s3://era5/2020/*/t2m.nc")
+    's3://era5/2020/'
+    """
+    fixed = _fixed_part(url)
+    return fixed if fixed.endswith("/") else fixed[: fixed.rindex("/") + 1]
+
+
 def _fixed_part(url: str) -> str:
     """Give what stands before the first special sign, up to a slash."""
     match = _MAGIC.search(url)

@@ -17,6 +17,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.worker.reuse": "true",
 }
 _LOOPBACK: Final = "127.0.0.1"
+_ATTEMPTS: Final = 4
+"""How often a task is tried before the job fails."""
 
 
 def local_session(
@@ -35,7 +37,7 @@ def local_session(
         **(settings or {}),
     }
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")  # no name server is asked
-    return session_for(f"local[{cores or '*'}]", settings=chosen)
+    return session_for(f"local[{cores or '*'},{_ATTEMPTS}]", settings=chosen)
 
 
 def session_for(

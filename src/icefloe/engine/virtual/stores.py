@@ -72,9 +72,10 @@ def _doubted_spec(place: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
     follows no redirection to another, reaches no private address, and reads no more than it
     asked for. The clients of the clouds do none of that.
     """
+    options: dict[str, str] = {}
     match spec:
         case S3Spec():
-            base, options = spec.endpoint, {}
+            base = spec.endpoint
             path = f"/{spec.bucket}" if spec.uses_path_style else ""
         case GcsSpec():
             base, options = _taken(spec.config, _GCS_ENDPOINTS)
@@ -83,7 +84,7 @@ def _doubted_spec(place: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
             base, options = _taken(spec.config, _AZURE_ENDPOINTS)
             path = f"/{spec.container}"
         case _:
-            base, options, path = None, {}, ""
+            base, path = None, ""
     if base is None:
         raise _unusable(place, f"it is reached with {doubt}")
     return guarded_http_spec(f"{base.rstrip('/')}{path}", options)

@@ -1,0 +1,244 @@
+"""`icefloe ingest` and `icefloe append`: archives to repositories, on Spark."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+import icefloe.spark as jobs  # names load when they are used: Spark is large
+from icefloe.api.repository import Repository
+from icefloe.cli.output import show_json, show_table
+from icefloe.config import RepositoryConfig
+from icefloe.pipeline.containers import container_at, container_prefixes
+from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.report import MisfitsError, Report
+from icefloe.storage import Storage, storage_from_url
+
+_INTERRUPTED = 130
+_MOST_ROWS = 100
+
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(help="Paths or URLs of files, with * ? [..] {a,b} and ** as in a shell."),
+]
+RepoOption = Annotated[
+    str, typer.Option("--repo", help="The repository: a path, or s3://, gs://, az://…")
+]
+GroupOption = Annotated[str, typer.Option(help="The group for the dataset. [default: the root]")]
+BranchOption = Annotated[str, typer.Option(help="The branch to commit to.")]
+MessageOption = Annotated[str | None, typer.Option(help="The message of the commit.")]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(help="A Spark cluster: spark://…, yarn, sc://… [default: this machine]"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+SkipOption = Annotated[
+    bool, typer.Option("--skip-misfits", help="Leave out files that do not fit, instead of failing.")
+]
+
+
+class Changed(StrEnum):
+    """What to do with files that are there in another state."""
+
+    report = "report"
+    replace = "replace"
+    fail = "fail"
+
+
+class Gaps(StrEnum):
+    """What to do with steps that no file has."""
+
+    close = "close"
+    leave = "leave"
+    fail = "fail"
+
+
+class Attributes(StrEnum):
+    """What to do with attributes that differ from file to file."""
+
+    drop = "drop"
+    first = "first"
+    promote = "promote"
+    fail = "fail"
+
+
+ingest = typer.Typer(
+    name="ingest", help="Make datasets of archives of files.", no_args_is_help=True
+)
+
+
+def ingest_virtual(
+    sources: SourcesArgument,
+    *,
+    repo: RepoOption,
+    concat: Annotated[
+        list[str], typer.Option(help="A dimension that files are joined along; may be repeated.")
+    ],
+    coordinate: Annotated[
+        list[str] | None,
+        typer.Option(help="DIM=NAME: the variable that tells where files go along a dimension."),
+    ] = None,
+    in_order: Annotated[
+        bool, typer.Option("--in-order", help="Join files in the order given.")
+    ] = False,
+    gaps: Annotated[Gaps, typer.Option(help="What to do with missing steps.")] = Gaps.close,
+    attributes: Annotated[
+        Attributes, typer.Option(help="What to do with attributes that differ.")
+    ] = Attributes.drop,
+    container: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A folder, as URL, whose files may be referred to: noted in the repository. "
+            "A new repository gets those of the sources."
+        ),
+    ] = None,
+    group: GroupOption = "",
+    branch: BranchOption = "main",
+    message: MessageOption = None,
+    skip_misfits: SkipOption = False,
+    master: MasterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one dataset of many files, without copying their data, in one commit.
+
+    All files are compared first: if one does not fit, each such file is listed with the reason,
+    and nothing is written. A repository that does not exist is created.
+
+    Example: icefloe ingest virtual 'era5/*.nc' --repo ./cube --concat time
+    """
+    options = CombineOptions(
+        tuple(concat),
+        by="order" if in_order else "coordinates",
+        coordinates=_pairs(coordinate or []),
+        on_misfit="skip" if skip_misfits else "fail",
+        attributes=attributes.value,
+        gaps=gaps.value,
+    )
+    repository = _open_or_create(storage_from_url(repo), sources, container or [])
+    with _session(master) as spark, jobs.terminal_progress() as on_progress, _explaining(as_json):
+        report = jobs.virtualize(
+            spark,
+            repository,
+            sources,
+            options,
+            group=group,
+            branch=branch,
+            message=message,
+            on_progress=on_progress,
+        )
+    _show(report, as_json=as_json)
+
+
+def append(
+    sources: SourcesArgument,
+    *,
+    repo: RepoOption,
+    group: GroupOption = "",
+    branch: BranchOption = "main",
+    message: MessageOption = None,
+    changed: Annotated[
+        Changed, typer.Option(help="What to do with files that changed since they were ingested.")
+    ] = Changed.report,
+    skip_misfits: SkipOption = False,
+    master: MasterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add new files to a dataset that `icefloe ingest virtual` made; fit for a schedule.
+
+    Files that are there are skipped, and if none is new nothing is committed. Files are put
+    together as they were the first time.
+
+    Example: icefloe append 'era5/*.nc' --repo ./cube
+    """
+    repository = Repository.open(storage_from_url(repo))
+    with _session(master) as spark, jobs.terminal_progress() as on_progress, _explaining(as_json):
+        report = jobs.append(
+            spark,
+            repository,
+            sources,
+            group=group,
+            branch=branch,
+            message=message,
+            on_misfit="skip" if skip_misfits else None,
+            on_changed=changed.value,
+            on_progress=on_progress,
+        )
+    _show(report, as_json=as_json)
+
+
+def _pairs(given: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for each in given:
+        name, sign, value = each.partition("=")
+        if not (name and sign and value):
+            raise typer.BadParameter(f"{each!r} is not like DIM=NAME", param_hint="--coordinate")
+        pairs[name] = value
+    return pairs
+
+
+def _open_or_create(
+    storage: Storage, sources: Sequence[str], containers: Sequence[str]
+) -> Repository:
+    is_there = Repository.exists(storage)
+    prefixes = container_prefixes(containers if is_there or containers else sources)
+    config = RepositoryConfig() if is_there else RepositoryConfig.default()
+    for prefix in prefixes:
+        config.set_virtual_chunk_container(container_at(prefix))
+    if not is_there:
+        return Repository.create(storage, config)
+    repository = Repository.open(storage, config if prefixes else None)
+    if prefixes:
+        repository.save_config()
+    return repository
+
+
+@contextmanager
+def _session(master: str | None) -> Iterator[Any]:
+    """Start Spark for one command."""
+    spark = jobs.local_session() if master is None else jobs.session_for(master)
+    try:
+        yield spark
+    except KeyboardInterrupt:
+        typer.echo("interrupted: nothing was committed", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _explaining(as_json: bool) -> Iterator[None]:  # noqa: FBT001 - the option
+    """Show misfits as a table, or everything as JSON, before the error is reported."""
+    try:
+        yield
+    except MisfitsError as error:
+        if as_json:
+            show_json(error.report.to_dict())
+        else:
+            _show_misfits(error.report)
+        raise
+
+
+def _show_misfits(report: Report) -> None:
+    rows = [(each.url, each.kind.value, each.message) for each in report.misfits]
+    show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
+    if len(rows) > _MOST_ROWS:
+        typer.echo(f"... and {len(rows) - _MOST_ROWS} more")
+
+
+def _show(report: Any, *, as_json: bool) -> None:
+    if as_json:
+        show_json(report.to_dict())
+        return
+    if report.scan.misfits:
+        _show_misfits(report.scan)
+    gaps = report.scan.coverage.gaps
+    if gaps:
+        rows = [(gap.dimension, gap.after, gap.before, gap.missing) for gap in gaps]
+        show_table(("dimension", "after", "before", "missing"), rows[:_MOST_ROWS])
+    for note in report.scan.notes:
+        typer.echo(note)
+    for url in report.changed:
+        typer.echo(f"changed since it was ingested: {url}")
+    typer.echo(report.summary())

@@ -1,0 +1,125 @@
+"""`icefloe manifests`: show where references are kept, suggest what is better, rewrite."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icefloe.api.manifest_layout import COST_HEADINGS, LAYOUT_HEADINGS
+from icefloe.api.repository import Repository
+from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.config import RepositoryConfig
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.config_file import decode_config_yaml
+from icefloe.storage import storage_from_url
+
+_Url = Annotated[
+    str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+]
+_Branch = Annotated[str, typer.Option(help="The branch to look at.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Anonymous = Annotated[
+    bool, typer.Option(help="Send no credentials to the repository's own storage.")
+]
+
+
+def show(
+    url: _Url,
+    *,
+    branch: _Branch = "main",
+    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 100,
+    as_json: _Json = False,
+    anonymous: _Anonymous = False,
+) -> None:
+    """List the manifests of a branch: arrays, references, bytes; the largest first.
+
+    Example: icefloe manifests show ./repo
+    """
+    repository = Repository.open(storage_from_url(url, anonymous=anonymous))
+    found = sorted(repository.manifest_layout(branch), key=lambda one: (-one.size_bytes, one.id))
+    if as_json:
+        show_json(
+            [
+                {
+                    "id": one.id,
+                    "bytes": one.size_bytes,
+                    "references": one.num_chunk_refs,
+                    "arrays": list(one.arrays),
+                }
+                for one in found
+            ]
+        )
+        return
+    show_table(LAYOUT_HEADINGS, [one.to_row() for one in found[:max_rows]])
+    refs = sum(one.num_chunk_refs for one in found)
+    typer.echo(f"{len(found)} in all: {refs} references")
+
+
+def suggest(
+    url: _Url,
+    *,
+    branch: _Branch = "main",
+    as_json: _Json = False,
+    anonymous: _Anonymous = False,
+) -> None:
+    """Propose a configuration of manifests, from the arrays and how they grew.
+
+    Says what a first read, an append and a commit cost, now and with the proposal, and prints
+    the configuration to use it: icefloe manifests rewrite URL --config FILE --save
+
+    Example: icefloe manifests suggest ./repo
+    """
+    advice = Repository.open(storage_from_url(url, anonymous=anonymous)).suggest_manifests(branch)
+    if as_json:
+        show_json(advice.to_dict())
+        return
+    if rows := list(advice.cost_rows()):
+        show_table(COST_HEADINGS, rows)
+    for note in advice.notes():
+        typer.echo(note)
+    if advice.changes_config:
+        typer.echo(f"\n{advice.yaml}", nl=False)
+
+
+def rewrite(
+    url: _Url,
+    *,
+    branch: Annotated[str, typer.Option(help="The branch to commit to.")] = "main",
+    message: Annotated[str, typer.Option("--message", "-m")] = "rewrite manifests",
+    amend: Annotated[
+        bool, typer.Option("--amend", help="Take the place of the newest commit.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A file in the form of config.yaml: counts before what is stored."),
+    ] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Store the configuration, for later commits.")
+    ] = False,
+) -> None:
+    """Lay out all manifests of a branch as the configuration says, in one commit.
+
+    The data stays the same. Prints the id of the new version.
+
+    Example: icefloe manifests rewrite ./repo --branch main
+    """
+    repository = Repository.open(storage_from_url(url), None if config is None else _read(config))
+    with progress_bar("rewriting manifests") as on_progress:
+        new = repository.rewrite_manifests(
+            message,
+            branch=branch,
+            commit_method="amend" if amend else "new_commit",
+            on_progress=on_progress,
+        )
+    if save:
+        repository.save_config()
+    typer.echo(new)
+
+
+def _read(path: Path) -> RepositoryConfig:
+    try:
+        return decode_config_yaml(path.read_bytes())
+    except OSError as reason:
+        raise InvalidInputError(
+            f"cannot read the configuration: {reason}", ErrorKind.INVALID_CONFIG
+        ) from reason
