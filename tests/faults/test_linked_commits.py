@@ -4,7 +4,9 @@ Building, linking and committing are one job here: wherever it stops, nothing of
 or all of it. A job that was told of a failure can go on from its last step, or begin again.
 """
 
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +21,11 @@ from icefloe.engine.session import SessionMode, SessionState
 from icefloe.errors import StorageError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
+from icefloe.format.ids import SnapshotId
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.testing.faulty import every_crash, every_failure
+from icefloe.testing.faulty import SimulatedCrash, every_crash, every_failure
 from icefloe.testing.invariants import check_repository_blocking
-from tests.faults.test_session_endings import Ending, Trial, begin, state_of, write
+from tests.faults.test_session_endings import Ending, Trial, begin, prepared, state_of, write
 from tests.unit.engine.sides import array_json
 
 CHUNKS = np.array([[1], [2], [3]], np.uint32)
@@ -51,14 +54,14 @@ async def build_and_link(session: SessionState) -> None:
     await write(session, "/b", 1, b"beside")
 
 
-async def finish_elsewhere(session: SessionState, *, rebases: bool = False) -> None:
+async def finish_elsewhere(session: SessionState, *, rebases: bool = False) -> SnapshotId:
     ids = [nodes.require_array(session, path).id for path in ("/a", "/c")]
 
     async def elsewhere(own: TransactionLog) -> None:
         await write_log(session.context.assets, own, [(one, CHUNKS) for one in ids])
 
     solver = ConflictDetector() if rebases else None
-    await commit.commit(session, "new", log_writer=elsewhere, solver=solver)
+    return await commit.commit(session, "new", log_writer=elsewhere, solver=solver)
 
 
 class Job(Trial):
@@ -70,23 +73,10 @@ class Job(Trial):
         await self.ending.finish(session)
 
 
-class LateJob(Job):
-    """Commits after somebody else."""
-
-    async def play(self, context: RepoContext) -> None:
-        session = await begin(context, SessionMode.writable)
-        await build_and_link(session)
-        other = await begin(context, SessionMode.writable)
-        nodes.put_metadata(other, "/d", array_json([4]))
-        with suppress(StorageError):
-            await commit.commit(other, "other")
-        await self.ending.finish(session)
-
-
 JOBS = {
     "spec 1": (Job, Ending(SessionMode.writable, lambda s: commit.commit(s, "new"), 1)),
     "spec 2": (Job, Ending(SessionMode.writable, lambda s: commit.commit(s, "new"))),
-    "log written elsewhere": (Job, Ending(SessionMode.writable, finish_elsewhere)),  # type: ignore[arg-type]
+    "log written elsewhere": (Job, Ending(SessionMode.writable, finish_elsewhere)),
     "amend": (Job, Ending(SessionMode.writable, lambda s: commit.amend(s, "new"))),
     "flush": (Job, Ending(SessionMode.writable, lambda s: commit.flush(s, "new"))),
 }
@@ -98,7 +88,7 @@ def test_dying_at_any_step(kind: type[Job], ending: Ending) -> None:
     trial = kind(ending)
     for crash in every_crash(trial.steps):
         storage, context = trial.with_fault(crash)
-        with suppress(BaseException):
+        with suppress(SimulatedCrash):  # one after a step that finds nothing does not strike
             run_blocking(trial.play(context))
             assert state_of(storage) == trial.after
         check_repository_blocking(storage.open())
@@ -132,3 +122,40 @@ def test_failing_at_any_step(kind: type[Job], ending: Ending) -> None:
             run_blocking(play())
         assert state_of(storage) == trial.after
         check_repository_blocking(storage.open())
+
+
+async def commit_other(context: RepoContext) -> None:
+    other = await begin(context, SessionMode.writable)
+    nodes.put_metadata(other, "/d", array_json([4]))
+    await commit.commit(other, "other")
+
+
+class LateJob(Job):
+    """Commits after somebody else, and has its log written twice."""
+
+    async def play(self, context: RepoContext) -> None:
+        session = await begin(context, SessionMode.writable)
+        await build_and_link(session)
+        await commit_other(context)
+        await self.ending.finish(session)
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_dying_while_rebasing(spec_version: int) -> None:
+    def finish(session: SessionState) -> Coroutine[Any, Any, SnapshotId]:
+        return finish_elsewhere(session, rebases=True)
+
+    trial = LateJob(Ending(SessionMode.writable, finish, spec_version))
+    storage = prepared(spec_version)
+    run_blocking(commit_other(run_blocking(lifecycle.open_(storage))))
+    between = state_of(storage)
+    seen = []
+    for crash in every_crash(trial.steps):
+        storage, context = trial.with_fault(crash)
+        with suppress(SimulatedCrash):
+            run_blocking(trial.play(context))
+            assert state_of(storage) == trial.after
+        check_repository_blocking(storage.open())
+        seen.append([trial.before, between, trial.after].index(state_of(storage)))
+    assert set(seen) == {0, 1, 2}
+    assert seen == sorted(seen)

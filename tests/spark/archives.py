@@ -24,13 +24,13 @@ def stored_repository(tmp_path: Path, *folders: Path) -> icefloe.Repository:
 def assert_sound(repository: icefloe.Repository) -> None:
     """Check everything that is stored, and that no job left anything."""
     run_blocking(InvariantChecker().check(repository._context.backend))
-    assert not repository.storage.list_objects("icefloe/")
+    assert not repository.storage.list_objects(prefix="icefloe")
     used = {
-        f"manifests/{file.id}"
+        file.id
         for version in repository.ancestry(branch="main")
         for file in repository.list_manifest_files(version.id)
     }
-    stored = {info.key for info in repository.storage.list_objects("manifests/")}
+    stored = {key for key, _ in repository.storage.list_objects(prefix="manifests")}
     assert stored == used
 
 

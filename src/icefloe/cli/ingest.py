@@ -35,33 +35,34 @@ MasterOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 SkipOption = Annotated[
-    bool, typer.Option("--skip-misfits", help="Leave out files that do not fit, instead of failing.")
+    bool,
+    typer.Option("--skip-misfits", help="Leave out files that do not fit, instead of failing."),
 ]
 
 
 class Changed(StrEnum):
     """What to do with files that are there in another state."""
 
-    report = "report"
-    replace = "replace"
-    fail = "fail"
+    REPORT = "report"
+    REPLACE = "replace"
+    FAIL = "fail"
 
 
 class Gaps(StrEnum):
     """What to do with steps that no file has."""
 
-    close = "close"
-    leave = "leave"
-    fail = "fail"
+    CLOSE = "close"
+    LEAVE = "leave"
+    FAIL = "fail"
 
 
 class Attributes(StrEnum):
     """What to do with attributes that differ from file to file."""
 
-    drop = "drop"
-    first = "first"
-    promote = "promote"
-    fail = "fail"
+    DROP = "drop"
+    FIRST = "first"
+    PROMOTE = "promote"
+    FAIL = "fail"
 
 
 ingest = typer.Typer(
@@ -83,10 +84,10 @@ def ingest_virtual(
     in_order: Annotated[
         bool, typer.Option("--in-order", help="Join files in the order given.")
     ] = False,
-    gaps: Annotated[Gaps, typer.Option(help="What to do with missing steps.")] = Gaps.close,
+    gaps: Annotated[Gaps, typer.Option(help="What to do with missing steps.")] = Gaps.CLOSE,
     attributes: Annotated[
         Attributes, typer.Option(help="What to do with attributes that differ.")
-    ] = Attributes.drop,
+    ] = Attributes.DROP,
     container: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,7 +141,7 @@ def append(
     message: MessageOption = None,
     changed: Annotated[
         Changed, typer.Option(help="What to do with files that changed since they were ingested.")
-    ] = Changed.report,
+    ] = Changed.REPORT,
     skip_misfits: SkipOption = False,
     master: MasterOption = None,
     as_json: JsonOption = False,

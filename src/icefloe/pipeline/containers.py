@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 from icefloe.config import VirtualChunkContainer
 from icefloe.config.stores import (
-    ObjectStoreConfig,
+    AnyObjectStoreConfig,
     gcs_store,
     http_store,
     local_filesystem_store,
@@ -36,7 +36,7 @@ def container_at(prefix: str) -> VirtualChunkContainer:
     return VirtualChunkContainer(prefix, _store(prefix))
 
 
-def _store(prefix: str) -> ObjectStoreConfig:
+def _store(prefix: str) -> AnyObjectStoreConfig:
     parts = urlsplit(prefix)
     match parts.scheme:
         case "file":

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.schema import Kind
@@ -103,9 +104,13 @@ class Report:
             parts.append(f"{self.coverage.missing_places} places without a file")
         return "; ".join(parts)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values."""
+        return {**asdict(self), "counts": self.counts()}
+
     def to_json(self) -> str:
         """Write everything for programs."""
-        return json.dumps({**asdict(self), "counts": self.counts()})
+        return json.dumps(self.to_dict())
 
 
 class MisfitsError(SourceError):

@@ -7,3 +7,4 @@ from .report import JobReport as JobReport
 from .session import local_session as local_session
 from .session import session_for as session_for
 from .watching import StageProgress as StageProgress
+from .watching import terminal_progress as terminal_progress

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from icefloe.pipeline.report import Report
 
@@ -55,8 +56,10 @@ class JobReport:
             parts.append(f"committed {self.snapshot} to {self.branch!r}")
         return "; ".join(parts)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values."""
+        return {**asdict(self), "scan": self.scan.to_dict()}
+
     def to_json(self) -> str:
         """Write everything for programs."""
-        whole = asdict(self)
-        whole["scan"]["counts"] = self.scan.counts()
-        return json.dumps(whole)
+        return json.dumps(self.to_dict())

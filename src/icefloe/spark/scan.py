@@ -83,7 +83,7 @@ def _scan_files(
 ) -> "Iterator[pa.RecordBatch]":
     context, access = reach()
     rows = (row for batch in batches for row in batch.to_pylist())
-    for some in batched(rows, _FILES_AT_ONCE):  # noqa: B911 - the last one may be short
+    for some in batched(rows, _FILES_AT_ONCE):
         yield _scan_some(some, options, context, access)
 
 
