@@ -31,6 +31,8 @@ def spark(event_logs: Path) -> Iterator[Any]:
             settings={
                 "spark.sql.shuffle.partitions": "2",
                 "spark.eventLog.enabled": "true",
+                "spark.eventLog.compress": "false",
+                "spark.eventLog.rolling.enabled": "false",
                 "spark.eventLog.dir": event_logs.as_uri(),
             },
         )

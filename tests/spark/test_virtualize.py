@@ -125,6 +125,8 @@ def test_late_files_fall_into_the_gaps_that_were_left(spark: Any, tmp_path: Path
 def test_others_may_commit_meanwhile_elsewhere(spark: Any, tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "data", 4)
     repository = stored_repository(tmp_path)
+    with repository.transaction("main", message="a root") as store:
+        zarr.create_group(store)
 
     def interfere(path: str) -> Any:
         def on_progress(each: StageProgress) -> None:

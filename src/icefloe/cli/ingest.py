@@ -118,7 +118,7 @@ def ingest_virtual(
         gaps=gaps.value,
     )
     repository = _open_or_create(storage_from_url(repo), sources, container or [])
-    with _session(master) as spark, jobs.terminal_progress() as on_progress, _explaining(as_json):
+    with _job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.virtualize(
             spark,
             repository,
@@ -154,7 +154,7 @@ def append(
     Example: icefloe append 'era5/*.nc' --repo ./cube
     """
     repository = Repository.open(storage_from_url(repo))
-    with _session(master) as spark, jobs.terminal_progress() as on_progress, _explaining(as_json):
+    with _job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.append(
             spark,
             repository,
@@ -196,23 +196,14 @@ def _open_or_create(
 
 
 @contextmanager
-def _session(master: str | None) -> Iterator[Any]:
-    """Start Spark for one command."""
-    spark = jobs.local_session() if master is None else jobs.session_for(master)
+def _job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any]]:
+    """Give a session and what shows progress; tell misfits and interruptions."""
     try:
-        yield spark
+        with jobs.session_while(master) as spark, jobs.terminal_progress() as on_progress:
+            yield spark, on_progress
     except KeyboardInterrupt:
         typer.echo("interrupted: nothing was committed", err=True)
         raise typer.Exit(_INTERRUPTED) from None
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def _explaining(as_json: bool) -> Iterator[None]:  # noqa: FBT001 - the option
-    """Show misfits as a table, or everything as JSON, before the error is reported."""
-    try:
-        yield
     except MisfitsError as error:
         if as_json:
             show_json(error.report.to_dict())

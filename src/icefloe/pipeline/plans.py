@@ -6,6 +6,7 @@ holds nothing secret.
 
 import json
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Self
@@ -50,10 +51,22 @@ class ArrayPlan:
 
 
 def plan_arrays(
-    session: SessionState, group: str, facts: Sequence[FileFacts], combined: Combined
+    session: SessionState,
+    group: str,
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    *,
+    kept: AbstractSet[str] = frozenset(),
 ) -> list[ArrayPlan]:
-    """Plan all arrays that get references; they must exist in the session already."""
-    virtual = [array for array in combined.arrays if not array.is_native]
+    """Plan all arrays that get references; they must exist in the session already.
+
+    `kept` are paths of arrays that stay as they are, unless files add to them.
+    """
+    virtual = [
+        array
+        for array in combined.arrays
+        if not array.is_native and (array.growing or array.path not in kept)
+    ]
     return [
         _plan(session, number, group, facts, combined, array)
         for number, array in enumerate(virtual)

@@ -78,7 +78,8 @@ def record_path(group: str) -> str:
     ('icefloe/sources/root', 'icefloe/sources/model%2Frun')
     """
     name = group.strip("/")
-    return f"{RECORDS_GROUP}/{quote(name, safe='') if name else 'root'}"
+    quoted = quote(name, safe="") if name != "root" else "%72oot"
+    return f"{RECORDS_GROUP}/{quoted or 'root'}"
 
 
 def is_record(path: str) -> bool:

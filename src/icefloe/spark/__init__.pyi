@@ -6,5 +6,6 @@ from .jobs import virtualize as virtualize
 from .report import JobReport as JobReport
 from .session import local_session as local_session
 from .session import session_for as session_for
+from .session import session_while as session_while
 from .watching import StageProgress as StageProgress
 from .watching import terminal_progress as terminal_progress

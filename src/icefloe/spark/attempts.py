@@ -9,10 +9,11 @@ while no job runs are those of a driver that was killed.
 import secrets
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from icefloe.api.repository import Repository
-from icefloe.effects import iterate_blocking, run_blocking
+from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
 from icefloe.engine.context import RepoContext
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.ids import ManifestId
@@ -58,11 +59,22 @@ def discard_attempt(repository: Repository, job: str) -> int:
     return clear_attempt(context, job, used=_used_manifests(repository, job))
 
 
-def clear_attempt(context: RepoContext, job: str, *, used: AbstractSet[str]) -> int:
-    """Remove what attempts wrote of which nothing is used, and all notes."""
+def clear_attempt(
+    context: RepoContext, job: str, *, used: AbstractSet[str], successful: int = 0
+) -> int:
+    """Remove what attempts wrote of which nothing is used, and all notes.
+
+    If there are no more notes than successful attempts, nobody has to read them.
+    """
     notes = _keys(context, f"{JOBS_PREFIX}{job}/")
-    written = [_read(context, note) for note in notes]
-    leftovers = [key for keys in written if used.isdisjoint(keys) for key in keys]
+    leftovers: list[str] = []
+    if len(notes) != successful:
+        written = run_blocking(
+            map_concurrently(
+                partial(_read, context), notes, limit=context.config.max_concurrent_requests
+            )
+        )
+        leftovers = [key for keys in written if used.isdisjoint(keys) for key in keys]
     _delete(context, leftovers)
     _delete(context, notes)
     return len(leftovers)
@@ -85,9 +97,8 @@ def _keys(context: RepoContext, prefix: str) -> list[str]:
     return sorted(info.key for batch in batches for info in batch)
 
 
-def _read(context: RepoContext, note: str) -> list[str]:
-    data = run_blocking(context.backend.get(note)).data
-    return bytes(data).decode().split()
+async def _read(context: RepoContext, note: str) -> list[str]:
+    return bytes((await context.backend.get(note)).data).decode().split()
 
 
 def _delete(context: RepoContext, keys: list[str]) -> None:

@@ -1,5 +1,6 @@
 """One run of a job, from sources to a commit."""
 
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -12,8 +13,15 @@ from icefloe.api.session import Session
 from icefloe.effects import run_blocking
 from icefloe.engine.commit import commit
 from icefloe.engine.conflicts import ConflictDetector
+from icefloe.engine.linked import LinkedRegion
 from icefloe.engine.linking import link_manifests, write_log
-from icefloe.errors import ErrorKind, InvalidInputError, OutcomeUnknownError, SourceError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    SourceError,
+)
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.pipeline.access import SourceAccess
@@ -53,6 +61,8 @@ from icefloe.spark.write import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger(__name__)
+
 _FEW_REFERENCES: Final = 1_000_000
 """The driver writes the log of so many itself: compressed, they take a few megabytes."""
 
@@ -75,6 +85,18 @@ class _Found:
     combined: Combined
     existing: Existing | None
     record: SourceRecord | None
+
+    def kept(self) -> set[str]:
+        """Name the arrays that are there, and need no new references if no file adds to them.
+
+        A file that is replaced may be the one that they point to.
+        """
+        if self.existing is None:
+            return set()
+        known = {} if self.record is None else self.record.by_url()
+        if any(self.facts[number].url in known for number in self.combined.files):
+            return set()
+        return set(self.existing.schema.by_path)
 
 
 class Job:
@@ -177,7 +199,9 @@ class Job:
     ) -> JobReport:
         self._write_small(session, found)
         state = session._session  # noqa: SLF001 - the same package
-        arrays = plan_arrays(state, self._target.group, found.facts, found.combined)
+        arrays = plan_arrays(
+            state, self._target.group, found.facts, found.combined, kept=found.kept()
+        )
         plan = WritePlan(self.id, int(time.time()), tuple(arrays))
         expected = sum(found.facts[number].references for number in found.combined.files)
         built = write(
@@ -190,24 +214,23 @@ class Job:
             references=expected,
         )
         is_small = expected <= _FEW_REFERENCES
-        with _cleaning(self) as linked, _persisted(built, wanted=not is_small) as kept:
+        with self._cleaning() as outcome, _persisted(built, wanted=not is_small) as kept:
             with self._watch.stage("write", f"{expected} chunks"):
                 written = gather_regions(kept, with_changes=is_small)
             for array in arrays:
                 regions = written.regions.get(array.number, [])
                 link_manifests(state, array.path, regions)
-                linked |= {
-                    manifest_key(part.manifest.id) for region in regions for part in region.parts
-                }
+                outcome.note(regions)
             with self._watch.stage("commit", self._target.branch):
                 log_writer = self._log_writer(plan, written, kept, reach)
-                snapshot = self._commit(session, len(found.combined.files), log_writer)
+                with outcome.deciding():
+                    snapshot = self._commit(session, len(found.combined.files), log_writer)
         return replace(
             report,
             snapshot=snapshot,
             references=written.references,
             data_bytes=written.data_bytes,
-            manifests=len(linked),
+            manifests=len(outcome.linked),
         )
 
     def _write_small(self, session: Session, found: _Found) -> None:
@@ -247,9 +270,65 @@ class Job:
         )
         return str(run_blocking(work))
 
-    def clear(self, linked: set[str]) -> None:
-        """Remove what attempts wrote for nothing, and all notes."""
-        clear_attempt(self._context, self.id, used=linked)
+    @contextmanager
+    def _cleaning(self) -> "Iterator[_Outcome]":
+        """Remove what attempts wrote for nothing when all is over, however it ends."""
+        outcome = _Outcome()
+        try:
+            yield outcome
+        finally:
+            if outcome.is_known:
+                self._clear(outcome)
+
+    def _clear(self, outcome: "_Outcome") -> None:
+        used, successful = outcome.used, outcome.successful
+        try:
+            clear_attempt(self._context, self.id, used=used, successful=successful)
+        except IcefloeError as error:  # the job itself ended as it ended
+            _log.warning(
+                "the notes of job %s are still there: icefloe.spark.discard_attempt removes them"
+                " with what they name (%s)",
+                self.id,
+                error,
+            )
+
+
+class _Outcome:
+    """What is known of a commit: as long as it is undecided, nothing may be removed."""
+
+    def __init__(self) -> None:
+        self.linked: set[str] = set()
+        """Keys of manifests."""
+        self.is_known = True
+        self._is_committed = False
+        self._regions = 0
+
+    @property
+    def used(self) -> set[str]:
+        """The manifests that a version uses."""
+        return self.linked if self._is_committed else set()
+
+    @property
+    def successful(self) -> int:
+        """How many attempts at regions were of use."""
+        return self._regions if self._is_committed else 0
+
+    def note(self, regions: Sequence[LinkedRegion]) -> None:
+        """Note what a commit will link."""
+        self._regions += len(regions)
+        for region in regions:
+            self.linked |= {manifest_key(part.manifest.id) for part in region.parts}
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Commit in the body. Only a conflict tells for certain that nothing was committed."""
+        self.is_known = False
+        try:
+            yield
+        except ConflictError:
+            self.is_known = True
+            raise
+        self.is_known = self._is_committed = True
 
 
 def _wanted(listed: Sorted, on_changed: OnChanged) -> tuple[SourceState, ...]:
@@ -262,20 +341,6 @@ def _wanted(listed: Sorted, on_changed: OnChanged) -> tuple[SourceState, ...]:
             url=first,
         )
     return (*listed.new, *(listed.changed if on_changed == "replace" else ()))
-
-
-@contextmanager
-def _cleaning(job: Job) -> Iterator[set[str]]:
-    """Remove what attempts left when all is over; not if nobody knows whether it is committed."""
-    linked: set[str] = set()
-    try:
-        yield linked
-    except OutcomeUnknownError:
-        raise
-    except BaseException:
-        job.clear(set())
-        raise
-    job.clear(linked)
 
 
 @contextmanager

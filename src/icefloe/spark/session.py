@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from icefloe.errors import ErrorKind, IcefloeError
@@ -17,6 +18,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.worker.reuse": "true",
 }
 _LOOPBACK: Final = "127.0.0.1"
+_USUAL_CORES: Final = 8
 _ATTEMPTS: Final = 4
 """How often a task is tried before the job fails."""
 
@@ -72,12 +74,32 @@ def session_for(
         ) from error
 
 
+@contextmanager
+def session_while(master: str | None = None) -> "Iterator[SparkSession]":
+    """Give a session, and stop it in the end unless it was there before.
+
+    Without a master it is one on this machine.
+    """
+    before = _running()
+    session = local_session() if master is None else session_for(master)
+    try:
+        yield session
+    finally:
+        if session is not before:
+            session.stop()
+
+
+def _running() -> "SparkSession | None":
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - large and optional
+
+    return SparkSession.getActiveSession()
+
+
 def cores_of(spark: "SparkSession") -> int:
     """Say how many tasks a session can run at once, as far as it tells."""
     if hasattr(spark, "_jsparkSession"):
         return int(spark.sparkContext.defaultParallelism)
     told = spark.conf.get("spark.default.parallelism", None)
     return int(told) if told else _USUAL_CORES
-
-
-_USUAL_CORES: Final = 8

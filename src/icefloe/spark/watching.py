@@ -4,6 +4,7 @@ All that a job starts carries its name: as a job group with a classic session, w
 its tasks now and then; as a tag with Spark Connect, which tells by itself.
 """
 
+import logging
 import sys
 import threading
 import time
@@ -19,6 +20,8 @@ from icefloe.spark.workers import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.3
 
@@ -61,7 +64,12 @@ class Watch:
         tell = self._on_progress
 
         def update(done: int, total: int) -> None:
-            tell(StageProgress(name, what, done, total))
+            try:
+                tell(StageProgress(name, what, done, total))
+            except Exception:  # noqa: BLE001 - whatever the caller's code raises
+                # A job that may be committed already must not fail because nobody can see it.
+                _log.warning("progress cannot be shown", exc_info=True)
+                self._on_progress = None
 
         if is_classic(self._spark):
             return _polled(self._spark, self._name, update)

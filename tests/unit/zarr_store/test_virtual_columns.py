@@ -83,6 +83,13 @@ def dictionary(index_type: Any, values: list[str | None], rows: list[int | None]
 # -- forms of columns -----------------------------------------------------------------------
 
 
+def _name(given: Any) -> str:
+    """Name an example; what objects print of themselves has addresses in it."""
+    if isinstance(given, dict):
+        return ", ".join(given)
+    return given if isinstance(given, str) else type(given).__name__
+
+
 @pytest.mark.parametrize(
     "locations",
     [
@@ -127,7 +134,7 @@ def test_locations_come_in_many_forms(session: Session, locations: Any) -> None:
         ("coordinates", pa.array([[0, 0], [0, 1], [2, 1]], pa.list_(pa.int64(), 2))),
         ("coordinates", pa.array([[9, 9], [0, 0], [0, 1], [2, 1]], pa.list_(pa.uint32(), 2))[1:]),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_numbers_come_in_many_forms(session: Session, name: str, column: Any) -> None:
     assert set_columns(session, **{name: column}) == []
@@ -211,7 +218,7 @@ def test_texts_are_kept_once() -> None:
         pa.array(["x", None, "y"]).dictionary_encode(),
         dictionary(pa.int32(), ["y", None, "x"], [2, 1, 0]),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_etags(session: Session, etags: Any) -> None:
     set_columns(session, etags=etags)
@@ -234,7 +241,7 @@ def test_one_etag_counts_for_all_rows(session: Session) -> None:
         pa.array([WHEN, None, WHEN], pa.timestamp("us", "Europe/Paris")),
         pa.array([SECONDS * 10**9 + 1, None, SECONDS * 10**9], pa.timestamp("ns")),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_times_of_modification(session: Session, times: Any) -> None:
     set_columns(session, last_modified=times)
@@ -352,7 +359,7 @@ def test_both_names_of_validation(session: Session) -> None:
         ({"last_modified": pa.array(["now"] * 3)}, "must be times"),
         ({"last_modified": np.array([1.5, 2, 3])}, "float64"),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_what_is_wrong_is_said_and_nothing_is_recorded(
     session: Session, columns: dict[str, Any], says: str
