@@ -110,6 +110,25 @@ def test_changed_files_are_reported_and_replaced_on_request(spark: Any, tmp_path
     assert_sound(repository)
 
 
+def test_a_large_job_runs_in_waves(spark: Any, tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "data", 10, steps=2)
+    repository = stored_repository(tmp_path)
+    report = virtualize(
+        spark, repository, archive.urls()[:9], TIME, message="a wave", references_per_commit=20
+    )
+    assert (report.commits, report.references) == (3, 38)
+    history = list(repository.ancestry(branch="main"))
+    assert [version.message for version in history[:-1]] == ["a wave"] * 3
+    first = repository.readonly_session(snapshot_id=history[2].id)
+    assert opened(first).sizes["time"] == 6
+    append(spark, repository, archive.pattern)
+    assert_complete(repository.readonly_session("main"), archive)
+    locally = repository_for(tmp_path / "data").writable_session("main")
+    virtualize_locally(locally, archive.pattern, TIME)
+    assert opened(repository.readonly_session("main")).identical(opened(locally))
+    assert_sound(repository)
+
+
 def test_late_files_fall_into_the_gaps_that_were_left(spark: Any, tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "data", 8, steps=2)
     urls = archive.urls()

@@ -169,7 +169,7 @@ def test_with_consent_the_endpoint_is_asked_with_credentials(
 ANONYMOUS: dict[str, tuple[str, Callable[[str], dict[str, JsonValue]], AnyCredential]] = {
     "s3": (
         "s3://data/",
-        lambda url: {"s3": {"endpoint_url": url, "allow_http": True}},
+        lambda url: {"s3": {"endpoint_url": url, "allow_http": True, "force_path_style": True}},
         Credentials.S3(s3_credentials(anonymous=True)),
     ),
     "gcs": (
@@ -220,15 +220,19 @@ def test_without_credentials_an_endpoint_is_asked_for_what_anybody_may_have(
 
 @SPECS
 @PLATFORMS
-def test_without_credentials_the_readers_own_network_is_not_asked_either(
+def test_without_credentials_no_name_leads_into_the_readers_own_network(
     tmp_path: Path, attacker: Listener, platform: str, spec_version: int
 ) -> None:
-    """Else a repository with a bucket could do what one with a web address cannot."""
-    repository = anonymous_repository(tmp_path / "repo", platform, attacker.url, spec_version)
+    """An address that is written as such shows where it leads; a name does not."""
+    name = f"http://0x7f000001:{attacker.server_port}"
+    repository = anonymous_repository(tmp_path / "repo", platform, name, spec_version)
     error = refusal(repository)
     assert_refused(error)
     assert "pass its container yourself" in error.message
     assert attacker.connections == 0
+
+    written = anonymous_repository(tmp_path / "written", platform, attacker.url, spec_version)
+    assert chunk_of(written) == BAIT
 
 
 @PLATFORMS

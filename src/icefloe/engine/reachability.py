@@ -200,7 +200,7 @@ async def chunk_objects(
 
     async def read(fact: ManifestFact) -> ChunkObjects:
         try:
-            manifest = await context.assets.read_manifest(fact.id, fact.size_bytes)
+            manifest = await context.assets.read_manifest(fact.id)
             return await offload(lambda: _objects_of(manifest))
         except (ObjectNotFoundError, FormatError):
             return ChunkObjects.united([], [])

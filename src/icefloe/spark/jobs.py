@@ -8,20 +8,23 @@ before the commit, which is one conditional write.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from icefloe.api.repository import Repository
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.access import SourceAccess
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.records import OnChanged, options_from_json, read_record
+from icefloe.spark.committing import Target
 from icefloe.spark.listing import Sources
 from icefloe.spark.report import JobReport
-from icefloe.spark.running import Job, Target
+from icefloe.spark.running import Job
 from icefloe.spark.watching import OnProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+REFERENCES_PER_COMMIT: Final = 25_000_000
 
 
 def virtualize(
@@ -39,6 +42,7 @@ def virtualize(
     on_misfit: Literal["fail", "skip"] | None = None,
     on_changed: OnChanged = "report",
     on_progress: OnProgress | None = None,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> JobReport:
     """Make one dataset of many files, by reference, in one commit.
 
@@ -60,6 +64,8 @@ def virtualize(
         on_misfit: what to do with files that do not fit, if `options` should not say so.
         on_changed: what to do with files that are there in another state.
         on_progress: told how far each stage is.
+        references_per_commit: jobs with more references run in waves with a commit each, as a
+            transaction log has a largest size. After a crash, `append` goes on from the last one.
 
     Returns:
         What was done. Without a `snapshot` if there was nothing to do.
@@ -72,7 +78,15 @@ def virtualize(
             ErrorKind.BAD_METADATA,
         )
     target = Target(repo, branch, group.strip("/"), message)
-    job = Job(spark, target, chosen, how, access or SourceAccess(), on_progress)
+    job = Job(
+        spark,
+        target,
+        chosen,
+        how,
+        access or SourceAccess(),
+        on_progress,
+        most_references=references_per_commit,
+    )
     return job.run(sources, append=append, on_changed=on_changed)
 
 
@@ -90,6 +104,7 @@ def append(
     on_misfit: Literal["fail", "skip"] | None = None,
     on_changed: OnChanged = "report",
     on_progress: OnProgress | None = None,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> JobReport:
     """Add files to a dataset that `virtualize` made; see there.
 
@@ -121,4 +136,5 @@ def append(
         on_misfit=on_misfit,
         on_changed=on_changed,
         on_progress=on_progress,
+        references_per_commit=references_per_commit,
     )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from icefloe.pipeline.report import Report
@@ -24,6 +24,8 @@ class JobReport:
     """What was found in the files that were parsed."""
     snapshot: str | None = None
     """The new version; None if there was nothing to commit."""
+    commits: int = 0
+    """More than one for a job in waves."""
     references: int = 0
     """Chunks that were recorded."""
     data_bytes: int = 0
@@ -37,6 +39,19 @@ class JobReport:
     """Those of them that were ingested anew."""
     stages: Mapping[str, float] = field(default_factory=dict)
     """Seconds by name of stage."""
+
+    def with_commit(
+        self, snapshot: str, references: int, data_bytes: int, manifests: int
+    ) -> "JobReport":
+        """Add what one more commit did."""
+        return replace(
+            self,
+            snapshot=snapshot,
+            commits=self.commits + 1,
+            references=self.references + references,
+            data_bytes=self.data_bytes + data_bytes,
+            manifests=self.manifests + manifests,
+        )
 
     def summary(self) -> str:
         """Say it in a few lines."""

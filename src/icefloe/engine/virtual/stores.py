@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
 from icefloe.config.urls import Prefix, parse_prefix
@@ -69,8 +70,9 @@ def _doubted_spec(place: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
     """Describe a bucket as a part of a web server, to be read without credentials.
 
     A server that only the repository names may be anybody's: it is read with a client that
-    follows no redirection to another, reaches no private address, and reads no more than it
-    asked for. The clients of the clouds do none of that.
+    follows no redirection to another, and reads no more than it asked for. The clients of the
+    clouds do none of that. An address of the reader's own network must be written as such: no
+    name may turn out to be one.
     """
     options: dict[str, str] = {}
     match spec:
@@ -87,7 +89,9 @@ def _doubted_spec(place: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
             base, path = None, ""
     if base is None:
         raise _unusable(place, f"it is reached with {doubt}")
-    return guarded_http_spec(f"{base.rstrip('/')}{path}", options)
+    written = urlsplit(base).hostname or ""
+    private = [written] if _is_literal(written) else []
+    return guarded_http_spec(f"{base.rstrip('/')}{path}", options, private_hosts=private)
 
 
 def _taken(options: Mapping[str, str], names: Collection[str]) -> tuple[str | None, dict[str, str]]:

@@ -1,0 +1,254 @@
+"""From compared files to a commit: manifests written by executors, linked by the driver."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.effects import run_blocking
+from icefloe.engine.commit import commit
+from icefloe.engine.conflicts import ConflictDetector
+from icefloe.engine.context import RepoContext
+from icefloe.engine.linked import LinkedRegion
+from icefloe.engine.linking import link_manifests, write_log
+from icefloe.errors import ConflictError, IcefloeError
+from icefloe.format.layout import manifest_key
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.pipeline.combine import Combined, Existing
+from icefloe.pipeline.facts import FileFacts
+from icefloe.pipeline.local import write_metadata, write_native
+from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.plans import places_table, plan_arrays
+from icefloe.pipeline.records import SourceRecord, options_to_json, write_record
+from icefloe.pipeline.taken import recorded_files
+from icefloe.spark.attempts import JOB_METADATA, clear_attempt
+from icefloe.spark.watching import Watch
+from icefloe.spark.workers import Shipped
+from icefloe.spark.write import (
+    WritePlan,
+    Written,
+    gather_regions,
+    touched,
+    write,
+    write_log_elsewhere,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+_FEW_REFERENCES: Final = 1_000_000
+"""The driver writes the log of so many itself: compressed, they take a few megabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a job writes to."""
+
+    repo: Repository
+    branch: str
+    group: str
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Files that fit together, with what is there."""
+
+    facts: Sequence[FileFacts]
+    """Of all files that were parsed."""
+    combined: Combined
+    existing: Existing | None
+    record: SourceRecord | None
+
+    @property
+    def references(self) -> int:
+        """How many chunks the files have that are used."""
+        return sum(self.facts[number].references for number in self.combined.files)
+
+    def kept(self) -> set[str]:
+        """Name the arrays that are there, and need no new references if no file adds to them.
+
+        A file that is replaced may be the one that they point to.
+        """
+        if self.existing is None:
+            return set()
+        known = {} if self.record is None else self.record.by_url()
+        if any(self.facts[number].url in known for number in self.combined.files):
+            return set()
+        return set(self.existing.schema.by_path)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What one commit did."""
+
+    snapshot: str
+    references: int
+    data_bytes: int
+    manifests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committer:
+    """Writes and commits what was found, once or in several waves."""
+
+    spark: "SparkSession"
+    job: str
+    target: Target
+    options: CombineOptions
+    parse: ParseOptions
+    reach: Shipped
+    watch: Watch
+    cores: int
+
+    @property
+    def _context(self) -> RepoContext:
+        return self.target.repo._context  # noqa: SLF001 - the same package
+
+    def commit(self, session: Session, found: Found, scanned: "DataFrame") -> Committed:
+        """Write everything, and make it a version."""
+        self._write_small(session, found)
+        state = session._session  # noqa: SLF001 - the same package
+        arrays = plan_arrays(
+            state, self.target.group, found.facts, found.combined, kept=found.kept()
+        )
+        plan = WritePlan(self.job, int(time.time()), tuple(arrays))
+        built = write(
+            self.spark,
+            scanned,
+            places_table(found.facts, found.combined),
+            plan,
+            self.reach,
+            cores=self.cores,
+            references=found.references,
+        )
+        is_small = found.references <= _FEW_REFERENCES
+        with self._cleaning() as outcome, persisted(built, wanted=not is_small) as kept:
+            with self.watch.stage("write", f"{found.references} chunks"):
+                written = gather_regions(kept, with_changes=is_small)
+            for array in arrays:
+                regions = written.regions.get(array.number, [])
+                link_manifests(state, array.path, regions)
+                outcome.note(regions)
+            with self.watch.stage("commit", self.target.branch):
+                log_writer = self._log_writer(plan, written, kept)
+                with outcome.deciding():
+                    snapshot = self._commit(session, len(found.combined.files), log_writer)
+        return Committed(snapshot, written.references, written.data_bytes, len(outcome.linked))
+
+    def _write_small(self, session: Session, found: Found) -> None:
+        """Write what the driver writes itself: metadata, coordinates and the record."""
+        store, group = session.store, self.target.group
+        write_metadata(store, group, found.combined, found.existing)
+        write_native(store, group, found.combined)
+        write_record(
+            store,
+            group,
+            found.record,
+            recorded_files(found.facts, found.combined, self.options),
+            options_to_json(self.options, self.parse),
+        )
+
+    def _log_writer(
+        self, plan: WritePlan, written: Written, built: "DataFrame"
+    ) -> Callable[[TransactionLog], Awaitable[None]]:
+        async def write_here(own: TransactionLog) -> None:
+            await write_log(self._context.assets, own, touched(plan, written.changes))
+
+        async def write_there(own: TransactionLog) -> None:
+            write_log_elsewhere(built, plan, own, self.reach)
+
+        return write_there if written.changes is None else write_here
+
+    def _commit(
+        self, session: Session, files: int, log_writer: Callable[[TransactionLog], Awaitable[None]]
+    ) -> str:
+        work = commit(
+            session._session,  # noqa: SLF001 - the same package
+            self.target.message or f"{files} files by reference",
+            metadata={JOB_METADATA: self.job, "icefloe.files": files},
+            solver=ConflictDetector(),
+            log_writer=log_writer,
+        )
+        return str(run_blocking(work))
+
+    @contextmanager
+    def _cleaning(self) -> "Iterator[_Outcome]":
+        """Remove what attempts wrote for nothing when all is over, however it ends."""
+        outcome = _Outcome()
+        try:
+            yield outcome
+        finally:
+            if outcome.is_known:
+                self._clear(outcome)
+
+    def _clear(self, outcome: "_Outcome") -> None:
+        used, successful = outcome.used, outcome.successful
+        try:
+            clear_attempt(self._context, self.job, used=used, successful=successful)
+        except IcefloeError as error:  # the job itself ended as it ended
+            _log.warning(
+                "the notes of job %s are still there: icefloe.spark.discard_attempt removes them"
+                " with what they name (%s)",
+                self.job,
+                error,
+            )
+
+
+class _Outcome:
+    """What is known of a commit: as long as it is undecided, nothing may be removed."""
+
+    def __init__(self) -> None:
+        self.linked: set[str] = set()
+        """Keys of manifests."""
+        self.is_known = True
+        self._is_committed = False
+        self._regions = 0
+
+    @property
+    def used(self) -> set[str]:
+        """The manifests that a version uses."""
+        return self.linked if self._is_committed else set()
+
+    @property
+    def successful(self) -> int:
+        """How many attempts at regions were of use."""
+        return self._regions if self._is_committed else 0
+
+    def note(self, regions: Sequence[LinkedRegion]) -> None:
+        """Note what a commit will link."""
+        self._regions += len(regions)
+        for region in regions:
+            self.linked |= {manifest_key(part.manifest.id) for part in region.parts}
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Commit in the body. Only a conflict tells for certain that nothing was committed."""
+        self.is_known = False
+        try:
+            yield
+        except ConflictError:
+            self.is_known = True
+            raise
+        self.is_known = self._is_committed = True
+
+
+@contextmanager
+def persisted(rows: "DataFrame", *, wanted: bool = True) -> "Iterator[DataFrame]":
+    """Keep rows on the disks of executors; they are never gathered."""
+    if not wanted:
+        yield rows
+        return
+    from pyspark import StorageLevel  # noqa: PLC0415 - only where there is a session
+
+    kept = rows.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
