@@ -14,13 +14,20 @@ from . import virtual as virtual
 from .api.about import print_debug_info, spec_version, supported_spec_versions
 from .api.dependencies import AccessReport, VirtualDependencies, VirtualDependency
 from .api.graph import AncestryGraph
-from .api.maintenance import ExpirationPlan, GCSummary
+from .api.maintenance import (
+    ChunkStorageStats,
+    ExpirationPlan,
+    GCSummary,
+    StorageUse,
+    StorageUses,
+)
 from .api.manifest_layout import ManifestAdvice, ManifestContents
 from .api.repository import Repository
 from .api.session import ForkSession, Session
 from .api.snapshots import ManifestFileInfo, SnapshotInfo
 from .api.status import RepoAvailability, RepoStatus
 from .api.updates import Update, UpdateType
+from .api.verification import AffectedArray, Damage, Verdict, VerificationReport
 from .config import (
     AnyObjectStoreConfig,
     Attribution,
@@ -151,6 +158,7 @@ __version__: str
 
 __all__ = [
     "AccessReport",
+    "AffectedArray",
     "AlreadyExistsError",
     "AncestryGraph",
     "AnyAzureCredential",
@@ -168,6 +176,7 @@ __all__ = [
     "CachingConfig",
     "ChecksumAlgorithm",
     "ChunkManifestsConfig",
+    "ChunkStorageStats",
     "ChunkType",
     "CommitMethod",
     "CompressionAlgorithm",
@@ -179,6 +188,7 @@ __all__ = [
     "ConflictType",
     "ContainerAccess",
     "Credentials",
+    "Damage",
     "Diff",
     "ErrorKind",
     "ExpirationPlan",
@@ -239,8 +249,12 @@ __all__ = [
     "StorageRetriesSettings",
     "StorageSettings",
     "StorageTimeoutSettings",
+    "StorageUse",
+    "StorageUses",
     "Update",
     "UpdateType",
+    "Verdict",
+    "VerificationReport",
     "VersionSelection",
     "VirtualChunkContainer",
     "VirtualChunkSpec",

@@ -278,25 +278,38 @@ def doomed(storage: Storage) -> str:
     return min(every - versions(storage).keys())
 
 
-async def rescuing(storage: Storage, keys: tuple[str, ...]) -> str:
+def rescuing(storage: Storage, keys: tuple[str, ...]) -> Coroutine[Any, Any, str]:
     target = doomed(storage)
-    repo = await icefloe.Repository.open_async(SteppingStorage(storage, keys))
-    await repo.create_tag_async("rescued", target)
-    return target
+
+    async def create_tag() -> str:
+        repo = await icefloe.Repository.open_async(SteppingStorage(storage, keys))
+        await repo.create_tag_async("rescued", target)
+        return target
+
+    return create_tag()
 
 
-async def going_back(storage: Storage, keys: tuple[str, ...]) -> str:
+def going_back(storage: Storage, keys: tuple[str, ...]) -> Coroutine[Any, Any, str]:
     target = doomed(storage)
-    repo = await icefloe.Repository.open_async(SteppingStorage(storage, keys))
-    await repo.reset_branch_async("old", target)
-    return target
+
+    async def reset() -> str:
+        repo = await icefloe.Repository.open_async(SteppingStorage(storage, keys))
+        await repo.reset_branch_async("old", target)
+        return target
+
+    return reset()
 
 
+SHORT_RACES: list[tuple[int, Sweep, Other]] = [
+    (2, expiring, committing),
+    (2, expiring, committing_to_the_old_branch),
+    (2, expiring, rescuing),
+    (2, collecting, rescuing),
+]
 RACES: list[tuple[int, Sweep, Other]] = [
     *((spec, sweep, committing) for spec in (1, 2) for sweep in (collecting, expiring)),
+    (1, collecting_incrementally, committing),
     (2, collecting_incrementally, committing),
-    (2, expiring, committing_to_the_old_branch),
-    (2, collecting, rescuing),
     (2, collecting_incrementally, rescuing),
     (2, collecting, going_back),
 ]
@@ -306,7 +319,7 @@ def _race_name(value: Any) -> str:
     return getattr(value, "__name__", str(value))
 
 
-@pytest.mark.parametrize(("spec", "sweep", "other"), RACES, ids=_race_name)
+@pytest.mark.parametrize(("spec", "sweep", "other"), SHORT_RACES, ids=_race_name)
 def test_every_order_of_requests_for_what_changes(spec: int, sweep: Sweep, other: Other) -> None:
     race = Race(spec, sweep, other, MUTABLE_KEYS)
     count = 0
@@ -317,7 +330,7 @@ def test_every_order_of_requests_for_what_changes(spec: int, sweep: Sweep, other
 
 
 @pytest.mark.parametrize(("spec", "sweep", "other"), RACES, ids=_race_name)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(schedule=st.lists(st.integers(0, 1), max_size=80))
 def test_random_orders_of_all_requests(
     spec: int, sweep: Sweep, other: Other, schedule: list[int]

@@ -108,6 +108,7 @@ def test_failing_at_any_step(spec: int, method: icefloe.CommitMethod) -> None:
 def test_all_orders_of_a_rewrite_and_a_commit(spec: int) -> None:
     """A commit that does not rebase may lose to the rewrite; the rewrite loses to nobody."""
     orders = set()
+    storage = prepared(spec)
 
     def race(schedule: Schedule) -> ScheduleRun:
         nonlocal storage
@@ -122,7 +123,6 @@ def test_all_orders_of_a_rewrite_and_a_commit(spec: int) -> None:
         ]
         return run_schedule(work, schedule)
 
-    storage = prepared(spec)
     for run in all_schedules(race):
         assert all(outcome.succeeded for outcome in run.outcomes), run
         check_repository_blocking(storage.open())

@@ -281,3 +281,31 @@ def arrays(repo: Any, snapshot: str) -> dict[str, list[int]]:
         name: zarr.open_array(store, path=name, mode="r") for name in "ab"
     }
     return {name: array[:].tolist() for name, array in opened_arrays.items()}
+
+
+@SPECS
+@SEEDS
+def test_statistics(tmp_path: Path, spec: int, seed: int) -> None:
+    path = tmp_path / "repo"
+    history = made(path, spec, seed)
+    config = ic.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        ic.VirtualChunkContainer("s3://b/", ic.s3_store(region="us-east-1"))
+    )
+    repo = ic.Repository.open(ic.local_filesystem_storage(str(path)), config=config)
+    session = repo.writable_session("main")
+    for number in range(4):
+        place = {"offset": history.dice.randrange(3), "length": history.dice.randrange(1, 4)}
+        session.store.set_virtual_ref(f"a/c/{number}", "s3://b/x", **place)
+    session.commit("virtual")
+    session = repo.writable_session("main")
+    small: Any = zarr.create_array(session.store, name="small", shape=5, chunks=1, dtype="i4")
+    small[:] = 1
+    session.commit("inline")
+    theirs = reference_at(path).chunk_storage_stats()
+    ours = opened(path).chunk_storage_stats()
+    for name in ("native_bytes", "virtual_bytes", "inlined_bytes"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.total_bytes() == theirs.total_bytes()
+    assert ours.non_virtual_bytes() == theirs.non_virtual_bytes()
+    assert sum(row.total_bytes for row in opened(path).storage_use()) == ours.total_bytes()

@@ -50,8 +50,9 @@ def _is_array(one: Any) -> bool:
 def native_values(repo: Any) -> dict[str, Any]:
     """Read the arrays that need nothing from outside."""
     root = zarr.open_group(repo.readonly_session("main").store, mode="r")
-    found = {}
-    for name, one in root.members(max_depth=None):
+    found: dict[str, Any] = {}
+    members: list[tuple[str, Any]] = list(root.members(max_depth=None))
+    for name, one in members:
         if _is_array(one) and "virtual" not in name:
             try:
                 found[name] = np.asarray(one[...])
@@ -143,6 +144,8 @@ def test_it_rebases_and_continues_on_ours(tmp_path: Path, spec: int) -> None:
     session = open_theirs(place).writable_session("main")
     zarr.open_array(session.store, path="a")[8] = 2
     session.commit("and one more")
-    root = zarr.open_group(open_ours(place).readonly_session("main").store, mode="r")
-    assert np.asarray(root["a"][...]).tolist() == [1, *[5] * 7, 2]
+    array: Any = zarr.open_array(
+        open_ours(place).readonly_session("main").store, path="a", mode="r"
+    )
+    assert array[...].tolist() == [1, *[5] * 7, 2]
     check_repository_blocking(icefloe.local_filesystem_storage(str(place)).open())

@@ -120,7 +120,7 @@ def test_what_a_killed_driver_left_can_be_removed(spark: Any, tmp_path: Path) ->
     (root / "manifests" / "00000000000000000000").write_bytes(b"of an attempt that was lost")
     for job, names in (("dead", ["00000000000000000000"]), (report.job, linked[:1])):
         note = root / note_key(job, 0, 0)
-        note.parent.mkdir(parents=True)
+        note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text("\n".join(f"manifests/{name}" for name in names))
     assert {each.job for each in list_attempts(repository)} == {"dead", report.job}
     assert discard_attempt(repository, "dead") == 1

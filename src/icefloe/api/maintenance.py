@@ -1,13 +1,14 @@
 """What maintenance did, or would do, as users see it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self, overload
 
 from icefloe.api.display import object_html, object_text
 from icefloe.api.snapshots import SnapshotInfo
-from icefloe.api.tables import safe, shown_bytes
+from icefloe.api.tables import safe, shown_bytes, table_html, table_text
 from icefloe.engine.reclaiming import ExpirationOutlook
+from icefloe.engine.statistics import TotalUsage, Usage, UsageBy
 from icefloe.engine.sweeping import Collected, Kind
 
 
@@ -61,6 +62,111 @@ class GCSummary:
 
     def _repr_html_(self) -> str:
         return object_html("ops.GCSummary", self._facts())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ChunkStorageStats:
+    """What the chunks of a repository take, each counted once, however many versions share it.
+
+    Counts versions that branches and tags lead to.
+    """
+
+    native_bytes: int
+    """In chunk objects of the repository."""
+    virtual_bytes: int
+    """In files of others."""
+    inlined_bytes: int
+    """Within manifests."""
+    native_chunks: int = 0
+    virtual_chunks: int = 0
+    inlined_chunks: int = 0
+    packed_objects: int = 0
+    """Chunk objects that several chunks share; those chunks are among the native ones."""
+    packed_chunks: int = 0
+    packed_bytes: int = 0
+
+    @classmethod
+    def of(cls, total: TotalUsage) -> Self:
+        """Show sums to users."""
+        return cls(**asdict(total))
+
+    def non_virtual_bytes(self) -> int:
+        """Give what is in the repository itself."""
+        return self.native_bytes + self.inlined_bytes
+
+    def total_bytes(self) -> int:
+        """Give the sum of all kinds."""
+        return self.non_virtual_bytes() + self.virtual_bytes
+
+    def _facts(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def __repr__(self) -> str:
+        return object_text("ChunkStorageStats", self._facts())
+
+    def _repr_html_(self) -> str:
+        return object_html("ChunkStorageStats", self._facts())
+
+
+@dataclass(frozen=True, slots=True)
+class StorageUse:
+    """What the chunks of one version, array or container take."""
+
+    place: str
+    """The id of a version, the path of an array, or the prefix of a container."""
+    native_bytes: int
+    virtual_bytes: int
+    inlined_bytes: int
+    native_chunks: int
+    virtual_chunks: int
+    inlined_chunks: int
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all kinds."""
+        return self.native_bytes + self.virtual_bytes + self.inlined_bytes
+
+
+class StorageUses(Sequence[StorageUse]):
+    """What chunks take, a row for each version, array or container."""
+
+    def __init__(self, by: UsageBy, found: Mapping[str, Usage]) -> None:
+        self.by = by
+        self._rows = [StorageUse(place, **asdict(each)) for place, each in found.items()]
+
+    @overload
+    def __getitem__(self, row: int) -> StorageUse: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[StorageUse]: ...
+    def __getitem__(self, row: int | slice) -> StorageUse | list[StorageUse]:
+        return self._rows[row]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Give the rows as dictionaries, ready for JSON."""
+        return [asdict(row) for row in self]
+
+    def _table(self) -> tuple[tuple[str, ...], list[list[object]]]:
+        headings = (self.by, "native", "virtual", "inline", "chunks")
+        rows: list[list[object]] = [
+            [
+                row.place,
+                shown_bytes(row.native_bytes),
+                shown_bytes(row.virtual_bytes),
+                shown_bytes(row.inlined_bytes),
+                row.native_chunks + row.virtual_chunks + row.inlined_chunks,
+            ]
+            for row in self
+        ]
+        return headings, rows
+
+    def __repr__(self) -> str:
+        return table_text(*self._table())
+
+    def _repr_html_(self) -> str:
+        return table_html(*self._table())
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from icefloe.api.display import object_html, object_text
 from icefloe.api.repository_dependencies import RepositoryDependencies
+from icefloe.api.repository_health import RepositoryHealth
 from icefloe.api.repository_history import RepositoryHistory
 from icefloe.api.repository_maintenance import RepositoryMaintenance
 from icefloe.api.repository_manifests import RepositoryManifests
@@ -38,6 +39,7 @@ class Repository(
     RepositoryManifests,
     RepositoryDependencies,
     RepositoryMaintenance,
+    RepositoryHealth,
 ):
     """Versioned groups and arrays in one storage, shared by all who open it.
 

@@ -1,17 +1,24 @@
 """Keeping a repository healthy: old versions go, and with them the files that nothing needs."""
 
+import warnings
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final, Literal
 
-from icefloe.api.maintenance import ExpirationPlan, GCSummary
+from icefloe.api.maintenance import (
+    ChunkStorageStats,
+    ExpirationPlan,
+    GCSummary,
+    StorageUses,
+)
 from icefloe.api.times import to_microseconds
 from icefloe.effects import run_blocking
-from icefloe.engine import expiration, garbage, reclaiming
+from icefloe.engine import expiration, garbage, reclaiming, statistics
 from icefloe.engine.context import RepoContext
 from icefloe.engine.expiration import ExpirationRules
 from icefloe.engine.garbage import GarbageRules
 from icefloe.engine.reachability import ReadLimits
+from icefloe.engine.statistics import UsageBy
 from icefloe.engine.sweeping import Kind
 from icefloe.errors import ErrorKind, InvalidInputError
 
@@ -213,6 +220,117 @@ class RepositoryMaintenance:
             ),
         )
         return GCSummary.of(await garbage.collect(self._context, rules))
+
+    def chunk_storage_stats(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 536870912,
+        max_decoded_manifest_mem_bytes: int = 4294967296,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> ChunkStorageStats:
+        """Sum up what chunks take, in all versions that branches and tags lead to.
+
+        Each chunk counts once, however many versions share it.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> for number in range(3):
+        ...     with repository.transaction("main", message=f"no. {number}") as store:
+        ...         array = zarr.create_array(
+        ...             store, name=f"a{number}", shape=1000, dtype="u1", compressors=None
+        ...         )
+        ...         array[:] = 1
+        >>> repository.chunk_storage_stats().native_bytes
+        3000
+        """
+        return run_blocking(
+            self.chunk_storage_stats_async(
+                max_snapshots_in_memory=max_snapshots_in_memory,
+                max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+                max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+                max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+            )
+        )
+
+    async def chunk_storage_stats_async(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 536870912,
+        max_decoded_manifest_mem_bytes: int = 4294967296,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> ChunkStorageStats:
+        limits = read_limits(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
+        )
+        return ChunkStorageStats.of(await statistics.total_usage(self._context, limits))
+
+    def total_chunks_storage(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 536870912,
+        max_decoded_manifest_mem_bytes: int = 4294967296,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> int:
+        """Give the native part of `chunk_storage_stats`, which is better: use that."""
+        return run_blocking(
+            self.total_chunks_storage_async(
+                max_snapshots_in_memory=max_snapshots_in_memory,
+                max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+                max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+                max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+            )
+        )
+
+    async def total_chunks_storage_async(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 536870912,
+        max_decoded_manifest_mem_bytes: int = 4294967296,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> int:
+        warnings.warn(
+            "total_chunks_storage counts native chunks only: use"
+            " chunk_storage_stats().native_bytes, which tells about the others too",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        stats = await self.chunk_storage_stats_async(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        )
+        return stats.native_bytes
+
+    def storage_use(self, by: UsageBy = "snapshot") -> StorageUses:
+        """Sum up what chunks take by version, by array or by container.
+
+        By version, oldest first, a chunk counts for the first version that has it: so each row
+        says what that version added, and the rows add up to `chunk_storage_stats`. By array and
+        by container, the largest come first; an array is named by its newest path.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> with repository.transaction("main", message="data") as store:
+        ...     array = zarr.create_array(
+        ...         store, name="t2m", shape=1000, dtype="u1", compressors=None
+        ...     )
+        ...     array[:] = 1
+        >>> repository.storage_use("array")
+        array  native  virtual  inline  chunks
+        /t2m   1000 B  0 B      0 B          1
+        """
+        return run_blocking(self.storage_use_async(by))
+
+    async def storage_use_async(self, by: UsageBy = "snapshot") -> StorageUses:
+        return StorageUses(by, await statistics.usage(self._context, by, ReadLimits()))
 
 
 def _expiration_rules(

@@ -12,6 +12,7 @@ from icefloe.cli.dependencies import dependencies
 from icefloe.cli.ingest import append, ingest, ingest_virtual
 from icefloe.cli.inspect import inspect
 from icefloe.cli.manifests import rewrite, show, suggest
+from icefloe.cli.verify import verify
 from icefloe.errors import (
     ConflictError,
     FormatError,
@@ -83,6 +84,7 @@ def _main(
 app.command()(reporting(inspect))
 app.command()(reporting(access))
 app.command()(reporting(dependencies))
+app.command()(reporting(verify))
 ingest.command("virtual")(reporting(ingest_virtual))
 app.add_typer(ingest)
 app.command()(reporting(append))

@@ -8,7 +8,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.format.columns import Bools, Bytes
+from icefloe.format.columns import Bools, Bytes, Ints
 from icefloe.format.ids import ObjectId
 
 type Keys = NDArray[np.uint64]
@@ -49,7 +49,7 @@ def keys_of_ids(rows: Bytes) -> Keys:
     first = np.ascontiguousarray(whole[:, :8]).view(">u8").ravel().astype(np.uint64)
     last = np.ascontiguousarray(whole[:, 8:]).view(">u4").ravel().astype(np.uint64)
     tail = (first & np.uint64(_PAD_BITS)) << np.uint64(32) | last
-    return _mixed(first >> np.uint64(4), tail << np.uint64(4))
+    return mixed(first >> np.uint64(4), tail << np.uint64(4))
 
 
 def keys_of_names(names: Sequence[str]) -> tuple[Keys, Bools]:
@@ -69,12 +69,13 @@ def keys_of_names(names: Sequence[str]) -> tuple[Keys, Bools]:
     digits = _DIGITS[letters].reshape(-1, NAME_LETTERS)
     is_id = (digits != _NOT_A_DIGIT).all(axis=1) & (digits[:, -1] & _PAD_BITS == 0)
     wide = digits.astype(np.uint64)
-    return _mixed(
+    return mixed(
         wide[:, :_HEAD_LETTERS] @ _HEAD_WEIGHTS, wide[:, _HEAD_LETTERS:] @ _TAIL_WEIGHTS
     ), is_id
 
 
-def _mixed(head: Keys, tail: Keys) -> Keys:
+def mixed(head: Keys, tail: Keys | np.uint64) -> Keys:
+    """Make one number of two."""
     # Ids made in a series differ in their last bytes only: multiplying spreads those.
     mixed = (head * _MIX) ^ (tail * _MIX)
     mixed ^= mixed >> _FOLD
@@ -95,7 +96,8 @@ class KeySet:
         self._most = max(max_bytes // KEY_BYTES // 4, 1)
         self._new: list[Keys] = []
         self._new_count = 0
-        self._recent: Keys = np.empty(0, np.uint64)
+        self._held: list[Keys] = []
+        """In memory, each sorted, and at least twice as long as the next one."""
         self._runs: list[Keys] = []
         """On disk, each sorted."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -126,31 +128,40 @@ class KeySet:
             if self._new_count > self._most:
                 self._settle()
 
+    def add_new(self, keys: Keys) -> Ints:
+        """Add numbers, and list the rows of those that were not there, each number once."""
+        unknown = np.flatnonzero(~self.contains(keys))
+        new, firsts = np.unique(keys[unknown], return_index=True)
+        self.add(new)
+        return unknown[firsts]
+
     def contains(self, keys: Keys) -> Bools:
         """Say of each number whether it was added."""
         self._settle()
         found = np.zeros(len(keys), np.bool_)
-        for run in (self._recent, *self._runs):
-            if len(run):
-                places = np.searchsorted(run, keys)
-                found |= run[np.minimum(places, len(run) - 1)] == keys
+        for run in (*self._held, *self._runs):
+            places = np.searchsorted(run, keys)
+            found |= run[np.minimum(places, len(run) - 1)] == keys
         return found
 
     def _settle(self) -> None:
         if not self._new:
             return
-        self._recent = np.unique(np.concatenate([self._recent, *self._new]))
+        run = np.unique(np.concatenate(self._new))
         self._new, self._new_count = [], 0
-        if len(self._recent) > self._most:
+        while self._held and len(self._held[-1]) < 2 * len(run):
+            run = np.unique(np.concatenate([self._held.pop(), run]))
+        self._held.append(run)
+        if sum(map(len, self._held)) > self._most:
             self._spill()
 
     def _spill(self) -> None:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="icefloe-")
         path = Path(self._folder.name) / f"{len(self._runs)}.keys"
-        self._recent.tofile(path)
+        np.unique(np.concatenate(self._held)).tofile(path)
+        self._held = []
         self._runs.append(np.memmap(path, np.uint64, "r"))
-        self._recent = np.empty(0, np.uint64)
 
 
 assert ObjectId.WIDTH == 12

@@ -114,7 +114,7 @@ class Reachable:
             return await offload(lambda: keys_of_ids(manifest.chunk_ids()))
 
         unread, self._unread = self._unread, []
-        for some in _portions(unread, self.limits):
+        for some in portions(unread, self.limits):
             for keys in await map_concurrently(read, some, limit=self.limits.manifests):
                 self.chunks.add(keys)
 
@@ -128,10 +128,10 @@ async def read_facts(context: RepoContext, ids: Sequence[SnapshotId]) -> list[Sn
 async def read_fact(context: RepoContext, snapshot_id: SnapshotId) -> SnapshotFacts:
     """Read a snapshot as it is stored now."""
     snapshot = await context.assets.read_snapshot(snapshot_id)
-    return SnapshotFacts(snapshot.id, snapshot.parent_id, tuple(_manifests(snapshot)))
+    return SnapshotFacts(snapshot.id, snapshot.parent_id, tuple(manifests_of(snapshot)))
 
 
-def _manifests(snapshot: Snapshot) -> Iterator[ManifestFact]:
+def manifests_of(snapshot: Snapshot) -> Iterator[ManifestFact]:
     """List the manifests of a snapshot, also any that arrays use and its list lacks."""
     files = snapshot.manifests
     listed = raw_rows(files.ids)
@@ -142,7 +142,7 @@ def _manifests(snapshot: Snapshot) -> Iterator[ManifestFact]:
         yield ManifestFact(ManifestId(raw), 0, 0)
 
 
-def _portions(facts: Iterable[ManifestFact], limits: ReadLimits) -> Iterator[list[ManifestFact]]:
+def portions(facts: Iterable[ManifestFact], limits: ReadLimits) -> Iterator[list[ManifestFact]]:
     """Cut a list of manifests into portions that fit into memory."""
     some: list[ManifestFact] = []
     compressed = decoded = 0
@@ -205,7 +205,7 @@ async def chunk_objects(
         except (ObjectNotFoundError, FormatError):
             return ChunkObjects.united([], [])
 
-    for some in _portions(facts, limits):
+    for some in portions(facts, limits):
         for found in await map_concurrently(read, some, limit=limits.manifests):
             ids.append(found.ids)
             ends.append(found.sizes_bytes)

@@ -22,7 +22,7 @@ from icefloe.engine.partition import Layout
 from icefloe.engine.recutting import Share, cut
 from icefloe.engine.splitting import layout_of
 from icefloe.engine.written import ArrayState, Pack, SplitArray
-from icefloe.format.chunk_table import ChunkTable
+from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.node_table import ManifestRef
 from icefloe.format.snapshot import Snapshot
@@ -157,10 +157,11 @@ class Relayout:
 
         async def load(piece: Piece) -> ChunkTable:
             manifest = await assets.load_manifest(piece.manifest, piece.size_bytes)
-            table = manifest.table(array.node.id)
+            parts = [*manifest.table_parts(array.node.id, _BATCH_REFS)]
+            del manifest  # a large one is to be gone before its parts are put together
             if piece.manifest not in self._shared:
                 assets.forget_manifests([piece.manifest])
-            return table.within(grid)
+            return concat_tables([part.within(grid) for part in parts])
 
         limit = self._context.config.manifest.max_concurrent_manifest_fetches_during_commit
         return await map_concurrently(load, pieces, limit=limit)

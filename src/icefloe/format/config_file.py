@@ -24,8 +24,8 @@ def encode_config_yaml(config: RepositoryConfig) -> bytes:
 def encode_partial_config_yaml(config: RepositoryConfig) -> bytes:
     """Write only what is set, for people to read and to merge into their configuration.
 
-    >>> encode_partial_config_yaml(RepositoryConfig(inline_chunk_threshold_bytes=7))
-    b'inline_chunk_threshold_bytes: 7\n'
+    >>> encode_partial_config_yaml(RepositoryConfig(inline_chunk_threshold_bytes=7)).split()
+    [b'inline_chunk_threshold_bytes:', b'7']
     """
     return encode_yaml(_without_unset(config_to_tree(config)))
 

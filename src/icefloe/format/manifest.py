@@ -1,6 +1,6 @@
 """Manifests: where the bytes of each chunk of some arrays are."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -305,6 +305,22 @@ class ManifestFile:
         self._scalar.renew_budget()
         return self._decode(node.raw, few_refs)
 
+    def table_parts(self, node: NodeId, rows_at_once: int) -> Iterator[ChunkTable]:
+        """Decode the references of an array a part at a time, which takes less memory."""
+        start, count = self._places.get(node.raw, (0, 0))
+        if count <= rows_at_once:
+            yield self.table(node)
+            return
+        self._buffer.renew_budget()
+        last: list[int] = []
+        for first in range(0, count, rows_at_once):
+            refs = self._refs(start + 4 * first, min(rows_at_once, count - first))
+            table = _decode_table(refs, self._dictionary)
+            if table.coordinates[0].tolist() <= last:
+                refuse("the references of an array are not sorted by their coordinates")
+            last = table.coordinates[-1].tolist()
+            yield table
+
     def coordinates(self, node: NodeId, *, few_refs: int = FEW_REFS) -> Coordinates:
         """Decode the coordinates of all references of an array, and nothing else."""
         start, count = self._places.get(node.raw, (0, 0))
@@ -429,6 +445,12 @@ class WrittenManifest:
     def table(self, node: NodeId) -> ChunkTable:
         """Give all references of an array."""
         return self.tables[node] if node in self.tables else ChunkTable.empty(0)
+
+    def table_parts(self, node: NodeId, rows_at_once: int) -> Iterator[ChunkTable]:
+        """Give the references of an array a part at a time."""
+        table = self.table(node)
+        for first in range(0, len(table), rows_at_once):
+            yield table.take(slice(first, first + rows_at_once))
 
     def coordinates(self, node: NodeId) -> Coordinates:
         """Give the coordinates of all references of an array."""

@@ -38,8 +38,9 @@ def without_taken_places(
 ) -> Combined:
     """Refuse files that would take the place of other files that were ingested before.
 
-    A file takes its own place again, when it changed. With several dimensions nothing is refused,
-    as the record knows of the first one only.
+    A file that changed takes its own place again, and no other: what it had elsewhere would go
+    on pointing to the state that is gone. With several dimensions nothing is refused, as the
+    record knows of the first one only.
     """
     if record is None or existing is None or len(options.concat) != 1 or not combined.files:
         return combined
@@ -50,7 +51,7 @@ def without_taken_places(
         found = (*combined.report.misfits, *refused.values())
         return Combined(replace(combined.report, misfits=tuple(sorted(found))))
     left = [
-        replace(each, problem=Problem(refused[row].kind, refused[row].message))
+        FileFacts(each.state, problem=Problem(refused[row].kind, refused[row].message))
         if row in refused
         else each
         for row, each in enumerate(facts)
@@ -62,30 +63,45 @@ def _refused(
     facts: Sequence[FileFacts], combined: Combined, options: CombineOptions, record: SourceRecord
 ) -> dict[int, Misfit]:
     [name] = options.concat
-    owners: dict[str, list[RecordedFile]] = {}
-    for each in record.files:
-        owners.setdefault(each.variables, []).append(each)
+    known = record.by_url()
+    taken = {
+        variables: _Intervals([each for each in record.files if each.variables == variables])
+        for variables in {each.variables for each in record.files}
+    }
     refused: dict[int, Misfit] = {}
-    for variables, files in owners.items():
-        first = np.array([each.start for each in files])
-        order = np.argsort(first, kind="stable")
-        first = first[order]
-        end = first + np.array([files[row].length for row in order.tolist()])
-        for row, number in enumerate(combined.files):
-            if _variables(facts[number]) != variables:
-                continue
-            start = int(combined.starts[name][row])
-            stop = start + facts[number].lengths[name]
-            low, high = np.searchsorted(end, start, "right"), np.searchsorted(first, stop, "left")
-            others = [files[at].state.url for at in order[low:high].tolist()]
-            other = next((url for url in others if url != facts[number].url), None)
-            if other is not None:
-                refused[number] = Misfit(
-                    facts[number].url,
-                    Kind.DUPLICATE,
-                    f"{other} was ingested with the same coordinates",
+    for row, number in enumerate(combined.files):
+        file, start = facts[number], int(combined.starts[name][row])
+        length = file.lengths[name]
+        if file.url in known:
+            _, before = known[file.url]
+            if (before.start, before.length) != (start, length):
+                text = (
+                    f"it had {before.length} steps from number {before.start}, and now has {length}"
+                    f" from {start}: ingest all files anew, into another group"
                 )
+                refused[number] = Misfit(file.url, Kind.COORDINATE, text)
+            continue
+        intervals = taken.get(_variables(file))
+        other = None if intervals is None else intervals.owner(start, start + length)
+        if other is not None:
+            text = f"{other} was ingested with the same coordinates"
+            refused[number] = Misfit(file.url, Kind.DUPLICATE, text)
     return refused
+
+
+class _Intervals:
+    """Which files take which steps; they do not overlap."""
+
+    def __init__(self, files: Sequence[RecordedFile]) -> None:
+        self._files = sorted(files, key=lambda each: each.start)
+        self._starts = np.array([each.start for each in self._files], np.int64)
+        self._ends = self._starts + np.array([each.length for each in self._files], np.int64)
+
+    def owner(self, start: int, end: int) -> str | None:
+        """Name a file that takes any of some steps."""
+        low = int(np.searchsorted(self._ends, start, "right"))
+        high = int(np.searchsorted(self._starts, end, "left"))
+        return self._files[low].state.url if low < high else None
 
 
 def _variables(facts: FileFacts) -> str:

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from icefloe.api.repository import Repository
@@ -19,11 +19,12 @@ from icefloe.errors import ConflictError, IcefloeError
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.pipeline.combine import Combined, Existing
+from icefloe.pipeline.existing import read_existing
 from icefloe.pipeline.facts import FileFacts
 from icefloe.pipeline.local import write_metadata, write_native
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.plans import places_table, plan_arrays
-from icefloe.pipeline.records import SourceRecord, options_to_json, write_record
+from icefloe.pipeline.records import SourceRecord, options_to_json, read_record, write_record
 from icefloe.pipeline.taken import recorded_files
 from icefloe.spark.attempts import JOB_METADATA, clear_attempt
 from icefloe.spark.watching import Watch
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FEW_REFERENCES: Final = 1_000_000
+FEW_REFERENCES: Final = 1_000_000
 """The driver writes the log of so many itself: compressed, they take a few megabytes."""
 
 
@@ -83,6 +84,18 @@ class Found:
             return set()
         return set(self.existing.schema.by_path)
 
+    def on_top(
+        self, session: Session, wave: Combined, group: str, options: CombineOptions
+    ) -> "Found":
+        """Take one wave of the files, on top of what the waves before left."""
+        existing = read_existing(session.store, group, options)
+        return replace(
+            self,
+            combined=wave,
+            existing=existing,
+            record=read_record(session.store, group),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -106,6 +119,7 @@ class Committer:
     reach: Shipped
     watch: Watch
     cores: int
+    few_references: int = FEW_REFERENCES
 
     @property
     def _context(self) -> RepoContext:
@@ -128,7 +142,7 @@ class Committer:
             cores=self.cores,
             references=found.references,
         )
-        is_small = found.references <= _FEW_REFERENCES
+        is_small = found.references <= self.few_references
         with self._cleaning() as outcome, persisted(built, wanted=not is_small) as kept:
             with self.watch.stage("write", f"{found.references} chunks"):
                 written = gather_regions(kept, with_changes=is_small)

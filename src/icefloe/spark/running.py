@@ -162,18 +162,10 @@ class Job:
             wave = replace(found, combined=combined)
             if number:
                 session = self._target.repo.writable_session(self._target.branch)
-                wave = self._on_top(session, wave)
+                wave = found.on_top(session, combined, self._target.group, self._options)
             done = committer.commit(session, wave, scanned)
-            report = report.with_commit(
-                done.snapshot, done.references, done.data_bytes, done.manifests
-            )
+            report = report.with_commit(**asdict(done))
         return report
-
-    def _on_top(self, session: Session, wave: Found) -> Found:
-        """Look at what the waves before left."""
-        store, group = session.store, self._target.group
-        existing = read_existing(store, group, self._options)
-        return replace(wave, existing=existing, record=read_record(store, group))
 
 
 def _wanted(listed: Sorted, on_changed: OnChanged) -> tuple[SourceState, ...]:

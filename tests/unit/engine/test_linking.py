@@ -11,7 +11,7 @@ import pytest
 
 import icefloe
 from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet, RepositoryConfig
-from icefloe.effects import run_blocking
+from icefloe.effects import iterate_blocking, run_blocking
 from icefloe.engine import chunks, commit, lifecycle, nodes
 from icefloe.engine.array_changes import table_of_refs
 from icefloe.engine.conflicts import (
@@ -44,6 +44,7 @@ from icefloe.format.chunk_table import (
 from icefloe.format.ids import ChunkId, ManifestId, NodeId
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
 from icefloe.testing.invariants import check_repository_blocking
+from icefloe.zarr_store import IcechunkStore
 from tests.unit.engine.elsewhere import build_elsewhere, link, log_writer, virtual_table
 from tests.unit.engine.sides import Ours, furnish
 
@@ -200,6 +201,18 @@ def test_status_counts_what_it_cannot_list(ours: Ours) -> None:
     assert len(diff.chunk_coordinates["/big"]) == 2 * WIDE + 2
 
 
+def test_linked_chunks_are_listed(ours: Ours) -> None:
+    session = ours.begin()
+    link(session, "/other", virtual_table(line(1, 3), mark=1))
+    store = IcechunkStore(session)
+    assert list(iterate_blocking(store.list_prefix("other"))) == [
+        "other/zarr.json",
+        "other/c/1",
+        "other/c/3",
+    ]
+    assert set(iterate_blocking(store.list_dir("other"))) == {"zarr.json", "c"}
+
+
 def test_links_travel_with_the_session(ours: Ours) -> None:
     session = ours.begin()
     link(session, "/big", virtual_table(rows(7), mark=1))
@@ -310,19 +323,51 @@ def test_an_array_leaves_a_manifest_that_it_shared(limited: bool) -> None:
     assert len(shared) == 1
     session = ours.begin()
     link(session, "/b", virtual_table(line(1, 2), mark=2))
+    linked = [ref.id for ref in manifests(session, "/b")]
     ours.commit(session)
     check_repository_blocking(ours.context.backend)
     after = ours.at(ours.tip())
     assert shared.isdisjoint(ref.id for name in "abc" for ref in manifests(after, f"/{name}"))
+    assert [ref.id for ref in manifests(after, "/b")] == linked, "as it was built"
     assert [mark_at(after, at, path="/b") for at in range(4)] == [1, 2, 2, None]
     assert [mark_at(after, at, path="/a") for at in range(4)] == [1, 1, None, None]
     session = ours.begin()
     put(session, "/a", virtual_table(line(3), mark=3))
     link(session, "/b", virtual_table(line(3), mark=3))
+    linked = [ref.id for ref in manifests(session, "/b")]
     ours.commit(session)
     check_repository_blocking(ours.context.backend)
     after = ours.at(ours.tip())
+    assert [ref.id for ref in manifests(after, "/b")] == linked
     assert [mark_at(after, 3, path=f"/{name}") for name in "abc"] == [3, 3, None]
+
+
+def test_an_array_is_linked_to_beside_a_manifest_that_it_shares() -> None:
+    """Somebody changes another array in that one, so that it has to be written anew."""
+    ours = Ours()
+    sets = [ManifestSet("few", max_manifest_size=100, cardinality=None)]
+    config = RepositoryConfig(chunk_manifests=ChunkManifestsConfig(sets, [ManifestRule("few")]))
+    ours.context = run_blocking(lifecycle.reopen(ours.context, config))
+    session = ours.begin()
+    for name in "ab":
+        ours.array(session, f"/{name}", 9)
+        put(session, f"/{name}", virtual_table(line(0, 1), mark=1))
+    ours.commit(session)
+    session = ours.begin()
+    made = build_region(
+        ours.context.assets,
+        nodes.require_array(session, "/b").id,
+        virtual_table(line(7), mark=2),
+        layout=HalvingLayout((0,)),
+        grid=(9,),
+    )
+    link_manifests(session, "/b", [run_blocking(made)])
+    put(session, "/a", virtual_table(line(1), mark=3))
+    ours.commit(session)
+    check_repository_blocking(ours.context.backend)
+    after = ours.at(ours.tip())
+    assert [mark_at(after, at, path="/b") for at in (0, 1, 7)] == [1, 1, 2]
+    assert [mark_at(after, at, path="/a") for at in (0, 1)] == [1, 3]
 
 
 def manifests(session: SessionState, path: str) -> Sequence[Any]:
@@ -401,6 +446,16 @@ def test_a_change_of_what_a_region_was_built_over_is_a_conflict(ours: Ours) -> N
     """Also if it is outside of the box of the new manifest: the two would overlap."""
     session = ours.begin()
     link(session, "/big", virtual_table(rows(5), mark=1))
+    theirs = ours.begin()
+    put(theirs, "/big", virtual_table(rows(6)[:2], mark=5))
+    ours.commit(theirs)
+    [conflict] = rebase_fails(ours, session)
+    assert conflict == Conflict(ConflictType.ChunksUpdatedInUpdatedArray, "/big", is_linked=True)
+
+
+def test_a_change_of_a_manifest_that_a_region_did_away_with_is_a_conflict(ours: Ours) -> None:
+    session = ours.begin()
+    link(session, "/big", ChunkTable.empty(2), rows(4))
     theirs = ours.begin()
     put(theirs, "/big", virtual_table(rows(6)[:2], mark=5))
     ours.commit(theirs)

@@ -275,3 +275,20 @@ def test_an_array_listed_twice_is_refused() -> None:
     layout.links("refs", [])
     with pytest.raises(FormatError, match="lists an array twice"):
         ManifestFile(enclosed(FileType.MANIFEST, layout.finish()))
+
+
+def test_a_table_in_parts_is_the_table() -> None:
+    node = node_id(3)
+    numbers = np.arange(1000)
+    table = ChunkTable.virtual(
+        numbers.astype(np.uint32)[:, None],
+        BytesColumn.from_strings([f"s3://bucket/{n // 7}.nc" for n in range(1000)]),
+        numbers.astype(np.uint64),
+        numbers.astype(np.uint64) + np.uint64(1),
+    )
+    file = ManifestFile(encode_manifest(manifest_id(1), {node: table}))
+    for rows in (1, 300, 999, 1000, 5000):
+        parts = list(file.table_parts(node, rows))
+        assert [len(part) for part in parts[:-1]] == [rows] * (len(parts) - 1)
+        assert concat_tables(parts) == table
+    assert [len(part) for part in file.table_parts(node_id(4), 10)] == [0]

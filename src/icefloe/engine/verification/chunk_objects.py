@@ -8,13 +8,13 @@ from typing import Final, Self
 import numpy as np
 
 from icefloe.effects import map_concurrently
-from icefloe.engine.key_set import Keys, keys_of_ids, keys_of_names
+from icefloe.engine.key_set import Keys, KeySet, keys_of_ids, keys_of_names
 from icefloe.engine.verification.keyed import MAX_BYTES, KeyedColumn, Values, largest_of_each
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.columns import Bytes, Ints
 from icefloe.format.layout import CHUNKS_PREFIX
-from icefloe.storage import Backend
+from icefloe.storage import Backend, ObjectInfo
 
 _MISSING: Final = np.uint64(2**64 - 1)
 _PIECE_BYTES: Final = 16 * 2**20
@@ -82,6 +82,12 @@ class Faults:
             if rows.any():
                 yield fault, native[rows]
 
+    def first_size(self, lost: ChunkTable) -> tuple[int, int]:
+        """Say how long the first object of some references is, and how long it should be."""
+        key = keys_of_ids(lost.chunk_ids[:1])[0]
+        size = self.sizes[np.searchsorted(self.keys, key)]
+        return int(size), int(ends_of(lost)[lost.targets == 0].max())
+
 
 class ChunkObjects:
     """Collects what versions need of chunk objects, and compares it with what is there."""
@@ -145,35 +151,27 @@ class ChunkObjects:
         """
         unchecked: list[str] = []
         skip = len(CHUNKS_PREFIX)
-        for needed in self._needed.shards():
-            wanted, _ = largest_of_each(*needed)
-            if len(wanted) == 0:
-                continue
+        with KeySet(self._max_bytes) as wanted:
+            for needed, _ in self._needed.shards():
+                wanted.add(needed)
             async for batch in self._backend.list(CHUNKS_PREFIX):
                 keys, is_id = keys_of_names([info.key[skip:] for info in batch])
-                places = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
-                rows = np.flatnonzero(is_id & (wanted[places] == keys)).tolist()
-                outcomes = await map_concurrently(
-                    lambda row: self._read(batch[row].key, batch[row].size_bytes),  # noqa: B023
-                    rows,
-                    limit=concurrency,
-                )
-                bad = [row for row, sound in zip(rows, outcomes, strict=True) if sound is False]
+                rows = np.flatnonzero(is_id & wanted.contains(keys))
+                some = [batch[row] for row in rows.tolist()]
+                outcomes = await map_concurrently(self._read, some, limit=concurrency)
+                bad = rows[[outcome is False for outcome in outcomes]]
+                faults = faults.extended(keys[bad], Fault.UNREADABLE, np.zeros(len(bad), np.uint64))
                 unchecked += [
-                    batch[row].key
-                    for row, sound in zip(rows, outcomes, strict=True)
-                    if sound is None
+                    info.key for info, sound in zip(some, outcomes, strict=True) if sound is None
                 ]
-                zeros = np.zeros(len(bad), np.uint64)
-                faults = faults.extended(keys[bad], Fault.UNREADABLE, zeros)
         return faults, unchecked
 
-    async def _read(self, key: str, size_bytes: int) -> bool | None:
+    async def _read(self, info: ObjectInfo) -> bool | None:
         """Read an object whole; None if the storage did not answer."""
         try:
-            for first in range(0, size_bytes, _PIECE_BYTES):
-                last = min(first + _PIECE_BYTES, size_bytes)
-                if len((await self._backend.get(key, (first, last))).data) != last - first:
+            for first in range(0, info.size_bytes, _PIECE_BYTES):
+                last = min(first + _PIECE_BYTES, info.size_bytes)
+                if len((await self._backend.get(info.key, (first, last))).data) != last - first:
                     return False
         except (ObjectNotFoundError, InvalidInputError):
             return False

@@ -1,17 +1,20 @@
 """What was found so far: damages of the same sort together, with the versions of each."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final
 
 from icefloe.engine.verification.damage import Affected, Damage, DamageKind, Unchecked
-from icefloe.engine.verification.regions import Box
+from icefloe.engine.verification.regions import Box, joined_boxes
 from icefloe.engine.verification.uses import ManifestUse
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId
 
 MOST_DAMAGES: Final = 1000
+"""That are told one by one."""
 MOST_KEYS: Final = 20
+_MOST_DRAFTS: Final = 20_000
+"""That are taken down; those that are alike are told together."""
 _MOST_UNCHECKED: Final = 1000
 
 
@@ -62,8 +65,7 @@ type KnownUses = Mapping[ManifestId, Mapping[ManifestUse, KnownUse]]
 class Findings:
     """Takes down damages, from any thread."""
 
-    def __init__(self, most: int = MOST_DAMAGES) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._lock = Lock()
         self._drafts: dict[tuple[DamageKind, str], _Draft] = {}
         self._unchecked: dict[str, Unchecked] = {}
@@ -90,7 +92,7 @@ class Findings:
         with self._lock:
             draft = self._drafts.get((kind, message))
             if draft is None:
-                if len(self._drafts) >= self._most:
+                if len(self._drafts) >= _MOST_DRAFTS:
                     self.left_out += 1
                     return
                 draft = self._drafts[kind, message] = _Draft(kind, message)
@@ -143,8 +145,10 @@ class Findings:
         `rank` orders versions, newest first. Damages that concern nothing but versions that are
         not `alive` any more are left out: somebody let those go meanwhile.
         """
-        found = [_finished(draft, uses, rank, alive) for draft in self._drafts.values()]
-        return [damage for damage in found if damage is not None]
+        found = (_finished(draft, uses, rank, alive) for draft in self._drafts.values())
+        told = _together([damage for damage in found if damage is not None])
+        self.left_out += max(len(told) - MOST_DAMAGES, 0)
+        return sorted(told, key=lambda damage: damage.harm)[:MOST_DAMAGES]
 
 
 def _finished(
@@ -158,16 +162,15 @@ def _finished(
         return tuple(sorted(kept, key=lambda one: (rank(one), one)))
 
     parts: dict[tuple[str, tuple[SnapshotId, ...]], list[Box]] = {}
-    for path, versions in draft.arrays.items():
-        parts.setdefault((path, ordered(versions)), [])
+    for path, found in draft.arrays.items():
+        parts.setdefault((path, ordered(found)), [])
     for site in draft.sites:
         for use, known in uses.get(site.manifest, {}).items():
-            if site.concerns(use) and (versions := ordered(known.versions)):
+            if site.concerns(use) and (users := ordered(known.versions)):
                 region = (use.extents,) if site.region is None else site.region
-                parts.setdefault((known.path, versions), []).extend(region)
+                parts.setdefault((known.path, users), []).extend(region)
     affected = [
-        Affected(path, tuple(sorted(set(region))), versions)
-        for (path, versions), region in parts.items()
+        Affected(path, joined_boxes(region), versions) for (path, versions), region in parts.items()
     ]
     touched = {*draft.versions, *(one for part in affected for one in part.versions)}
     versions = ordered(touched)
@@ -178,6 +181,33 @@ def _finished(
     )
 
 
-def sorted_by_harm(damages: Sequence[Damage]) -> list[Damage]:
-    """Put what harms data first, else as found."""
-    return sorted(damages, key=lambda damage: damage.harm)
+_ALIKE: Final = frozenset({DamageKind.NO_CHUNK, DamageKind.SHORT_CHUNK, DamageKind.BAD_CHUNK})
+"""Of these there may be one for each manifest: versions and arrays that share them count."""
+
+
+def _together(damages: Sequence[Damage]) -> list[Damage]:
+    """Tell damages to chunks of one array in the same versions as one."""
+    groups: dict[object, list[Damage]] = {}
+    for place, damage in enumerate(damages):
+        where = tuple((part.array, part.versions) for part in damage.affected)
+        key = (damage.kind, where) if damage.kind in _ALIKE else place
+        groups.setdefault(key, []).append(damage)
+    return [_joined(group) for group in groups.values()]
+
+
+def _joined(group: Sequence[Damage]) -> Damage:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    objects = sum(damage.objects for damage in group)
+    keys = tuple(key for damage in group for key in damage.keys)
+    affected = tuple(
+        replace(
+            part, region=joined_boxes([box for one in group for box in one.affected[at].region])
+        )
+        for at, part in enumerate(first.affected)
+    )
+    message = f"{first.message} ({objects} such objects in all)"
+    return replace(
+        first, message=message, keys=keys[:MOST_KEYS], objects=objects, affected=affected
+    )

@@ -1,6 +1,6 @@
 """Whether transaction logs tell what happened between a version and its parent."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -11,7 +11,7 @@ from icefloe.engine.verification.damage import DamageKind
 from icefloe.engine.verification.findings import Findings
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import ChunkTable, Coordinates, Extents, concat_tables
-from icefloe.format.ids import NodeId, raw_rows
+from icefloe.format.ids import ManifestId, NodeId, raw_rows
 from icefloe.format.layout import transaction_log_key
 from icefloe.format.node_table import ManifestRef, Node
 from icefloe.format.snapshot import Snapshot
@@ -19,6 +19,8 @@ from icefloe.format.transaction_log import Move, TransactionLog
 
 type TableReader = Callable[[ManifestRef, NodeId], Awaitable[ChunkTable | None]]
 """Gives the references of an array in a manifest; None where that was found to be damaged."""
+
+type RefCounter = Callable[[ManifestId], int]
 
 MOST_REFS: Final = 8_000_000
 """References that are compared at a time."""
@@ -103,8 +105,8 @@ class LogRules:
         self._table = table
         self._most_refs = most_refs
 
-    async def check(self, step: Step, sizes: Mapping[bytes, int]) -> None:
-        """Check the logs of a commit; `sizes` are the numbers of references of manifests."""
+    async def check(self, step: Step, count: RefCounter) -> None:
+        """Check the logs of a commit; `count` says how many references a manifest has."""
         before, after = _NodeStates(step.parent), _NodeStates(step.child)
         self._check_ids(step, before.ids, after)
         if not step.is_whole:
@@ -120,7 +122,7 @@ class LogRules:
                     step, f": the metadata of {new.path} changed, which it does not say", new
                 )
             if old.array is not None and new.array is not None and old.array != new.array:
-                await self._check_chunks(step, old, new, sizes)
+                await self._check_chunks(step, old, new, count)
 
     def _report(self, step: Step, text: str, node: Node | None = None) -> None:
         self._findings.report(
@@ -185,9 +187,7 @@ class LogRules:
 
     # -- chunks ----------------------------------------------------------------------------
 
-    async def _check_chunks(
-        self, step: Step, old: Node, new: Node, sizes: Mapping[bytes, int]
-    ) -> None:
+    async def _check_chunks(self, step: Step, old: Node, new: Node, count: RefCounter) -> None:
         """Compare what the manifests that are not the same hold, less what the logs name."""
         assert old.array is not None
         assert new.array is not None
@@ -200,7 +200,7 @@ class LogRules:
         shared = {*old.array.manifests} & {*new.array.manifests}
         ours = [ref for ref in new.array.manifests if ref not in shared]
         theirs = [ref for ref in old.array.manifests if ref not in shared]
-        refs = sum(sizes.get(ref.id.raw, 0) for ref in (*ours, *theirs))
+        refs = sum(count(ref.id) for ref in (*ours, *theirs))
         for slab in _slabs([*ours, *theirs], dimensions, -(-refs // self._most_refs)):
             before = await self._chunks(step, old, theirs, slab)
             after = await self._chunks(step, new, ours, slab)
@@ -237,9 +237,7 @@ class LogRules:
             return None
 
 
-def _slabs(
-    refs: Sequence[ManifestRef], dimensions: int, count: int
-) -> list[Extents] | list[None]:
+def _slabs(refs: Sequence[ManifestRef], dimensions: int, count: int) -> list[Extents] | list[None]:
     """Cut what manifests cover into slabs along the first dimension; None stands for all of it."""
     if count <= 1 or dimensions == 0 or any(len(ref.extents) != dimensions for ref in refs):
         return [None]

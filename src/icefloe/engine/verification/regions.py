@@ -1,5 +1,6 @@
 """Sets of chunks as boxes: what people can read, of any number of coordinates."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -27,19 +28,30 @@ def boxes_of(coordinates: Coordinates, most: int = MOST_BOXES) -> tuple[Box, ...
     if dimensions == 0:
         return ((),)
     firsts = coordinates.astype(np.int64)
-    lasts = firsts + 1
-    for axis in reversed(range(dimensions)):
+    return _covered(firsts, firsts + 1, most)
+
+
+def joined_boxes(boxes: Sequence[Box], most: int = MOST_BOXES) -> tuple[Box, ...]:
+    """Join boxes that touch, as far as they make boxes again; the same ones count once.
+
+    >>> joined_boxes([((0, 2), (0, 3)), ((2, 4), (0, 3)), ((0, 2), (0, 3))])
+    (((0, 4), (0, 3)),)
+    """
+    distinct = sorted(set(boxes))
+    if len({len(box) for box in distinct}) != 1 or not distinct[0]:
+        return tuple(distinct)
+    edges = np.array(distinct, np.int64)
+    return _covered(edges[:, :, 0], edges[:, :, 1], most)
+
+
+def _covered(firsts: Ints, lasts: Ints, most: int) -> tuple[Box, ...]:
+    for axis in reversed(range(firsts.shape[1])):
         firsts, lasts = _joined(firsts, lasts, axis)
     if len(firsts) > most:
         firsts, lasts = firsts.min(axis=0, keepdims=True), lasts.max(axis=0, keepdims=True)
     order = np.lexsort(firsts.T[::-1])
     rows = np.stack([firsts[order], lasts[order]], axis=2).tolist()
     return tuple(tuple((first, last) for first, last in row) for row in rows)
-
-
-def count_of(boxes: tuple[Box, ...]) -> int:
-    """Count the chunks in boxes that do not overlap."""
-    return sum(int(np.prod([last - first for first, last in box], dtype=np.int64)) for box in boxes)
 
 
 def _joined(firsts: Ints, lasts: Ints, axis: int) -> tuple[Ints, Ints]:

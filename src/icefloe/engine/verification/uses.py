@@ -57,7 +57,9 @@ def use_of(key: UseKey) -> ManifestUse:
     )
 
 
-def _slices(column: "np.ndarray[tuple[int, ...], np.dtype[np.uint32]]", splits: Ints) -> list[bytes]:
+def _slices(
+    column: "np.ndarray[tuple[int, ...], np.dtype[np.uint32]]", splits: Ints
+) -> list[bytes]:
     raw = np.ascontiguousarray(column).tobytes()
     width = 4 * (column.shape[1] if column.ndim > 1 else 1)
     return [raw[first * width : last * width] for first, last in pairwise(splits.tolist())]

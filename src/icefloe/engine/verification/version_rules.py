@@ -123,7 +123,8 @@ def _problem(nodes: NodeTable, row: int) -> str | None:
         return f"{node.path} is stored as {kind}, its metadata {found}"
     if node.array is not None:
         shape = document.get("shape", ())
-        if not isinstance(shape, list | tuple) or tuple(shape) != node.array.shape:
+        shape = tuple(shape) if isinstance(shape, list) else shape
+        if shape != node.array.shape:
             return f"{node.path} has the shape {node.array.shape}, its metadata say {shape}"
     return None
 

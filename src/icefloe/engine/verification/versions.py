@@ -40,6 +40,8 @@ class Versions:
     times: Mapping[SnapshotId, int] = field(default_factory=dict)
     repo: RepoInfo | None = None
     """The repo object; None in spec 1."""
+    lost: frozenset[SnapshotId] = frozenset()
+    """Those that something leads to, but that could not be read (in spec 1)."""
 
     def order(self) -> list[SnapshotId]:
         """List all, parents before their children where the history allows it."""
@@ -72,7 +74,7 @@ async def read_versions(files: CheckedFiles, backups: BackupRules) -> Versions:
 async def list_versions(files: CheckedFiles) -> set[SnapshotId]:
     """List the versions there are now, without checking anything."""
     found = await read_versions(files, BackupRules(most=0, follows_log=False))
-    return set(found.parents)
+    return {*found.parents, *found.lost}
 
 
 async def _read_repo_object(files: CheckedFiles, backups: BackupRules) -> Versions:
@@ -131,15 +133,17 @@ async def _read_ref_files(files: CheckedFiles) -> Versions:
         )
     parents: dict[SnapshotId, SnapshotId | None] = {}
     times: dict[SnapshotId, int] = {}
+    lost: set[SnapshotId] = set()
     for name, tip in (await _ref_tips(files)).items():
         at: SnapshotId | None = tip
         while at is not None and at not in parents:
             snapshot = await files.snapshot(at, name)
             if snapshot is None:
+                lost.add(at)
                 break
             parents[at], times[at] = snapshot.parent_id, snapshot.flushed_at
             at = snapshot.parent_id
-    return Versions(1, parents, times)
+    return Versions(1, parents, times, lost=frozenset(lost))
 
 
 async def _ref_tips(files: CheckedFiles) -> dict[str, SnapshotId]:
@@ -203,9 +207,7 @@ def _check_histories(files: CheckedFiles, versions: Versions) -> None:
             continue
         else:
             message = f"the history of {newest} ends in {end}, not the initial snapshot"
-        files.findings.report(
-            DamageKind.BAD_HISTORY, message, snapshot_key(newest), versions=found
-        )
+        files.findings.report(DamageKind.BAD_HISTORY, message, snapshot_key(newest), versions=found)
 
 
 def _follow(

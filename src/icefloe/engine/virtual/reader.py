@@ -18,7 +18,7 @@ from icefloe.engine.virtual.places import Place, Places, normalise, normalise_al
 from icefloe.engine.virtual.stores import open_store
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import Bools, BytesColumn
-from icefloe.storage import Buffer, Storage
+from icefloe.storage import Buffer, ObjectInfo, Storage
 
 _REMEMBERED_PLACES: Final = 4096
 
@@ -149,6 +149,11 @@ class VirtualReader:
             key=place.key,
             on_change=place.container.on_change,
         )
+
+    async def look(self, location: str) -> ObjectInfo:
+        """Look at the object of a location without reading it, if it is authorised."""
+        place = self._place(location)
+        return (await self._client(place).backend.head(place.key)).info
 
     @property
     def _fetching(self) -> Fetching:

@@ -1,0 +1,58 @@
+"""`icefloe verify`: whether all versions of a repository are whole."""
+
+from typing import Annotated, Final
+
+import typer
+
+from icefloe.api.repository import Repository
+from icefloe.api.verification import DAMAGE_HEADINGS, Verdict, VerificationReport
+from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.storage import storage_from_url
+
+VERDICT_CODES: Final = {Verdict.HEALTHY: 0, Verdict.DAMAGED: 10, Verdict.INCOMPLETE: 11}
+"""What the shell sees; errors have codes of their own."""
+
+
+def verify(
+    url: Annotated[
+        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Also read all chunks, and look at the files of virtual chunks."
+        ),
+    ] = False,
+    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    anonymous: Annotated[
+        bool, typer.Option(help="Send no credentials to the repository's own storage.")
+    ] = False,
+) -> None:
+    """Check that every file that some version needs exists, can be read, and fits to the others.
+
+    Changes nothing, and others may go on writing. For each damage: which array, which chunks,
+    which versions, and what can be done.
+
+    Exit code 0: healthy. 10: damaged. 11: no damage found, but not everything could be checked.
+
+    Example: icefloe verify s3://bucket/repository --json
+    """
+    with progress_bar("verifying") as on_progress:
+        report = Repository.verify_storage(
+            storage_from_url(url, anonymous=anonymous), deep=deep, on_progress=on_progress
+        )
+    if as_json:
+        show_json(report.to_dict())
+    else:
+        _show(report, max_rows)
+    if code := VERDICT_CODES[report.verdict]:
+        raise typer.Exit(code)
+
+
+def _show(report: VerificationReport, max_rows: int) -> None:
+    if report.damages:
+        show_table(DAMAGE_HEADINGS, report.rows(max_rows))
+    for note in report.notes():
+        typer.echo(note)
