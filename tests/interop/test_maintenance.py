@@ -154,7 +154,7 @@ def state(path: Path) -> dict[str, Any]:
 def contents(path: Path) -> dict[str, bytes]:
     """Read everything that can be read in every version that refs lead to."""
     repo = opened(path)
-    found = {}
+    found: dict[str, bytes] = {}
     ids = {one.id for name in repo.list_branches() for one in repo.ancestry(branch=name)}
     ids |= {one.id for name in repo.list_tags() for one in repo.ancestry(tag=name)}
     for one in sorted(ids):
@@ -184,7 +184,9 @@ def test_expiration(tmp_path: Path, spec: int, seed: int, deleting: tuple[bool, 
     made(theirs, spec, seed)
     shutil.copytree(theirs, ours)
     cutoff = some_cutoff(random.Random(seed + sum(deleting)), theirs)
-    options = dict(zip(("delete_expired_branches", "delete_expired_tags"), deleting, strict=True))
+    options: dict[str, Any] = dict(
+        zip(("delete_expired_branches", "delete_expired_tags"), deleting, strict=True)
+    )
     before = set(contents(ours))
     plan = opened(ours).plan_expiration(cutoff, **options)
     released = opened(ours).expire_snapshots(cutoff, **options)
@@ -295,7 +297,10 @@ def test_statistics(tmp_path: Path, spec: int, seed: int) -> None:
     repo = ic.Repository.open(ic.local_filesystem_storage(str(path)), config=config)
     session = repo.writable_session("main")
     for number in range(4):
-        place = {"offset": history.dice.randrange(3), "length": history.dice.randrange(1, 4)}
+        place: dict[str, Any] = {
+            "offset": history.dice.randrange(3),
+            "length": history.dice.randrange(1, 4),
+        }
         session.store.set_virtual_ref(f"a/c/{number}", "s3://b/x", **place)
     session.commit("virtual")
     session = repo.writable_session("main")

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from datetime import datetime
 
+from zarr.core.buffer import default_buffer_prototype
+
+import icefloe
 from icefloe.effects import run_blocking
 from icefloe.format.chunk_table import ChunkKind
 from icefloe.format.ids import ChunkId, ManifestId, SnapshotId, ids_of_rows
@@ -19,7 +22,28 @@ from icefloe.format.snapshot import decode_snapshot
 from icefloe.storage import Backend, ObjectInfo
 from icefloe.testing.stored_files import read_all
 
+PROTOTYPE = default_buffer_prototype()
 COLLECTED = ("snapshots/", "transactions/", "manifests/", "chunks/")
+
+
+def read(repo: icefloe.Repository, snapshot: str) -> dict[str, bytes | str]:
+    """Read everything in a version but what lies elsewhere."""
+    session = repo.readonly_session(snapshot_id=snapshot)
+
+    async def every() -> dict[str, bytes | str]:
+        found: dict[str, bytes | str] = {}
+        async for key in session.store.list():
+            if "/c/" in key:
+                path, _, index = key.partition("/c/")
+                if session.chunk_type(f"/{path}", [int(index)]).name == "virtual":
+                    found[key] = "virtual"
+                    continue
+            buffer = await session.store.get(key, PROTOTYPE)
+            assert buffer is not None
+            found[key] = buffer.to_bytes()
+        return found
+
+    return run_blocking(every())
 
 
 def listing(backend: Backend) -> dict[str, ObjectInfo]:

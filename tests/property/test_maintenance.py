@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe.effects import run_blocking
@@ -17,10 +16,9 @@ from icefloe.engine.key_set import KeySet, keys_of_ids, keys_of_names
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, texts_of_rows
 from icefloe.testing.invariants import check_repository_blocking
 from tests.faults.sessions import BIG, GROUP, array_document, put
-from tests.property.reachable import listing, needed_by_refs, old_garbage, stored
+from tests.property.reachable import listing, needed_by_refs, old_garbage, read, stored
 
 CHUNKS = 6
-PROTOTYPE = default_buffer_prototype()
 PACKING = icefloe.PackingOptions(max_chunk_bytes=1000, pack_bytes=2500)
 
 arrays = st.sampled_from("ab")
@@ -157,25 +155,6 @@ class Random:
         """Choose the time of some object, or one after all."""
         times = sorted(info.last_modified for info in listing(self.storage.open()).values())
         return [*times, datetime.now(UTC)][round(share * len(times))]
-
-
-def read(repo: icefloe.Repository, snapshot: str) -> dict[str, bytes | str]:
-    session = repo.readonly_session(snapshot_id=snapshot)
-
-    async def every() -> dict[str, bytes | str]:
-        found: dict[str, bytes | str] = {}
-        async for key in session.store.list():
-            if "/c/" in key:
-                path, _, index = key.partition("/c/")
-                if session.chunk_type(f"/{path}", [int(index)]).name == "virtual":
-                    found[key] = "virtual"
-                    continue
-            buffer = await session.store.get(key, PROTOTYPE)
-            assert buffer is not None
-            found[key] = buffer.to_bytes()
-        return found
-
-    return run_blocking(every())
 
 
 histories = st.lists(operations, min_size=5, max_size=40)

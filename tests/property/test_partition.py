@@ -123,10 +123,18 @@ def test_rows_larger_than_a_part_are_cut_along_the_next_axis() -> None:
 
 def test_blocks_across_an_edge_are_left_alone() -> None:
     layout = HalvingLayout((0,), 8)
-    across = Blocks(boxes_of([((5, 11),)], 1), np.array([6]))
-    found = layout.partition(np.array([[2], [3], [12], [13]], np.uint32), across)
-    assert found.parts == [slice(0, 2), slice(2, 4)]
-    assert found.wanted.tolist() == []
+    new = np.array([[2], [3], [12], [13]], np.uint32)
+    for boxes, counts in ([((5, 11),)], [9]), ([((4, 5),), ((5, 11),)], [1, 6]):
+        found = layout.partition(new, Blocks(boxes_of(boxes, 1), np.array(counts)))
+        assert found.parts == [slice(0, 2), slice(2, 4)]
+        assert len(boxes) - 1 not in found.wanted.tolist()
+
+
+def test_a_part_that_became_too_large_is_opened() -> None:
+    layout = HalvingLayout((0,), 8)
+    only = Blocks(boxes_of([((5, 11),)], 1), np.array([6]))
+    found = layout.partition(np.array([[2], [3], [12], [13]], np.uint32), only)
+    assert found.wanted.tolist() == [0]
 
 
 @settings(deadline=None)

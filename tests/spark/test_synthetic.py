@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import icefloe
+from icefloe.effects import run_blocking
 from icefloe.spark.committing import Target
 from icefloe.spark.synthetic import CHUNK_BYTES, MadeUp, commit_made_up
 from tests.spark.archives import assert_sound
@@ -31,7 +33,15 @@ def test_references_arrive_where_they_belong(
     assert [each.references for each in commits] == [50_000, 40_000]
     assert all(each.manifests > 1 for each in commits)
     assert_sound(repository)
-    session = repository.readonly_session("main")
-    assert session.store.session is session
-    table = session.chunk_references("value")
-    assert table.num_rows == 90_000
+    seen = 0
+    state = repository.readonly_session("main")._session
+    node = state.tree.find("/value")
+    assert node is not None
+    for ref in state.tree.manifests(node):
+        table = run_blocking(state.context.assets.load_manifest(ref.id)).table(node.id)
+        times, columns = table.coordinates.T.astype(np.int64)
+        assert_array_equal(table.offsets, columns * CHUNK_BYTES)
+        urls = table.locations.to_strings()
+        assert [urls[row] for row in table.targets] == [load.state(n).url for n in times.tolist()]
+        seen += len(table)
+    assert seen == load.files * load.chunks

@@ -55,7 +55,7 @@ class ExpirationRules:
     """Whether branches whose newest version is that old go too; `main` never does."""
     delete_tags: bool = False
     protected_branches: frozenset[str] = frozenset()
-    """These keep all of their history."""
+    """These keep all of their history, and so what else is in it."""
     protected_tags: frozenset[str] = frozenset()
 
 
@@ -133,11 +133,14 @@ def plan_among(
                 return found
             at = entries[at.parent]
 
+    protected = {entry.id for tip in _protected_tips(rules, branches, tags) for entry in line(tip)}
+
     def is_old(tip: SnapshotId) -> bool:
-        return entries[tip].flushed_at < rules.older_than and entries[tip].parent is not None
+        entry = entries[tip]
+        is_candidate = entry.parent is not None and tip not in protected
+        return is_candidate and entry.flushed_at < rules.older_than
 
     gone_branches, gone_tags = _expired_refs(rules, branches, tags, is_old)
-    protected = {entry.id for tip in _protected_tips(rules, branches, tags) for entry in line(tip)}
     tips = {*_left(branches, gone_branches).values(), *_left(tags, gone_tags).values()}
     parents: dict[SnapshotId, SnapshotId] = {}
     for tip in tips:

@@ -340,7 +340,7 @@ class _Collection:
 def _cutoffs(rules: GarbageRules, started: datetime) -> dict[Kind, datetime | None]:
     """Give the cut-offs that count: none is in the future."""
     given = {kind: rules.cutoffs.get(kind) for kind in Kind}
-    cutoffs = {kind: None if one is None else min(one, started) for kind, one in given.items()}
+    cutoffs = {kind: None if one is None else one for kind, one in given.items()}
     if rules.incremental:
         # The time of a snapshot stands for all that it refers to.
         known = [one for one in cutoffs.values() if one is not None]

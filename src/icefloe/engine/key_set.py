@@ -22,8 +22,10 @@ NAME_LETTERS: Final = 20
 _HEAD_LETTERS: Final = 12
 _NOT_A_DIGIT: Final = 255
 _PAD_BITS: Final = 0b1111
-_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
-_FOLD: Final = np.uint64(29)
+_STEPS: Final = (
+    (np.uint64(0xBF58476D1CE4E5B9), np.uint64(27)),
+    (np.uint64(0x94D049BB133111EB), np.uint64(31)),
+)
 
 
 def _canonical_digits() -> NDArray[np.uint8]:
@@ -74,12 +76,18 @@ def keys_of_names(names: Sequence[str]) -> tuple[Keys, Bools]:
     ), is_id
 
 
-def mixed(head: Keys, tail: Keys | np.uint64) -> Keys:
-    """Make one number of two."""
-    # Ids made in a series differ in their last bytes only: multiplying spreads those.
-    mixed = (head * _MIX) ^ (tail * _MIX)
-    mixed ^= mixed >> _FOLD
-    return mixed + tail
+def mixed(first: Keys, second: Keys | np.uint64) -> Keys:
+    """Make one number of two, so that numbers which are alike lie far apart."""
+    return _spread(_spread(first) + second)
+
+
+def _spread(keys: Keys) -> Keys:
+    """Make every bit of a number depend on all others; no two numbers become the same."""
+    spread = keys ^ (keys >> np.uint64(30))
+    for factor, shift in _STEPS:
+        spread *= factor
+        spread ^= spread >> shift
+    return spread
 
 
 class KeySet:

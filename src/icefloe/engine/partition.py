@@ -122,7 +122,8 @@ class HalvingLayout:
     def partition(self, coordinates: Coordinates, blocks: Blocks) -> Partition:
         """Cut until no part, with the blocks that lie in it, has too many references.
 
-        Blocks across an edge are the work of somebody else: they stay as they are.
+        Blocks across an edge are the work of somebody else: they stay as they are, but for a
+        part of our own that just became too large.
         """
         order = self._order(coordinates)
         ordered = coordinates if order is None else coordinates[order]
@@ -135,7 +136,11 @@ class HalvingLayout:
                 continue  # blocks alone: nothing happens to them
             total = cell.last - cell.first + int(blocks.counts[cell.blocks].sum())
             if total > self.max_refs and cell.depth < len(self.axes):
-                waiting.extend(self._halves(cell, ordered, blocks.boxes))
+                halves = self._halves(cell, ordered, blocks.boxes)
+                waiting.extend(halves)
+                if len(cell.blocks) == 1 and not any(len(half.blocks) for half in halves):
+                    # Until now, the cell was this one part: it is not one any more.
+                    wanted.append(cell.blocks[blocks.counts[cell.blocks] <= self.max_refs])
                 continue
             rows: Rows = slice(cell.first, cell.last)
             parts.append(rows if order is None else np.sort(order[rows]))

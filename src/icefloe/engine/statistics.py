@@ -198,7 +198,7 @@ class _Ranges:
 
     def new_to(self, known: KeySet, salt: np.uint64 | None = None) -> Ints:
         """List the rows, each range once, that are not known yet; now they are."""
-        keys = self.keys if salt is None else mixed(self.keys, np.full_like(self.keys, salt))
+        keys = self.keys if salt is None else mixed(self.keys, salt)
         return known.add_new(keys)
 
 
@@ -305,5 +305,5 @@ def _keys_of(
             # Bytes within a manifest are nowhere else.
             row = np.flatnonzero(rows).astype(np.uint64)
             own = keys_of_ids(np.frombuffer(manifest.raw, np.uint8).reshape(1, -1))
-            return mixed(mixed(row, own), np.uint64(int.from_bytes(node.raw))), row
+            return mixed(mixed(row, own[0]), np.uint64(int.from_bytes(node.raw))), row
     return mixed(mixed(objects, table.offsets[rows]), table.lengths[rows]), objects

@@ -59,7 +59,7 @@ class MadeUp:
         shape, chunks = (ANY_LENGTH, 1024 * self.chunks), (1, 1024)
         value = ArraySchema("value", "float32", ("time", "x"), shape, chunks, codecs, 0.0)
         time = ArraySchema(
-            "time", "float64", ("time",), (ANY_LENGTH,), (512,), codecs, 0.0, is_helper=True
+            "time", "float64", ("time",), (ANY_LENGTH,), (512,), codecs, 0.0, is_coordinate=True
         )
         schema = DatasetSchema.of([value, time])
         return [

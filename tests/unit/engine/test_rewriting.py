@@ -1,6 +1,7 @@
 """Rewriting manifests as one commit: what it writes, when it refuses, and who comes between."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,12 @@ from icefloe.config import (
     ManifestSplittingConfig,
     RepositoryConfig,
 )
+from icefloe.effects import run_blocking
+from icefloe.engine import lifecycle
+from icefloe.engine.context import RepoContext
+from icefloe.engine.manifest_survey import survey
+from icefloe.engine.partition import Box
+from icefloe.engine.rewriting import rewrite_manifests
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -25,6 +32,10 @@ from icefloe.errors import (
     RefNotFoundError,
     SessionStateError,
 )
+from icefloe.format.ids import SnapshotId
+from icefloe.format.node_table import ManifestRef, NodeTable
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.transaction_log import TransactionLog
 from icefloe.storage import Storage
 from icefloe.testing.invariants import check_repository_blocking
 
@@ -210,3 +221,47 @@ def test_a_session_that_began_before_is_rebased_over_it() -> None:
     session.commit("after", rebase_with=icefloe.ConflictDetector())
     assert contents(split(storage))["a"] == [1, 2, 3, 4, 5, 6, 7, 8, 88]
     check_repository_blocking(storage.open())
+
+
+# -- links that others left behind ---------------------------------------------------------
+
+
+async def leave_loose_links(context: RepoContext) -> None:
+    """Commit arrays whose links say less, or more, than what the manifests hold."""
+    tip = await context.assets.load_snapshot(await context.ledger.branch_tip("main"))
+    found = {node.path: node for node in map(tip.nodes.node, range(len(tip.nodes)))}
+    a, b, empty = (found[path] for path in ("/a", "/b", "/empty"))
+    assert a.array is not None
+    assert b.array is not None
+    assert empty.array is not None
+    [of_a], [of_b] = a.array.manifests, b.array.manifests
+    changed = [
+        replace(a, array=replace(a.array, shape=(5,), num_chunks=(5,))),
+        replace(b, array=replace(b.array, manifests=(ManifestRef(of_b.id, ()),))),
+        replace(empty, array=replace(empty.array, manifests=(of_a,))),
+    ]
+    nodes = tip.nodes.overlay(NodeTable.from_nodes(changed))
+    new = replace(tip, id=SnapshotId.random(), flushed_at=tip.flushed_at + 1, nodes=nodes)
+    await context.assets.save_snapshot(new)
+    await context.assets.save_transaction_log(TransactionLog(new.id))
+    entry = SnapshotEntry(new.id, tip.id, new.flushed_at, new.message, new.metadata)
+    await context.ledger.commit("main", tip.id, entry)
+
+
+def test_loose_links_are_made_exact() -> None:
+    context = run_blocking(lifecycle.open_(filled(config=ONE_EACH)))
+    run_blocking(leave_loose_links(context))
+
+    async def rewritten() -> dict[str, list[tuple[Box, int]]]:
+        new = await rewrite_manifests(context, "exact", branch="main")
+        snapshot = await context.assets.load_snapshot(new)
+        nodes = [snapshot.nodes.node(row) for row in range(len(snapshot.nodes))]
+        assert all(ref.extents for one in nodes if one.array for ref in one.array.manifests)
+        pieces = await survey(context, snapshot)
+        assert all(piece.is_alone for array in pieces for piece in array.pieces)
+        return {
+            array.node.path: [(piece.ref.extents, piece.num_refs) for piece in array.pieces]
+            for array in pieces
+        }
+
+    assert run_blocking(rewritten()) == {"/a": [(((0, 5),), 5)], "/b": [(((0, 2), (0, 2)), 4)]}

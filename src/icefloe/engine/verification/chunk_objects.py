@@ -13,6 +13,7 @@ from icefloe.engine.verification.keyed import MAX_BYTES, KeyedColumn, Values, la
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.columns import Bytes, Ints
+from icefloe.format.ids import ChunkId
 from icefloe.format.layout import CHUNKS_PREFIX
 from icefloe.storage import Backend, ObjectInfo
 
@@ -45,6 +46,13 @@ def native_needs(table: ChunkTable) -> tuple[Keys, Values]:
     if native.all():
         return keys[targets], ends
     return keys[targets[native]], ends[native]
+
+
+def objects_of(table: ChunkTable) -> Bytes:
+    """List the chunk objects of native references, each once, in order."""
+    rows = np.ascontiguousarray(table.chunk_ids[table.targets])
+    names = np.unique(rows.view(f"S{ChunkId.WIDTH}").ravel())
+    return names.view(np.uint8).reshape(-1, ChunkId.WIDTH)
 
 
 @dataclass(slots=True)
@@ -84,9 +92,10 @@ class Faults:
 
     def first_size(self, lost: ChunkTable) -> tuple[int, int]:
         """Say how long the first object of some references is, and how long it should be."""
-        key = keys_of_ids(lost.chunk_ids[:1])[0]
-        size = self.sizes[np.searchsorted(self.keys, key)]
-        return int(size), int(ends_of(lost)[lost.targets == 0].max())
+        keys = keys_of_ids(lost.chunk_ids)[lost.targets]
+        first = keys_of_ids(objects_of(lost)[:1])[0]
+        size = self.sizes[np.searchsorted(self.keys, first)]
+        return int(size), int(ends_of(lost)[keys == first].max())
 
 
 class ChunkObjects:

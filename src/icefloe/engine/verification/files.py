@@ -71,7 +71,9 @@ class CheckedFiles:
             data = (await self.backend.get(key)).data
         except ObjectNotFoundError:
             message = f"{key} does not exist, but {needed_by} needs it"
-            self.findings.report(missing, message, key, versions=versions, sites=sites)
+            self.findings.report(
+                missing, message, key, versions=versions, sites=sites, identity=key
+            )
             return None
         except IcefloeError as failure:
             self.findings.unchecked(key, failure.message)
@@ -80,7 +82,9 @@ class CheckedFiles:
             return await self.decode(key, data, decoder), len(data)
         except (FormatError, InvalidInputError) as failure:
             message = f"{key} cannot be read: {failure}"
-            self.findings.report(damaged, message, key, versions=versions, sites=sites)
+            self.findings.report(
+                damaged, message, key, versions=versions, sites=sites, identity=key
+            )
             return None
 
     async def snapshot(self, wanted: SnapshotId, needed_by: str) -> Snapshot | None:

@@ -44,8 +44,8 @@ class _Draft:
     keys: dict[str, None] = field(default_factory=dict)
     objects: int = 0
     versions: set[SnapshotId] = field(default_factory=set)
-    arrays: dict[str, set[SnapshotId]] = field(default_factory=dict)
-    """Paths of nodes that are concerned as a whole."""
+    arrays: dict[tuple[str, tuple[Box, ...]], set[SnapshotId]] = field(default_factory=dict)
+    """Paths of nodes, with what is concerned of them: nothing stands for the whole."""
     sites: dict[Site, None] = field(default_factory=dict)
 
 
@@ -68,6 +68,7 @@ class Findings:
     def __init__(self) -> None:
         self._lock = Lock()
         self._drafts: dict[tuple[DamageKind, str], _Draft] = {}
+        """By kind, and what tells those of a kind apart."""
         self._unchecked: dict[str, Unchecked] = {}
         self.left_out = 0
         """Damages beyond those that are told one by one."""
@@ -85,17 +86,22 @@ class Findings:
         objects: int = 1,
         versions: Iterable[SnapshotId] = (),
         array: str | None = None,
+        region: Iterable[Box] = (),
         sites: Iterable[Site] = (),
+        identity: str | None = None,
     ) -> None:
-        """Note a damage; the same in another version is the same one."""
+        """Note a damage; the same in another version is the same one.
+
+        Those of one kind with the same `identity`, or without one the same message, are one.
+        """
         versions = set(versions)
         with self._lock:
-            draft = self._drafts.get((kind, message))
+            draft = self._drafts.get((kind, identity or message))
             if draft is None:
                 if len(self._drafts) >= _MOST_DRAFTS:
                     self.left_out += 1
                     return
-                draft = self._drafts[kind, message] = _Draft(kind, message)
+                draft = self._drafts[kind, identity or message] = _Draft(kind, message)
                 draft.objects = objects
             for key in [keys] if isinstance(keys, str) else keys:
                 if len(draft.keys) < MOST_KEYS:
@@ -103,7 +109,7 @@ class Findings:
             draft.versions |= versions
             draft.sites |= dict.fromkeys(sites)
             if array is not None:
-                draft.arrays.setdefault(array, set()).update(versions)
+                draft.arrays.setdefault((array, tuple(region)), set()).update(versions)
 
     def require(
         self,
@@ -161,17 +167,7 @@ def _finished(
         kept = {one for one in versions if alive is None or one in alive}
         return tuple(sorted(kept, key=lambda one: (rank(one), one)))
 
-    parts: dict[tuple[str, tuple[SnapshotId, ...]], list[Box]] = {}
-    for path, found in draft.arrays.items():
-        parts.setdefault((path, ordered(found)), [])
-    for site in draft.sites:
-        for use, known in uses.get(site.manifest, {}).items():
-            if site.concerns(use) and (users := ordered(known.versions)):
-                region = (use.extents,) if site.region is None else site.region
-                parts.setdefault((known.path, users), []).extend(region)
-    affected = [
-        Affected(path, joined_boxes(region), versions) for (path, versions), region in parts.items()
-    ]
+    affected = _affected(draft, uses, ordered)
     touched = {*draft.versions, *(one for part in affected for one in part.versions)}
     versions = ordered(touched)
     if (touched or draft.sites) and not versions:
@@ -179,6 +175,26 @@ def _finished(
     return Damage(
         draft.kind, draft.message, tuple(draft.keys), draft.objects, tuple(affected), versions
     )
+
+
+def _affected(
+    draft: _Draft,
+    uses: KnownUses,
+    ordered: Callable[[Iterable[SnapshotId]], tuple[SnapshotId, ...]],
+) -> list[Affected]:
+    """Bring together what is affected in the same versions, then the versions of each region."""
+    regions: dict[tuple[str, tuple[SnapshotId, ...]], list[Box]] = {}
+    for (path, boxes), found in draft.arrays.items():
+        regions.setdefault((path, ordered(found)), []).extend(boxes)
+    for site in draft.sites:
+        for use, known in uses.get(site.manifest, {}).items():
+            if site.concerns(use) and (users := ordered(known.versions)):
+                region = (use.extents,) if site.region is None else site.region
+                regions.setdefault((known.path, users), []).extend(region)
+    versions: dict[tuple[str, tuple[Box, ...]], list[SnapshotId]] = {}
+    for (path, users), parts in regions.items():
+        versions.setdefault((path, joined_boxes(parts)), []).extend(users)
+    return [Affected(path, region, ordered(some)) for (path, region), some in versions.items()]
 
 
 _ALIKE: Final = frozenset({DamageKind.NO_CHUNK, DamageKind.SHORT_CHUNK, DamageKind.BAD_CHUNK})

@@ -15,11 +15,12 @@ from icefloe.engine.verification.findings import Findings, Site
 from icefloe.engine.verification.keyed import Values
 from icefloe.engine.verification.regions import Box, boxes_of
 from icefloe.engine.verification.uses import ManifestUse
+from icefloe.engine.verification.version_rules import report_listed
 from icefloe.engine.verification.virtual_objects import VirtualNeeds, VirtualObjects, virtual_needs
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ManifestId, NodeId, raw_rows
-from icefloe.format.layout import manifest_key, snapshot_key
+from icefloe.format.layout import manifest_key
 from icefloe.format.manifest import ManifestFile
 from icefloe.format.snapshot import Snapshot
 
@@ -169,7 +170,7 @@ class ManifestRules:
         if part is None:
             return  # reported already
         for kind, message in _broken(use, part):
-            region = (part.extents,) if part.rows else None
+            region = (part.extents,) if part.dimensions == len(use.grid) and part.rows else None
             self._findings.report(
                 kind,
                 f"{path}: {message}",
@@ -203,12 +204,7 @@ class ManifestRules:
                 f" the list says {refs}"
             )
         for message in wrong:
-            self._findings.report(
-                DamageKind.BAD_MANIFEST_LIST,
-                message,
-                [snapshot_key(snapshot.id), manifest_key(manifest)],
-                versions=[snapshot.id],
-            )
+            report_listed(self._findings, snapshot, manifest, message)
         return not wrong
 
     def references_of(self, manifest: ManifestId) -> int:

@@ -2,14 +2,18 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import batched
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from icefloe.effects import map_concurrently
-from icefloe.engine.verification.chunk_objects import ChunkObjects, Fault, Faults
+from icefloe.engine.verification.chunk_objects import ChunkObjects, Fault, Faults, objects_of
 from icefloe.engine.verification.damage import Damage, DamageKind, Unchecked
 from icefloe.engine.verification.files import CheckedFiles
 from icefloe.engine.verification.findings import (
+    MOST_KEYS,
     Findings,
     KnownUse,
     KnownUses,
@@ -38,7 +42,14 @@ from icefloe.engine.verification.virtual_objects import (
 from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import IcefloeError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
-from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, SnapshotId
+from icefloe.format.ids import (
+    INITIAL_SNAPSHOT_ID,
+    ChunkId,
+    ManifestId,
+    NodeId,
+    SnapshotId,
+    raw_rows,
+)
 from icefloe.format.layout import CHUNKS_PREFIX, chunk_key, transaction_log_key
 from icefloe.format.node_table import ManifestRef
 from icefloe.format.snapshot import Snapshot
@@ -305,27 +316,27 @@ class _Run:
     def _report_chunks(
         self, fault: Fault, manifest: ManifestId, node: NodeId, lost: ChunkTable, faults: Faults
     ) -> None:
-        lost = lost.compacted()
         assert (lost.kinds == ChunkKind.NATIVE).all()
-        keys = [chunk_key(ChunkId(row.tobytes())) for row in lost.chunk_ids[:20]]
-        count = len(lost.chunk_ids)
-        more = "" if count == 1 else f", nor do {count - 1} others"
+        ids = objects_of(lost)
+        keys = [chunk_key(ChunkId(raw)) for raw in raw_rows(ids[:MOST_KEYS])]
         match fault:
             case Fault.MISSING:
-                message = f"{keys[0]} does not exist{more}, but {manifest} needs it"
+                message = f"{keys[0]} does not exist, but an array needs it"
             case Fault.SHORT:
                 size, end = faults.first_size(lost)
-                also = "" if count == 1 else f" ({count - 1} others are too short as well)"
-                message = f"{manifest} needs {end} bytes of {keys[0]}, which has {size}{also}"
+                message = f"an array needs {end} bytes of {keys[0]}, which has {size}"
             case Fault.UNREADABLE:
-                also = "" if count == 1 else f", nor can {count - 1} others"
-                message = f"{keys[0]} cannot be read to its end{also}, but {manifest} needs it"
+                message = f"{keys[0]} cannot be read to its end, but an array needs it"
+        if len(ids) > 1:
+            message += f" ({len(ids)} such objects)"
         self._findings.report(
             _CHUNK_FAULTS[fault],
             message,
             keys,
-            objects=count,
+            objects=len(ids),
             sites=[Site(manifest, node, region=boxes_of(lost.coordinates))],
+            # The same chunks are lost in all versions whose manifests have them.
+            identity=f"{node} {_hash_of(ids, lost.coordinates)}",
         )
 
     def _report_virtual(self, fault: VirtualFault, location: bytes, site: Site) -> None:
@@ -377,3 +388,12 @@ class _Run:
         except IcefloeError:
             return None
         return now or None
+
+
+def _hash_of(*columns: "np.ndarray[tuple[int, ...], np.dtype[Any]]") -> str:
+    """Tell columns apart without keeping them."""
+    whole = blake2b(digest_size=16)
+    for column in columns:
+        whole.update(b"%d:" % len(column))
+        whole.update(np.ascontiguousarray(column).tobytes())
+    return whole.hexdigest()

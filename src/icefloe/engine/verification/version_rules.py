@@ -11,7 +11,7 @@ import numpy as np
 from icefloe.engine.verification.damage import DamageKind
 from icefloe.engine.verification.findings import Findings
 from icefloe.engine.verification.regions import Box
-from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, ids_of_rows, raw_rows
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, raw_rows
 from icefloe.format.layout import manifest_key, snapshot_key
 from icefloe.format.node_table import NodeTable
 from icefloe.format.snapshot import Snapshot
@@ -70,6 +70,7 @@ class NodeRules:
             self._known[digest] = pair is None
             if pair is not None:
                 one, other = (ManifestId(nodes.manifest_ids[at].tobytes()) for at in pair)
+                boxes = [_box(nodes, at) for at in pair]
                 path = nodes.paths[row].decode()
                 self._findings.report(
                     DamageKind.BAD_EXTENTS,
@@ -77,6 +78,7 @@ class NodeRules:
                     [manifest_key(one), manifest_key(other)],
                     versions=[snapshot.id],
                     array=path,
+                    region=[_common(*boxes)],
                 )
 
 
@@ -153,6 +155,18 @@ def _meet(first: Box, second: Box) -> bool:
     return all(a[0] < b[1] and b[0] < a[1] for a, b in zip(first, second, strict=False))
 
 
+def _common(first: Box, second: Box) -> Box:
+    if len(first) != len(second):
+        return first or second  # one has no extents, which stands for everything
+    return tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(first, second, strict=True))
+
+
+def _box(nodes: NodeTable, manifest: int) -> Box:
+    """Give the extents of a manifest, by its row among those of all arrays."""
+    first, last = nodes.extent_splits[manifest : manifest + 2].tolist()
+    return tuple((a, b) for a, b in nodes.extents[first:last].tolist())
+
+
 def _sweep(edges: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]") -> tuple[int, int] | None:
     """Look for two boxes that meet, among those whose ranges meet along one dimension."""
     axis = max(range(edges.shape[1]), key=lambda at: len(np.unique(edges[:, at, 0])))
@@ -180,18 +194,40 @@ def check_manifest_list(findings: Findings, snapshot: Snapshot) -> None:
     named = {*raw_rows(snapshot.nodes.manifest_ids)}
     key, versions = snapshot_key(snapshot.id), [snapshot.id]
 
-    def report(message: str, manifest: ManifestId | None = None) -> None:
-        keys = key if manifest is None else [key, manifest_key(manifest)]
-        findings.report(DamageKind.BAD_MANIFEST_LIST, message, keys, versions=versions)
-
     if any(one >= other for one, other in pairwise(listed)):
-        report(f"snapshot {snapshot.id}: its manifests are not listed in order")
+        message = f"snapshot {snapshot.id}: its manifests are not listed in order"
+        findings.report(DamageKind.BAD_MANIFEST_LIST, message, key, versions=versions)
     for raw in sorted(named - {*listed}):
         one = ManifestId(raw)
-        report(f"an array uses the manifest {one}, which is not in the list", one)
+        message = f"an array uses the manifest {one}, which is not in the list"
+        report_listed(findings, snapshot, one, message)
     for raw in sorted({*listed} - named):
         one = ManifestId(raw)
-        report(f"it lists the manifest {one}, which no array uses", one)
+        message = f"it lists the manifest {one}, which no array uses"
+        report_listed(findings, snapshot, one, message)
+
+
+def report_listed(
+    findings: Findings, snapshot: Snapshot, manifest: ManifestId, message: str
+) -> None:
+    """Note what is wrong in the list of manifests of a version, with the arrays that use it."""
+    nodes = snapshot.nodes
+    rows = np.flatnonzero((nodes.manifest_ids == np.frombuffer(manifest.raw, np.uint8)).all(axis=1))
+    owners = np.searchsorted(nodes.manifest_splits, rows, side="right") - 1
+    keys = [snapshot_key(snapshot.id), manifest_key(manifest)]
+    users: list[tuple[str | None, list[Box]]] = [
+        (nodes.paths[owner].decode(), [_box(nodes, row)])
+        for row, owner in zip(rows.tolist(), owners.tolist(), strict=True)
+    ]
+    for path, region in users or [(None, [])]:
+        findings.report(
+            DamageKind.BAD_MANIFEST_LIST,
+            message,
+            keys,
+            versions=[snapshot.id],
+            array=path,
+            region=region,
+        )
 
 
 def check_entry(findings: Findings, snapshot: Snapshot, entry: SnapshotEntry) -> None:
@@ -227,9 +263,3 @@ def check_initial(findings: Findings, snapshot: Snapshot) -> None:
         snapshot_key(snapshot.id),
         versions=[snapshot.id],
     )
-
-
-def manifests_of(snapshot: Snapshot) -> list[ManifestId]:
-    """List the manifests that a version needs: those it lists, and any that arrays use."""
-    named = {*raw_rows(snapshot.nodes.manifest_ids)} - {*raw_rows(snapshot.manifests.ids)}
-    return [*ids_of_rows(ManifestId, snapshot.manifests.ids), *map(ManifestId, sorted(named))]
