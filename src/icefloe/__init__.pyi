@@ -12,6 +12,13 @@ from . import store as store
 from . import types as types
 from . import virtual as virtual
 from .api.about import print_debug_info, spec_version, supported_spec_versions
+from .api.checkup import (
+    StorageCheckup,
+    StorageGuarantee,
+    StorageVerdict,
+    check_storage,
+    check_storage_async,
+)
 from .api.dependencies import AccessReport, VirtualDependencies, VirtualDependency
 from .api.graph import AncestryGraph
 from .api.maintenance import (
@@ -244,13 +251,16 @@ __all__ = [
     "SnapshotNotFoundError",
     "SpecVersion",
     "Storage",
+    "StorageCheckup",
     "StorageConcurrencySettings",
     "StorageError",
+    "StorageGuarantee",
     "StorageRetriesSettings",
     "StorageSettings",
     "StorageTimeoutSettings",
     "StorageUse",
     "StorageUses",
+    "StorageVerdict",
     "Update",
     "UpdateType",
     "Verdict",
@@ -268,6 +278,8 @@ __all__ = [
     "azure_static_credentials",
     "azure_storage",
     "azure_store",
+    "check_storage",
+    "check_storage_async",
     "containers_credentials",
     "gcs_credentials",
     "gcs_from_env_credentials",

@@ -48,11 +48,17 @@ def test_a_worker_that_dies_while_it_parses_is_made_up_for(spark: Any, tmp_path:
 
 
 def python_workers() -> list[psutil.Process]:
-    """List the processes in which tasks run."""
+    """List the processes in which tasks run: children of a process that forks them."""
     found = psutil.Process().children(recursive=True)
-    daemons = [each for each in found if "pyspark.daemon" in " ".join(each.cmdline())]
-    ids = {each.pid for each in daemons}
-    return [each for each in daemons if each.ppid() in ids]
+    daemons = {each.pid for each in found if is_daemon(each)}
+    return [each for each in found if each.pid in daemons and each.ppid() in daemons]
+
+
+def is_daemon(process: psutil.Process) -> bool:
+    try:
+        return "pyspark.daemon" in " ".join(process.cmdline())
+    except psutil.Error:  # it ended meanwhile
+        return False
 
 
 def test_workers_killed_while_manifests_are_written_are_made_up_for(

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from icefloe.cli.access import access
 from icefloe.cli.dependencies import dependencies
+from icefloe.cli.doctor import doctor
 from icefloe.cli.ingest import append, ingest, ingest_virtual
 from icefloe.cli.inspect import inspect
 from icefloe.cli.manifests import rewrite, show, suggest
@@ -85,6 +86,7 @@ app.command()(reporting(inspect))
 app.command()(reporting(access))
 app.command()(reporting(dependencies))
 app.command()(reporting(verify))
+app.command()(reporting(doctor))
 ingest.command("virtual")(reporting(ingest_virtual))
 app.add_typer(ingest)
 app.command()(reporting(append))

@@ -86,14 +86,6 @@ async def collect(context: RepoContext, rules: GarbageRules) -> Collected:
         return await _Collection(context, rules, live).run()
 
 
-class _UnmarkedError(IcefloeError):
-    """The repository needs versions by now that were not looked at."""
-
-    def __init__(self, snapshots: frozenset[SnapshotId]) -> None:
-        super().__init__("versions have appeared")
-        self.snapshots = snapshots
-
-
 class _Collection:
     """One run."""
 
@@ -296,19 +288,9 @@ class _Collection:
 
         def change(repo: RepoInfo) -> Changed:
             repo_changes.require_online(repo)
-            left = self._left(repo)
-            unmarked = frozenset(ids_of_rows(SnapshotId, left.ids)) - self._live.snapshots
-            if unmarked:
-                raise _UnmarkedError(unmarked)
-            return Changed(replace(repo, snapshots=left), UpdateKind.GC_RAN)
+            return Changed(replace(repo, snapshots=self._left(repo)), UpdateKind.GC_RAN)
 
-        while True:
-            try:
-                await ledger.update(change)
-            except _UnmarkedError as appeared:
-                await self._live.add(appeared.snapshots)
-            else:
-                return
+        await ledger.update(change)
 
     async def _sweep(self, phases: _Phases) -> None:
         kinds = list(phases)
@@ -340,7 +322,7 @@ class _Collection:
 def _cutoffs(rules: GarbageRules, started: datetime) -> dict[Kind, datetime | None]:
     """Give the cut-offs that count: none is in the future."""
     given = {kind: rules.cutoffs.get(kind) for kind in Kind}
-    cutoffs = {kind: None if one is None else one for kind, one in given.items()}
+    cutoffs = {kind: None if one is None else min(one, started) for kind, one in given.items()}
     if rules.incremental:
         # The time of a snapshot stands for all that it refers to.
         known = [one for one in cutoffs.values() if one is not None]

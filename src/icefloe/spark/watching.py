@@ -61,11 +61,12 @@ class Watch:
     def _telling(self, name: str, what: str) -> AbstractContextManager[None]:
         if self._on_progress is None:
             return nullcontext()
-        tell = self._on_progress
 
         def update(done: int, total: int) -> None:
+            if self._on_progress is None:
+                return
             try:
-                tell(StageProgress(name, what, done, total))
+                self._on_progress(StageProgress(name, what, done, total))
             except Exception:  # noqa: BLE001 - whatever the caller's code raises
                 # A job that may be committed already must not fail because nobody can see it.
                 _log.warning("progress cannot be shown", exc_info=True)
@@ -113,7 +114,7 @@ def _polled(
     before = set(tracker.getJobIdsForGroup(group))
     ended = threading.Event()
 
-    def ask() -> None:
+    def ask(*, is_over: bool = False) -> None:
         done = total = 0
         for job in set(tracker.getJobIdsForGroup(group)) - before:
             stages = tracker.getJobInfo(job)
@@ -122,7 +123,7 @@ def _polled(
                 if info is not None:
                     done += info.numCompletedTasks
                     total += info.numTasks
-        update(done, total)
+        update(total if is_over else done, total)  # stages that were skipped count as done
 
     def keep_asking() -> None:
         while not ended.wait(_POLL_SECONDS):
@@ -132,10 +133,10 @@ def _polled(
     asking.start()
     try:
         yield
-        ask()
     finally:
         ended.set()
         asking.join()
+    ask(is_over=True)
 
 
 @contextmanager

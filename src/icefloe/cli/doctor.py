@@ -1,0 +1,47 @@
+"""`icefloe doctor`: what a storage really does."""
+
+from typing import Annotated, Final
+
+import typer
+
+from icefloe.api.checkup import TRIAL_HEADINGS, StorageVerdict, check_storage
+from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.storage import storage_from_url
+
+VERDICT_CODES: Final = {
+    StorageVerdict.SOUND: 0,
+    StorageVerdict.UNSAFE: 10,
+    StorageVerdict.READ_ONLY: 11,
+    StorageVerdict.INCOMPLETE: 11,
+}
+"""What the shell sees; errors have codes of their own."""
+
+
+def doctor(
+    url: Annotated[
+        str, typer.Argument(help="The place: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    anonymous: Annotated[bool, typer.Option(help="Send no credentials.")] = False,
+) -> None:
+    """Try out a storage: conditional writes, reads after writes, ranges, listings, deletions.
+
+    Writes under keys of its own and removes them again. A repository in the same place is not
+    touched, and may be in use.
+
+    Exit code 0: repositories are safe here. 10: something that they rely on does not hold.
+    11: not everything could be tried, for instance because the storage can only be read.
+
+    Example: icefloe doctor s3://bucket/prefix
+    """
+    with progress_bar("trying out") as on_progress:
+        found = check_storage(storage_from_url(url, anonymous=anonymous), on_progress=on_progress)
+    if as_json:
+        show_json(found.to_dict())
+    else:
+        show_table(TRIAL_HEADINGS, found.rows())
+        for note in found.notes():
+            typer.echo(note)
+    if code := VERDICT_CODES[found.verdict]:
+        raise typer.Exit(code)
