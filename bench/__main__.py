@@ -1,7 +1,7 @@
 """Run the comparisons: `python -m bench [--rounds N] [--rows N] [name ...]`.
 
-Those of the whole engine, of virtual chunks and of manifests at scale are sections of their own:
-`python -m bench engine`, `python -m bench virtual` and `python -m bench manifests`, see
+Those of the whole engine, of virtual chunks, of manifests at scale and of maintenance are sections
+of their own: `python -m bench engine`, `virtual`, `manifests` and `maintenance`, see
 `bench.engine`.
 
 Each side runs in processes of its own, turn and turn about; the best of all rounds counts.

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Final
 
-from bench import engine_groups, manifests, virtual
+from bench import engine_groups, maintenance, manifests, virtual
 from bench.engine_rows import Group
 
 SECTIONS: Final[Mapping[str, dict[str, Group]]] = {
     "engine": engine_groups.GROUPS,
     "virtual": virtual.GROUPS,
     "manifests": manifests.GROUPS,
+    "maintenance": maintenance.GROUPS,
 }
 
 

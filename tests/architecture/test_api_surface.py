@@ -95,7 +95,8 @@ def assert_accepts(target: Any, wanted: list[list[str | None]], where: str) -> N
 def assert_extends(
     ours: list[list[str | None]], wanted: list[list[str | None]], where: str
 ) -> None:
-    # "..." stands for a default that has no literal.
+    # Some texts are listed with quotes; "..." stands for a default that has no literal.
+    wanted = [[*each[:2], each[2] and each[2].strip("'")] for each in wanted]
     shown = [
         [*each[:2], "..."] if each[2] is not None and theirs[2] == "..." else each
         for each, theirs in zip(ours, wanted, strict=False)

@@ -172,7 +172,8 @@ class VerificationReport:
 
     def _notes(self) -> Iterator[str]:
         for damage in self.damages[:_SHOWN_ROWS]:
-            yield f"{damage.message}\n  to do: {damage.remedy}"
+            yield damage.message
+            yield f"  to do: {damage.remedy}"
         for key, reason in list(self.unchecked.items())[:_SHOWN_ROWS]:
             yield f"{key} could not be looked at: {reason}"
         yield self.summary()

@@ -34,6 +34,7 @@ from icefloe.engine.reachability import (
     SnapshotFacts,
     chunk_objects,
     read_fact,
+    requests_at_once,
 )
 from icefloe.engine.repo_changes import Changed
 from icefloe.engine.repo_object import RepoObjectLedger
@@ -98,7 +99,7 @@ class _Collection:
         self._sweeper = Sweeper(
             context.backend,
             self._done,
-            concurrency=rules.concurrent_deletes,
+            concurrency=requests_at_once(context, rules.concurrent_deletes),
             most_failures=rules.consecutive_failures,
         )
         self._old: frozenset[SnapshotId] = frozenset()
@@ -133,7 +134,7 @@ class _Collection:
         listed = await map_concurrently(
             lambda kind: list_whole_kind(self._context.backend, kind, self._cutoffs[kind]),
             kinds,
-            limit=self._rules.concurrent_listings,
+            limit=requests_at_once(self._context, self._rules.concurrent_listings),
         )
         return dict(zip(kinds, listed, strict=True))
 
@@ -197,7 +198,7 @@ class _Collection:
                 self._done.report(f"snapshots/{one} cannot be read, so it stays: {damaged}")
                 return None
 
-        limit = self._context.config.max_concurrent_requests
+        limit = requests_at_once(self._context, self._context.config.max_concurrent_requests)
         found = await map_concurrently(read, snapshots, limit=limit)
         return [facts for facts in found if facts is not None]
 
@@ -226,11 +227,16 @@ class _Collection:
         return phases
 
     async def _unreferenced_chunks(self) -> AsyncIterator[Objects]:
+        """Walk chunks that are not needed, as far as is known now; only those are looked at."""
+
+        def is_unneeded(names: Sequence[str]) -> Bools:
+            return ~self._is_needed(Kind.CHUNKS, names)
+
         waiting = Objects()
         cutoff = self._cutoffs[Kind.CHUNKS]
-        async for listed in list_kind(self._context.backend, Kind.CHUNKS, cutoff):
-            is_needed = self._is_needed(Kind.CHUNKS, listed.old.names)
-            waiting = together([waiting, listed.old.chosen(~is_needed)])
+        backend = self._context.backend
+        async for listed in list_kind(backend, Kind.CHUNKS, cutoff, is_unneeded):
+            waiting = together([waiting, listed.old])
             if len(waiting) >= self._sweeper.portion:
                 yield waiting
                 waiting = Objects()
@@ -315,8 +321,9 @@ class _Collection:
         objects = objects.chosen(~self._is_needed(kind, objects.names))
         if self._rules.dry_run:
             self._done.count(kind, objects)
-        elif len(objects):
-            await self._sweeper.delete(kind, objects)
+        else:
+            for portion in objects.batches(self._sweeper.portion):
+                await self._sweeper.delete(kind, portion)
 
 
 def _cutoffs(rules: GarbageRules, started: datetime) -> dict[Kind, datetime | None]:

@@ -115,13 +115,19 @@ class Reachable:
 
         unread, self._unread = self._unread, []
         for some in portions(unread, self.limits):
-            for keys in await map_concurrently(read, some, limit=self.limits.manifests):
+            limit = requests_at_once(self._context, self.limits.manifests)
+            for keys in await map_concurrently(read, some, limit=limit):
                 self.chunks.add(keys)
+
+
+def requests_at_once(context: RepoContext, limit: int) -> int:
+    """Say how many requests to send at once: within a machine, threads only get in the way."""
+    return 1 if context.is_near else limit
 
 
 async def read_facts(context: RepoContext, ids: Sequence[SnapshotId]) -> list[SnapshotFacts]:
     """Read snapshots as they are stored now, all at the same time."""
-    limit = context.config.max_concurrent_requests
+    limit = requests_at_once(context, context.config.max_concurrent_requests)
     return await map_concurrently(lambda one: read_fact(context, one), ids, limit=limit)
 
 
@@ -206,7 +212,8 @@ async def chunk_objects(
             return ChunkObjects.united([], [])
 
     for some in portions(facts, limits):
-        for found in await map_concurrently(read, some, limit=limits.manifests):
+        limit = requests_at_once(context, limits.manifests)
+        for found in await map_concurrently(read, some, limit=limit):
             ids.append(found.ids)
             ends.append(found.sizes_bytes)
     return ChunkObjects.united(ids, ends)

@@ -24,6 +24,7 @@ from icefloe.engine.reachability import (
     ReadLimits,
     manifests_of,
     portions,
+    requests_at_once,
     tables_of,
 )
 from icefloe.engine.virtual.grouping import absolute_all, canonical_all
@@ -240,9 +241,8 @@ async def _survey(context: RepoContext, limits: ReadLimits) -> _Survey:
     found = _Survey()
     versions = _oldest_first(await history_lines(context.ledger))
     for some in batched((entry.id for entry in versions), limits.snapshots):
-        for snapshot in await map_concurrently(
-            context.assets.read_snapshot, some, limit=context.config.max_concurrent_requests
-        ):
+        limit = requests_at_once(context, context.config.max_concurrent_requests)
+        for snapshot in await map_concurrently(context.assets.read_snapshot, some, limit=limit):
             found.note(snapshot)
     return found
 
@@ -255,7 +255,8 @@ async def _parts(context: RepoContext, survey: _Survey, limits: ReadLimits) -> A
         return await context.assets.read_manifest(fact.id, fact.size_bytes)
 
     for some in portions(survey.manifests, limits):
-        for manifest in await map_concurrently(read, some, limit=limits.manifests):
+        limit = requests_at_once(context, limits.manifests)
+        for manifest in await map_concurrently(read, some, limit=limit):
             tables = await offload(partial(tables_of, manifest))
             for node, table in tables.items():
                 ranges = _ranges_of(manifest.id, node, table, places)

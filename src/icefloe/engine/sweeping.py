@@ -1,7 +1,7 @@
 """Objects of a repository listed by kind, and deleted in batches, with an account of failures."""
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -21,6 +21,7 @@ from icefloe.format.layout import (
     TRANSACTIONS_PREFIX,
 )
 from icefloe.storage import Backend
+from icefloe.storage.selective import list_wanted
 
 _log = logging.getLogger(__name__)
 
@@ -112,23 +113,31 @@ class Listed:
     young: Objects = field(default_factory=Objects)
 
 
-async def list_kind(backend: Backend, kind: Kind, cutoff: datetime | None) -> AsyncIterator[Listed]:
-    """Walk all objects of a kind in batches; those whose names are not ids are passed over.
+async def list_kind(
+    backend: Backend,
+    kind: Kind,
+    cutoff: datetime | None,
+    wanted: Callable[[Sequence[str]], Bools] | None = None,
+) -> AsyncIterator[Listed]:
+    """Walk all objects of a kind, or those wanted by their names, in batches.
 
-    Without a cut-off all of them are young.
+    Those whose names are not ids are passed over. Without a cut-off all of them are young.
     """
     prefix = PREFIXES[kind]
     skip = len(prefix)
-    async for batch in backend.list(prefix):
-        names = [info.key[skip:] for info in batch]
+
+    def is_wanted(keys: Sequence[str]) -> list[bool]:
+        names = [key[skip:] for key in keys]
         _, is_id = keys_of_names(names)
-        is_old = is_id.copy()
-        if cutoff is None:
-            is_old[:] = False
-        else:
-            is_old &= np.array([info.last_modified < cutoff for info in batch], np.bool_)
-        every = Objects(names, [info.size_bytes for info in batch])
-        yield Listed(every.chosen(is_old), every.chosen(is_id & ~is_old))
+        chosen: list[bool] = (is_id if wanted is None else is_id & wanted(names)).tolist()
+        return chosen
+
+    async for batch in list_wanted(backend, prefix, is_wanted):
+        every = Objects([info.key[skip:] for info in batch], [info.size_bytes for info in batch])
+        is_old = np.zeros(len(batch), np.bool_)
+        if cutoff is not None:
+            is_old[:] = [info.last_modified < cutoff for info in batch]
+        yield Listed(every.chosen(is_old), every.chosen(~is_old))
 
 
 async def list_whole_kind(backend: Backend, kind: Kind, cutoff: datetime | None) -> Listed:

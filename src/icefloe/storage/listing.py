@@ -29,6 +29,17 @@ def walk(root: str, prefix: str, *, encoded: bool = True) -> Iterator[ObjectInfo
 
     Names of files, and the prefix with them, are encoded keys, or keys as they are.
     """
+    for key, entry in walk_entries(root, prefix, encoded=encoded):
+        try:
+            yield info_of(key, entry.stat())
+        except FileNotFoundError:
+            continue  # deleted since; whoever did it wants it unlisted
+
+
+def walk_entries(
+    root: str, prefix: str, *, encoded: bool = True
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Visit the same files without a look at them."""
     folder = prefix.rpartition("/")[0]
     key_of = _key_of if encoded else str
     first = (
@@ -48,7 +59,7 @@ class _Folder:
     key_of: Callable[[str], str | None]
     ancestors: frozenset[tuple[int, int]] = frozenset()
 
-    def visit(self, prefix: str, todo: list["_Folder"]) -> Iterator[ObjectInfo]:
+    def visit(self, prefix: str, todo: list["_Folder"]) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Yield the objects in this directory and add the directories in it to `todo`."""
         try:
             status = os.stat(self.path)
@@ -68,7 +79,7 @@ class _Folder:
                     if entry.is_dir():
                         todo.append(_Folder(entry.path, f"{name}/", self.key_of, ancestors))
                     elif entry.is_file() and (key := self.key_of(name)) is not None:
-                        yield info_of(key, entry.stat())
+                        yield key, entry
                 except FileNotFoundError:
                     continue  # deleted since; whoever did it wants it unlisted
 

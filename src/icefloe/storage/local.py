@@ -30,7 +30,7 @@ the reference's local repositories.
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby, islice
@@ -56,7 +56,7 @@ from icefloe.storage.directory import (
     open_draft,
 )
 from icefloe.storage.keys import check_key, encode_key, encode_prefix
-from icefloe.storage.listing import info_of, version_of, walk
+from icefloe.storage.listing import info_of, version_of, walk, walk_entries
 from icefloe.storage.port import (
     Buffer,
     ByteRange,
@@ -65,11 +65,14 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
+from icefloe.storage.selective import Batch, Wanted
 
 _INLINE_BYTES: Final = 256 * 1024
 """Asynchronous callers get smaller transfers on the loop: a thread would cost more."""
 
 _LIST_BATCH: Final = 1000
+_WANTED_BATCH: Final = 16 * 1024
+"""Names that are judged at once."""
 _DELETE_BATCH: Final = 256  # deletions under one lock
 _READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang us
 _NOT_THERE: Final = (FileNotFoundError, NotADirectoryError)
@@ -157,6 +160,21 @@ class LocalBackend:
         found = self._walk(encode_prefix(prefix) if self._encodes else prefix)
         while batch := await effects.offload(lambda: list(islice(found, _LIST_BATCH))):
             yield batch
+
+    async def list_wanted(self, prefix: str, wanted: Wanted) -> AsyncIterator[Batch]:
+        """Walk the files as `list` does, and look only at those that are wanted."""
+        found = self._walk_entries(encode_prefix(prefix) if self._encodes else prefix)
+
+        def look() -> Batch | None:
+            batch = list(islice(found, _WANTED_BATCH))
+            if not batch:
+                return None
+            chosen = wanted([key for key, _ in batch])
+            pairs = [pair for pair, yes in zip(batch, chosen, strict=True) if yes]
+            return list(_infos(pairs))
+
+        while (infos := await effects.offload(look)) is not None:
+            yield infos
 
     async def head(self, key: str) -> Fetched:
         """Look at a file."""
@@ -398,11 +416,27 @@ class LocalBackend:
             return [str(error)] * len(names)
         return reasons
 
+    def _walk_entries(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        try:
+            yield from walk_entries(self._root, prefix, encoded=self._encodes)
+        except OSError as error:
+            _fail(error, "list", prefix)
+
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
         try:
             yield from walk(self._root, prefix, encoded=self._encodes)
         except OSError as error:
             _fail(error, "list", prefix)
+
+
+def _infos(pairs: Iterable[tuple[str, os.DirEntry[str]]]) -> Iterator[ObjectInfo]:
+    for key, entry in pairs:
+        try:
+            yield info_of(key, entry.stat())
+        except FileNotFoundError:
+            continue  # deleted since
+        except OSError as error:
+            _fail(error, "look at", key)
 
 
 async def _transfer[T](work: Callable[[], T], size: int) -> T:

@@ -18,6 +18,7 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
+from icefloe.storage.selective import Batch, Wanted, list_wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,16 @@ class MeteredBackend:
         """Count one request per batch, and one for an empty answer."""
         is_empty = True
         async for batch in self._inner.list(prefix):
+            is_empty = False
+            self._meter.add("list")
+            yield batch
+        if is_empty:
+            self._meter.add("list")
+
+    async def list_wanted(self, prefix: str, wanted: Wanted) -> AsyncIterator[Batch]:
+        """Count one request per batch, and one for an empty answer."""
+        is_empty = True
+        async for batch in list_wanted(self._inner, prefix, wanted):
             is_empty = False
             self._meter.add("list")
             yield batch

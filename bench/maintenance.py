@@ -1,0 +1,8 @@
+"""Keeping repositories healthy. `python -m bench maintenance`."""
+
+from typing import Final
+
+from bench import maintenance_verify
+from bench.engine_rows import Group
+
+GROUPS: Final[dict[str, Group]] = {**maintenance_verify.GROUPS}
