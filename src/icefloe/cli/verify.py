@@ -6,6 +6,7 @@ import typer
 
 from icefloe.api.repository import Repository
 from icefloe.api.verification import DAMAGE_HEADINGS, Verdict, VerificationReport
+from icefloe.cli.authorising import authorised
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
@@ -24,6 +25,16 @@ def verify(
             "--deep", help="Also read all chunks, and look at the files of virtual chunks."
         ),
     ] = False,
+    authorize: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --deep: look at virtual chunks below this URL, with the credentials of"
+            " the environment. Can be repeated."
+        ),
+    ] = None,
+    authorize_anonymous: Annotated[
+        list[str] | None, typer.Option(help="… or without credentials. Can be repeated.")
+    ] = None,
     max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     anonymous: Annotated[
@@ -41,7 +52,10 @@ def verify(
     """
     with progress_bar("verifying") as on_progress:
         report = Repository.verify_storage(
-            storage_from_url(url, anonymous=anonymous), deep=deep, on_progress=on_progress
+            storage_from_url(url, anonymous=anonymous),
+            deep=deep,
+            authorize_virtual_chunk_access=authorised(authorize or (), authorize_anonymous or ()),
+            on_progress=on_progress,
         )
     if as_json:
         show_json(report.to_dict())

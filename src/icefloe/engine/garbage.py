@@ -26,7 +26,7 @@ import numpy as np
 from icefloe.effects import map_concurrently
 from icefloe.engine import pruning, repo_changes
 from icefloe.engine.context import RepoContext
-from icefloe.engine.key_set import keys_of_ids, keys_of_names
+from icefloe.engine.key_set import Keys, keys_of_ids, keys_of_names
 from icefloe.engine.reachability import (
     ManifestFact,
     Reachable,
@@ -229,8 +229,8 @@ class _Collection:
     async def _unreferenced_chunks(self) -> AsyncIterator[Objects]:
         """Walk chunks that are not needed, as far as is known now; only those are looked at."""
 
-        def is_unneeded(names: Sequence[str]) -> Bools:
-            return ~self._is_needed(Kind.CHUNKS, names)
+        def is_unneeded(chunks: Keys) -> Bools:
+            return ~self._live.chunks.contains(chunks)
 
         waiting = Objects()
         cutoff = self._cutoffs[Kind.CHUNKS]

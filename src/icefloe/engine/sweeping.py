@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from icefloe.effects import map_concurrently
-from icefloe.engine.key_set import keys_of_names
+from icefloe.engine.key_set import Keys, keys_of_names
 from icefloe.errors import StorageError
 from icefloe.format.columns import Bools
 from icefloe.format.layout import (
@@ -117,9 +117,9 @@ async def list_kind(
     backend: Backend,
     kind: Kind,
     cutoff: datetime | None,
-    wanted: Callable[[Sequence[str]], Bools] | None = None,
+    wanted: Callable[[Keys], Bools] | None = None,
 ) -> AsyncIterator[Listed]:
-    """Walk all objects of a kind, or those wanted by their names, in batches.
+    """Walk all objects of a kind, or those wanted by the numbers of their ids, in batches.
 
     Those whose names are not ids are passed over. Without a cut-off all of them are young.
     """
@@ -128,8 +128,8 @@ async def list_kind(
 
     def is_wanted(keys: Sequence[str]) -> list[bool]:
         names = [key[skip:] for key in keys]
-        _, is_id = keys_of_names(names)
-        chosen: list[bool] = (is_id if wanted is None else is_id & wanted(names)).tolist()
+        numbers, is_id = keys_of_names(names)
+        chosen: list[bool] = (is_id if wanted is None else is_id & wanted(numbers)).tolist()
         return chosen
 
     async for batch in list_wanted(backend, prefix, is_wanted):

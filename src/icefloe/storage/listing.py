@@ -71,15 +71,20 @@ class _Folder:
             if place in self.ancestors:
                 return  # a symbolic link led back to where we came from
             ancestors = self.ancestors | {place}
+            is_below = self.base.startswith(prefix)
+            is_plain = self.key_of(f"{self.base}x") == f"{self.base}x"
             for entry in entries:
                 name = self.base + entry.name
-                if not (name.startswith(prefix) or prefix.startswith(f"{name}/")):
+                if not (is_below or name.startswith(prefix) or prefix.startswith(f"{name}/")):
                     continue
                 try:
                     if entry.is_dir():
                         todo.append(_Folder(entry.path, f"{name}/", self.key_of, ancestors))
-                    elif entry.is_file() and (key := self.key_of(name)) is not None:
-                        yield key, entry
+                    elif entry.is_file():
+                        # Ids are the names of nearly all files, and there may be millions.
+                        is_id = is_plain and entry.name.isalnum() and name.isascii()
+                        if (key := name if is_id else self.key_of(name)) is not None:
+                            yield key, entry
                 except FileNotFoundError:
                     continue  # deleted since; whoever did it wants it unlisted
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 import icefloe
 from icefloe.cli.main import EXIT_CODES, app
 from icefloe.cli.verify import VERDICT_CODES
-from icefloe.errors import NotFoundError
+from icefloe.errors import InvalidInputError, NotFoundError
 
 
 @pytest.fixture
@@ -109,6 +109,31 @@ def test_what_was_not_authorised_could_not_be_checked(tmp_path: Path) -> None:
     found = json.loads(run(str(tmp_path), "--deep", "--json").stdout)
     assert found["verdict"] == "incomplete"
     assert found["unchecked_objects"] == 1
+
+
+def test_files_of_others_can_be_authorised(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "a.bin").write_bytes(bytes(3))
+    url = f"{files.as_uri()}/"
+    config = icefloe.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icefloe.VirtualChunkContainer(url, icefloe.local_filesystem_store(str(files)))
+    )
+    place = str(tmp_path / "repository")
+    repository = icefloe.Repository.create(icefloe.local_filesystem_storage(place), config)
+    with repository.transaction("main", message="refs") as store:
+        zarr.create_array(store, name="v", shape=2, chunks=1, dtype="i4")
+        store.set_virtual_ref("v/c/1", f"{url}a.bin", offset=0, length=4)
+    result = run(place, "--deep", "--authorize", url)
+    assert result.exit_code == 10, result.output
+    row = result.stdout.splitlines()[1].split()
+    assert row[:4] == ["short-virtual-object", "data", "/v", "[1]"]
+    (files / "a.bin").write_bytes(bytes(4))
+    assert run(place, "--deep", "--authorize-anonymous", url).exit_code == 0
+    assert (
+        run(place, "--deep", "--authorize", "ftp://x/").exit_code == EXIT_CODES[InvalidInputError]
+    )
 
 
 def test_no_repository(tmp_path: Path) -> None:

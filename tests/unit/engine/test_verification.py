@@ -20,7 +20,6 @@ from icefloe.engine.verification.damage import DamageKind, Harm
 from icefloe.engine.verification.keyed import KeyedColumn, largest_of_each
 from icefloe.engine.verification.regions import boxes_of, joined_boxes
 from icefloe.engine.verification.run import Verification, VerificationRules, verify
-from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import RepositoryNotFoundError, StorageError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.layout import (
@@ -35,6 +34,7 @@ from icefloe.storage import Backend
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.memory import MemoryBackend
 from icefloe.testing.faulty import FaultyBackend
+from icefloe.testing.http_server import file_server
 from tests.golden.files import GOLDEN, expected
 from tests.unit.testing.small_repository import (
     CHUNK,
@@ -336,6 +336,16 @@ def test_few_keys_in_memory_change_nothing(history: icefloe.Repository) -> None:
     assert whole.checked == spilled.checked
 
 
+def test_versions_are_compared_in_parts_as_well(history: icefloe.Repository) -> None:
+    files = contents(history)
+    assert verified(files, max_compared_refs=3).damages == ()
+    repository = SmallRepository()
+    break_it, text = BROKEN["chunks unnamed"]
+    break_it(repository)
+    [damage] = verified(repository.files, max_compared_refs=1).damages
+    assert text in damage.message
+
+
 # -- what cannot be opened, or not be looked at --------------------------------------------
 
 
@@ -507,20 +517,30 @@ def test_files_that_were_not_authorised_are_unchecked(
     assert "could not be looked at" in repr(report)
 
 
-def test_one_look_at_each_file(
-    virtual: tuple[icefloe.Repository, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository, _ = virtual
-    seen = []
-    look = VirtualReader.look
-
-    async def counting(self: VirtualReader, location: str) -> Any:
-        seen.append(location)
-        return await look(self, location)
-
-    monkeypatch.setattr(VirtualReader, "look", counting)
-    assert repository.verify(deep=True).is_healthy
-    assert len(seen) == len(set(seen)) == 2
+def test_one_look_at_each_file(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for name in ("one.bin", "two.bin"):
+        (files / name).write_bytes(bytes(64))
+    with file_server(files) as server:
+        url = f"{server.url}/"
+        config = icefloe.RepositoryConfig.default()
+        config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(url, icefloe.http_store()))
+        repository = icefloe.Repository.create(
+            icefloe.in_memory_storage(),
+            config,
+            icefloe.containers_credentials({url: icefloe.credentials.HttpAccess}),
+        )
+        for number in range(3):
+            with repository.transaction("main", message=f"no. {number}") as store:
+                zarr.create_array(store, name=f"v{number}", shape=64, chunks=1, dtype="u1")
+                for at in range(64):
+                    name = ("one.bin", "two.bin")[at % 2]
+                    key = f"v{number}/c/{at}"
+                    store.set_virtual_ref(key, f"{url}{name}", offset=at, length=1)
+        report = repository.verify(deep=True)
+    assert report.is_healthy, report
+    assert sorted(server.requests) == ["HEAD /one.bin", "HEAD /two.bin"]
 
 
 # -- requests ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from icefloe.engine.verification.findings import (
     Site,
 )
 from icefloe.engine.verification.keyed import MAX_BYTES
-from icefloe.engine.verification.log_rules import LogRules, Step
+from icefloe.engine.verification.log_rules import MOST_REFS, LogRules, Step
 from icefloe.engine.verification.manifest_rules import ManifestRules
 from icefloe.engine.verification.operations import BackupRules
 from icefloe.engine.verification.regions import boxes_of
@@ -78,6 +78,8 @@ class VerificationRules:
     backups: BackupRules = field(default_factory=BackupRules)
     concurrency: int = _CONCURRENCY
     max_key_bytes: int = MAX_BYTES
+    max_compared_refs: int = MOST_REFS
+    """References of neighbouring versions that are compared at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class _Run:
         self._progress = progress
         self._nodes = NodeRules(self._findings)
         self._manifests = ManifestRules(files, chunks, virtual)
-        self._logs = LogRules(self._findings, self._table)
+        self._logs = LogRules(self._findings, self._table, most_refs=rules.max_compared_refs)
         self._uses: set[UseKey] = set()
         self._done = self._total = 0
 
