@@ -1,6 +1,6 @@
 """What users authorise on the command line: places of virtual chunks, by their URL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from icefloe.credentials import (
     AnyCredential,
@@ -14,7 +14,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 
 def authorised(
     with_environment: Sequence[str], anonymously: Sequence[str]
-) -> dict[str, AnyCredential | None]:
+) -> Mapping[str, AnyCredential | None]:
     """Give each url prefix the credential of its platform.
 
     >>> sorted(authorised(["file:///data/"], ["s3://public/"]))
