@@ -19,16 +19,16 @@ from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import texts_of_rows
 
 _REFERENCES: Final = 1_000_000
+_OBJECTS: Final = 100_000
 _MOST_SECONDS: Final = 3.0
 _LENGTH: Final = 4
 
 
 def _verify(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
-    """Verify virtual references, then as many native ones, each with an object of its own."""
-    count = scale.of(_REFERENCES, _REFERENCES // 20)
+    """Verify virtual references, then native ones, each with an object of its own."""
     virtual, native = place.below("virtual"), place.below("native")
-    built(virtual, "default", 1, count)
-    _build_native(native, count)
+    built(virtual, "default", 1, scale.of(_REFERENCES, _REFERENCES // 20))
+    _build_native(native, scale.of(_OBJECTS, _OBJECTS // 20))
     figures = {}
     for name, at in (("", virtual), ("native ", native)):
         repo = lib.Repository.open(at.storage(lib))
@@ -69,8 +69,8 @@ GROUPS: Final = {
         (
             Row("cpu", "verify 1M references, CPU", at_most=_MOST_SECONDS),
             Row("rss", "verify 1M references, memory", unit="bytes"),
-            Row("native cpu", "verify 1M chunk objects in a folder, CPU"),
-            Row("native rss", "verify 1M chunk objects in a folder, memory", unit="bytes"),
+            Row("native cpu", "verify 100,000 chunk objects in a folder, CPU"),
+            Row("native rss", "verify 100,000 chunk objects in a folder, memory", unit="bytes"),
         ),
         rounds=2,
         ours_only=True,

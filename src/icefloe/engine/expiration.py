@@ -7,10 +7,8 @@ repository that is whole, and doing it all again finishes what was interrupted.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
-
-import numpy as np
 
 from icefloe.effects import map_concurrently
 from icefloe.engine import pruning, repo_changes
@@ -68,8 +66,8 @@ class Expiration:
     branches: Refs
     """Branches that are deleted, with where they end."""
     tags: Refs
-    parents: Mapping[SnapshotId, SnapshotId]
-    """Versions that stay and get another parent."""
+    parents: Mapping[SnapshotId, SnapshotId] = field(default_factory=dict)
+    """In spec 1, versions that stay and get another parent."""
 
 
 # -- planning ------------------------------------------------------------------------------
@@ -98,18 +96,7 @@ def plan_in_repo(repo: RepoInfo, rules: ExpirationRules) -> tuple[Expiration, Re
         is_kept[repo_changes.require_listed(repo, tip)] = True
     kept = pruning.without(table, is_kept, to_root=True)
     released = frozenset(ids_of_rows(SnapshotId, table.ids[~is_kept]))
-    parents = _changed_parents(repo, replace(left, snapshots=kept)) if released else {}
-    return Expiration(released, branches, tags, parents), replace(left, snapshots=kept)
-
-
-def _changed_parents(before: RepoInfo, after: RepoInfo) -> dict[SnapshotId, SnapshotId]:
-    table, old = after.snapshots, before.snapshots
-    has_parent = table.parents != NO_PARENT
-    rows = np.flatnonzero(np.isin(old.ids.view("S12"), table.ids.view("S12")))
-    changed = has_parent & (old.ids[old.parents[rows]] != table.ids[table.parents]).any(axis=1)
-    return {
-        table.id(row): table.id(int(table.parents[row])) for row in np.flatnonzero(changed).tolist()
-    }
+    return Expiration(released, branches, tags), replace(left, snapshots=kept)
 
 
 def plan_among(
@@ -204,20 +191,6 @@ def _left(refs: Refs, gone: Refs) -> dict[str, SnapshotId]:
 
 
 # -- acting --------------------------------------------------------------------------------
-
-
-async def plan(
-    context: RepoContext, rules: ExpirationRules
-) -> tuple[Expiration, Mapping[SnapshotId, SnapshotEntry]]:
-    """Say what would go now, with what is known about each version; changes nothing."""
-    if isinstance(ledger := context.ledger, RepoObjectLedger):
-        repo = await ledger.repo()
-        planned, _ = plan_in_repo(repo, rules)
-        rows = [repo_changes.require_listed(repo, one) for one in sorted(planned.released)]
-        return planned, {entry.id: entry for entry in repo.snapshots.entries(rows)}
-    history = await read_history(context)
-    planned = plan_among(history.entries, history.branches, history.tags, rules)
-    return planned, {one: history.entries[one] for one in planned.released}
 
 
 async def expire(context: RepoContext, rules: ExpirationRules) -> Expiration:
