@@ -6,9 +6,7 @@ from typing import Final
 
 from icefloe.config.chunk_manifests import EffectiveChunkManifests
 from icefloe.config.manifest_sets import DEFAULT_SET, ChunkRange, ManifestRule
-from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.arrow import pa, pc
-from icefloe.format.columns import BytesColumn
+from icefloe.engine.patterns import matches
 
 _ANY_PATH: Final = (None, ".*")
 
@@ -47,29 +45,6 @@ def send(
             decided = set(held)
             undecided = [array for array in undecided if array not in decided]
     return Sent(targets, sizes)
-
-
-def matches(pattern: str, texts: Sequence[str]) -> list[bool]:
-    """Say which texts a pattern matches from end to end.
-
-    Arrow's engine takes time linear in the text, whatever the pattern: the configuration of a
-    repository may have been written by anybody.
-
-    >>> matches(".*/(lat|lon)", ["/lat", "/group/lon", "/latitude"])
-    [True, True, False]
-    """
-    if pattern in _ANY_PATH:
-        return [True] * len(texts)
-    column = BytesColumn.from_strings(texts).to_arrow_strings()
-    try:
-        found = pc.match_substring_regex(column, rf"\A(?s:{pattern})\z")
-    except pa.ArrowInvalid as error:
-        raise InvalidInputError(
-            f"{pattern!r} in the chunk-manifests configuration is no regular expression: {error}",
-            ErrorKind.INVALID_CONFIG,
-        ) from error
-    answers: list[bool] = found.to_pylist()
-    return answers
 
 
 def _those_that_match(rule: ManifestRule, paths: Sequence[str], among: list[int]) -> list[int]:

@@ -24,9 +24,8 @@ from icefloe.config.effective import EffectivePreload
 from icefloe.config.manifest_sets import ManifestSetPreload
 from icefloe.engine.context import RepoContext
 from icefloe.engine.lookup import listed_in
-from icefloe.engine.manifest_rules import matches
 from icefloe.engine.paths import node_name
-from icefloe.engine.patterns import is_found
+from icefloe.engine.patterns import is_found, matches
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.ids import ManifestId
 from icefloe.format.snapshot import Snapshot

@@ -120,10 +120,6 @@ class References:
         rows = self.location_rows == self.locations.index(location)
         return int((self.offsets[rows] + self.lengths[rows]).max(initial=0))
 
-    def location_column(self) -> BytesColumn:
-        """Give the location of each row."""
-        return BytesColumn.from_strings(self.locations).take(self.location_rows.astype(np.int64))
-
     def to_bytes(self) -> bytes:
         """Pack the columns for a journey to another process."""
         texts = BytesColumn.from_strings(self.locations)

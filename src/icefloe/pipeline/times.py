@@ -31,7 +31,6 @@ _SAME_CALENDAR: Final = {
     "366_day": "all_leap",
 }
 _EPOCH: Final = "microseconds since 1970-01-01"
-_EXACT: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
