@@ -15,6 +15,7 @@ from icefloe.pipeline.access import Place, SourceAccess
 from icefloe.pipeline.options import CombineOptions
 from icefloe.spark import StageProgress, discard_attempt, list_attempts, virtualize
 from icefloe.spark.attempts import note_key
+from icefloe.spark.watching import Watch
 from icefloe.testing.archives import write_archive
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
 
@@ -100,6 +101,20 @@ def test_an_interrupted_job_commits_nothing_and_can_be_run_again(
     for each in list_attempts(repository):  # of tasks that went on writing for a moment
         discard_attempt(repository, each.job)
     assert_complete(repository.readonly_session("main"), archive)
+
+
+def test_a_key_press_is_told_whatever_spark_makes_of_it(spark: Any) -> None:
+    def collect() -> None:  # as Spark does: its own error while the key press is on its way
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("the job was cancelled")
+
+    watch = Watch(spark, "interrupted", None)
+    with pytest.raises(KeyboardInterrupt), watch.stage("write", "2 files"):
+        collect()
+    with pytest.raises(ZeroDivisionError), watch.stage("write", "2 files"):
+        1 / 0  # noqa: B018 - any other error stays what it is
 
 
 def test_progress_that_cannot_be_shown_stops_nothing(

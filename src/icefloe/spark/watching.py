@@ -55,6 +55,11 @@ class Watch:
         try:
             with named(self._spark, self._name, f"{name}: {what}"), self._telling(name, what):
                 yield
+        except Exception as failed:
+            # Spark says that its job was cancelled, and buries who asked for that.
+            if (interrupt := _interrupt_behind(failed)) is not None:
+                raise interrupt from None
+            raise
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
 
@@ -75,6 +80,14 @@ class Watch:
         if is_classic(self._spark):
             return _polled(self._spark, self._name, update)
         return _told(self._spark, update)
+
+
+def _interrupt_behind(failed: BaseException) -> KeyboardInterrupt | None:
+    """Find a key press that an error was raised on top of."""
+    each: BaseException | None = failed
+    while each is not None and not isinstance(each, KeyboardInterrupt):
+        each = each.__context__
+    return each
 
 
 @contextmanager
