@@ -19,7 +19,7 @@ from bench.engine_rows import Group, Row, Run, Scale
 from bench.manifests_building import PART_CHUNKS, build, built, config_of, set_refs
 from bench.measure import measured
 from icefloe.config.chunk_manifests import DEFAULT_CHUNK_MANIFESTS, effective_chunk_manifests
-from icefloe.engine.manifest_sets import ArrayFacts, pack
+from icefloe.engine.manifests.sets import ArrayFacts, pack
 from icefloe.format.ids import NodeId
 from icefloe.testing.faulty import FaultyBackend
 from icefloe.testing.schedules import WrappedStorage

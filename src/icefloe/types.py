@@ -1,5 +1,5 @@
 """Names for annotations."""
 
-from icefloe.engine.rewriting import CommitMethod
+from icefloe.engine.manifests.rewriting import CommitMethod
 
 __all__ = ["CommitMethod"]

@@ -11,7 +11,7 @@ import zarr
 import icefloe
 from icefloe import StorageVerdict, check_storage, check_storage_async
 from icefloe.effects import run_blocking
-from icefloe.engine.probing import SCRATCH
+from icefloe.engine.maintenance.probing import SCRATCH
 from icefloe.errors import StorageError
 from icefloe.storage import Backend, ObjectInfo, Storage, Version, http_storage
 from icefloe.storage.memory import MemoryBackend

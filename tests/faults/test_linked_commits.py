@@ -15,8 +15,8 @@ from icefloe.effects import run_blocking
 from icefloe.engine import commit, lifecycle, nodes
 from icefloe.engine.conflicts import ConflictDetector
 from icefloe.engine.context import RepoContext
-from icefloe.engine.linking import build_region, link_manifests, plan_array, write_log
-from icefloe.engine.part_plan import NewReferences
+from icefloe.engine.linking.plan import NewReferences
+from icefloe.engine.linking.regions import build_region, link_manifests, plan_array, write_log
 from icefloe.engine.session import SessionMode, SessionState
 from icefloe.errors import StorageError
 from icefloe.format.chunk_table import ChunkTable

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from icefloe.config import VirtualChunkContainer, gcs_store, local_filesystem_store, s3_store
 from icefloe.config.urls import parse_prefix
-from icefloe.engine.dependencies import container_numbers
+from icefloe.engine.dependencies.summary import container_numbers
 from icefloe.engine.virtual.grouping import (
     Grouped,
     LocationQuery,

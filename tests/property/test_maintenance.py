@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.key_set import KeySet, keys_of_ids, keys_of_names
+from icefloe.engine.maintenance.key_set import KeySet, keys_of_ids, keys_of_names
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, texts_of_rows
 from icefloe.testing.invariants import check_repository_blocking
 from tests.faults.sessions import BIG, GROUP, array_document, put

@@ -23,7 +23,7 @@ from icefloe.config import (
 )
 from icefloe.effects import run_blocking
 from icefloe.engine import chunks, lifecycle, nodes
-from icefloe.engine.partition import Blocks, HalvingLayout
+from icefloe.engine.manifests.partition import Blocks, HalvingLayout
 from icefloe.engine.session import SessionState
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn

@@ -15,8 +15,8 @@ from icefloe.config.chunk_manifests import (
     EffectiveChunkManifests,
     effective_chunk_manifests,
 )
-from icefloe.engine.manifest_rules import send
-from icefloe.engine.manifest_sets import ArrayFacts, ManifestPlan, closure, pack
+from icefloe.engine.manifests.rules import send
+from icefloe.engine.manifests.sets import ArrayFacts, ManifestPlan, closure, pack
 from icefloe.format.ids import ManifestId, NodeId
 
 LARGEST = 24

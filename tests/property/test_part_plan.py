@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icefloe.engine.linked import StoredManifest
-from icefloe.engine.part_plan import NewReferences, PartPlan, plan_parts
-from icefloe.engine.partition import (
+from icefloe.engine.linking.linked import StoredManifest
+from icefloe.engine.linking.plan import NewReferences, PartPlan, plan_parts
+from icefloe.engine.manifests.partition import (
     GridLayout,
     HalvingLayout,
     Layout,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icefloe.engine.lookup import ArrayLookup
-from icefloe.engine.partition import (
+from icefloe.engine.manifests.lookup import ArrayLookup
+from icefloe.engine.manifests.partition import (
     Blocks,
     GridLayout,
     HalvingLayout,

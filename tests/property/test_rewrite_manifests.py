@@ -22,14 +22,14 @@ from icefloe.effects import run_blocking
 from icefloe.engine import chunks, lifecycle, nodes
 from icefloe.engine.commit import commit
 from icefloe.engine.context import RepoContext
-from icefloe.engine.manifest_sets import pack
-from icefloe.engine.manifest_survey import Piece
-from icefloe.engine.pack_candidates import facts_of
-from icefloe.engine.partition import Blocks, GridLayout, HalvingLayout, Layout
-from icefloe.engine.recutting import Share, cut
-from icefloe.engine.rewriting import rewrite_manifests
+from icefloe.engine.manifests.candidates import facts_of
+from icefloe.engine.manifests.partition import Blocks, GridLayout, HalvingLayout, Layout
+from icefloe.engine.manifests.recutting import Share, cut
+from icefloe.engine.manifests.rewriting import rewrite_manifests
+from icefloe.engine.manifests.sets import pack
+from icefloe.engine.manifests.splitting import layout_of
+from icefloe.engine.manifests.survey import Piece
 from icefloe.engine.session import SessionMode, SessionState, open_session
-from icefloe.engine.splitting import layout_of
 from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from icefloe.api.tables import safe, table_html, table_text
 from icefloe.effects import run_blocking
-from icefloe.engine.probing import GUARANTEES, Checkup, probe
-from icefloe.engine.storage_trials import Progress
+from icefloe.engine.maintenance.probing import GUARANTEES, Checkup, probe
+from icefloe.engine.maintenance.storage_trials import Progress
 from icefloe.storage import Storage
 
 TRIAL_HEADINGS: Final = ("trial", "outcome", "what was seen")

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any, Final
 
 from icefloe.api.tables import safe, shown_bytes, table_html, table_text
-from icefloe.engine.access_report import AccessFacts, ContainerAccess
-from icefloe.engine.dependencies import By, Dependencies
+from icefloe.engine.dependencies.access import AccessFacts, ContainerAccess
+from icefloe.engine.dependencies.summary import By, Dependencies
 from icefloe.format.arrow import pa
 from icefloe.format.arrow_kernels import numbers_to_arrow
 from icefloe.format.columns import BytesColumn

@@ -7,9 +7,9 @@ from typing import Any, Self, overload
 from icefloe.api.display import object_html, object_text
 from icefloe.api.snapshots import SnapshotInfo
 from icefloe.api.tables import safe, shown_bytes, table_html, table_text
-from icefloe.engine.reclaiming import ExpirationOutlook
-from icefloe.engine.statistics import TotalUsage, Usage, UsageBy
-from icefloe.engine.sweeping import Collected, Kind
+from icefloe.engine.maintenance.reclaiming import ExpirationOutlook
+from icefloe.engine.maintenance.statistics import TotalUsage, Usage, UsageBy
+from icefloe.engine.maintenance.sweeping import Collected, Kind
 
 
 @dataclass(frozen=True, slots=True, repr=False)

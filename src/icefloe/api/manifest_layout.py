@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from icefloe.api.tables import safe, shown_bytes, table_html, table_text
 from icefloe.config import RepositoryConfig
-from icefloe.engine.manifest_advice import Advice, Costs
-from icefloe.engine.manifest_costs import Cost
+from icefloe.engine.manifests.advice import Advice, Costs
+from icefloe.engine.manifests.costs import Cost
 from icefloe.format.config_file import encode_partial_config_yaml
 
 COST_HEADINGS: Final = ("manifests for", "now", "bytes", "proposed", "bytes")

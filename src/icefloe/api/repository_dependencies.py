@@ -2,9 +2,9 @@
 
 from icefloe.api.dependencies import AccessReport, VirtualDependencies
 from icefloe.effects import run_blocking
-from icefloe.engine.access_report import access_facts
 from icefloe.engine.context import RepoContext
-from icefloe.engine.dependencies import By, Progress, Versions, dependencies
+from icefloe.engine.dependencies.access import access_facts
+from icefloe.engine.dependencies.summary import By, Progress, Versions, dependencies
 from icefloe.engine.virtual.grouping import LocationQuery
 
 

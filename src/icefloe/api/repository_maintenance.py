@@ -13,13 +13,13 @@ from icefloe.api.maintenance import (
 )
 from icefloe.api.times import to_microseconds
 from icefloe.effects import run_blocking
-from icefloe.engine import expiration, garbage, reclaiming, statistics
 from icefloe.engine.context import RepoContext
-from icefloe.engine.expiration import ExpirationRules
-from icefloe.engine.garbage import GarbageRules
-from icefloe.engine.reachability import ReadLimits
-from icefloe.engine.statistics import UsageBy
-from icefloe.engine.sweeping import Kind
+from icefloe.engine.maintenance import expiration, garbage, reclaiming, statistics
+from icefloe.engine.maintenance.expiration import ExpirationRules
+from icefloe.engine.maintenance.garbage import GarbageRules
+from icefloe.engine.maintenance.reachability import ReadLimits
+from icefloe.engine.maintenance.statistics import UsageBy
+from icefloe.engine.maintenance.sweeping import Kind
 from icefloe.errors import ErrorKind, InvalidInputError
 
 type KindOfFile = Literal["snapshots", "transaction_logs", "manifests", "chunks"]

@@ -4,13 +4,13 @@ from typing import Any
 
 from icefloe.api.manifest_layout import ManifestAdvice, ManifestContents
 from icefloe.effects import run_blocking
-from icefloe.engine import rewriting
 from icefloe.engine.context import RepoContext
-from icefloe.engine.manifest_advice import advise
-from icefloe.engine.manifest_history import growths
-from icefloe.engine.manifest_survey import survey
-from icefloe.engine.relayout import Progress
-from icefloe.engine.rewriting import CommitMethod
+from icefloe.engine.manifests import rewriting
+from icefloe.engine.manifests.advice import advise
+from icefloe.engine.manifests.growth import growths
+from icefloe.engine.manifests.relayout import Progress
+from icefloe.engine.manifests.rewriting import CommitMethod
+from icefloe.engine.manifests.survey import survey
 from icefloe.format.ids import ManifestId
 
 

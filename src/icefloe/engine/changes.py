@@ -11,7 +11,7 @@ import numpy as np
 import zstandard
 
 from icefloe.engine.array_changes import MISSING, ArrayChanges, Index, Missing, Settled
-from icefloe.engine.linked import LinkedArray
+from icefloe.engine.linking.linked import LinkedArray
 from icefloe.errors import ErrorKind, ReadOnlyError
 from icefloe.format.chunk_table import ChunkRef, ChunkTable, Coordinates
 from icefloe.format.ids import NodeId, SnapshotId, id_rows

@@ -18,10 +18,10 @@ from icefloe.assets.files import Assets, EncodedManifest
 from icefloe.effects import map_concurrently, sleep
 from icefloe.engine.conflicts import ConflictSolver, require_solver
 from icefloe.engine.context import RepoContext
-from icefloe.engine.linked_log import save_log
+from icefloe.engine.linking.log import save_log
 from icefloe.engine.logs import unite_logs
-from icefloe.engine.manifest_parts import NewManifest
-from icefloe.engine.manifests import ManifestChanges, write_manifests
+from icefloe.engine.manifests.parts import NewManifest
+from icefloe.engine.manifests.writing import ManifestChanges, write_manifests
 from icefloe.engine.rearrange import moves_made
 from icefloe.engine.rebase import replay
 from icefloe.engine.session import SessionMode, SessionState

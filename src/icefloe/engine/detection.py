@@ -12,7 +12,7 @@ import numpy as np
 
 from icefloe.engine.changes import ChangeSet
 from icefloe.engine.conflicts import Conflict, ConflictType
-from icefloe.engine.partition import Boxes, boxes_meeting, boxes_of
+from icefloe.engine.manifests.partition import Boxes, boxes_meeting, boxes_of
 from icefloe.engine.paths import ancestors
 from icefloe.engine.rearrange import find_move_faults
 from icefloe.format.chunk_table import Coordinates, sort_keys

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from icefloe.engine import chunks
 from icefloe.engine.chunks import chunk_tables, find_ref
+from icefloe.engine.dependencies.counts import PlaceIndex
 from icefloe.engine.nodes import require_array, require_node
 from icefloe.engine.paths import ROOT, check_path
-from icefloe.engine.place_counts import PlaceIndex
 from icefloe.engine.session import SessionState
 from icefloe.engine.virtual.grouping import LocationQuery, absolute_all, canonical_all
 from icefloe.errors import ErrorKind, InvalidInputError

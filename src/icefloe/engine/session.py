@@ -7,11 +7,11 @@ from icefloe.background import BackgroundWork
 from icefloe.effects import run_blocking
 from icefloe.engine.changes import ChangeSet
 from icefloe.engine.context import RepoContext
-from icefloe.engine.lookup import ArrayLookup
+from icefloe.engine.manifests.lookup import ArrayLookup
+from icefloe.engine.manifests.preload import start_preload
+from icefloe.engine.manifests.written import WrittenManifests
 from icefloe.engine.packing import ChunkPacker, PackingOptions
-from icefloe.engine.preload import start_preload
 from icefloe.engine.tree import BaseNodes, Tree, renamed
-from icefloe.engine.written import WrittenManifests
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId, SnapshotId

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from icefloe.effects import map_concurrently
 from icefloe.engine.context import RepoContext
-from icefloe.engine.linked import LinkedRegion
-from icefloe.engine.linking import build_region
+from icefloe.engine.linking.linked import LinkedRegion
+from icefloe.engine.linking.regions import build_region
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.columns import BytesColumn, concat_bytes
 from icefloe.format.ids import ChunkId, ManifestId

@@ -14,11 +14,11 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.engine.linking import plan_array
-from icefloe.engine.part_plan import NewReferences, PartPlan
+from icefloe.engine.linking.plan import NewReferences, PartPlan
+from icefloe.engine.linking.regions import plan_array
+from icefloe.engine.manifests.splitting import append_order
 from icefloe.engine.paths import absolute_path
 from icefloe.engine.session import SessionState
-from icefloe.engine.splitting import append_order
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.arrow import pa
 from icefloe.format.columns import Ints, ranges

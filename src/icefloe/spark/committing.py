@@ -13,8 +13,8 @@ from icefloe.effects import run_blocking
 from icefloe.engine.commit import commit
 from icefloe.engine.conflicts import ConflictDetector
 from icefloe.engine.context import RepoContext
-from icefloe.engine.linked import LinkedRegion
-from icefloe.engine.linking import link_manifests, write_log
+from icefloe.engine.linking.linked import LinkedRegion
+from icefloe.engine.linking.regions import link_manifests, write_log
 from icefloe.errors import ConflictError, IcefloeError
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog

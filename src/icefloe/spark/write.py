@@ -13,8 +13,8 @@ import numpy as np
 import zstandard
 
 from icefloe.effects import run_blocking
-from icefloe.engine.linked import LinkedRegion
-from icefloe.engine.linking import write_log
+from icefloe.engine.linking.linked import LinkedRegion
+from icefloe.engine.linking.regions import write_log
 from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId

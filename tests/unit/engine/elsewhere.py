@@ -7,7 +7,7 @@ import numpy as np
 from icefloe.assets.files import Assets
 from icefloe.effects import run_blocking
 from icefloe.engine import nodes
-from icefloe.engine.linking import (
+from icefloe.engine.linking.regions import (
     LinkedRegion,
     NewReferences,
     build_region,
@@ -15,9 +15,9 @@ from icefloe.engine.linking import (
     plan_array,
     write_log,
 )
-from icefloe.engine.partition import HalvingLayout
+from icefloe.engine.manifests.partition import HalvingLayout
+from icefloe.engine.manifests.splitting import layout_of
 from icefloe.engine.session import SessionState
-from icefloe.engine.splitting import layout_of
 from icefloe.format.chunk_table import ChunkTable, Coordinates
 from icefloe.format.columns import BytesColumn
 from icefloe.format.transaction_log import TransactionLog

@@ -11,7 +11,7 @@ import zarr
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.place_counts import PlaceIndex
+from icefloe.engine.dependencies.counts import PlaceIndex
 from icefloe.engine.virtual.grouping import LocationQuery, absolute_all
 from icefloe.errors import InvalidInputError
 from icefloe.format.columns import BytesColumn

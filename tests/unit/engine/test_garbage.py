@@ -9,7 +9,7 @@ import pytest
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.key_set import KeySet
+from icefloe.engine.maintenance.key_set import KeySet
 from icefloe.storage import Backend, Storage
 from icefloe.storage.port import DeleteReport
 from icefloe.storage.preceded import PrecededBackend

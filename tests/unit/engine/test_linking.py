@@ -21,11 +21,11 @@ from icefloe.engine.conflicts import (
     ConflictType,
     VersionSelection,
 )
-from icefloe.engine.linked import LinkedPart, LinkedRegion
-from icefloe.engine.linked_log import changed_between, complete_log
-from icefloe.engine.linking import build_region, link_manifests, write_log
-from icefloe.engine.manifest_parts import NewManifest
-from icefloe.engine.partition import HalvingLayout
+from icefloe.engine.linking.linked import LinkedPart, LinkedRegion
+from icefloe.engine.linking.log import changed_between, complete_log
+from icefloe.engine.linking.regions import build_region, link_manifests, write_log
+from icefloe.engine.manifests.partition import HalvingLayout
+from icefloe.engine.manifests.parts import NewManifest
 from icefloe.engine.session import SessionState
 from icefloe.errors import (
     ConflictError,

@@ -20,11 +20,11 @@ from icefloe.effects import run_blocking
 from icefloe.engine import chunks, lifecycle, nodes
 from icefloe.engine.commit import commit
 from icefloe.engine.context import RepoContext
-from icefloe.engine.manifest_advice import Advice, Costs, advise
-from icefloe.engine.manifest_costs import Cost, Growth
-from icefloe.engine.manifest_history import growths, growths_in
-from icefloe.engine.manifest_survey import survey
-from icefloe.engine.rewriting import rewrite_manifests
+from icefloe.engine.manifests.advice import Advice, Costs, advise
+from icefloe.engine.manifests.costs import Cost, Growth
+from icefloe.engine.manifests.growth import growths, growths_in
+from icefloe.engine.manifests.rewriting import rewrite_manifests
+from icefloe.engine.manifests.survey import survey
 from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import NodeId, SnapshotId

@@ -4,9 +4,9 @@ import pytest
 
 from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet
 from icefloe.config.chunk_manifests import effective_chunk_manifests
-from icefloe.engine.manifest_rules import send
-from icefloe.engine.manifest_sets import ArrayFacts, closure, pack
-from icefloe.engine.patterns import matches
+from icefloe.engine.manifests.patterns import matches
+from icefloe.engine.manifests.rules import send
+from icefloe.engine.manifests.sets import ArrayFacts, closure, pack
 from icefloe.errors import InvalidInputError
 from icefloe.format.ids import ManifestId, NodeId
 

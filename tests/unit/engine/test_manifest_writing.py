@@ -18,7 +18,7 @@ from icefloe.config import (
 from icefloe.effects import run_blocking
 from icefloe.engine import chunks, commit, lifecycle, nodes
 from icefloe.engine.conflicts import BasicConflictSolver
-from icefloe.engine.manifest_parts import link_parts, make_part
+from icefloe.engine.manifests.parts import link_parts, make_part
 from icefloe.engine.session import SessionState
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import ChunkTable

@@ -20,9 +20,9 @@ from icefloe.config import (
 from icefloe.effects import run_blocking
 from icefloe.engine import lifecycle
 from icefloe.engine.context import RepoContext
-from icefloe.engine.manifest_survey import survey
-from icefloe.engine.partition import Box
-from icefloe.engine.rewriting import rewrite_manifests
+from icefloe.engine.manifests.partition import Box
+from icefloe.engine.manifests.rewriting import rewrite_manifests
+from icefloe.engine.manifests.survey import survey
 from icefloe.errors import (
     ConflictError,
     ErrorKind,

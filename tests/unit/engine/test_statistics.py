@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.statistics import OWN_CHUNKS
+from icefloe.engine.maintenance.statistics import OWN_CHUNKS
 from icefloe.format.chunk_table import ChunkKind
 from icefloe.format.layout import MANIFESTS_PREFIX
 from icefloe.format.manifest import ManifestFile

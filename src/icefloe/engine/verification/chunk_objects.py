@@ -8,7 +8,7 @@ from typing import Final, Self
 import numpy as np
 
 from icefloe.effects import map_concurrently
-from icefloe.engine.key_set import Keys, KeySet, keys_of_ids, keys_of_names
+from icefloe.engine.maintenance.key_set import Keys, KeySet, keys_of_ids, keys_of_names
 from icefloe.engine.verification.keyed import MAX_BYTES, KeyedColumn, Values, largest_of_each
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable

@@ -8,7 +8,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.engine.key_set import Keys
+from icefloe.engine.maintenance.key_set import Keys
 
 type Values = NDArray[np.uint64]
 

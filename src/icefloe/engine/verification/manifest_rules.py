@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from icefloe.effects import map_concurrently, offload
-from icefloe.engine.key_set import Keys
+from icefloe.engine.maintenance.key_set import Keys
 from icefloe.engine.verification.chunk_objects import ChunkObjects, native_needs
 from icefloe.engine.verification.damage import DamageKind
 from icefloe.engine.verification.files import CheckedFiles

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from icefloe.effects import map_concurrently
-from icefloe.engine.place_counts import PlaceIndex
+from icefloe.engine.dependencies.counts import PlaceIndex
 from icefloe.engine.verification.chunk_objects import ends_of
 from icefloe.engine.verification.damage import DamageKind
 from icefloe.engine.verification.keyed import Values

@@ -1,0 +1,1 @@
+"""Manifests that were built elsewhere, linked by one commit."""

@@ -1,0 +1,1 @@
+"""Keeping a repository small: expiration, garbage collection, statistics."""
