@@ -107,7 +107,7 @@ from .credentials import (
     s3_static_credentials,
 )
 from .drop_in import install_as_icechunk, uninstall_as_icechunk
-from .engine.access_report import ContainerAccess
+from .engine.dependencies.access import ContainerAccess
 from .engine.conflicts import (
     BasicConflictSolver,
     Conflict,
