@@ -107,7 +107,6 @@ from .credentials import (
     s3_static_credentials,
 )
 from .drop_in import install_as_icechunk, uninstall_as_icechunk
-from .engine.dependencies.access import ContainerAccess
 from .engine.conflicts import (
     BasicConflictSolver,
     Conflict,
@@ -116,6 +115,7 @@ from .engine.conflicts import (
     ConflictType,
     VersionSelection,
 )
+from .engine.dependencies.access import ContainerAccess
 from .engine.diffs import Diff
 from .engine.packing import PackingOptions
 from .engine.session import SessionMode
