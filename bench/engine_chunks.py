@@ -62,6 +62,9 @@ def _write_and_read(
 def small(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
     data = _data(scale.of(2000, 200), SMALL_ITEMS)
     figures = _write_and_read(lib, place.below("plain"), data, SMALL_ITEMS)
+    # Zarr's threads hand the interpreter to each other at every call to the system.
+    with zarr.config.set({"codec_pipeline.max_workers": 1}):
+        figures["read one worker"] = _read(lib, place.below("plain"), FUSED, data)
     # The batched pipeline alone takes longer than the packing of chunks may.
     with zarr.config.set({"codec_pipeline.path": FUSED}):
         fused = place.below("fused").create(lib).writable_session("main")
@@ -71,6 +74,13 @@ def small(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
             session = packed.create(lib).writable_session("main", packing=lib.PackingOptions())
             figures["write packed"] = seconds_of(lambda: _write(session, data, SMALL_ITEMS, None))
             figures["read packed"] = _read(lib, packed, FUSED, data)
+            with zarr.config.set({"codec_pipeline.max_workers": 1}):
+                session = place.below("one").create(lib).writable_session(
+                    "main", packing=lib.PackingOptions()
+                )
+                figures["write packed one worker"] = seconds_of(
+                    lambda: _write(session, data, SMALL_ITEMS, None)
+                )
             figures |= _zarr_alone(data)
     return figures
 
@@ -150,7 +160,7 @@ def first_chunk(lib: ModuleType, place: Place, _: Scale) -> Mapping[str, float]:
     return {"open": best_of(5, work)}
 
 
-_SMALL_READ: Final = ("read", "read fused")
+_SMALL_READ: Final = ("read", "read fused", "read one worker")
 _SMALL_WRITE: Final = ("write", "write fused")
 _LARGE_READ: Final = ("read", "read fused")
 _ZARR: Final = ("zarr", "zarr fused")
@@ -160,10 +170,12 @@ GROUPS: Final = {
         small,
         (
             Row("read fused", "4 KB chunks, read, fused", 0.35, theirs=_SMALL_READ),
+            Row("read one worker", "  with one worker of zarr's", 0.35, theirs=_SMALL_READ),
             Row("read", "4 KB chunks, read, batched", 0.5, theirs=_SMALL_READ),
             Row("write", "4 KB chunks, write, batched", 1.0, theirs=_SMALL_WRITE),
             Row("write fused", "4 KB chunks, write, fused", 1.0, theirs=_SMALL_WRITE),
             Row("write packed", "4 KB chunks, write, packed, fused", 0.2, theirs=_SMALL_WRITE),
+            Row("write packed one worker", "  with one worker", 0.2, theirs=_SMALL_WRITE),
             Row("read packed", "4 KB chunks, read of packs, fused", None, theirs=_SMALL_READ),
             Row("alone read fused", "  zarr alone (memory), read, fused", None, theirs=_SMALL_READ),
             Row("alone read batched", "  zarr alone, read, batched", None, theirs=_SMALL_READ),
