@@ -17,8 +17,8 @@ help: ## Show this list
 setup: ## Only prepare the environment (.venv, Java, servers for the tests)
 	@$(RUN) --servers
 
-demo: ## Run the main job on made-up data and explain what it does
-	@$(RUN) python examples/demo.py $(ARGS)
+demo: ## Run the main job: archives to a versioned cube, on Spark (two minutes)
+	@$(RUN) python -m examples.demo $(ARGS)
 
 test: ## Run the whole test suite, starting every server it needs
 	@$(RUN) --servers python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)

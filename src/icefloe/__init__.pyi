@@ -19,6 +19,7 @@ from .api.checkup import (
     check_storage,
     check_storage_async,
 )
+from .api.copies import CloneReport, ExportReport
 from .api.dependencies import AccessReport, VirtualDependencies, VirtualDependency
 from .api.graph import AncestryGraph
 from .api.maintenance import (
@@ -29,6 +30,14 @@ from .api.maintenance import (
     StorageUses,
 )
 from .api.manifest_layout import ManifestAdvice, ManifestContents
+from .api.migration import (
+    MigrationReport,
+    migrate_repository,
+    migrate_repository_async,
+    upgrade_icechunk_repository,
+    upgrade_icechunk_repository_async,
+)
+from .api.repair import RepairReport, RepairStep
 from .api.repository import Repository
 from .api.session import ForkSession, Session
 from .api.snapshots import ManifestFileInfo, SnapshotInfo
@@ -185,6 +194,7 @@ __all__ = [
     "ChunkManifestsConfig",
     "ChunkStorageStats",
     "ChunkType",
+    "CloneReport",
     "CommitMethod",
     "CompressionAlgorithm",
     "CompressionConfig",
@@ -199,6 +209,7 @@ __all__ = [
     "Diff",
     "ErrorKind",
     "ExpirationPlan",
+    "ExportReport",
     "FeatureFlag",
     "ForkSession",
     "FormatError",
@@ -224,6 +235,7 @@ __all__ = [
     "ManifestSplitDimCondition",
     "ManifestSplittingConfig",
     "ManifestVirtualChunkLocationCompressionConfig",
+    "MigrationReport",
     "NodeNotFoundError",
     "NotFoundError",
     "ObjectNotFoundError",
@@ -234,6 +246,8 @@ __all__ = [
     "ReadOnlyError",
     "RebaseFailedError",
     "RefNotFoundError",
+    "RepairReport",
+    "RepairStep",
     "RepoAvailability",
     "RepoStatus",
     "RepoUpdateRetryConfig",
@@ -295,6 +309,8 @@ __all__ = [
     "install_as_icechunk",
     "local_filesystem_storage",
     "local_filesystem_store",
+    "migrate_repository",
+    "migrate_repository_async",
     "print_debug_info",
     "r2_storage",
     "redirect_storage",
@@ -312,5 +328,7 @@ __all__ = [
     "supported_spec_versions",
     "tigris_storage",
     "uninstall_as_icechunk",
+    "upgrade_icechunk_repository",
+    "upgrade_icechunk_repository_async",
     "user_agent",
 ]

@@ -1,28 +1,68 @@
-"""The demonstration runs, and checks itself."""
+"""The demonstrations run, and check themselves."""
 
+import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+from typer.testing import CliRunner
+
 import icefloe
+from icefloe.cli.main import app
 
 ROOT = Path(__file__).parents[2]
+JAVA_HOME = ROOT / ".cache" / "java_home"
 
 
-def test_the_demo_runs(tmp_path: Path) -> None:
-    options = ["--folder=demo", "--processes=2", "--commits=3"]
+def run(folder: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if JAVA_HOME.exists():
+        environment["JAVA_HOME"] = JAVA_HOME.read_text().strip()
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "demo.py", *options],
-        cwd=tmp_path,
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert "Chunk double update at /t2m, chunks [[0, 0, 0]]" in done.stdout
-    assert "3 of 3 commits are in the history" in done.stdout
-    assert "what if it were two degrees warmer?" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.spark
+def test_the_demo_runs_and_its_hints_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = run(tmp_path, "-m", "examples.demo", "--folder=demo", "--files=60")
+    assert "truncated" in shown
+    assert "model_000030.nc" in shown.replace("\n", "")
+    assert "14 of 14 files fit" in shown
+    assert "nothing to commit" in shown
+    assert "/weather/temperature: 1 chunks in" in shown
+    assert "2 came late" in shown
+    assert ElementTree.parse(tmp_path / "demo" / "picture.svg").getroot().tag.endswith("svg")
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "demo" / "cube"))
+    history = list(icefloe.Repository.open(storage).ancestry(branch="main"))
+    assert len(history) == 5  # created; the ocean and the weather, each twice
+    monkeypatch.chdir(tmp_path)
+    hints = re.findall(r"\.venv/bin/icefloe (.+)$", shown, re.MULTILINE)
+    assert len(hints) == 4
+    for hint in hints:
+        outcome = CliRunner().invoke(app, shlex.split(hint))
+        assert outcome.exit_code == 0, outcome.output
+
+
+def test_the_story_about_versions_runs(tmp_path: Path) -> None:
+    options = ["--folder=demo", "--processes=2", "--commits=3"]
+    shown = run(tmp_path, str(ROOT / "examples" / "versions.py"), *options)
+    assert "Chunk double update at /t2m, chunks [[0, 0, 0]]" in shown
+    assert "3 of 3 commits are in the history" in shown
+    assert "what if it were two degrees warmer?" in shown
     assert ElementTree.parse(tmp_path / "demo-history.svg").getroot().tag.endswith("svg")
     storage = icefloe.local_filesystem_storage(str(tmp_path / "demo"))
     history = list(icefloe.Repository.open(storage).ancestry(branch="main"))

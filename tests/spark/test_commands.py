@@ -42,8 +42,13 @@ def test_from_files_to_a_repository_and_on(tmp_path: Path) -> None:
     )
     report = json.loads(first.stdout)
     assert (report["scan"]["used"], report["references"]) == (5, 12)
+    assert (report["holds"]["length"], report["holds"]["is_complete"]) == (5, True)
     archive.path(5).write_bytes(last)
-    assert "committed" in run("append", archive.pattern, *repo).stdout
+    picture = tmp_path / "coverage.svg"
+    shown = run("append", archive.pattern, *repo, f"--plot={picture}").stdout
+    assert "committed" in shown
+    assert "6 of 6 steps, 6 files" in shown
+    assert picture.read_text().startswith("<svg")
     assert "nothing to commit" in run("append", archive.pattern, *repo).stdout
     session = readable(tmp_path / "cube", archive.folder)
     assert_complete(session, archive)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self, overload
+from typing import Any, Final, Self, overload
 
 from icefloe.api.display import object_html, object_text
 from icefloe.api.snapshots import SnapshotInfo
@@ -10,6 +10,10 @@ from icefloe.api.tables import safe, shown_bytes, table_html, table_text
 from icefloe.engine.maintenance.reclaiming import ExpirationOutlook
 from icefloe.engine.maintenance.statistics import TotalUsage, Usage, UsageBy
 from icefloe.engine.maintenance.sweeping import Collected, Kind
+
+GARBAGE_HEADINGS: Final = ("kind", "objects")
+STATS_HEADINGS: Final = ("kind", "bytes", "chunks")
+VERSION_HEADINGS: Final = ("version", "written", "message")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -54,6 +58,29 @@ class GCSummary:
         """Whether all that was to go did."""
         return not (self.objects_failed_to_delete or self.delete_errors or self.skipped_phases)
 
+    @property
+    def objects_deleted(self) -> int:
+        """How many objects went, of all kinds."""
+        return (
+            self.chunks_deleted
+            + self.manifests_deleted
+            + self.snapshots_deleted
+            + self.transaction_logs_deleted
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as a dictionary, ready for JSON."""
+        return {**self._facts(), "is_complete": self.is_complete}
+
+    def rows(self) -> list[list[object]]:
+        """Write the numbers of objects for people, under `GARBAGE_HEADINGS`."""
+        return [
+            ["snapshots", self.snapshots_deleted],
+            ["transaction logs", self.transaction_logs_deleted],
+            ["manifests", self.manifests_deleted],
+            ["chunks", self.chunks_deleted],
+        ]
+
     def _facts(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__slots__}
 
@@ -97,6 +124,19 @@ class ChunkStorageStats:
     def total_bytes(self) -> int:
         """Give the sum of all kinds."""
         return self.non_virtual_bytes() + self.virtual_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as a dictionary, ready for JSON."""
+        return self._facts()
+
+    def rows(self) -> list[list[object]]:
+        """Write the sums for people, under `STATS_HEADINGS`."""
+        return [
+            ["native", shown_bytes(self.native_bytes), self.native_chunks],
+            ["  packed", shown_bytes(self.packed_bytes), self.packed_chunks],
+            ["inline", shown_bytes(self.inlined_bytes), self.inlined_chunks],
+            ["virtual", shown_bytes(self.virtual_bytes), self.virtual_chunks],
+        ]
 
     def _facts(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -148,9 +188,14 @@ class StorageUses(Sequence[StorageUse]):
         """Give the rows as dictionaries, ready for JSON."""
         return [asdict(row) for row in self]
 
-    def _table(self) -> tuple[tuple[str, ...], list[list[object]]]:
-        headings = (self.by, "native", "virtual", "inline", "chunks")
-        rows: list[list[object]] = [
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The headings of the table."""
+        return (self.by, "native", "virtual", "inline", "chunks")
+
+    def rows(self) -> list[list[object]]:
+        """Write the rows for people, under `headings`."""
+        return [
             [
                 row.place,
                 shown_bytes(row.native_bytes),
@@ -160,13 +205,12 @@ class StorageUses(Sequence[StorageUse]):
             ]
             for row in self
         ]
-        return headings, rows
 
     def __repr__(self) -> str:
-        return table_text(*self._table())
+        return table_text(self.headings, self.rows())
 
     def _repr_html_(self) -> str:
-        return table_html(*self._table())
+        return table_html(self.headings, self.rows())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -205,6 +249,28 @@ class ExpirationPlan:
     def snapshot_ids(self) -> set[str]:
         """The ids of the versions that you would lose."""
         return {one.id for one in self.snapshots}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as a dictionary, ready for JSON."""
+        return {
+            "snapshots": [
+                {"id": one.id, "written_at": one.written_at.isoformat(), "message": one.message}
+                for one in self.snapshots
+            ],
+            "branches": dict(self.branches),
+            "tags": dict(self.tags),
+            "kept": self.kept,
+            "reclaimable_bytes": self.reclaimable_bytes,
+            "reclaimable_objects": dict(self.reclaimable_objects),
+        }
+
+    def rows(self) -> list[list[object]]:
+        """Write the versions that you would lose for people, under `VERSION_HEADINGS`."""
+        return [[one.id, f"{one.written_at:%Y-%m-%d %H:%M}", one.message] for one in self.snapshots]
+
+    def notes(self) -> list[str]:
+        """Sum up in sentences."""
+        return [f"{name}: {fact}" for name, fact in self._facts().items()]
 
     def _facts(self) -> dict[str, object]:
         objects = ", ".join(f"{count} {kind}" for kind, count in self.reclaimable_objects.items())

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from icefloe.api.display import object_html, object_text
+from icefloe.api.repository_copies import RepositoryCopies
 from icefloe.api.repository_dependencies import RepositoryDependencies
 from icefloe.api.repository_health import RepositoryHealth
 from icefloe.api.repository_history import RepositoryHistory
@@ -40,6 +41,7 @@ class Repository(
     RepositoryDependencies,
     RepositoryMaintenance,
     RepositoryHealth,
+    RepositoryCopies,
 ):
     """Versioned groups and arrays in one storage, shared by all who open it.
 

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 
+from icefloe.api.repair import RepairReport
 from icefloe.api.verification import VerificationReport
 from icefloe.credentials import AnyCredential
 from icefloe.effects import run_blocking
 from icefloe.engine.context import RepoContext
+from icefloe.engine.history import parse_snapshot
+from icefloe.engine.repair.run import repair
+from icefloe.engine.repair.values import RepairRules
 from icefloe.engine.verification.opening import verify_repository, verify_storage
 from icefloe.engine.verification.run import Progress, VerificationRules
 from icefloe.storage import Storage
@@ -80,3 +84,103 @@ class RepositoryHealth:
             progress=on_progress,
         )
         return VerificationReport(outcome)
+
+    @staticmethod
+    def repair_storage(
+        storage: Storage,
+        *,
+        dry_run: bool = True,
+        backup: str | None = None,
+        branches: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        recover_versions: bool = False,
+        drop_lost_versions: bool = False,
+        drop_lost_references: bool = False,
+        drop_damaged_versions: bool = False,
+        rebuild_logs: bool = False,
+        deep: bool = False,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        on_progress: Progress | None = None,
+    ) -> RepairReport:
+        """Repair a repository, which may be too damaged to be opened; by default, only say how.
+
+        Always: a repo object (or branches, tags and configuration of spec 1) that is missing or
+        cannot be read is put back, from the newest backup (or another `backup`) or made anew
+        from the snapshots; `branches` and `tags` say what they are to name, where nothing else
+        does. On request:
+
+        - `recover_versions` gives branches to versions that are there but not listed.
+        - `drop_lost_versions` takes versions out of the history whose snapshots are lost.
+        - `drop_lost_references` commits to each branch a version without references to chunks
+          and manifests that are lost; these chunks read as never written.
+        - `drop_damaged_versions` takes other versions that lost data out of the history.
+        - `rebuild_logs` writes logs anew that are lost or untrue; of the log of operations it
+          keeps what can be relied on.
+        - `deep` also looks at the bytes of chunks, and at files of virtual chunks.
+
+        Nothing is deleted; of what is replaced a copy is kept below `overwritten/`.
+
+        >>> import icefloe
+        >>> from icefloe.effects import run_blocking
+        >>> storage = icefloe.in_memory_storage()
+        >>> repository = icefloe.Repository.create(storage)
+        >>> _ = repository.writable_session("main").commit("first", allow_empty=True)
+        >>> _ = run_blocking(storage.open().put("repo", b"torn"))
+        >>> report = icefloe.Repository.repair_storage(storage, dry_run=False)
+        >>> [step.kind for step in report.steps], report.is_healthy
+        (['restore-repo-object'], True)
+        """
+        return run_blocking(
+            RepositoryHealth.repair_storage_async(
+                storage,
+                dry_run=dry_run,
+                backup=backup,
+                branches=branches,
+                tags=tags,
+                recover_versions=recover_versions,
+                drop_lost_versions=drop_lost_versions,
+                drop_lost_references=drop_lost_references,
+                drop_damaged_versions=drop_damaged_versions,
+                rebuild_logs=rebuild_logs,
+                deep=deep,
+                authorize_virtual_chunk_access=authorize_virtual_chunk_access,
+                on_progress=on_progress,
+            )
+        )
+
+    @staticmethod
+    async def repair_storage_async(
+        storage: Storage,
+        *,
+        dry_run: bool = True,
+        backup: str | None = None,
+        branches: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        recover_versions: bool = False,
+        drop_lost_versions: bool = False,
+        drop_lost_references: bool = False,
+        drop_damaged_versions: bool = False,
+        rebuild_logs: bool = False,
+        deep: bool = False,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        on_progress: Progress | None = None,
+    ) -> RepairReport:
+        rules = RepairRules(
+            backup,
+            {name: parse_snapshot(each) for name, each in (branches or {}).items()},
+            {name: parse_snapshot(each) for name, each in (tags or {}).items()},
+            recover_versions,
+            drop_lost_versions,
+            drop_lost_references,
+            drop_damaged_versions,
+            rebuild_logs,
+            deep,
+        )
+        outcome = await repair(
+            storage,
+            rules,
+            dry_run=dry_run,
+            access=authorize_virtual_chunk_access,
+            progress=on_progress,
+        )
+        return RepairReport(outcome)

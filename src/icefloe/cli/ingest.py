@@ -3,15 +3,18 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import icefloe.spark as jobs  # names load when they are used: Spark is large
 from icefloe.api.repository import Repository
+from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
 from icefloe.cli.output import show_json, show_table
 from icefloe.config import RepositoryConfig
 from icefloe.pipeline.containers import container_at, container_prefixes
+from icefloe.pipeline.coverage import read_coverage
 from icefloe.pipeline.options import CombineOptions
 from icefloe.pipeline.report import MisfitsError, Report
 from icefloe.storage import Storage, storage_from_url
@@ -100,6 +103,7 @@ def ingest_virtual(
     message: MessageOption = None,
     skip_misfits: SkipOption = False,
     master: MasterOption = None,
+    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make one dataset of many files, without copying their data, in one commit.
@@ -109,6 +113,7 @@ def ingest_virtual(
 
     Example: icefloe ingest virtual 'era5/*.nc' --repo ./cube --concat time
     """
+    checked_plot(plot)
     options = CombineOptions(
         tuple(concat),
         by="order" if in_order else "coordinates",
@@ -118,7 +123,7 @@ def ingest_virtual(
         gaps=gaps.value,
     )
     repository = _open_or_create(storage_from_url(repo), sources, container or [])
-    with _job(master, as_json=as_json) as (spark, on_progress):
+    with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.virtualize(
             spark,
             repository,
@@ -129,7 +134,7 @@ def ingest_virtual(
             message=message,
             on_progress=on_progress,
         )
-    _show(report, as_json=as_json)
+    _show(report, repository, plot, as_json=as_json)
 
 
 def append(
@@ -144,6 +149,7 @@ def append(
     ] = Changed.REPORT,
     skip_misfits: SkipOption = False,
     master: MasterOption = None,
+    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add new files to a dataset that `icefloe ingest virtual` made; fit for a schedule.
@@ -153,8 +159,9 @@ def append(
 
     Example: icefloe append 'era5/*.nc' --repo ./cube
     """
+    checked_plot(plot)
     repository = Repository.open(storage_from_url(repo))
-    with _job(master, as_json=as_json) as (spark, on_progress):
+    with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.append(
             spark,
             repository,
@@ -166,7 +173,7 @@ def append(
             on_changed=changed.value,
             on_progress=on_progress,
         )
-    _show(report, as_json=as_json)
+    _show(report, repository, plot, as_json=as_json)
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:
@@ -196,7 +203,7 @@ def _open_or_create(
 
 
 @contextmanager
-def _job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any]]:
+def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any]]:
     """Give a session and what shows progress; tell misfits and interruptions."""
     try:
         with jobs.session_while(master) as spark, jobs.terminal_progress() as on_progress:
@@ -208,29 +215,33 @@ def _job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any]]:
         if as_json:
             show_json(error.report.to_dict())
         else:
-            _show_misfits(error.report)
+            show_misfits(error.report)
         raise
 
 
-def _show_misfits(report: Report) -> None:
+def show_misfits(report: Report) -> None:
     rows = [(each.url, each.kind.value, each.message) for each in report.misfits]
     show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         typer.echo(f"... and {len(rows) - _MOST_ROWS} more")
 
 
-def _show(report: Any, *, as_json: bool) -> None:
+def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bool) -> None:
+    """Say what was done, and what the dataset holds after it."""
+    session = repository.readonly_session(report.branch)
+    is_there = report.snapshot is not None or report.known
+    coverage = read_coverage(session, report.group) if is_there else ()
     if as_json:
-        show_json(report.to_dict())
-        return
-    if report.scan.misfits:
-        _show_misfits(report.scan)
-    gaps = report.scan.coverage.gaps
-    if gaps:
-        rows = [(gap.dimension, gap.after, gap.before, gap.missing) for gap in gaps]
-        show_table(("dimension", "after", "before", "missing"), rows[:_MOST_ROWS])
-    for note in report.scan.notes:
-        typer.echo(note)
-    for url in report.changed:
-        typer.echo(f"changed since it was ingested: {url}")
-    typer.echo(report.summary())
+        held = coverage[0].to_dict() if coverage else None
+        show_json({**report.to_dict(), "holds": held})
+    else:
+        if report.scan.misfits:
+            show_misfits(report.scan)
+        for note in report.scan.notes:
+            typer.echo(note)
+        for url in report.changed:
+            typer.echo(f"changed since it was ingested: {url}")
+        if coverage:
+            show_coverage(coverage)
+        typer.echo(report.summary())
+    write_plot(plot, coverage)

@@ -8,11 +8,22 @@ import typer
 from rich.console import Console
 
 from icefloe.cli.access import access
+from icefloe.cli.clone import clone
+from icefloe.cli.coverage import coverage
 from icefloe.cli.dependencies import dependencies
 from icefloe.cli.doctor import doctor
+from icefloe.cli.expire import expire
+from icefloe.cli.export import export
+from icefloe.cli.gc import gc
 from icefloe.cli.ingest import append, ingest, ingest_virtual
 from icefloe.cli.inspect import inspect
 from icefloe.cli.manifests import rewrite, show, suggest
+from icefloe.cli.migrate import migrate
+from icefloe.cli.native import ingest_native, rechunk
+from icefloe.cli.plan import plan
+from icefloe.cli.repair import repair
+from icefloe.cli.sources import sources
+from icefloe.cli.stats import stats
 from icefloe.cli.verify import verify
 from icefloe.errors import (
     ConflictError,
@@ -87,9 +98,21 @@ app.command()(reporting(access))
 app.command()(reporting(dependencies))
 app.command()(reporting(verify))
 app.command()(reporting(doctor))
+app.command()(reporting(repair))
+app.command()(reporting(stats))
+app.command()(reporting(expire))
+app.command()(reporting(gc))
+app.command()(reporting(migrate))
+app.command()(reporting(clone))
+app.command()(reporting(export))
 ingest.command("virtual")(reporting(ingest_virtual))
+ingest.command("native")(reporting(ingest_native))
 app.add_typer(ingest)
 app.command()(reporting(append))
+app.command()(reporting(rechunk))
+app.command()(reporting(plan))
+app.command()(reporting(coverage))
+app.command()(reporting(sources))
 
 manifests = typer.Typer(
     name="manifests",

@@ -16,6 +16,7 @@ from icefloe.config import (
 )
 from icefloe.engine.config_yaml import create_config_file, load_config_file
 from icefloe.engine.context import Access, Clock, RepoContext, now_microseconds
+from icefloe.engine.copying.marker import has_unfinished_clone
 from icefloe.engine.ref_files import create_ref
 from icefloe.engine.repo_changes import created
 from icefloe.engine.repo_object import (
@@ -90,13 +91,7 @@ async def create(
     await (_require_clean(backend) if check_clean_root else _require_none(backend))
     assets = Assets(backend, effective, version)
     is_stored = given != RepositoryConfig()
-    snapshot = Snapshot(
-        INITIAL_SNAPSHOT_ID,
-        clock(),
-        _INITIAL_MESSAGE,
-        metadata=_INITIAL_METADATA,
-        spec_version=version,
-    )
+    snapshot = initial_snapshot(clock(), version)
     await assets.save_snapshot(snapshot)
     if version == SpecVersion.v1:
         found = await _create_v1(backend, shown if is_stored else None)
@@ -104,6 +99,17 @@ async def create(
         await assets.save_transaction_log(TransactionLog(INITIAL_SNAPSHOT_ID))
         found = await _create_v2(backend, effective, snapshot, shown if is_stored else None, clock)
     return _context(storage, found, given, access, attribution, clock)
+
+
+def initial_snapshot(flushed_at: int, spec_version: int) -> Snapshot:
+    """Make the first snapshot of a repository, which is the same everywhere but for its time."""
+    return Snapshot(
+        INITIAL_SNAPSHOT_ID,
+        flushed_at,
+        _INITIAL_MESSAGE,
+        metadata=_INITIAL_METADATA,
+        spec_version=spec_version,
+    )
 
 
 async def _create_v1(backend: Backend, config: RepositoryConfig | None) -> _Found:
@@ -320,6 +326,11 @@ async def _find_v1(storage: Storage, backend: Backend) -> _Found:
     try:
         await backend.head(branch_key(MAIN_BRANCH))
     except ObjectNotFoundError:
+        if await has_unfinished_clone(backend):
+            raise RepositoryNotFoundError(
+                f"in {storage!r} there is a clone that is not finished: clone once more to the"
+                " same place, which copies what is missing"
+            ) from None
         raise RepositoryNotFoundError(
             f"there is no repository in {storage!r}: create it first, or check the place"
         ) from None

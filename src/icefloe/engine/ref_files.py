@@ -19,18 +19,22 @@ _TAG: Final = f"{REFS_PREFIX}tag."
 async def read_ref(backend: Backend, key: str) -> tuple[SnapshotId, Version]:
     """Read the file of a branch or tag: where it points, and which state of it that was."""
     found = await backend.get(key)
+    return parse_ref(key, bytes(found.data)), found.info.version
+
+
+def parse_ref(key: str, data: bytes) -> SnapshotId:
+    """Say where the contents of the file of a branch or tag point."""
     try:
-        target = SnapshotId.parse(json.loads(bytes(found.data))["snapshot"])
+        return SnapshotId.parse(json.loads(data)["snapshot"])
     except (ValueError, KeyError, TypeError, AttributeError):
         raise FormatError(
             f"{key!r} is damaged: it should hold the id of a snapshot as JSON", key=key
         ) from None
-    return target, found.info.version
 
 
 async def create_ref(backend: Backend, key: str, snapshot: SnapshotId) -> None:
     """Write the file of a new branch or tag; there must be none yet."""
-    await put_settled(backend, key, _bytes(snapshot), replacing=None, content_type=_JSON)
+    await put_settled(backend, key, ref_bytes(snapshot), replacing=None, content_type=_JSON)
 
 
 async def bury_ref(backend: Backend, key: str) -> None:
@@ -40,7 +44,7 @@ async def bury_ref(backend: Backend, key: str) -> None:
 
 async def move_ref(backend: Backend, key: str, known: Version, snapshot: SnapshotId) -> None:
     """Replace the state of a file that is known, once: a lost answer is `OutcomeUnknownError`."""
-    await backend.put(key, _bytes(snapshot), if_version=known, content_type=_JSON)
+    await backend.put(key, ref_bytes(snapshot), if_version=known, content_type=_JSON)
 
 
 async def list_branches(backend: Backend) -> set[str]:
@@ -78,5 +82,6 @@ def _names(keys: list[str], start: str, end: str) -> set[str]:
     return {key[len(start) : -len(end)] for key in keys if key.endswith(end)}
 
 
-def _bytes(snapshot: SnapshotId) -> bytes:
+def ref_bytes(snapshot: SnapshotId) -> bytes:
+    """Write the contents of the file of a branch or tag."""
     return b'{"snapshot":"%s"}' % str(snapshot).encode()

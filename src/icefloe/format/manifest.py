@@ -43,6 +43,7 @@ from icefloe.format.manifest_refs import (
     table_of_refs,
     write_refs,
 )
+from icefloe.format.native_ranges import NativeRanges
 from icefloe.format.row_finder import RowFinder
 
 MAX_APPARENT_BYTES: Final = 2**31 - 2**20
@@ -344,6 +345,26 @@ class ManifestFile:
                 )
                 parts.append(ids if present.all() else ids[present])
         return np.concatenate(parts)
+
+    def native_ranges(self, node: NodeId) -> NativeRanges | None:
+        """Decode where in which objects the chunks of an array are, and nothing else.
+
+        None if they are few, or if not all of them are native.
+        """
+        start, count = self._places.get(node.raw, (0, 0))
+        if count <= FEW_REFS:
+            return None
+        self._buffer.renew_budget()
+        self._scalar.renew_budget()
+        refs = self._refs(start, count)
+        if not refs.has(RefSlot.CHUNK_ID).all():
+            return None
+        return NativeRanges(
+            read_index(self._ref_table(start)),
+            refs.struct(RefSlot.CHUNK_ID, ChunkId.WIDTH),
+            refs.u64(RefSlot.OFFSET),
+            refs.u64(RefSlot.LENGTH),
+        )
 
     def tables(self) -> dict[NodeId, ChunkTable]:
         """Decode everything."""

@@ -41,6 +41,7 @@ from icefloe.format.snapshot_nodes import (
     read_node,
     write_node,
 )
+from icefloe.format.snapshot_table import SnapshotEntry
 
 
 class _Snapshot(IntEnum):
@@ -343,6 +344,20 @@ def decode_snapshot(
         read_metadata(root.children(_Snapshot.METADATA), envelope.spec_version),
         None if parent is None else SnapshotId(parent),
         envelope.spec_version,
+    )
+
+
+def decode_snapshot_entry(data: bytes | bytearray | memoryview) -> SnapshotEntry:
+    """Read what a snapshot file says of its place in the history, and none of its nodes."""
+    envelope = open_envelope(data, FileType.SNAPSHOT)
+    root = ScalarBuffer(decompress(envelope.payload)).root()
+    parent = root.optional_struct(_Snapshot.PARENT_ID, SnapshotId.WIDTH)
+    return SnapshotEntry(
+        SnapshotId(root.struct(_Snapshot.ID, SnapshotId.WIDTH)),
+        None if parent is None else SnapshotId(parent),
+        root.number(_Snapshot.FLUSHED_AT, "Q"),
+        root.text(_Snapshot.MESSAGE),
+        read_metadata(root.children(_Snapshot.METADATA), envelope.spec_version),
     )
 
 

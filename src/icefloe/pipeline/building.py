@@ -17,6 +17,7 @@ from icefloe.format.layout import chunk_key, manifest_key
 from icefloe.pipeline.local import Check
 from icefloe.pipeline.plans import ArrayPlan
 from icefloe.pipeline.references import References
+from icefloe.pipeline.replacing import CellBox, vanished
 from icefloe.storage import Backend
 
 
@@ -26,9 +27,11 @@ class BuiltRegion:
 
     region: LinkedRegion
     changed: Coordinates
-    """The chunks that are new, sorted."""
+    """The chunks that are new, and those that are gone."""
+    references: int
+    """How many of these are new."""
     data_bytes: int
-    """Of these chunks."""
+    """Of the new chunks."""
 
 
 class Notes:
@@ -50,24 +53,32 @@ async def build(
     region: int,
     rows: Sequence[tuple[Check, References]],
     notes: Notes,
+    cleared: Sequence[CellBox] = (),
 ) -> BuiltRegion:
-    """Write the manifests of a region: new references over what is there."""
+    """Write the manifests of a region: new references over what is there.
+
+    Of boxes that are cleared, nothing stays that is there.
+    """
     inlined = await _inlined_table(context, array, rows, notes)
     table = concat_tables([_virtual_table(context, array, rows), inlined])
 
     async def note(ids: Sequence[ManifestId]) -> None:
         await notes.add([manifest_key(each) for each in ids])
 
+    stored = array.parts.stored_in(region)
+    gone = await vanished(context, array.node, stored, cleared, table.coordinates)
     made = await build_region(
         context.assets,
         array.node,
         table,
         layout=array.parts.layout,
         grid=array.grid,
-        stored=array.parts.stored_in(region),
+        stored=stored,
+        deleted=gone if len(gone) else None,
         before_writing=note,
     )
-    return BuiltRegion(made, table.coordinates, int(table.lengths.sum()))
+    changed = np.concatenate([table.coordinates, gone])
+    return BuiltRegion(made, changed, len(table), int(table.lengths.sum()))
 
 
 def _virtual_table(

@@ -1,6 +1,6 @@
 """What a group of a repository holds, in the terms in which files are compared with it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.combine import Existing
 from icefloe.pipeline.facts import LoadedValues
 from icefloe.pipeline.options import CombineOptions
-from icefloe.pipeline.records import is_record
+from icefloe.pipeline.records import is_record, recorded_groups
 from icefloe.pipeline.schema import ANY_LENGTH, ENCODING_ATTRIBUTES, ArraySchema, DatasetSchema
 from icefloe.pipeline.targets import NATIVE_CHUNK
 from icefloe.zarr_store import IcechunkStore
@@ -18,12 +18,7 @@ from icefloe.zarr_store import IcechunkStore
 
 def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> Existing:
     """Describe a group that files are to be added to."""
-    root = zarr.open_group(store, path=group.strip("/"), mode="r")
-    arrays = {
-        path: array
-        for path, array in root.members(max_depth=None)
-        if isinstance(array, zarr.Array) and not (not group.strip("/") and is_record(path))
-    }
+    arrays = dict(_arrays(store, group))
     schemas = {path: _schema(path, array, options) for path, array in arrays.items()}
     lengths = {
         name: length
@@ -49,13 +44,23 @@ def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> 
 def holds_arrays(store: IcechunkStore, group: str) -> bool:
     """Tell whether there is anything in a group that files could be added to."""
     try:
-        root = zarr.open_group(store, path=group.strip("/"), mode="r")
+        return any(True for _ in _arrays(store, group))
     except FileNotFoundError:
         return False
-    return any(
-        isinstance(each, zarr.Array) and not (not group.strip("/") and is_record(path))
-        for path, each in root.members(max_depth=None)
+
+
+def _arrays(store: IcechunkStore, group: str) -> "Iterator[tuple[str, zarr.Array[Any]]]":
+    """Give the arrays of a dataset, without those of other datasets in groups below it."""
+    name = group.strip("/")
+    others = tuple(
+        f"{other}/".removeprefix(f"{name}/" if name else "")
+        for other in recorded_groups(store)
+        if other != name and (not name or other.startswith(f"{name}/"))
     )
+    for path, array in zarr.open_group(store, path=name, mode="r").members(max_depth=None):
+        is_foreign = (not name and is_record(path)) or path.startswith(others)
+        if isinstance(array, zarr.Array) and not is_foreign:
+            yield path, array
 
 
 def is_native(schema: ArraySchema) -> bool:

@@ -170,7 +170,9 @@ def from_batches(batches: "Iterable[pa.RecordBatch]") -> list[FileFacts]:
         for row in rows
         if row["attributes"] is not None
     }
-    return [_from_row(row, schemas, attributes) for row in rows]
+    # Most files have the same ones: they share them.
+    numbers = {text: json.loads(text) for text in {row["numbers"] for row in rows}}
+    return [_from_row(row, schemas, attributes, numbers[row["numbers"]]) for row in rows]
 
 
 class _Once:
@@ -220,8 +222,9 @@ def _from_row(
     row: Mapping[str, Any],
     schemas: Mapping[str, DatasetSchema],
     attributes: Mapping[str, Attributes],
+    numbers: Sequence[dict[str, Any]],
 ) -> FileFacts:
-    lengths, chunks, digests = json.loads(row["numbers"])
+    lengths, chunks, digests = numbers
     problem = row["problem_kind"]
     return FileFacts(
         SourceState(row["url"], row["size"], row["etag"], row["modified"]),

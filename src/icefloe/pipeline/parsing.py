@@ -1,5 +1,8 @@
 """A file to its arrays and their references: the only module that knows VirtualiZarr.
 
+Most files are HDF5 with nothing unusual in them; these are read without it, in a fraction of the
+time, and it is not even imported. All others go through its parsers.
+
 What may be raised: `SourceError`, which names the file and says whether it is truncated, of
 another format, damaged, uses something unsupported, or changed while it was read; and
 `StorageError`, when it could not be read at all.
@@ -8,22 +11,11 @@ another format, damaged, uses something unsupported, or changed while it was rea
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from obspec_utils.readers import BlockStoreReader
-from virtualizarr.manifests import ChunkManifest, ManifestArray, ManifestGroup
-from virtualizarr.manifests.manifest import INLINED_CHUNK_PATH
-from virtualizarr.parsers import (
-    DMRPPParser,
-    FITSParser,
-    HDFParser,
-    KerchunkJSONParser,
-    KerchunkParquetParser,
-    NetCDF3Parser,
-    ZarrParser,
-)
 
 from icefloe.effects import run_blocking
 from icefloe.errors import (
@@ -46,12 +38,16 @@ from icefloe.pipeline.formats import (
     format_of_name,
     stored_end,
 )
+from icefloe.pipeline.hdf5 import Found, UnusualError, read_hdf5
 from icefloe.pipeline.options import ParseOptions
 from icefloe.pipeline.references import References
 from icefloe.pipeline.registry import Registry, WatchedReader, registry_for
 from icefloe.pipeline.schema import Kind
 from icefloe.pipeline.sources import microseconds
 from icefloe.storage.foreign_clients import as_storage_error
+
+if TYPE_CHECKING:
+    from virtualizarr.manifests import ChunkManifest, ManifestArray, ManifestGroup
 
 _ATTEMPTS: Final = 4
 """How often a file is parsed anew when its storage failed in passing."""
@@ -113,13 +109,8 @@ def _parse_once(
     url: str, options: ParseOptions, access: SourceAccess, listed: SourceState | None
 ) -> ParsedFile:
     kind, head, before = _look(url, options, access, listed)
-    registry = registry_for(access)
     try:
-        with ExitStack() as opened, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # parsers warn of codecs that zarr finds unusual
-            parser = _PARSERS[kind](options, opened)
-            group = parser(url, registry)._group  # noqa: SLF001 - what it is all about
-        arrays, attributes = _flattened(group, options)
+        arrays, attributes = _content(url, kind, options, registry_for(access))
     except Exception as error:
         raise _explained(error, url, kind, head, before) from error
     _check_ends(url, arrays, before)
@@ -243,65 +234,87 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 type _Parser = Callable[[str, Any], Any]
 
 
-def _hdf5(options: ParseOptions, opened: ExitStack) -> _Parser:
-    def parse(url: str, registry: Registry) -> Any:
-        path = registry.local_path(url)
+def _content(url: str, kind: Format, options: ParseOptions, registry: Registry) -> Found:
+    if kind is Format.HDF5:
+        with ExitStack() as opened:
+            return _hdf5_content(url, options, registry, opened)
+    return _parsed(url, _PARSERS[kind](options), options, registry)
 
-        def reader(store: Any, key: str) -> Any:
-            if path is not None:  # a plain file takes half the time
-                return opened.enter_context(open(path, "rb"))  # noqa: PTH123
-            return WatchedReader(BlockStoreReader(store, key), failures)
 
-        failures: list[Exception] = []
-        parser = HDFParser(options.group, options.drop or None, reader)
+def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry) -> Found:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # parsers warn of codecs that zarr finds unusual
+        group = parser(url, registry)._group  # noqa: SLF001 - what it is all about
+        return _flattened(group, options)
+
+
+def _hdf5_content(
+    url: str, options: ParseOptions, registry: Registry, opened: ExitStack
+) -> Found:
+    path, failures = registry.local_path(url), list[Exception]()
+    source: Any = path
+    if path is None:
+        source = WatchedReader(BlockStoreReader(*registry.resolve(url)), failures)
+    try:
         try:
-            return parser(url, registry)  # type: ignore[arg-type]
-        except Exception as error:
-            if failures:  # what HDF5 makes of a failed read hides the reason
-                raise failures[-1] from error
-            raise
+            return read_hdf5(source, url, group=options.group, drop=options.drop)
+        except UnusualError:
+            if path is not None:
+                source = opened.enter_context(open(path, "rb"))  # noqa: PTH123
+            return _parsed(url, _general_hdf5_parser(options, source), options, registry)
+    except Exception as error:
+        if failures:  # what HDF5 makes of a failed read hides the reason
+            raise failures[-1] from error
+        raise
 
-    return parse
+
+def _general_hdf5_parser(options: ParseOptions, source: Any) -> _Parser:
+    made: _Parser = _library().HDFParser(options.group, options.drop or None, lambda *_: source)
+    return made
 
 
-def _skipping(make: Callable[..., Any]) -> Callable[[ParseOptions, ExitStack], _Parser]:
-    def parser(options: ParseOptions, _: ExitStack) -> _Parser:
+def _library() -> Any:
+    from virtualizarr import parsers  # noqa: PLC0415 - takes seconds
+
+    return parsers
+
+
+def _skipping(name: str) -> Callable[[ParseOptions], _Parser]:
+    def parser(options: ParseOptions) -> _Parser:
+        make = getattr(_library(), name)
         made: _Parser = make(group=options.group, skip_variables=options.drop or None)
         return made
 
     return parser
 
 
-def _grib(options: ParseOptions, _: ExitStack) -> _Parser:
+def _grib(options: ParseOptions) -> _Parser:
     from gribberish.virtualizarr import GribberishParser  # noqa: PLC0415 - large and optional
 
     made: _Parser = GribberishParser(drop_variables=list(options.drop) or None)
     return made
 
 
-def _tiff(_: ParseOptions, __: ExitStack) -> _Parser:
+def _tiff(_: ParseOptions) -> _Parser:
     from virtual_tiff import VirtualTIFF  # noqa: PLC0415 - large and optional
 
     made: _Parser = VirtualTIFF(ifd_layout="flat")
     return made
 
 
-_PARSERS: Final[dict[Format, Callable[[ParseOptions, ExitStack], _Parser]]] = {
-    Format.HDF5: _hdf5,
-    Format.NETCDF3: _skipping(NetCDF3Parser),
+_PARSERS: Final[dict[Format, Callable[[ParseOptions], _Parser]]] = {
+    Format.NETCDF3: _skipping("NetCDF3Parser"),
     Format.GRIB: _grib,
     Format.TIFF: _tiff,
-    Format.FITS: _skipping(FITSParser),
-    Format.ZARR: _skipping(ZarrParser),
-    Format.KERCHUNK_JSON: _skipping(KerchunkJSONParser),
-    Format.KERCHUNK_PARQUET: _skipping(KerchunkParquetParser),
-    Format.DMRPP: _skipping(DMRPPParser),
+    Format.FITS: _skipping("FITSParser"),
+    Format.ZARR: _skipping("ZarrParser"),
+    Format.KERCHUNK_JSON: _skipping("KerchunkJSONParser"),
+    Format.KERCHUNK_PARQUET: _skipping("KerchunkParquetParser"),
+    Format.DMRPP: _skipping("DMRPPParser"),
 }
 
 
-def _flattened(
-    root: ManifestGroup, options: ParseOptions
-) -> tuple[dict[str, RawArray], dict[str, dict[str, Any]]]:
+def _flattened(root: "ManifestGroup", options: ParseOptions) -> Found:
     """Give all arrays by path, and the attributes of all groups."""
     arrays: dict[str, RawArray] = {}
     attributes: dict[str, dict[str, Any]] = {}
@@ -320,13 +333,15 @@ def _joined(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _raw(array: ManifestArray) -> RawArray:
+def _raw(array: "ManifestArray") -> RawArray:
     metadata = dict(array.metadata.to_dict())
     return RawArray(metadata, references_of(array.manifest, len(array.shape)))
 
 
-def references_of(manifest: ChunkManifest, dimensions: int) -> References:
+def references_of(manifest: "ChunkManifest", dimensions: int) -> References:
     """Take the columns out of a manifest."""
+    from virtualizarr.manifests.manifest import INLINED_CHUNK_PATH  # noqa: PLC0415 - takes seconds
+
     paths: NDArray[Any] = manifest._paths  # noqa: SLF001 - its only form with all rows at once
     flat = paths.ravel()
     present = np.flatnonzero((flat != "") & (flat != INLINED_CHUNK_PATH))

@@ -27,10 +27,12 @@ from icefloe.pipeline.arrow_columns import int_column, text_column
 from icefloe.pipeline.combine import Combined, placed_references
 from icefloe.pipeline.facts import FileFacts, SourceState
 from icefloe.pipeline.references import References
+from icefloe.pipeline.replacing import CellBox, cells_of
 from icefloe.pipeline.report import Report
 from icefloe.pipeline.targets import TargetArray
 
 _NO_REPORT: Final = Report(0, 0)
+_NO_CELLS: Final = np.empty((0, 0), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ class FilePlace:
     """Without what only combining needs."""
     family: int
     starts: dict[str, int]
+    is_again: bool = False
+    """Whether it is there in another state, which it takes the place of."""
 
     def to_json(self) -> str:
         """Write it as text."""
@@ -156,14 +160,15 @@ class FilePlace:
                 dict(facts.chunks),
                 self.family,
                 self.starts,
+                self.is_again,
             ]
         )
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` wrote."""
-        state, lengths, chunks, family, starts = json.loads(text)
-        return cls(FileFacts(SourceState(*state), lengths=lengths, chunks=chunks), family, starts)
+        state, lengths, chunks, *rest = json.loads(text)
+        return cls(FileFacts(SourceState(*state), lengths=lengths, chunks=chunks), *rest)
 
 
 @lru_cache(maxsize=1)
@@ -172,12 +177,18 @@ def places_schema() -> "pa.Schema":
     return pa.schema([("number", pa.int64()), ("place", pa.string())])
 
 
-def places_table(facts: Sequence[FileFacts], combined: Combined) -> "pa.Table":
-    """Write down where each file goes that is used; files are numbered as in `facts`."""
+def places_table(
+    facts: Sequence[FileFacts], combined: Combined, known: AbstractSet[str] = frozenset()
+) -> "pa.Table":
+    """Write down where each file goes that is used; files are numbered as in `facts`.
+
+    `known` are the URLs of files that are there already.
+    """
     texts = []
     for row, (number, family) in enumerate(zip(combined.files, combined.families, strict=True)):
         starts = {name: int(column[row]) for name, column in combined.starts.items()}
-        texts.append(FilePlace(facts[number], family, starts).to_json())
+        is_again = facts[number].url in known
+        texts.append(FilePlace(facts[number], family, starts, is_again).to_json())
     columns = [int_column(list(combined.files)), text_column(texts)]
     return pa.Table.from_arrays(columns, schema=places_schema())
 
@@ -205,11 +216,33 @@ def put_in_place(
     return placed_references(alone, array.target, 0, references, place.facts)
 
 
-def cut_by_region(array: ArrayPlan, references: References) -> Iterator[tuple[int, References]]:
-    """Divide placed references by the region that they belong to."""
+def box_to_clear(array: ArrayPlan, place: FilePlace) -> CellBox | None:
+    """Give the chunks that a file had before, if it was there, or that others had of it."""
+    growing = dict(array.target.growing)
+    if not place.is_again and (growing or not array.parts.stored):
+        return None
+    box = []
+    for axis, cells in enumerate(array.grid):
+        name = growing.get(axis)
+        if name is None:
+            box.append((0, cells))
+            continue
+        start, chunk = place.starts[name], array.target.chunks[axis]
+        box.append((start // chunk, -(-(start + place.facts.lengths[name]) // chunk)))
+    return tuple(box)
+
+
+def cut_by_region(
+    array: ArrayPlan, references: References, box: CellBox | None = None
+) -> Iterator[tuple[int, References]]:
+    """Divide placed references by the region that they belong to.
+
+    All regions of a box that is to be cleared are among them, also without references.
+    """
     regions = _regions(array, references.coordinates)
     inlined = _regions(array, references.inlined_coordinates)
-    found: list[int] = np.unique(np.concatenate([regions, inlined])).tolist()
+    cleared = _regions(array, _NO_CELLS if box is None else cells_of(box))
+    found: list[int] = np.unique(np.concatenate([regions, inlined, cleared])).tolist()
     if len(found) == 1:
         yield found[0], references
         return

@@ -5,15 +5,17 @@ with xarray. It has one row for each file:
 
     url, size, etag, modified     the state that was ingested (modified: microseconds since 1970)
     start, length                 where it lies along the first dimension that files join along
+    further                       the same along the others, as start+length, separated by spaces
     variables                     what it gave, separated by spaces
+    ingested                      when it first came (microseconds since 1970), alike in a commit
 
 Attributes hold how the files were put together, so that adding to them needs no options.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import zarr
@@ -30,8 +32,8 @@ RECORDS_GROUP: Final = "icefloe/sources"
 """Below it are the records of all groups."""
 
 _UNKNOWN: Final = -1
-_TEXTS: Final = ("url", "etag", "variables")
-_NUMBERS: Final = ("size", "modified", "start", "length")
+_TEXTS: Final = ("url", "etag", "variables", "further")
+_NUMBERS: Final = ("size", "modified", "start", "length", "ingested")
 _OPTIONS: Final = "icefloe"
 
 type OnChanged = Literal["report", "replace", "fail"]
@@ -46,6 +48,10 @@ class RecordedFile:
     start: int
     length: int
     variables: str
+    ingested: int | None = None
+    """When it first came, in microseconds since 1970; the same for all files of a commit."""
+    further: str = ""
+    """Where it lies along further dimensions, as start+length, separated by spaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,15 @@ def record_path(group: str) -> str:
     return f"{RECORDS_GROUP}/{quoted or 'root'}"
 
 
+def recorded_groups(store: IcechunkStore) -> list[str]:
+    """Name the groups that have a record; the root is the empty one."""
+    try:
+        records = zarr.open_group(store, path=RECORDS_GROUP, mode="r")
+    except FileNotFoundError:
+        return []
+    return sorted("" if name == "root" else unquote(name) for name in records.group_keys())
+
+
 def is_record(path: str) -> bool:
     """Tell whether a path is that of a record, or of something in it."""
     return path == RECORDS_GROUP or path.startswith(f"{RECORDS_GROUP}/")
@@ -98,15 +113,25 @@ def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
     }
     files = tuple(
         RecordedFile(
-            SourceState(url, _known(size), etag or None, _known(modified)), start, length, names
+            SourceState(url, _known(size), etag or None, _known(modified)),
+            start,
+            length,
+            names,
+            _known(ingested),
+            further,
         )
-        for url, etag, names, size, modified, start, length in zip(*columns.values(), strict=True)
+        for url, etag, names, further, size, modified, start, length, ingested in zip(
+            *columns.values(), strict=True
+        )
     )
     options: Any = record.attrs.asdict().get(_OPTIONS, {})
     return SourceRecord(files, options)
 
 
 def _column(record: "zarr.Group", name: str) -> NDArray[Any]:
+    if name not in record:  # written before this was recorded
+        rows = len(_column(record, "url"))
+        return _texts([""] * rows) if name in _TEXTS else _numbers([None] * rows)
     array = record[name]
     assert isinstance(array, zarr.Array)
     return np.asarray(array[...])
@@ -147,16 +172,23 @@ def write_record(
     files: Sequence[RecordedFile],
     options: Mapping[str, Any],
 ) -> None:
-    """Add files to the record of a group; those that are in it already are replaced."""
+    """Add files to the record of a group.
+
+    Those that are in it already are replaced, but for the time at which they first came.
+    """
     rows = {} if before is None else before.by_url()
-    again = [(rows[each.state.url][0], each) for each in files if each.state.url in rows]
+    again = [
+        (rows[url][0], replace(each, ingested=rows[url][1].ingested))
+        for each in files
+        if (url := each.state.url) in rows
+    ]
     more = [each for each in files if each.state.url not in rows]
     path = record_path(group)
     record = zarr.open_group(store, path=path, mode="a" if before is None else "r+")
     if before is None:
         record.attrs[_OPTIONS] = dict(options)
     for name in (*_TEXTS, *_NUMBERS):
-        array = _require(record, name)
+        array = _require(record, name, len(rows))
         start = array.shape[0]
         if more:
             array.resize((start + len(more),))
@@ -165,14 +197,14 @@ def write_record(
             array[row : row + 1] = _values(name, [each])
 
 
-def _require(record: "zarr.Group", name: str) -> "zarr.Array[Any]":
+def _require(record: "zarr.Group", name: str, rows: int) -> "zarr.Array[Any]":
     if name in record:
         array = record[name]
         assert isinstance(array, zarr.Array)
         return array
     return record.create_array(
         name,
-        shape=(0,),
+        shape=(rows,),
         chunks=(NATIVE_CHUNK,),
         dtype="string" if name in _TEXTS else "int64",
         fill_value="" if name in _TEXTS else _UNKNOWN,
@@ -184,13 +216,16 @@ def _values(name: str, files: Sequence[RecordedFile]) -> NDArray[Any]:
     match name:
         case "url" | "etag":
             return _texts([getattr(each.state, name) or "" for each in files])
-        case "variables":
-            return _texts([each.variables for each in files])
+        case "variables" | "further":
+            return _texts([getattr(each, name) for each in files])
         case "size" | "modified":
-            given = [getattr(each.state, name) for each in files]
-            return np.array([_UNKNOWN if each is None else each for each in given], np.int64)
+            return _numbers([getattr(each.state, name) for each in files])
         case _:
-            return np.array([getattr(each, name) for each in files], np.int64)
+            return _numbers([getattr(each, name) for each in files])
+
+
+def _numbers(values: list[int | None]) -> NDArray[np.int64]:
+    return np.array([_UNKNOWN if each is None else each for each in values], np.int64)
 
 
 def _texts(values: list[str]) -> NDArray[Any]:

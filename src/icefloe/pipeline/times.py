@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-import cftime
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
 
 _SINCE: Final = re.compile(r"^\s*([A-Za-z]+)\s+since\s+(.+?)\s*$")
 _MICROSECONDS: Final[dict[str, int]] = {
@@ -87,6 +86,7 @@ def parse_units(units: str | None, calendar: str | None = None) -> TimeUnits | N
         return None
     name = (calendar or "standard").lower()
     name = _SAME_CALENDAR.get(name, name)
+    cftime = _cftime()
     try:
         origin = cftime.num2date(0, f"microseconds since {match[2]}", name)
         return TimeUnits(step, int(cftime.date2num(origin, _EPOCH, name)), name)
@@ -103,4 +103,14 @@ def show_moment(moment: int, calendar: str) -> str:
     >>> show_moment(0, "360_day")
     '1970-01-01 00:00:00'
     """
-    return str(cftime.num2date(moment, _EPOCH, calendar))
+    return str(_cftime().num2date(moment, _EPOCH, calendar))
+
+
+def _cftime() -> Any:
+    try:
+        import cftime  # noqa: PLC0415 - an extra, and commands that need no times do without
+    except ImportError as missing:
+        raise IcefloeError(
+            'for times, cftime is needed: pip install "icefloe[virtual]"', ErrorKind.UNIMPLEMENTED
+        ) from missing
+    return cftime

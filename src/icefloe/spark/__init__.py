@@ -2,6 +2,8 @@
 
     session    a Spark session on this machine, with the settings that the jobs like
     jobs       virtualize and append: one job, one commit
+    native     ingest and rechunk: copies of values, one job, one commit
+    estimating what a job will take, told before it runs
     scan       the stage that parses files on executors
     write      the stage that builds manifests on executors
     workers    how executors get what they need, secrets apart from plans

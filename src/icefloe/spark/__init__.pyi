@@ -1,8 +1,12 @@
 from .attempts import Attempt as Attempt
 from .attempts import discard_attempt as discard_attempt
 from .attempts import list_attempts as list_attempts
+from .estimating import plan as plan
 from .jobs import append as append
 from .jobs import virtualize as virtualize
+from .native import ingest as ingest
+from .native import rechunk as rechunk
+from .native_report import CopyReport as CopyReport
 from .report import JobReport as JobReport
 from .session import local_session as local_session
 from .session import session_for as session_for

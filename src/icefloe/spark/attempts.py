@@ -15,9 +15,13 @@ from typing import Final
 from icefloe.api.repository import Repository
 from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
 from icefloe.engine.context import RepoContext
+from icefloe.engine.maintenance.key_set import keys_of_names
+from icefloe.engine.maintenance.reachability import Reachable
+from icefloe.engine.repo_object import RepoObjectLedger
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.format.ids import ManifestId
-from icefloe.format.layout import manifest_key
+from icefloe.format.ids import SnapshotId, ids_of_rows
+from icefloe.format.layout import CHUNKS_PREFIX, SNAPSHOTS_PREFIX, manifest_key
+from icefloe.pipeline.staging import STAGING_PREFIX, staging_key
 
 JOBS_PREFIX: Final = "icefloe/jobs/"
 JOB_METADATA: Final = "icefloe.job"
@@ -45,6 +49,8 @@ def list_attempts(repository: Repository) -> list[Attempt]:
     for key in _keys(context, JOBS_PREFIX):
         job = key.removeprefix(JOBS_PREFIX).partition("/")[0]
         counts[job] = counts.get(job, 0) + 1
+    for key in _keys(context, STAGING_PREFIX):
+        counts.setdefault(key.removeprefix(STAGING_PREFIX).partition("/")[0], 0)
     return [Attempt(job, notes) for job, notes in sorted(counts.items())]
 
 
@@ -56,7 +62,17 @@ def discard_attempt(repository: Repository, job: str) -> int:
     if not job or "/" in job:
         raise InvalidInputError(f"{job!r} is not the id of a job", ErrorKind.INVALID_KEY)
     context = repository._context  # noqa: SLF001 - the same package
-    return clear_attempt(context, job, used=_used_manifests(repository, job))
+    notes = _keys(context, f"{JOBS_PREFIX}{job}/")
+    leftovers = run_blocking(_unused(context, job, _written(context, notes)))
+    leftovers += _keys(context, staging_key(job))
+    _delete(context, leftovers)
+    _delete(context, notes)
+    return len(leftovers)
+
+
+def clear_staging(context: RepoContext, job: str) -> None:
+    """Remove the repository in which a job put references to the files that it copied."""
+    _delete(context, _keys(context, staging_key(job)))
 
 
 def clear_attempt(
@@ -64,32 +80,62 @@ def clear_attempt(
 ) -> int:
     """Remove what attempts wrote of which nothing is used, and all notes.
 
+    `used` are keys of objects, or those of whole notes.
+
     If there are no more notes than successful attempts, nobody has to read them.
     """
     notes = _keys(context, f"{JOBS_PREFIX}{job}/")
     leftovers: list[str] = []
     if len(notes) != successful:
-        written = run_blocking(
-            map_concurrently(
-                partial(_read, context), notes, limit=context.config.max_concurrent_requests
-            )
-        )
+        written = _written(context, [note for note in notes if note not in used])
         leftovers = [key for keys in written if used.isdisjoint(keys) for key in keys]
     _delete(context, leftovers)
     _delete(context, notes)
     return len(leftovers)
 
 
-def _used_manifests(repository: Repository, job: str) -> set[str]:
-    """Find the version that a job committed, if it did, and list its manifests."""
-    tips = [("branch", name) for name in repository.list_branches()]
-    tips += [("tag", name) for name in repository.list_tags()]
-    for kind, name in sorted(tips):
-        for version in repository.ancestry(**{kind: name}):
-            if version.metadata.get(JOB_METADATA) == job:
-                files = repository.list_manifest_files(version.id)
-                return {manifest_key(ManifestId.parse(file.id)) for file in files}
-    return set()
+async def _unused(context: RepoContext, job: str, written: list[list[str]]) -> list[str]:
+    """Choose what no version uses, given the keys of each note.
+
+    The version that a job made may be gone while later ones use what it wrote. So everything that
+    is used is looked at, whoever made it; manifests are read only if chunks could be left.
+    """
+    with Reachable(context) as live:
+        await _find_versions(context, job, live)
+        used = {manifest_key(one) for one in live.manifests}
+        left = [key for keys in written if used.isdisjoint(keys) for key in keys]
+        chunks = [key for key in left if key.startswith(CHUNKS_PREFIX)]
+        if not chunks:
+            return left
+        await live.read_chunks()
+        numbers, _ = keys_of_names([key.removeprefix(CHUNKS_PREFIX) for key in chunks])
+        is_used = live.chunks.contains(numbers).tolist()
+        kept = {key for key, used_one in zip(chunks, is_used, strict=True) if used_one}
+        return [key for key in left if key not in kept]
+
+
+async def _find_versions(context: RepoContext, job: str, live: Reachable) -> None:
+    """Find all versions that somebody can open, also those that no branch or tag leads to."""
+    ledger = context.ledger
+    if isinstance(ledger, RepoObjectLedger):
+        listed = (await ledger.repo()).snapshots.ids
+        await live.add(ids_of_rows(SnapshotId, listed))
+        return
+    tips = {*(await ledger.branches()).values(), *(await ledger.tags()).values()}
+    await live.add_with_ancestors(tips)
+    # Spec 1 lists versions nowhere: any file can be opened. Only this job's own, if it ended
+    # before a branch led to it, is one that nobody knows of.
+    async for batch in context.backend.list(SNAPSHOTS_PREFIX):
+        names = [info.key.removeprefix(SNAPSHOTS_PREFIX) for info in batch]
+        for one in {SnapshotId.parse(name) for name in names} - live.snapshots:
+            snapshot = await context.assets.read_snapshot(one)
+            if snapshot.metadata.get(JOB_METADATA) != job:
+                await live.add([one])
+
+
+def _written(context: RepoContext, notes: list[str]) -> list[list[str]]:
+    limit = context.config.max_concurrent_requests
+    return run_blocking(map_concurrently(partial(_read, context), notes, limit=limit))
 
 
 def _keys(context: RepoContext, prefix: str) -> list[str]:

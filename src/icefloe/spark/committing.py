@@ -2,15 +2,16 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.effects import run_blocking
-from icefloe.engine.commit import commit
+from icefloe.engine.commit import LogWriter, commit
 from icefloe.engine.conflicts import ConflictDetector
 from icefloe.engine.context import RepoContext
 from icefloe.engine.linking.linked import LinkedRegion
@@ -23,6 +24,7 @@ from icefloe.pipeline.existing import read_existing
 from icefloe.pipeline.facts import FileFacts
 from icefloe.pipeline.local import write_metadata, write_native
 from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.planning import FEW_REFERENCES
 from icefloe.pipeline.plans import places_table, plan_arrays
 from icefloe.pipeline.records import SourceRecord, options_to_json, read_record, write_record
 from icefloe.pipeline.taken import recorded_files
@@ -42,9 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
-
-FEW_REFERENCES: Final = 1_000_000
-"""The driver writes the log of so many itself: compressed, they take a few megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,10 @@ class Found:
         """How many chunks the files have that are used."""
         return sum(self.facts[number].references for number in self.combined.files)
 
+    def known(self) -> set[str]:
+        """Name the files that are there already."""
+        return set() if self.record is None else set(self.record.by_url())
+
     def kept(self) -> set[str]:
         """Name the arrays that are there, and need no new references if no file adds to them.
 
@@ -79,7 +82,7 @@ class Found:
         """
         if self.existing is None:
             return set()
-        known = {} if self.record is None else self.record.by_url()
+        known = self.known()
         if any(self.facts[number].url in known for number in self.combined.files):
             return set()
         return set(self.existing.schema.by_path)
@@ -136,14 +139,17 @@ class Committer:
         built = write(
             self.spark,
             scanned,
-            places_table(found.facts, found.combined),
+            places_table(found.facts, found.combined, found.known()),
             plan,
             self.reach,
             cores=self.cores,
             references=found.references,
         )
         is_small = found.references <= self.few_references
-        with self._cleaning() as outcome, persisted(built, wanted=not is_small) as kept:
+        with (
+            cleaning(self._context, self.job) as outcome,
+            persisted(built, wanted=not is_small) as kept,
+        ):
             with self.watch.stage("write", f"{found.references} chunks"):
                 written = gather_regions(kept, with_changes=is_small)
             for array in arrays:
@@ -151,10 +157,10 @@ class Committer:
                 link_manifests(state, array.path, regions)
                 outcome.note(regions)
             with self.watch.stage("commit", self.target.branch):
-                log_writer = self._log_writer(plan, written, kept)
+                writer = log_writer(self._context, plan, written, kept, self.reach)
                 with outcome.deciding():
-                    snapshot = self._commit(session, len(found.combined.files), log_writer)
-        return Committed(snapshot, written.references, written.data_bytes, len(outcome.linked))
+                    snapshot = self._commit(session, len(found.combined.files), writer)
+        return Committed(snapshot, written.references, written.data_bytes, outcome.manifests)
 
     def _write_small(self, session: Session, found: Found) -> None:
         """Write what the driver writes itself: metadata, coordinates and the record."""
@@ -169,61 +175,66 @@ class Committer:
             options_to_json(self.options, self.parse),
         )
 
-    def _log_writer(
-        self, plan: WritePlan, written: Written, built: "DataFrame"
-    ) -> Callable[[TransactionLog], Awaitable[None]]:
-        async def write_here(own: TransactionLog) -> None:
-            await write_log(self._context.assets, own, touched(plan, written.changes))
-
-        async def write_there(own: TransactionLog) -> None:
-            write_log_elsewhere(built, plan, own, self.reach)
-
-        return write_there if written.changes is None else write_here
-
-    def _commit(
-        self, session: Session, files: int, log_writer: Callable[[TransactionLog], Awaitable[None]]
-    ) -> str:
+    def _commit(self, session: Session, files: int, writer: LogWriter) -> str:
         work = commit(
             session._session,  # noqa: SLF001 - the same package
             self.target.message or f"{files} files by reference",
             metadata={JOB_METADATA: self.job, "icefloe.files": files},
             solver=ConflictDetector(),
-            log_writer=log_writer,
+            log_writer=writer,
         )
         return str(run_blocking(work))
 
-    @contextmanager
-    def _cleaning(self) -> "Iterator[_Outcome]":
-        """Remove what attempts wrote for nothing when all is over, however it ends."""
-        outcome = _Outcome()
-        try:
-            yield outcome
-        finally:
-            if outcome.is_known:
-                self._clear(outcome)
 
-    def _clear(self, outcome: "_Outcome") -> None:
-        used, successful = outcome.used, outcome.successful
-        try:
-            clear_attempt(self._context, self.job, used=used, successful=successful)
-        except IcefloeError as error:  # the job itself ended as it ended
-            _log.warning(
-                "the notes of job %s are still there: icefloe.spark.discard_attempt removes them"
-                " with what they name (%s)",
-                self.job,
-                error,
-            )
+def log_writer(
+    context: RepoContext, plan: WritePlan, written: Written, built: "DataFrame", reach: Shipped
+) -> LogWriter:
+    """Choose who writes the log: the driver if it has the coordinates of new chunks, or a task."""
+
+    async def write_here(own: TransactionLog) -> None:
+        await write_log(context.assets, own, touched(plan, written.changes))
+
+    async def write_there(own: TransactionLog) -> None:
+        write_log_elsewhere(built, plan, own, reach)
+
+    return write_there if written.changes is None else write_here
 
 
-class _Outcome:
+@contextmanager
+def cleaning(context: RepoContext, job: str) -> "Iterator[Outcome]":
+    """Remove what attempts wrote for nothing when all is over, however it ends."""
+    outcome = Outcome()
+    try:
+        yield outcome
+    finally:
+        if outcome.is_known:
+            _clear(context, job, outcome)
+
+
+def _clear(context: RepoContext, job: str, outcome: "Outcome") -> None:
+    used, successful = outcome.used, outcome.successful
+    try:
+        clear_attempt(context, job, used=used, successful=successful)
+    except IcefloeError as error:  # the job itself ended as it ended
+        _log.warning(
+            "the notes of job %s are still there: icefloe.spark.discard_attempt removes them"
+            " with what they name (%s)",
+            job,
+            error,
+        )
+
+
+class Outcome:
     """What is known of a commit: as long as it is undecided, nothing may be removed."""
 
     def __init__(self) -> None:
         self.linked: set[str] = set()
-        """Keys of manifests."""
+        """Keys of manifests, and of the notes of attempts that are of use."""
         self.is_known = True
         self._is_committed = False
         self._regions = 0
+        self.manifests = 0
+        """How many will be linked."""
 
     @property
     def used(self) -> set[str]:
@@ -240,6 +251,12 @@ class _Outcome:
         self._regions += len(regions)
         for region in regions:
             self.linked |= {manifest_key(part.manifest.id) for part in region.parts}
+            self.manifests += len(region.parts)
+
+    def note_copies(self, notes: AbstractSet[str]) -> None:
+        """Note attempts at copies that the manifests to be linked refer to, by their notes."""
+        self._regions += len(notes)
+        self.linked |= notes
 
     @contextmanager
     def deciding(self) -> Iterator[None]:

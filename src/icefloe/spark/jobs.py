@@ -8,12 +8,13 @@ before the commit, which is one conditional write.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from icefloe.api.repository import Repository
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.access import SourceAccess
 from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
 from icefloe.pipeline.records import OnChanged, options_from_json, read_record
 from icefloe.spark.committing import Target
 from icefloe.spark.listing import Sources
@@ -23,8 +24,6 @@ from icefloe.spark.watching import OnProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-REFERENCES_PER_COMMIT: Final = 25_000_000
 
 
 def virtualize(

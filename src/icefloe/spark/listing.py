@@ -1,19 +1,25 @@
 """Sources in all forms in which users have them."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.effects import map_concurrently, run_blocking
+from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError
 from icefloe.format.arrow import pa
 from icefloe.pipeline.access import SourceAccess, as_url
 from icefloe.pipeline.facts import SourceState
-from icefloe.pipeline.sources import Pattern, list_sources, sources_from_table
+from icefloe.pipeline.formats import format_of_name
+from icefloe.pipeline.records import SourceRecord
+from icefloe.pipeline.sources import Pattern, list_sources, microseconds, sources_from_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 type Sources = "Pattern | Iterable[Pattern] | pa.Table | DataFrame"
 """Globs, URLs, or a table (of Arrow or Spark) with the column `url`."""
+
+_REQUESTS_AT_ONCE: Final = 32
 
 
 def list_states(sources: "Sources", access: SourceAccess) -> list[SourceState]:
@@ -37,3 +43,42 @@ def list_states(sources: "Sources", access: SourceAccess) -> list[SourceState]:
             state = SourceState(as_url(url), size, etag, modified)
             found.setdefault(state.url, state)
     return list(found.values())
+
+
+def look_at_known(
+    states: Sequence[SourceState], record: SourceRecord | None, access: SourceAccess
+) -> list[SourceState]:
+    """Ask for the state of files that were given by name only, if they were ingested before.
+
+    Without that nobody would notice that they changed. One that is gone stays as it was given.
+    """
+    known = {} if record is None else record.by_url()
+    rows = [
+        row
+        for row, state in enumerate(states)
+        if state.url in known and _says_nothing(state) and not _is_directory(state.url)
+    ]
+    wanted = [states[row].url for row in rows]
+    found = run_blocking(map_concurrently(partial(_look, access), wanted, limit=_REQUESTS_AT_ONCE))
+    looked = list(states)
+    for row, state in zip(rows, found, strict=True):
+        looked[row] = state
+    return looked
+
+
+def _says_nothing(state: SourceState) -> bool:
+    return state.size is None and state.etag is None and state.modified is None
+
+
+def _is_directory(url: str) -> bool:
+    by_name = format_of_name(url)
+    return by_name is not None and by_name.is_directory
+
+
+async def _look(access: SourceAccess, url: str) -> SourceState:
+    place = access.place(url)
+    try:
+        info = (await place.backend.head(place.key)).info
+    except ObjectNotFoundError:
+        return SourceState(url)
+    return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))

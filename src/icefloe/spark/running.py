@@ -17,7 +17,7 @@ from icefloe.pipeline.report import MisfitsError, Report
 from icefloe.pipeline.taken import without_taken_places
 from icefloe.pipeline.waves import cut_into_waves
 from icefloe.spark.committing import Committer, Found, Target, persisted
-from icefloe.spark.listing import Sources, list_states
+from icefloe.spark.listing import Sources, list_states, look_at_known
 from icefloe.spark.report import JobReport
 from icefloe.spark.scan import gather_facts, scan
 from icefloe.spark.session import cores_of
@@ -60,7 +60,8 @@ class Job:
                 ErrorKind.NODE_ALREADY_EXISTS,
             )
         with self._watch.stage("list", "sources"):
-            listed = sort_sources(record, list_states(sources, self._access))
+            states = look_at_known(list_states(sources, self._access), record, self._access)
+            listed = sort_sources(record, states)
         wanted = _wanted(listed, on_changed)
         report = self._empty_report(listed, wanted)
         if wanted:

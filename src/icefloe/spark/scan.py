@@ -18,6 +18,7 @@ from icefloe.pipeline.describing import ParsedFile
 from icefloe.pipeline.facts import FileFacts, Problem, SourceState, from_batches, to_batch
 from icefloe.pipeline.options import ParseOptions
 from icefloe.pipeline.parsing import parse_or_report
+from icefloe.pipeline.planning import scan_tasks
 from icefloe.pipeline.plans import stamp
 from icefloe.pipeline.schema import Kind
 from icefloe.spark.workers import Shipped
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 SCANNED: Final = "number long, path string, stamp string, payload binary"
 
-_TASKS_PER_CORE: Final = 4
 _FILES_AT_ONCE: Final = 64
 """So many files are parsed before their rows leave the worker."""
 
@@ -41,7 +41,7 @@ def scan(
     cores: int,
 ) -> "DataFrame":
     """Plan the parsing of files; nothing is done before somebody asks for rows."""
-    tasks = max(1, min(len(sources), _TASKS_PER_CORE * cores))
+    tasks = scan_tasks(len(sources), cores)
     rows = spark.createDataFrame(_source_table(sources, tasks))
     return rows.repartitionById(tasks, "slice").mapInArrow(_scanner(options, reach), SCANNED)
 
@@ -108,7 +108,7 @@ def _scan_some(
             continue
         facts.append(parsed.facts)
         for path, references in parsed.references.items():
-            if path not in parsed.facts.values and (len(references) or len(references.inlined)):
+            if path not in parsed.facts.values:  # also if it is empty: it may not have been
                 numbers.append(row["number"])
                 paths.append(path)
                 stamps.append(stamp(parsed.facts.state))

@@ -60,8 +60,14 @@ def session_for(
     # Workers must run the Python that this code is installed for.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
-    builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
-    for key, value in {**_SETTINGS, **(settings or {})}.items():
+    chosen = {**_SETTINGS, **(settings or {})}
+    if master.startswith("sc://"):
+        builder = builder.remote(master)
+        # All else is for whoever started the server.
+        chosen = {key: value for key, value in chosen.items() if key.startswith("spark.sql.")}
+    else:
+        builder = builder.master(master)
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()

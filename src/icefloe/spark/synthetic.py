@@ -16,18 +16,12 @@ from icefloe.pipeline.arrow_columns import binary_column, int_column, text_colum
 from icefloe.pipeline.combine import combine
 from icefloe.pipeline.facts import FileFacts, LoadedValues, SourceState
 from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.planning import FEW_REFERENCES
 from icefloe.pipeline.plans import stamp
 from icefloe.pipeline.references import References
 from icefloe.pipeline.schema import ANY_LENGTH, ArraySchema, DatasetSchema
 from icefloe.pipeline.waves import cut_into_waves
-from icefloe.spark.committing import (
-    FEW_REFERENCES,
-    Committed,
-    Committer,
-    Found,
-    Target,
-    persisted,
-)
+from icefloe.spark.committing import Committed, Committer, Found, Target, persisted
 from icefloe.spark.scan import SCANNED
 from icefloe.spark.session import cores_of
 from icefloe.spark.watching import OnProgress, Watch

@@ -1,14 +1,24 @@
 """How executors get what they need to read and write storages.
 
-A context with credentials must not be part of a plan: plans are shown, logged and kept. With a
-classic session it travels as a broadcast variable, of which plans and event logs hold the number
-only, and which is destroyed when the job ends. Spark Connect has no such variables: there it is
-part of the pickled function.
+A context with credentials must not be part of a plan: plans are shown, logged and kept. Nor may
+it lie in the files in which Spark brings variables and artifacts to executors, which stay for as
+long as a session lives. So it travels in two halves, each of which alone is random noise: one is
+part of the function that tasks run, the other a broadcast variable, or with Spark Connect, which
+has none, an artifact. Whoever has both has the credentials: those who can read the memory of the
+driver or of a worker, or all of their traffic. For the latter, have Spark encrypt it.
 """
 
+import pickle
+import secrets
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import cloudpickle
+import numpy as np
 
 from icefloe.engine.context import RepoContext
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -20,6 +30,9 @@ if TYPE_CHECKING:
 
 type Reach = tuple[RepoContext, SourceAccess]
 """The repository, and the storages of the sources."""
+
+_MOST_OPEN: Final = 4
+"""So many are kept open in a worker, which outlives the jobs that it works for."""
 
 
 class Shipped(Protocol):
@@ -45,22 +58,63 @@ def shipped(spark: "SparkSession", reach: Reach) -> Iterator[Shipped]:
             " processes: create it in a directory or an object store",
             ErrorKind.STORAGE_CONFIG,
         )
-    if not is_classic(spark):
-        yield _in_closure(reach)
-        return
-    variable = spark.sparkContext.broadcast(reach)
+    with sent(spark, reach) as give:
+        yield give
 
-    def give() -> Reach:
-        return variable.value
+
+@contextmanager
+def sent[T](spark: "SparkSession", what: T) -> Iterator[Callable[[], T]]:
+    """Make something that holds secrets available to tasks for as long as a job runs."""
+    whole = cloudpickle.dumps(what)
+    noise = secrets.token_bytes(len(whole))
+    send = _as_broadcast if is_classic(spark) else _as_artifact
+    with send(spark, noise) as fetch:
+        yield partial(_joined, _mixed(whole, noise), fetch)
+
+
+type _Fetch = Callable[[], bytes]
+
+_open: Final[dict[bytes, Any]] = {}
+
+
+def _joined(half: bytes, fetch: _Fetch) -> Any:
+    """Put both halves together, once in each worker."""
+    if half not in _open:
+        while len(_open) >= _MOST_OPEN:
+            del _open[next(iter(_open))]
+        _open[half] = pickle.loads(_mixed(half, fetch()))  # noqa: S301 - of this very job
+    return _open[half]
+
+
+def _mixed(one: bytes, other: bytes) -> bytes:
+    return bytes(np.frombuffer(one, np.uint8) ^ np.frombuffer(other, np.uint8))
+
+
+@contextmanager
+def _as_broadcast(spark: "SparkSession", half: bytes) -> Iterator[_Fetch]:
+    variable = spark.sparkContext.broadcast(half)
+
+    def fetch() -> bytes:
+        return bytes(variable.value)
 
     try:
-        yield give
+        yield fetch
     finally:
         variable.destroy()
 
 
-def _in_closure(reach: Reach) -> Callable[[], Reach]:
-    def give() -> Reach:
-        return reach
+@contextmanager
+def _as_artifact(spark: "SparkSession", half: bytes) -> Iterator[_Fetch]:
+    # Sessions cannot give up an artifact: it stays until they end, and holds nothing by itself.
+    name = f"icefloe-{secrets.token_hex(8)}"
+    with tempfile.TemporaryDirectory(prefix="icefloe-") as folder:
+        path = Path(folder, name)
+        path.write_bytes(half)
+        spark.addArtifacts(str(path), file=True)
+    yield partial(_artifact, name)
 
-    return give
+
+def _artifact(name: str) -> bytes:
+    from pyspark import SparkFiles  # noqa: PLC0415 - only where there is a worker
+
+    return Path(SparkFiles.get(name)).read_bytes()

@@ -4,6 +4,7 @@ What comes back for each region is small, but for the coordinates of chunks that
 driver leaves these where they are, until a task writes the transaction log with them.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -22,7 +23,14 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.pipeline.arrow_columns import binary_column, int_column, text_column
 from icefloe.pipeline.building import BuiltRegion, Notes, build
 from icefloe.pipeline.local import Check, check_of
-from icefloe.pipeline.plans import ArrayPlan, FilePlace, cut_by_region, put_in_place
+from icefloe.pipeline.planning import write_tasks
+from icefloe.pipeline.plans import (
+    ArrayPlan,
+    FilePlace,
+    box_to_clear,
+    cut_by_region,
+    put_in_place,
+)
 from icefloe.pipeline.references import References
 from icefloe.spark.attempts import note_key
 from icefloe.spark.workers import Shipped
@@ -30,9 +38,10 @@ from icefloe.spark.workers import Shipped
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PLACED: Final = "array long, region long, number long, etag string, seconds long, payload binary"
+PLACED: Final = (
+    "array long, region long, number long, etag string, seconds long, payload binary, box string"
+)
 BUILT: Final = "array long, linked binary, references long, bytes long, changed binary"
-_REFERENCES_PER_TASK: Final = 200_000
 _QUICK_LEVEL: Final = 1
 
 
@@ -73,9 +82,8 @@ def write(
 
     where = spark.createDataFrame(places)
     placed = scanned.join(broadcast(where), "number").mapInArrow(_placer(plan), PLACED)
-    tasks = max(2 * cores, -(-references // _REFERENCES_PER_TASK))
     return (
-        placed.repartition(tasks, "array", "region")
+        placed.repartition(write_tasks(references, cores), "array", "region")
         .groupBy("array", "region")
         .applyInArrow(_builder(plan, reach), BUILT)
     )
@@ -113,7 +121,7 @@ def _put(batches: "Iterator[pa.RecordBatch]", plan: WritePlan) -> "Iterator[pa.R
         )
 
 
-type _Row = tuple[int, int, int, str | None, int, bytes]
+type _Row = tuple[int, int, int, str | None, int, bytes, str | None]
 
 
 def _placed(row: dict[str, Any], array: ArrayPlan, moment: int) -> Iterator[_Row]:
@@ -122,13 +130,15 @@ def _placed(row: dict[str, Any], array: ArrayPlan, moment: int) -> Iterator[_Row
     if found is None:
         return
     check = check_of(place.facts.state, found, moment)
-    for region, part in cut_by_region(array, found):
-        yield array.number, region, number, check.etag, check.seconds, part.to_bytes()
+    box = box_to_clear(array, place)
+    text = None if box is None else json.dumps(box)
+    for region, part in cut_by_region(array, found, box):
+        yield array.number, region, number, check.etag, check.seconds, part.to_bytes(), text
 
 
 def _placed_batch(rows: Sequence[_Row]) -> "pa.RecordBatch":
-    arrays, regions, numbers, etags, seconds, payloads = (
-        zip(*rows, strict=True) if rows else [()] * 6
+    arrays, regions, numbers, etags, seconds, payloads, boxes = (
+        zip(*rows, strict=True) if rows else [()] * 7
     )
     return pa.RecordBatch.from_arrays(
         [
@@ -138,8 +148,9 @@ def _placed_batch(rows: Sequence[_Row]) -> "pa.RecordBatch":
             text_column(etags),
             int_column(seconds),
             binary_column(payloads),
+            text_column(boxes),
         ],
-        names=["array", "region", "number", "etag", "seconds", "payload"],
+        names=["array", "region", "number", "etag", "seconds", "payload", "box"],
     )
 
 
@@ -158,7 +169,8 @@ def _build_one(table: "pa.Table", plan: WritePlan, reach: Shipped) -> "pa.Table"
     parts = [
         (Check(row["etag"], row["seconds"]), References.from_bytes(row["payload"])) for row in rows
     ]
-    made = run_blocking(build(context, array, region, parts, notes))
+    cleared = [json.loads(row["box"]) for row in rows if row["box"] is not None]
+    made = run_blocking(build(context, array, region, parts, notes, cleared))
     return pa.Table.from_batches([_built_batch(array.number, made)])
 
 
@@ -167,7 +179,7 @@ def _built_batch(array: int, made: BuiltRegion) -> "pa.RecordBatch":
         [
             int_column([array]),
             binary_column([made.region.to_bytes()]),
-            int_column([len(made.changed)]),
+            int_column([made.references]),
             int_column([made.data_bytes]),
             binary_column([pack_coordinates(made.changed)]),
         ],

@@ -6,6 +6,13 @@ therefore imported by its own name, `icefloe.testing.storage_suite`.
 """
 
 from icefloe.storage import LatencyStorage
+from icefloe.testing.clusters import (
+    SparkCluster,
+    SparkConnectServer,
+    SparkWorker,
+    spark_cluster,
+    spark_connect_server,
+)
 from icefloe.testing.faulty import (
     Crash,
     Fail,
@@ -75,6 +82,9 @@ __all__ = [
     "ServerStartError",
     "ShortRead",
     "SimulatedCrash",
+    "SparkCluster",
+    "SparkConnectServer",
+    "SparkWorker",
     "Step",
     "SteppingBackend",
     "SteppingStorage",
@@ -94,4 +104,6 @@ __all__ = [
     "run_schedule",
     "scripted_server",
     "seaweedfs",
+    "spark_cluster",
+    "spark_connect_server",
 ]

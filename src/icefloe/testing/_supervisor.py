@@ -43,6 +43,7 @@ def main() -> None:
             cwd=folder,
             start_new_session=True,
         )
+    (folder / "pid").write_text(str(server.pid))
     reporter = threading.Thread(target=_report_when_ended, args=(server, folder), daemon=True)
     reporter.start()
     with (folder / "users.lock").open("rb") as lock:

@@ -5,9 +5,13 @@
 Each file has `steps` hours of `temperature` (packed, compressed) and `pressure` on a small grid,
 with CF coordinates. Values follow from the position (`expected_temperature`), so that whatever is
 read back can be checked without the files.
+
+Files of an archive differ in their values only, so all but the first are copies of it in which
+these are overwritten.
 """
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +24,7 @@ from numpy.typing import NDArray
 _SCALE: Final = 0.01
 _OFFSET: Final = 250.0
 _FILL: Final = -32768
+_TIMES_PER_CHUNK: Final = 512
 
 
 class Fault(StrEnum):
@@ -83,14 +88,17 @@ class Archive:
             self._write_coordinates(file, number - 1 if fault is Fault.DUPLICATE else number)
             self._write_data(file, number, fault)
             file.attrs["Conventions"] = "CF-1.8"
-            file.attrs["history"] = f"written as number {number}"
+            file.attrs["history"] = _history(number)
         if fault is Fault.TRUNCATED:
             content = path.read_bytes()
             path.write_bytes(content[: len(content) * 2 // 3])
 
-    def _write_coordinates(self, file: h5py.File, number: int) -> None:
+    def _hours(self, number: int) -> NDArray[np.float64]:
         first = number * self.steps
-        hours = np.arange(first, first + self.steps, dtype=np.float64)
+        return np.arange(first, first + self.steps, dtype=np.float64)
+
+    def _write_coordinates(self, file: h5py.File, number: int) -> None:
+        hours = self._hours(number)
         attributes = {"units": self.units, "calendar": self.calendar, "standard_name": "time"}
         _dimension(file, "time", hours, attributes, grows=True)
         lat = np.linspace(-60, 60, self.grid[0], dtype=np.float32)
@@ -125,9 +133,62 @@ def write_archive(
 ) -> Archive:
     """Write an archive; see `Archive` for the options."""
     archive = Archive(folder, files, faults=dict(faults or {}), **options)
+    template: _Template | None = None
     for number in range(files):
-        archive.write(number, archive.faults.get(number))
+        if (fault := archive.faults.get(number)) is not None:
+            archive.write(number, fault)
+            continue
+        template = template or _Template(archive, number)
+        path = archive.path(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(template.with_values_of(number))
     return archive
+
+
+class _Template:
+    """The bytes of one file, and where in it the values are that others have."""
+
+    def __init__(self, archive: Archive, number: int) -> None:
+        self._archive = archive
+        archive.write(number)
+        path = archive.path(number)
+        with h5py.File(path, "r+") as file:
+            temperature = file["temperature"]
+            for step, packed in enumerate(self._packed(number)):
+                temperature.id.write_direct_chunk((step, 0, 0), packed)
+        self._bytes = path.read_bytes()
+        with h5py.File(path) as file:
+            self._places = [
+                self._bytes.index(_history(number).encode()),
+                *(
+                    file[name].id.get_chunk_info(chunk).byte_offset
+                    for name in ("time", "temperature", "pressure")
+                    for chunk in range(file[name].id.get_num_chunks())
+                ),
+            ]
+
+    def with_values_of(self, number: int) -> bytes:
+        """Give the bytes of another file."""
+        copy = bytearray(self._bytes)
+        for place, value in zip(self._places, self._values(number), strict=True):
+            copy[place : place + len(value)] = value
+        return bytes(copy)
+
+    def _values(self, number: int) -> Iterator[bytes]:
+        yield _history(number).encode()
+        hours = self._archive._hours(number)  # noqa: SLF001 - the same module
+        for first in range(0, len(hours), _TIMES_PER_CHUNK):
+            yield hours[first : first + _TIMES_PER_CHUNK].tobytes()
+        yield from self._packed(number)
+        yield from (step.tobytes() for step in self._archive.expected_pressure(number))
+
+    def _packed(self, number: int) -> Iterator[bytes]:
+        for step in self._archive.packed_temperature(number):
+            yield zlib.compress(step.tobytes(), 0)  # as long as any other, so that it fits
+
+
+def _history(number: int) -> str:
+    return f"written as number {number:09d}"
 
 
 def _dimension(
@@ -140,7 +201,7 @@ def _dimension(
 ) -> None:
     limits = (None,) if grows else None
     dataset = file.create_dataset(
-        name, data=values, maxshape=limits, chunks=(512,) if grows else None
+        name, data=values, maxshape=limits, chunks=(_TIMES_PER_CHUNK,) if grows else None
     )
     dataset.attrs.update(attributes)
     dataset.make_scale(name)

@@ -5,7 +5,8 @@ What must never happen is that something goes which a version needs. So:
 - Only files of the four kinds that have ids as names are ever looked at, and only those go that
   were written before a cut-off, by the clock of the storage. Whoever is writing has files that
   are younger, as long as the cut-off is further back than the longest session.
-- A cut-off in the future counts as now: what is written while the collection runs is young.
+- A cut-off in the future counts as now: what is written while the collection runs is young,
+  however coarsely the storage tells time.
 - What is young is needed, and with it all that it refers to: a snapshot that is not (yet) part
   of a history, or a manifest that is in no snapshot yet, belongs to a commit that is under way.
 - The history is read again before anything is deleted, and again before each portion: what it
@@ -18,8 +19,7 @@ any of their files go.
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from icefloe.effects import map_concurrently
 from icefloe.engine import repo_changes
 from icefloe.engine.context import RepoContext
 from icefloe.engine.maintenance import pruning
+from icefloe.engine.maintenance.cutoffs import effective_cutoffs
 from icefloe.engine.maintenance.key_set import Keys, keys_of_ids, keys_of_names
 from icefloe.engine.maintenance.reachability import (
     ManifestFact,
@@ -56,8 +57,6 @@ from icefloe.format.ids import ManifestId, SnapshotId, id_rows, ids_of_rows, tex
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot_table import NO_PARENT, SnapshotTable
 from icefloe.format.update_table import UpdateKind
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 type _Phases = Mapping[Kind, AsyncIterator[Objects]]
 
@@ -95,7 +94,7 @@ class _Collection:
         self._context = context
         self._rules = rules
         self._live = live
-        self._cutoffs = _cutoffs(rules, _EPOCH + timedelta(microseconds=context.clock()))
+        self._cutoffs: Mapping[Kind, datetime | None] = {}
         self._done = Collected()
         self._sweeper = Sweeper(
             context.backend,
@@ -111,6 +110,10 @@ class _Collection:
 
     async def run(self) -> Collected:
         """Find what may go, and let it go."""
+        rules = self._rules
+        self._cutoffs = await effective_cutoffs(
+            self._context, rules.cutoffs, at_once=rules.incremental
+        )
         found = await self._list_small()
         snapshots = found[Kind.SNAPSHOTS]
         self._old = frozenset(map(SnapshotId.parse, snapshots.old.names))
@@ -325,17 +328,6 @@ class _Collection:
         else:
             for portion in objects.batches(self._sweeper.portion):
                 await self._sweeper.delete(kind, portion)
-
-
-def _cutoffs(rules: GarbageRules, started: datetime) -> dict[Kind, datetime | None]:
-    """Give the cut-offs that count: none is in the future."""
-    given = {kind: rules.cutoffs.get(kind) for kind in Kind}
-    cutoffs = {kind: None if one is None else min(one, started) for kind, one in given.items()}
-    if rules.incremental:
-        # The time of a snapshot stands for all that it refers to.
-        known = [one for one in cutoffs.values() if one is not None]
-        cutoffs = {kind: None if one is None else min(known) for kind, one in cutoffs.items()}
-    return cutoffs
 
 
 async def _portions(objects: Objects, size: int) -> AsyncIterator[Objects]:

@@ -138,10 +138,13 @@ class KeySet:
 
     def add_new(self, keys: Keys) -> Ints:
         """Add numbers, and list the rows of those that were not there, each number once."""
-        unknown = np.flatnonzero(~self.contains(keys))
-        new, firsts = np.unique(keys[unknown], return_index=True)
-        self.add(new)
-        return unknown[firsts]
+        order = np.argsort(keys)
+        ranked = keys[order]
+        # In their order they are found without jumping to and fro in memory.
+        is_new = ~self.contains(ranked)
+        is_new[1:] &= ranked[1:] != ranked[:-1]
+        self.add(ranked[is_new])
+        return order[is_new]
 
     def contains(self, keys: Keys) -> Bools:
         """Say of each number whether it was added."""

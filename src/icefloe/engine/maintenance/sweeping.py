@@ -121,7 +121,9 @@ async def list_kind(
 ) -> AsyncIterator[Listed]:
     """Walk all objects of a kind, or those wanted by the numbers of their ids, in batches.
 
-    Those whose names are not ids are passed over. Without a cut-off all of them are young.
+    Those whose names are not ids are passed over. Without a cut-off all of them are young. A
+    time in whole seconds was rounded down, as many object stores do: the object may be younger
+    by up to a second, and is old only if that cannot matter.
     """
     prefix = PREFIXES[kind]
     skip = len(prefix)
@@ -136,7 +138,9 @@ async def list_kind(
         every = Objects([info.key[skip:] for info in batch], [info.size_bytes for info in batch])
         is_old = np.zeros(len(batch), np.bool_)
         if cutoff is not None:
-            is_old[:] = [info.last_modified < cutoff for info in batch]
+            whole = cutoff.replace(microsecond=0)
+            moments = [info.last_modified for info in batch]
+            is_old[:] = [each < (cutoff if each.microsecond else whole) for each in moments]
         yield Listed(every.chosen(is_old), every.chosen(~is_old))
 
 

@@ -75,33 +75,42 @@ _PUT_BACK: Final = (
     "put the object back under the same key, from a copy or from what the storage keeps of"
     " deleted objects"
 )
-_WRITE_AGAIN: Final = "write the region again in a new commit; older versions stay as they are"
+_WRITE_AGAIN: Final = (
+    "write the region again in a new commit, or let icefloe repair --drop-lost-references make"
+    " it read as never written; older versions stay as they are"
+)
 _RESTORE: Final = (
-    "copy the newest object of overwritten/ that can be read over it; what was committed since"
-    " can be found among the snapshots"
+    "icefloe repair puts back the newest backup that can be read, and finds what was committed"
+    " since among the snapshots"
+)
+_DROP: Final = (
+    "else let icefloe repair --drop-lost-versions take it out of the history, or let branches"
+    " and tags name versions that are whole"
 )
 _ONLY_TELLS: Final = (
     "data is not touched: nothing has to be done, unless differences and rebases over this"
-    " commit are needed"
+    " commit are needed; icefloe repair --rebuild-logs writes the log anew"
 )
 _LOG_ENDS: Final = (
     "data is not touched: the log of operations ends there, and this state of the repository"
-    " cannot be gone back to"
+    " cannot be gone back to; icefloe repair --rebuild-logs cuts the log there"
 )
 _REMEDIES: Final = {
     _K.NO_REPO_OBJECT: _RESTORE,
     _K.BAD_REPO_OBJECT: _RESTORE,
-    _K.BAD_REF: "create the branch or tag anew, at the snapshot that it should name",
-    _K.BAD_CONFIG: "save the configuration anew; the last one is in overwritten/",
-    _K.NO_SNAPSHOT: f"{_PUT_BACK}; else let branches and tags name versions that are whole,"
-    " and expire the others",
-    _K.BAD_SNAPSHOT: f"{_PUT_BACK}; else let branches and tags name versions that are whole,"
-    " and expire the others",
+    _K.BAD_REF: "icefloe repair puts the branch or tag back, where it is known or said which"
+    " snapshot it should name",
+    _K.BAD_CONFIG: "save the configuration anew, or let icefloe repair put back the last one that"
+    " can be read",
+    _K.NO_SNAPSHOT: f"{_PUT_BACK}; {_DROP}",
+    _K.BAD_SNAPSHOT: f"{_PUT_BACK}; {_DROP}",
     _K.BAD_NODE: "write the metadata of the node again in a new commit",
-    _K.BAD_MANIFEST_LIST: "rewrite the manifests of the branch in a new commit",
+    _K.BAD_MANIFEST_LIST: "rewrite the manifests of the branch in a new commit, as icefloe repair"
+    " --drop-lost-references does",
     _K.NO_MANIFEST: f"{_PUT_BACK}; else {_WRITE_AGAIN}",
     _K.BAD_MANIFEST: f"{_PUT_BACK}; else {_WRITE_AGAIN}",
-    _K.BAD_EXTENTS: "rewrite the manifests of the branch in a new commit",
+    _K.BAD_EXTENTS: "rewrite the manifests of the branch in a new commit, as icefloe repair"
+    " --drop-lost-references does",
     _K.NO_CHUNK: f"{_PUT_BACK}; else {_WRITE_AGAIN}",
     _K.SHORT_CHUNK: f"{_PUT_BACK}; else {_WRITE_AGAIN}",
     _K.BAD_CHUNK: f"ask the storage's operators; else {_WRITE_AGAIN}",
@@ -109,14 +118,16 @@ _REMEDIES: Final = {
     _K.SHORT_VIRTUAL_OBJECT: "put the file back as it was, or record its chunks anew",
     _K.CHANGED_VIRTUAL_OBJECT: "put the file back as it was, or record its chunks anew; if the"
     " change does no harm, set on_change='warn' on its container",
-    _K.BAD_HISTORY: "restore the repo object from overwritten/, if there the history is whole",
+    _K.BAD_HISTORY: "icefloe repair takes the history from backups, or from what logs tell; a wrong"
+    " time of a snapshot stays",
     _K.BAD_ENTRY: "data is not touched: what the snapshot's own file says is what counts",
     _K.NO_LOG: _ONLY_TELLS,
     _K.BAD_LOG: _ONLY_TELLS,
     _K.UNTRUE_LOG: _ONLY_TELLS,
     _K.NO_BACKUP: _LOG_ENDS,
     _K.BAD_BACKUP: _LOG_ENDS,
-    _K.BAD_OPERATIONS: "data is not touched: the log of operations cannot be relied on",
+    _K.BAD_OPERATIONS: "data is not touched: the log of operations cannot be relied on; icefloe"
+    " repair --rebuild-logs keeps the part that can be",
 }
 assert set(_REMEDIES) == set(DamageKind)
 

@@ -53,7 +53,7 @@ class Step:
         return np.concatenate(parts) if parts else None
 
 
-class _NodeStates:
+class NodeStates:
     """The nodes of a version by their ids; objects are made only of those that differ."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -66,9 +66,11 @@ class _NodeStates:
         self._links = _link_bytes(snapshot)
 
     def node(self, node: NodeId) -> Node:
+        """Make an object of one."""
         return self._nodes.node(self.rows[node.raw])
 
     def state(self, raw: bytes) -> tuple[bytes, bytes, bytes]:
+        """Give what tells states of a node apart: path, metadata, manifests."""
         row = self.rows[raw]
         return self._paths[row], self._user_data[row], self._links[row]
 
@@ -107,7 +109,7 @@ class LogRules:
 
     async def check(self, step: Step, count: RefCounter) -> None:
         """Check the logs of a commit; `count` says how many references a manifest has."""
-        before, after = _NodeStates(step.parent), _NodeStates(step.child)
+        before, after = NodeStates(step.parent), NodeStates(step.child)
         self._check_ids(step, before.ids, after)
         if not step.is_whole:
             return
@@ -135,7 +137,7 @@ class LogRules:
 
     # -- nodes -----------------------------------------------------------------------------
 
-    def _check_ids(self, step: Step, old: set[NodeId], after: _NodeStates) -> None:
+    def _check_ids(self, step: Step, old: set[NodeId], after: NodeStates) -> None:
         new = step.ids("new_groups", "new_arrays")
         deleted = step.ids("deleted_groups", "deleted_arrays")
         updated = step.ids("updated_groups", "updated_arrays")
@@ -175,7 +177,7 @@ class LogRules:
                 )
 
     def _check_moves(
-        self, step: Step, pairs: Iterable[tuple[Node, Node]], after: _NodeStates
+        self, step: Step, pairs: Iterable[tuple[Node, Node]], after: NodeStates
     ) -> None:
         moved = {move.node: move for move in step.moves}  # the last one of each node
         for old, new in pairs:

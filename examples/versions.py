@@ -40,7 +40,7 @@ def main() -> None:
 def parse_options() -> argparse.Namespace:
     """Read sizes, for those who want others."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("build/demo"))
+    parser.add_argument("--folder", type=Path, default=Path("build/versions"))
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--commits", type=int, default=12)
     return parser.parse_args()

@@ -1,0 +1,134 @@
+"""Run the main job: archives are virtualised, committed, appended to, queried and drawn."""
+
+import argparse
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+import icefloe
+from examples.demo.asking import ask
+from examples.demo.ingesting import Ingest
+from examples.demo.picture import draw
+from examples.demo.weather import Deliveries, Weather, copy_ocean, weather, write_days
+from icefloe.spark import session_while
+
+FEWEST_FILES = 30
+
+
+def main() -> None:
+    """Tell the story, checking each step."""
+    options = parse_options()
+    begin = time.monotonic()
+    console = Console(highlight=False)
+    folder: Path = options.folder.absolute()
+    deliveries = Deliveries(options.files)
+    console.rule("Two archives")
+    archive, months = make_archives(console, folder, deliveries)
+    repository = create_repository(folder)
+    with spark_here(console) as spark:
+        job = Ingest(console, spark, repository)
+        job.ingest_ocean(months[:2])
+        job.catch_a_broken_file(archive)
+        archive.write(deliveries.broken)
+        job.ingest_weather(archive)
+        console.rule("The next delivery")
+        write_with_progress(console, archive, deliveries.second)
+        job.append_weather(archive, deliveries)
+        job.append_ocean(months)
+    ask(console, repository, archive, deliveries)
+    draw(repository, folder / "picture.svg")
+    say_goodbye(console, options.folder, archive, time.monotonic() - begin)
+
+
+def parse_options() -> argparse.Namespace:
+    """Read sizes, for those who want others."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("build/demo"))
+    parser.add_argument("--files", type=int, default=3000, help=f"at least {FEWEST_FILES}")
+    options = parser.parse_args()
+    if options.files < FEWEST_FILES:
+        parser.error(f"--files must be at least {FEWEST_FILES}")
+    return options
+
+
+def make_archives(
+    console: Console, folder: Path, deliveries: Deliveries
+) -> tuple[Weather, list[Path]]:
+    """Put files where they would come from, in place of those of an earlier run."""
+    for name in ("archive", "cube"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    months = copy_ocean(folder / "archive" / "ocean")
+    archive = weather(folder / "archive" / "weather", deliveries)
+    write_with_progress(console, archive, deliveries.first)
+    console.print(
+        f"[bold]ocean[/]    {len(months)} months of a real model, in a calendar of 360 days\n"
+        f"[bold]weather[/]  {len(deliveries.first)} of {deliveries.days} days, one netCDF file"
+        f" each; {len(deliveries.late)} days are late, and one upload was cut off"
+    )
+    return archive, months
+
+
+def write_with_progress(console: Console, archive: Weather, days: Sequence[int]) -> None:
+    """Write files of the archive."""
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("writing files", total=len(days))
+        for done in write_days(archive, days, os.cpu_count() or 1):
+            progress.advance(task, done)
+
+
+def create_repository(folder: Path) -> icefloe.Repository:
+    """Make a repository that may refer to files of the archives, and open it for reading them."""
+    files = folder / "archive"
+    prefix = f"{files.as_uri()}/"
+    config = icefloe.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icefloe.VirtualChunkContainer(prefix, icefloe.local_filesystem_store(str(files)))
+    )
+    return icefloe.Repository.create(
+        icefloe.local_filesystem_storage(str(folder / "cube")),
+        config,
+        authorize_virtual_chunk_access=icefloe.containers_credentials(
+            {prefix: icefloe.credentials.LocalFileSystemAccess}
+        ),
+    )
+
+
+@contextmanager
+def spark_here(console: Console) -> Iterator[Any]:
+    """Run Spark on this machine; `session_while("spark://host:7077")` would take a cluster."""
+    with ExitStack() as stack:
+        with console.status("starting Spark on this machine"):
+            spark = stack.enter_context(session_while())
+            spark.sparkContext.setLogLevel("ERROR")
+        yield spark
+
+
+def say_goodbye(console: Console, folder: Path, archive: Weather, seconds: float) -> None:
+    """Say where to go from here."""
+    console.rule(f"Done in {seconds:.0f} seconds")
+    cube, late = folder / "cube", archive.path(Deliveries(archive.files).late[0])
+    pattern = folder / "archive" / "weather" / "*" / "*.nc"
+    hints = {
+        "the picture": f"{folder / 'picture.svg'} (any browser shows it)",
+        "what is there": f".venv/bin/icefloe coverage {cube}",
+        "which files": f".venv/bin/icefloe sources {cube} --like '{late.stem[:-1]}?.nc'",
+        "who needs a file": f".venv/bin/icefloe dependencies {cube} --by array --all-versions"
+        f" --prefix {late.as_uri()}",
+        "is it whole": f".venv/bin/icefloe verify {cube}",
+        "run it again": f"python3 tools/bootstrap.py icefloe append '{pattern}' --repo {cube}"
+        " --group weather",
+        "step by step": "docs/tutorial/archive-to-cube.md",
+    }
+    for what, how in hints.items():
+        console.print(f"  [bold]{what:18}[/]{how}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Repositories of spec 1 become repositories of spec 2, as users see it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Never, Self, cast
+
+from icefloe.api.display import object_html, object_text
+from icefloe.api.repository import Repository
+from icefloe.api.tables import safe
+from icefloe.effects import run_blocking
+from icefloe.engine import lifecycle
+from icefloe.engine.context import RepoContext
+from icefloe.engine.migration.run import SET_ASIDE_PREFIX, Migration, MigrationRules, migrate
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage import Storage
+
+type Progress = Callable[[int, int], None]
+"""Hears how much of how much is done."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MigrationReport:
+    """What a migration did; in a dry run, what it would do."""
+
+    dry_run: bool
+    was_migrated: bool
+    """Whether the repository was of spec 2 already."""
+    branches: int
+    tags: int
+    deleted_tags: int
+    versions: int
+    repo_object_bytes: int
+    """Size of the one file that is written."""
+    old_files: int
+    """How many files of spec 1 there were."""
+    old_files_removed: int
+    """How many of them were moved below `overwritten/spec-1/`."""
+    not_removed: dict[str, str]
+    """Those that could not be, with the reasons; they do no harm."""
+
+    @classmethod
+    def of(cls, done: Migration, *, dry_run: bool) -> Self:
+        """Sum up a migration."""
+        return cls(
+            dry_run,
+            done.size_bytes == 0,
+            len(done.repo.branches),
+            len(done.repo.tags),
+            len(done.repo.deleted_tags),
+            len(done.repo.snapshots),
+            done.size_bytes,
+            done.old_files,
+            done.removed,
+            dict(done.left),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as a dictionary, ready for JSON."""
+        return asdict(self)
+
+    def notes(self) -> list[str]:
+        """Say it in sentences."""
+        return [*map(safe, self._notes())]
+
+    def _notes(self) -> Iterator[str]:
+        what = (
+            f"{self.versions} versions, {self.branches} branches, {self.tags} tags,"
+            f" {self.deleted_tags} deleted tags"
+        )
+        if self.was_migrated:
+            yield f"the repository is of spec version 2 already: {what}"
+        elif self.dry_run:
+            yield f"can be migrated to spec version 2: {what}; nothing was changed"
+        else:
+            yield f"migrated to spec version 2: {what}"
+        if self.old_files_removed:
+            yield f"{self.old_files_removed} files of spec version 1 moved to {SET_ASIDE_PREFIX}"
+        elif self.old_files and not self.dry_run and not self.not_removed:
+            yield (
+                f"{self.old_files} files of spec version 1 were kept: without the object `repo` the"
+                " repository is what it was before"
+            )
+        for key, reason in self.not_removed.items():
+            yield f"{key} is not needed any more, but could not be removed: {reason}"
+
+    def __repr__(self) -> str:
+        return object_text("MigrationReport", self.to_dict())
+
+    def _repr_html_(self) -> str:
+        return object_html("MigrationReport", self.to_dict())
+
+
+def migrate_repository(
+    storage: Storage,
+    *,
+    dry_run: bool = False,
+    delete_unused_v1_files: bool = False,
+    on_progress: Progress | None = None,
+) -> MigrationReport:
+    """Make a repository of spec 1 one of spec 2, and say what was done.
+
+    Only one object is written, `repo`; all versions stay where they are. Nobody else may use the
+    repository meanwhile: if somebody changes it, that is noticed, and nothing is migrated. The
+    small files of spec 1 stay, unless they are to go: then they are moved below
+    `overwritten/spec-1/`. A `dry_run` reads everything, and changes nothing.
+
+    >>> import icefloe
+    >>> storage = icefloe.in_memory_storage()
+    >>> _ = icefloe.Repository.create(storage, spec_version=1)
+    >>> icefloe.migrate_repository(storage).versions
+    1
+    >>> int(icefloe.Repository.open(storage).spec_version)
+    2
+    """
+    return run_blocking(
+        migrate_repository_async(
+            storage,
+            dry_run=dry_run,
+            delete_unused_v1_files=delete_unused_v1_files,
+            on_progress=on_progress,
+        )
+    )
+
+
+async def migrate_repository_async(
+    storage: Storage,
+    *,
+    dry_run: bool = False,
+    delete_unused_v1_files: bool = False,
+    on_progress: Progress | None = None,
+) -> MigrationReport:
+    """Do the same as `migrate_repository`, to be awaited."""
+    context = await lifecycle.open_(storage)
+    rules = MigrationRules(dry_run=dry_run, removes_old_files=delete_unused_v1_files)
+    return MigrationReport.of(await migrate(context, rules, on_progress), dry_run=dry_run)
+
+
+def upgrade_icechunk_repository(
+    repo: Repository,
+    *,
+    dry_run: bool,
+    delete_unused_v1_files: bool = True,
+    prefetch_concurrency: int | None = None,
+) -> Repository:
+    """Make a repository of spec 1 one of spec 2, and give it newly opened.
+
+    As `migrate_repository`, under the name and with the defaults of `icechunk`: the small files
+    of spec 1 are moved below `overwritten/spec-1/` unless told otherwise. The object that was
+    given cannot be used any more. `prefetch_concurrency` says how many versions to read at the
+    same time, over a network.
+
+    >>> import icefloe
+    >>> old = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1)
+    >>> new = icefloe.upgrade_icechunk_repository(old, dry_run=False)
+    >>> int(new.spec_version)
+    2
+    """
+    return run_blocking(
+        upgrade_icechunk_repository_async(
+            repo,
+            dry_run=dry_run,
+            delete_unused_v1_files=delete_unused_v1_files,
+            prefetch_concurrency=prefetch_concurrency,
+        )
+    )
+
+
+async def upgrade_icechunk_repository_async(
+    repo: Repository,
+    *,
+    dry_run: bool,
+    delete_unused_v1_files: bool = True,
+    prefetch_concurrency: int | None = None,
+) -> Repository:
+    """Do the same as `upgrade_icechunk_repository`, to be awaited."""
+    if prefetch_concurrency is not None and prefetch_concurrency < 1:
+        raise InvalidInputError(
+            f"prefetch_concurrency must be at least 1, got {prefetch_concurrency}",
+            ErrorKind.INVALID_CONFIG,
+        )
+    rules = MigrationRules(
+        dry_run=dry_run,
+        removes_old_files=delete_unused_v1_files,
+        at_once=prefetch_concurrency or MigrationRules().at_once,
+    )
+    await migrate(repo._context, rules)  # noqa: SLF001 - a function of the drop-in surface
+    new = await repo.reopen_async()
+    if not dry_run:
+        repo._context = cast("RepoContext", _Replaced())  # noqa: SLF001
+    return new
+
+
+class _Replaced:
+    """Stands where the state of a repository was that is of another spec version now."""
+
+    def __getattr__(self, name: str) -> Never:
+        raise RuntimeError(
+            "this repository was migrated to spec version 2: use the object that"
+            " upgrade_icechunk_repository gave, or open it again"
+        )

@@ -1,0 +1,103 @@
+"""`icefloe coverage`: what the datasets of a repository hold, lack, and got late."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from icefloe.api.repository import Repository
+from icefloe.cli.output import show_json
+from icefloe.pipeline.coverage import DatasetCoverage, Presence, read_coverage
+from icefloe.pipeline.coverage_drawing import SIGNS, coverage_svg, coverage_text
+from icefloe.storage import storage_from_url
+
+_COLOURS: Final = {
+    Presence.PRESENT: "green",
+    Presence.LATE: "yellow",
+    Presence.PARTIAL: "cyan",
+    Presence.MISSING: "bold red",
+}
+_INDENT: Final = 4
+_MOST_COLUMNS: Final = 120
+
+PlotOption = Annotated[
+    Path | None, typer.Option("--plot", help="Also draw it into this file, as SVG.")
+]
+
+
+def coverage(
+    url: Annotated[
+        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    group: Annotated[
+        str | None, typer.Option(help='Only this group; "" is the root. [default: all datasets]')
+    ] = None,
+    branch: Annotated[str | None, typer.Option(help="Look at this branch. [default: main]")] = None,
+    tag: Annotated[str | None, typer.Option(help="… or at this tag.")] = None,
+    snapshot: Annotated[str | None, typer.Option(help="… or at this snapshot.")] = None,
+    plot: PlotOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all spans.")] = False,
+    anonymous: Annotated[
+        bool, typer.Option(help="Send no credentials to the repository's own storage.")
+    ] = False,
+) -> None:
+    """Say what datasets hold along the dimension that their files were joined along.
+
+    What is present, what is missing, and what came in a later commit than something behind it.
+    All of it is known from the record that `icefloe ingest` and `icefloe append` keep: no file
+    of the archive is opened, and Spark is not needed.
+
+    Example: icefloe coverage ./cube --plot coverage.svg
+    """
+    checked_plot(plot)
+    repository = Repository.open(storage_from_url(url, anonymous=anonymous))
+    is_default = (branch, tag, snapshot) == (None, None, None)
+    session = repository.readonly_session(
+        "main" if is_default else branch, tag=tag, snapshot_id=snapshot
+    )
+    found = read_coverage(session, group)
+    if as_json:
+        show_json([each.to_dict() for each in found])
+    else:
+        show_coverage(found)
+    write_plot(plot, found)
+
+
+def show_coverage(datasets: Sequence[DatasetCoverage]) -> None:
+    """Print what datasets hold, in colours on a terminal."""
+    if not sys.stdout.isatty():
+        typer.echo("\n\n".join(coverage_text(each) for each in datasets))
+        return
+    console = Console(highlight=False)
+    columns = min(console.width - _INDENT, _MOST_COLUMNS)
+    console.print(
+        Text("\n\n").join(_coloured(coverage_text(each, columns)) for each in datasets),
+        soft_wrap=True,
+    )
+
+
+def _coloured(text: str) -> Text:
+    drawn = Text(text)
+    for presence, sign in SIGNS.items():
+        drawn.highlight_regex(f"{sign}+", _COLOURS[presence])
+    return drawn
+
+
+def checked_plot(plot: Path | None) -> None:
+    """Refuse a name under which nobody would expect SVG, before any work is done."""
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise typer.BadParameter(
+            f"{plot} would be SVG: give it a name that ends in .svg", param_hint="--plot"
+        )
+
+
+def write_plot(plot: Path | None, datasets: Sequence[DatasetCoverage]) -> None:
+    """Write the drawing, if one is wanted, and say where."""
+    if plot is not None:
+        plot.write_text(coverage_svg(datasets), encoding="utf-8")
+        typer.echo(f"drawn in {plot}", err=True)

@@ -1,0 +1,88 @@
+"""`icefloe gc`: files that no version needs go."""
+
+from typing import Annotated, Final
+
+import typer
+
+from icefloe.api.maintenance import GARBAGE_HEADINGS, GCSummary
+from icefloe.api.repository import Repository
+from icefloe.api.tables import shown_bytes
+from icefloe.cli.deciding import interruptible, require_consent
+from icefloe.cli.moments import OLDER_THAN_HELP, moment
+from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.storage import storage_from_url
+
+INCOMPLETE: Final = 11
+"""What the shell sees if not all that should go did; errors have codes of their own."""
+
+
+def gc(
+    url: Annotated[
+        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            help=f"{OLDER_THAN_HELP} Further back than the beginning of the longest session that"
+            " is still to be committed."
+        ),
+    ] = "7d",
+    incremental: Annotated[
+        bool,
+        typer.Option(
+            "--incremental",
+            help="Look only for what expired versions leave behind: quick, lists no chunks.",
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and stop.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not count first, and do not ask.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Delete files that no version needs and that were written before a time.
+
+    Counts them first, then asks. Others may go on reading and writing. Can be interrupted at
+    any time: nothing that is needed is lost, and the same command, run again, goes on.
+
+    Exit code 0: done. 11: some files could not be deleted; run it again.
+
+    Example: icefloe gc s3://bucket/repository --older-than 7d
+    """
+    cutoff = moment(older_than)
+    repository = Repository.open(storage_from_url(url))
+    found: GCSummary | None = None
+    if dry_run or not yes:
+        with progress_bar("counting garbage"), interruptible("nothing was changed"):
+            found = repository.garbage_collect(cutoff, dry_run=True, incremental=incremental)
+        if not as_json:
+            show_table(GARBAGE_HEADINGS, found.rows())
+            typer.echo(f"{shown_bytes(found.bytes_deleted)} can be reclaimed")
+    done: GCSummary | None = None
+    if not dry_run and (found is None or found.objects_deleted):
+        if found is not None:
+            require_consent(f"delete {found.objects_deleted} objects?", given=yes)
+        after = "nothing that is needed was lost; the same command, run again, goes on"
+        with progress_bar("collecting garbage"), interruptible(after):
+            done = repository.garbage_collect(cutoff, incremental=incremental)
+    _report(done or found, cutoff.isoformat(), is_done=done is not None, as_json=as_json)
+
+
+def _report(summary: GCSummary | None, cutoff: str, *, is_done: bool, as_json: bool) -> None:
+    assert summary is not None
+    if as_json:
+        show_json({"older_than": cutoff, "dry_run": not is_done, **summary.to_dict()})
+    elif is_done:
+        show_table(GARBAGE_HEADINGS, summary.rows())
+        for error in summary.delete_errors:
+            typer.echo(error, err=True)
+        typer.echo(f"reclaimed: {shown_bytes(summary.bytes_deleted)}")
+    if not summary.is_complete:
+        phases = ", ".join(summary.skipped_phases) or "none"
+        typer.echo(
+            f"{summary.objects_failed_to_delete} objects could not be deleted; kinds not gone"
+            f" through to the end: {phases}; run it again",
+            err=True,
+        )
+        raise typer.Exit(INCOMPLETE)

@@ -1,0 +1,84 @@
+"""`icefloe migrate`: a repository of spec 1 becomes one of spec 2."""
+
+from typing import Annotated, Final
+
+import typer
+
+from icefloe.api.migration import MigrationReport, migrate_repository
+from icefloe.cli.deciding import interruptible, require_consent
+from icefloe.cli.output import progress_bar, show_json
+from icefloe.errors import ErrorKind, SessionStateError
+from icefloe.storage import storage_from_url
+
+INCOMPLETE: Final = 11
+"""What the shell sees if old files could not be removed; errors have codes of their own."""
+
+
+def migrate(
+    url: Annotated[str, typer.Argument(help="The repository: a path, or s3://, gs://, az://…")],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read everything, say what would be done, and stop.")
+    ] = False,
+    delete_unused_v1_files: Annotated[
+        bool,
+        typer.Option(
+            "--delete-unused-v1-files",
+            help="Move the small files of spec 1 below overwritten/spec-1/. [default: keep them]",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Migrate a repository from spec version 1 to 2; all versions, branches and tags stay.
+
+    Writes one object, `repo`, in the end. Nobody else may use the repository meanwhile: stop all
+    writers first. If somebody changes it nevertheless, nothing is migrated. Can be interrupted
+    at any time and run again.
+
+    Exit code 0: done, or there was nothing to do. 11: migrated, but some files of spec 1 could
+    not be removed; they do no harm, run it again.
+
+    Example: icefloe migrate s3://bucket/repository --dry-run
+    """
+    storage = storage_from_url(url)
+
+    def run(title: str, *, is_dry: bool) -> MigrationReport:
+        with (
+            progress_bar(title) as on_progress,
+            interruptible("the repository is whole, of spec version 1 or 2; run it again"),
+        ):
+            return migrate_repository(
+                storage,
+                dry_run=is_dry,
+                delete_unused_v1_files=delete_unused_v1_files,
+                on_progress=on_progress,
+            )
+
+    try:
+        if dry_run or not yes:
+            report = run("looking", is_dry=True)
+        if not dry_run:
+            if not yes:
+                require_consent(f"{report.notes()[0]}. Migrate?", given=False)
+            report = run("migrating", is_dry=False)
+    except SessionStateError as error:
+        if error.kind != ErrorKind.INVALID_REPOSITORY_MIGRATION:
+            raise
+        _show_done(error.message, as_json=as_json)
+        return
+    if as_json:
+        show_json(report.to_dict())
+    else:
+        for note in report.notes():
+            typer.echo(note)
+    if report.not_removed:
+        raise typer.Exit(INCOMPLETE)
+
+
+def _show_done(message: str, *, as_json: bool) -> None:
+    """Say that there is nothing to do, which is no failure for who only wants to be sure."""
+    if as_json:
+        show_json({"was_migrated": True, "message": message})
+    else:
+        typer.echo(message)

@@ -1,0 +1,238 @@
+"""`icefloe ingest native` and `icefloe rechunk`: copies with chunks of one's choice, on Spark."""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+import icefloe.spark as jobs  # names load when they are used: Spark is large
+from icefloe.api.repository import Repository
+from icefloe.cli.authorising import authorised
+from icefloe.cli.ingest import (
+    BranchOption,
+    GroupOption,
+    JsonOption,
+    MasterOption,
+    MessageOption,
+    RepoOption,
+    SkipOption,
+    SourcesArgument,
+    running_job,
+    show_misfits,
+)
+from icefloe.cli.output import show_json
+from icefloe.pipeline.options import CombineOptions
+from icefloe.storage import storage_from_url
+
+ChunksOption = Annotated[
+    str,
+    typer.Option(help="DIM=N,…: lengths of chunks, -1 for the whole; others stay as they are."),
+]
+ShardsOption = Annotated[
+    str, typer.Option(help="DIM=N,…: lengths of shards, multiples of those of chunks.")
+]
+MemoryOption = Annotated[
+    str, typer.Option(help="What a task may take, besides Python itself: 256M, 2G…")
+]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace arrays that are there already.")
+]
+PackOption = Annotated[
+    bool, typer.Option("--pack", help="Put small chunks together into shared objects.")
+]
+
+
+class Codec(StrEnum):
+    """How chunks are compressed."""
+
+    ZSTD = "zstd"
+    GZIP = "gzip"
+    BLOSC = "blosc"
+    NONE = "none"
+
+
+CodecOption = Annotated[Codec, typer.Option(help="How chunks are compressed.")]
+LevelOption = Annotated[
+    int | None, typer.Option(min=0, max=22, help="How hard. [default: as the codec has it]")
+]
+
+_LEVELS: Final = {Codec.ZSTD: 0, Codec.GZIP: 5, Codec.BLOSC: 5}
+_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def ingest_native(
+    sources: SourcesArgument,
+    *,
+    repo: RepoOption,
+    concat: Annotated[
+        list[str] | None,
+        typer.Option(help="A dimension that files are joined along; may be repeated."),
+    ] = None,
+    chunks: ChunksOption = "",
+    shards: ShardsOption = "",
+    codec: CodecOption = Codec.ZSTD,
+    level: LevelOption = None,
+    memory: MemoryOption = "256M",
+    pack: PackOption = False,
+    overwrite: OverwriteOption = False,
+    group: GroupOption = "",
+    branch: BranchOption = "main",
+    message: MessageOption = None,
+    skip_misfits: SkipOption = False,
+    master: MasterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the values of many files into one dataset, in one commit.
+
+    Files are compared and put together as by `icefloe ingest virtual`, but the repository does not
+    need them afterwards. One Zarr hierarchy is copied as it is, without --concat. A repository
+    that does not exist is created.
+
+    Example: icefloe ingest native 'era5/*.nc' --repo ./cube --concat time --chunks time=720,lat=90
+    """
+    how = _options(chunks, shards, codec, level, memory)
+    rule: Literal["skip", "fail"] = "skip" if skip_misfits else "fail"
+    options = CombineOptions(tuple(concat), on_misfit=rule) if concat else None
+    repository = Repository.open_or_create(storage_from_url(repo))
+    with running_job(master, as_json=as_json) as (spark, on_progress):
+        report = jobs.ingest(
+            spark,
+            repository,
+            sources,
+            options,
+            **how,
+            packing=pack,
+            overwrite=overwrite,
+            group=group,
+            branch=branch,
+            message=message,
+            on_progress=on_progress,
+        )
+    _show(report, as_json=as_json)
+
+
+def rechunk(
+    source: Annotated[
+        str,
+        typer.Argument(help="A repository or a Zarr hierarchy: a path, or s3://, gs://, az://…"),
+    ],
+    *,
+    repo: RepoOption,
+    chunks: ChunksOption = "",
+    shards: ShardsOption = "",
+    codec: CodecOption = Codec.ZSTD,
+    level: LevelOption = None,
+    memory: MemoryOption = "256M",
+    pack: PackOption = False,
+    overwrite: OverwriteOption = False,
+    from_group: Annotated[str, typer.Option(help="What to copy. [default: the root]")] = "",
+    from_branch: Annotated[
+        str | None, typer.Option(help="Of a repository: this branch. [default: main]")
+    ] = None,
+    from_tag: Annotated[str | None, typer.Option(help="… or this tag.")] = None,
+    from_snapshot: Annotated[str | None, typer.Option(help="… or this snapshot.")] = None,
+    authorize: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Read virtual chunks below this URL, with the credentials of the environment."
+            " Can be repeated."
+        ),
+    ] = None,
+    authorize_anonymous: Annotated[
+        list[str] | None, typer.Option(help="… or without credentials. Can be repeated.")
+    ] = None,
+    group: GroupOption = "",
+    branch: BranchOption = "main",
+    message: MessageOption = None,
+    master: MasterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a dataset of a repository, or a Zarr hierarchy, with other chunks, in one commit.
+
+    Values are copied as they are stored, with attributes and coordinates; virtual chunks become
+    native ones. A repository that does not exist is created.
+
+    Example: icefloe rechunk s3://bucket/cube --repo ./series --chunks time=-1,lat=10,lon=10
+    """
+    how = _options(chunks, shards, codec, level, memory)
+    storage = storage_from_url(source)
+    given: Any = source
+    if Repository.exists(storage):
+        access = authorised(authorize or (), authorize_anonymous or ())
+        opened = Repository.open(storage, authorize_virtual_chunk_access=access)
+        is_named = from_tag is not None or from_snapshot is not None
+        named = from_branch if is_named else from_branch or "main"
+        given = opened.readonly_session(named, tag=from_tag, snapshot_id=from_snapshot)
+    elif from_branch or from_tag or from_snapshot:
+        raise typer.BadParameter(f"{source} is not a repository, and has no versions")
+    repository = Repository.open_or_create(storage_from_url(repo))
+    with running_job(master, as_json=as_json) as (spark, on_progress):
+        report = jobs.rechunk(
+            spark,
+            repository,
+            given,
+            **how,
+            source_group=from_group,
+            packing=pack,
+            overwrite=overwrite,
+            group=group,
+            branch=branch,
+            message=message,
+            on_progress=on_progress,
+        )
+    _show(report, as_json=as_json)
+
+
+def _options(
+    chunks: str, shards: str, codec: Codec, level: int | None, memory: str
+) -> dict[str, Any]:
+    return {
+        "chunks": _lengths(chunks, "--chunks"),
+        "shards": _lengths(shards, "--shards"),
+        "compressors": _compressors(codec, level),
+        "memory_per_task": _bytes(memory),
+    }
+
+
+def _lengths(given: str, option: str) -> dict[str, int]:
+    lengths = {}
+    for each in filter(None, given.split(",")):
+        name, sign, value = each.partition("=")
+        if not (name and sign and re.fullmatch(r"-?\d+", value)):
+            raise typer.BadParameter(f"{each!r} is not like DIM=N", param_hint=option)
+        lengths[name.strip()] = int(value)
+    return lengths
+
+
+def _compressors(codec: Codec, level: int | None) -> list[dict[str, Any]] | None:
+    if codec is Codec.NONE:
+        return None
+    chosen = {"level": _LEVELS[codec] if level is None else level}
+    match codec:
+        case Codec.ZSTD:
+            configuration: dict[str, Any] = {**chosen, "checksum": False}
+        case Codec.GZIP:
+            configuration = chosen
+        case _:
+            configuration = {"cname": "zstd", "clevel": chosen["level"], "shuffle": "shuffle"}
+    return [{"name": codec.value, "configuration": configuration}]
+
+
+def _bytes(given: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([KMG]?)i?B?", given.strip(), re.IGNORECASE)
+    if match is None:
+        raise typer.BadParameter(f"{given!r} is not like 256M or 2G", param_hint="--memory")
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def _show(report: Any, *, as_json: bool) -> None:
+    if as_json:
+        show_json(report.to_dict())
+        return
+    if report.scan is not None:
+        if report.scan.misfits:
+            show_misfits(report.scan)
+        for note in report.scan.notes:
+            typer.echo(note)
+    typer.echo(report.summary())

@@ -1,0 +1,139 @@
+"""`icefloe repair`: put back what makes a repository one; drop what is lost, on request."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from icefloe.api.repair import REPAIR_HEADINGS, RepairReport
+from icefloe.api.repository import Repository
+from icefloe.cli.authorising import authorised
+from icefloe.cli.deciding import interruptible
+from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.verify import VERDICT_CODES
+from icefloe.storage import storage_from_url
+
+
+def repair(
+    url: Annotated[
+        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it; otherwise it is only said what would be done.")
+    ] = False,
+    backup: Annotated[
+        str | None,
+        typer.Option(help="Restore the repo object from this object of overwritten/."),
+    ] = None,
+    branch: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=SNAPSHOT: where a branch is to end. Can be repeated."),
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=SNAPSHOT: what a tag is to name. Can be repeated."),
+    ] = None,
+    recover_versions: Annotated[
+        bool,
+        typer.Option(
+            "--recover-versions", help="Give branches to versions that are there but not listed."
+        ),
+    ] = False,
+    drop_lost_versions: Annotated[
+        bool,
+        typer.Option(
+            "--drop-lost-versions",
+            help="Take versions out of the history whose snapshots are lost.",
+        ),
+    ] = False,
+    drop_lost_references: Annotated[
+        bool,
+        typer.Option(
+            "--drop-lost-references",
+            help="Commit to each branch a version without references to what is lost.",
+        ),
+    ] = False,
+    drop_damaged_versions: Annotated[
+        bool,
+        typer.Option(
+            "--drop-damaged-versions",
+            help="Take other versions that lost data out of the history.",
+        ),
+    ] = False,
+    rebuild_logs: Annotated[
+        bool,
+        typer.Option("--rebuild-logs", help="Write logs anew that are lost or untrue."),
+    ] = False,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Also read all chunks, and look at the files of virtual chunks."
+        ),
+    ] = False,
+    authorize: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --deep: look at virtual chunks below this URL, with the credentials of"
+            " the environment. Can be repeated."
+        ),
+    ] = None,
+    authorize_anonymous: Annotated[
+        list[str] | None, typer.Option(help="… or without credentials. Can be repeated.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Repair a repository, also one that cannot be opened; without --apply, say what to do.
+
+    A repo object, branch or configuration that is lost or damaged is put back, from a backup or
+    from the snapshots. The other options drop what is lost, where it cannot be put back.
+    Nothing is deleted: of what is replaced a copy is kept below overwritten/. Can be interrupted:
+    the same command, run again, goes on.
+
+    Exit code 0: healthy afterwards. 10: something is still wrong; without --apply, is wrong now.
+    11: nothing wrong was found, but not everything could be checked.
+
+    Example: icefloe repair ./repository --drop-lost-references
+    """
+    after = "each step leaves the repository no worse; the same command, run again, goes on"
+    with progress_bar("looking") as on_progress, interruptible(after):
+        report = Repository.repair_storage(
+            storage_from_url(url),
+            dry_run=not apply,
+            backup=backup,
+            branches=_pairs(branch or (), "--branch"),
+            tags=_pairs(tag or (), "--tag"),
+            recover_versions=recover_versions,
+            drop_lost_versions=drop_lost_versions,
+            drop_lost_references=drop_lost_references,
+            drop_damaged_versions=drop_damaged_versions,
+            rebuild_logs=rebuild_logs,
+            deep=deep,
+            authorize_virtual_chunk_access=authorised(authorize or (), authorize_anonymous or ()),
+            on_progress=on_progress,
+        )
+    if as_json:
+        show_json(report.to_dict())
+    else:
+        _show(report, max_rows)
+    now = report.after if apply else report.before
+    if code := VERDICT_CODES[now.verdict]:
+        raise typer.Exit(code)
+
+
+def _show(report: RepairReport, max_rows: int) -> None:
+    if report.steps and max_rows:
+        show_table(REPAIR_HEADINGS, report.rows(max_rows))
+    for note in report.notes():
+        typer.echo(note)
+
+
+def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    pairs = {}
+    for each in given:
+        name, sign, value = each.rpartition("=")
+        if not (name and sign and value):
+            raise typer.BadParameter(f"{each!r} is not like NAME=SNAPSHOT", param_hint=option)
+        pairs[name] = value
+    return pairs

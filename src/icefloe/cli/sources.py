@@ -1,0 +1,68 @@
+"""`icefloe sources`: which files a version holds, in which state and at which place."""
+
+from typing import Annotated
+
+import typer
+
+from icefloe.api.repository import Repository
+from icefloe.api.tables import shown_bytes
+from icefloe.cli.output import show_json, show_table
+from icefloe.pipeline.inventory import HeldFile, read_sources
+from icefloe.storage import storage_from_url
+
+_HEADINGS = ("file", "from", "to", "steps", "size", "modified", "ingested", "note")
+
+
+def sources(
+    url: Annotated[
+        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            help="Only files like this: * within a segment, ** across; without a slash, names."
+        ),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help='Only this group; "" is the root. [default: all datasets]')
+    ] = None,
+    branch: Annotated[str | None, typer.Option(help="Look at this branch. [default: main]")] = None,
+    tag: Annotated[str | None, typer.Option(help="… or at this tag.")] = None,
+    snapshot: Annotated[str | None, typer.Option(help="… or at this snapshot.")] = None,
+    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all rows.")] = False,
+    anonymous: Annotated[
+        bool, typer.Option(help="Send no credentials to the repository's own storage.")
+    ] = False,
+) -> None:
+    """List the files that a version holds, in the order of their places.
+
+    Example: icefloe sources ./cube --like '*_2024*.nc'
+    """
+    repository = Repository.open(storage_from_url(url, anonymous=anonymous))
+    is_default = (branch, tag, snapshot) == (None, None, None)
+    session = repository.readonly_session(
+        "main" if is_default else branch, tag=tag, snapshot_id=snapshot
+    )
+    found = read_sources(session, group, like=like)
+    if as_json:
+        show_json([each.to_dict() for each in found])
+        return
+    show_table(_HEADINGS, [_row(each) for each in found[:max_rows]])
+    hidden = f" ({len(found) - max_rows} not shown)" if len(found) > max_rows else ""
+    typer.echo(f"{len(found)} files{hidden}")
+
+
+def _row(file: HeldFile) -> tuple[object, ...]:
+    minute = "%Y-%m-%d %H:%M"
+    return (
+        file.url,
+        file.first,
+        file.last,
+        file.length,
+        "" if file.size is None else shown_bytes(file.size),
+        "" if file.modified is None else file.modified.strftime(minute),
+        "" if file.ingested is None else file.ingested.strftime(minute),
+        "came late" if file.is_late else "",
+    )

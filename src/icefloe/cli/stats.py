@@ -1,0 +1,62 @@
+"""`icefloe stats`: what takes room in a repository."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from icefloe.api.maintenance import STATS_HEADINGS
+from icefloe.api.repository import Repository
+from icefloe.cli.deciding import interruptible
+from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.storage import storage_from_url
+
+
+class By(StrEnum):
+    """What a row stands for."""
+
+    kind = "kind"
+    snapshot = "snapshot"
+    array = "array"
+    container = "container"
+
+
+def stats(
+    url: Annotated[
+        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    by: Annotated[
+        By,
+        typer.Option(
+            help="What to sum up by: how chunks are kept, the version that added them, the array,"
+            " or the container of virtual chunks."
+        ),
+    ] = By.kind,
+    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all rows.")] = False,
+    anonymous: Annotated[
+        bool, typer.Option(help="Send no credentials to the repository's own storage.")
+    ] = False,
+) -> None:
+    """Sum up what chunks take, in all versions that branches and tags lead to.
+
+    Each chunk counts once, however many versions share it.
+
+    Example: icefloe stats ./repo --by array
+    """
+    repository = Repository.open(storage_from_url(url, anonymous=anonymous))
+    with progress_bar("reading manifests"), interruptible("nothing was changed"):
+        if by is By.kind:
+            total = repository.chunk_storage_stats()
+            rows, headings, document = total.rows(), STATS_HEADINGS, total.to_dict()
+        else:
+            found = repository.storage_use(by.value)
+            rows, headings = found.rows(), found.headings
+            document = {"by": found.by, "rows": found.to_dicts()}
+    if as_json:
+        show_json(document)
+        return
+    show_table(headings, rows[:max_rows])
+    if len(rows) > max_rows:
+        typer.echo(f"... and {len(rows) - max_rows} more")

@@ -1,0 +1,1 @@
+"""Repositories copied to other storages."""

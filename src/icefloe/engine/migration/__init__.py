@@ -1,0 +1,1 @@
+"""Repositories of spec 1 become repositories of spec 2."""

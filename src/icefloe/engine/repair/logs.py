@@ -1,0 +1,211 @@
+"""Logs of commits, written anew from what a version and its parent hold."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from icefloe.engine.dependencies.counts import PlaceIndex
+from icefloe.engine.repair.values import RepairKind
+from icefloe.engine.repair.workshop import Workshop
+from icefloe.engine.verification.damage import Damage, DamageKind
+from icefloe.engine.verification.log_rules import NodeStates
+from icefloe.errors import FormatError, InvalidInputError
+from icefloe.format.chunk_table import (
+    ChunkKind,
+    ChunkTable,
+    Coordinates,
+    concat_tables,
+    sort_keys,
+)
+from icefloe.format.columns import Bools, Bytes, Ints
+from icefloe.format.envelope import FileType, object_attributes
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId, id_rows
+from icefloe.format.layout import manifest_key, transaction_log_key
+from icefloe.format.manifest import ManifestFile
+from icefloe.format.node_table import ManifestRef, Node
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.transaction_log import Move, TransactionLog, encode_transaction_log
+
+_WRONG: Final = frozenset({DamageKind.NO_LOG, DamageKind.BAD_LOG, DamageKind.UNTRUE_LOG})
+
+
+async def rebuild_logs(
+    shop: Workshop,
+    damages: Iterable[Damage],
+    parents: Mapping[SnapshotId, SnapshotId | None],
+) -> None:
+    """Write those logs anew that are lost, damaged or untrue, where both versions can be read."""
+    wrong = {one for each in damages if each.kind in _WRONG for one in each.versions}
+    for one in sorted(wrong - {INITIAL_SNAPSHOT_ID}):
+        if (parent_id := parents.get(one)) is None:
+            continue
+        child, parent = await shop.snapshot(one), await shop.snapshot(parent_id)
+        if child is None or parent is None:
+            continue
+        log = await _Comparison(shop, parent, child).log()
+        if log is None:
+            shop.note(f"the log of {one} cannot be written anew: manifests that it needs are lost")
+            continue
+        await _write(shop, log, child.spec_version)
+
+
+async def _write(shop: Workshop, log: TransactionLog, spec_version: int) -> None:
+    key = transaction_log_key(log.id)
+    present = await shop.fetch(key)
+    kept = await shop.replace(
+        key,
+        encode_transaction_log(log, spec_version=spec_version),
+        None if present is None else present.info.version,
+        attributes=object_attributes(FileType.TRANSACTION_LOG, spec_version),
+    )
+    message = f"the log of {log.id} is written anew, from the differences to the version before"
+    shop.done(RepairKind.REBUILD_LOG, message, [key], kept_aside=kept, versions=[log.id])
+
+
+class _Comparison:
+    """A version and its parent."""
+
+    def __init__(self, shop: Workshop, parent: Snapshot, child: Snapshot) -> None:
+        self._shop = shop
+        self._child = child
+        self._before, self._after = NodeStates(parent), NodeStates(child)
+        self._manifests: dict[bytes, ManifestFile | None] = {}
+
+    async def log(self) -> TransactionLog | None:
+        """Say what is different; None if that cannot be found out."""
+        before, after = self._before, self._after
+        new = [after.node(one) for one in sorted(after.ids - before.ids)]
+        gone = [before.node(one) for one in sorted(before.ids - after.ids)]
+        pairs = [
+            (before.node(one), after.node(one))
+            for one in sorted(before.ids & after.ids)
+            if before.state(one.raw) != after.state(one.raw)
+        ]
+        chunks: dict[NodeId, Coordinates] = {}
+        for old, node in [*((None, node) for node in new), *pairs]:
+            if node.array is None:
+                continue
+            touched = await self._touched(old, node)
+            if touched is None:
+                return None
+            if len(touched):
+                chunks[node.id] = touched
+        moves = [
+            Move(old.path, node.path, node.id, node.array is not None)
+            for old, node in pairs
+            if old.path != node.path
+        ]
+        updated = [node for old, node in pairs if old.user_data != node.user_data]
+        return TransactionLog(
+            self._child.id,
+            new_groups=_ids(new, arrays=False),
+            new_arrays=_ids(new, arrays=True),
+            deleted_groups=_ids(gone, arrays=False),
+            deleted_arrays=_ids(gone, arrays=True),
+            updated_arrays=_ids(updated, arrays=True),
+            updated_groups=_ids(updated, arrays=False),
+            updated_chunks=chunks,
+            moves=tuple(sorted(moves, key=lambda move: move.target.split("/"))),
+        )
+
+    async def _touched(self, old: Node | None, new: Node) -> Coordinates | None:
+        """List the chunks of an array that are not the same in both versions."""
+        assert new.array is not None
+        dimensions = len(new.array.shape)
+        had: tuple[ManifestRef, ...] = ()
+        if old is not None and old.array is not None and len(old.array.shape) == dimensions:
+            had = old.array.manifests
+        shared = {*had} & {*new.array.manifests}
+        before = await self._table(new.id, [ref for ref in had if ref not in shared], dimensions)
+        now = [ref for ref in new.array.manifests if ref not in shared]
+        after = await self._table(new.id, now, dimensions)
+        if before is None or after is None:
+            return None
+        grid = np.array([(0, count) for count in new.array.num_chunks], np.uint32).reshape(-1, 2)
+        before = before.within(grid) if len(before) else before
+        return _different(before, after)
+
+    async def _table(
+        self, node: NodeId, refs: Iterable[ManifestRef], dimensions: int
+    ) -> ChunkTable | None:
+        found = []
+        for ref in refs:
+            manifest = await self._manifest(ref)
+            if manifest is None:
+                return None
+            try:
+                table = manifest.table(node)
+            except (FormatError, InvalidInputError):
+                return None
+            if len(table) and table.dimensions != dimensions:
+                return None
+            if len(table):
+                found.append(table)
+        try:
+            return concat_tables(found) if found else ChunkTable.empty(dimensions)
+        except InvalidInputError:
+            return None
+
+    async def _manifest(self, ref: ManifestRef) -> ManifestFile | None:
+        if ref.id.raw not in self._manifests:
+            fetched = await self._shop.fetch(manifest_key(ref.id))
+            manifest: ManifestFile | None = None
+            if fetched is not None:
+                try:
+                    manifest = ManifestFile(fetched.data)
+                except (FormatError, InvalidInputError):
+                    manifest = None
+            self._manifests = {ref.id.raw: manifest}  # one at a time is enough
+        return self._manifests[ref.id.raw]
+
+
+def _ids(nodes: Iterable[Node], *, arrays: bool) -> Bytes:
+    return id_rows(NodeId, [node.id for node in nodes if (node.array is not None) is arrays])
+
+
+def _different(before: ChunkTable, after: ChunkTable) -> Coordinates:
+    """List the coordinates that only one table has, or whose references differ."""
+    if len(before) == 0 or len(after) == 0:
+        return np.concatenate([before.coordinates, after.coordinates])
+    old, new = sort_keys(before.coordinates, after.coordinates)
+    is_gone, is_new = ~np.isin(old, new), ~np.isin(new, old)
+    ours, theirs = after.take(~is_new), before.take(~is_gone)
+    changed = ours.coordinates[~_same_rows(theirs, ours)]
+    found = np.concatenate([before.coordinates[is_gone], after.coordinates[is_new], changed])
+    [keys] = sort_keys(found)
+    return found[np.argsort(keys, kind="stable")]
+
+
+def _same_rows(one: ChunkTable, other: ChunkTable) -> Bools:
+    """Say which rows, of the same coordinates, refer to the same bytes.
+
+    Virtual chunks with checksums count as different: to name too much does no harm.
+    """
+    same: Bools = (
+        (one.kinds == other.kinds) & (one.offsets == other.offsets) & (one.lengths == other.lengths)
+    )
+    for kind in ChunkKind:
+        rows = np.flatnonzero(same & (one.kinds == kind))
+        if len(rows):
+            mine, theirs = _targets(kind, one, other)
+            same[rows] = mine[one.targets[rows]] == theirs[other.targets[rows]]
+            if kind is ChunkKind.VIRTUAL and (_has_checksums(one) or _has_checksums(other)):
+                same[rows] = False
+    return same
+
+
+def _targets(kind: ChunkKind, one: ChunkTable, other: ChunkTable) -> tuple[Ints, Ints]:
+    """Number what chunks of a kind lead to, the same things in both tables alike."""
+    if kind is ChunkKind.NATIVE:
+        width = ChunkId.WIDTH
+        ids = np.ascontiguousarray(np.concatenate([one.chunk_ids, other.chunk_ids]))
+        _, numbers = np.unique(ids.view(f"V{width}").ravel(), return_inverse=True)
+        return numbers[: len(one.chunk_ids)], numbers[len(one.chunk_ids) :]
+    index = PlaceIndex()
+    name = "locations" if kind is ChunkKind.VIRTUAL else "inline"
+    return index.numbers(getattr(one, name)), index.numbers(getattr(other, name))
+
+
+def _has_checksums(table: ChunkTable) -> bool:
+    return table.etag_rows is not None or table.last_modified is not None

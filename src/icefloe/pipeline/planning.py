@@ -1,0 +1,257 @@
+"""What a job will take: tasks, shuffle, memory, commits and time, before anything runs.
+
+Pure. Numbers of tasks, references and manifests follow from the same rules as those of the job
+itself; what cannot be known (time, memory) follows from the rates stated here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+TASKS_PER_CORE: Final = 4
+"""Files are divided over so many tasks for each core, as some take longer than others."""
+REFERENCES_PER_TASK: Final = 200_000
+"""So many references at most are built into manifests by one task, on average."""
+REFERENCES_PER_COMMIT: Final = 25_000_000
+FEW_REFERENCES: Final = 1_000_000
+"""The driver writes the log of so many itself: compressed, they take a few megabytes."""
+
+_MEBIBYTE: Final = 1 << 20
+
+
+def scan_tasks(files: int, cores: int) -> int:
+    """Say in how many tasks files are parsed.
+
+    >>> scan_tasks(3000, 2), scan_tasks(5, 2)
+    (8, 5)
+    """
+    return max(1, min(files, TASKS_PER_CORE * cores))
+
+
+def write_tasks(references: int, cores: int) -> int:
+    """Say in how many tasks manifests are built.
+
+    >>> write_tasks(10_000_000, 2)
+    50
+    """
+    return max(2 * cores, -(-references // REFERENCES_PER_TASK))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Something that is known roughly."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What one core does, and what processes need; as measured on machines of today."""
+
+    parsing: Range = Range(1.0, 2.5)
+    """Seconds for a file, as multiples of what the sample took on this machine."""
+    references: Range = Range(60_000, 300_000)
+    """References a second, through shuffle and manifests."""
+    starting: Range = Range(1, 8)
+    """Seconds until workers have loaded everything, and for the stages themselves."""
+    driver_bytes: int = 320 * _MEBIBYTE
+    driver_bytes_per_file: int = 12 * 1024
+    worker_bytes: int = 280 * _MEBIBYTE
+    bytes_per_reference: int = 700
+    """In a task that builds a manifest."""
+    bytes_per_logged_chunk: int = 6
+    """In the task that writes the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledFile:
+    """What parsing one file took and gave."""
+
+    seconds: float
+    data_bytes: int
+    """That the references lead to."""
+    payload_bytes: int
+    """That its references take on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class WavePlan:
+    """One commit."""
+
+    files: int
+    parsed: int
+    """References that the files have, with those of arrays that all of them repeat."""
+    references: int
+    """That are written."""
+    tasks: int
+    """In which manifests are built."""
+    manifests: Range
+    log_bytes: int
+    """Of the transaction log, before compression; at most 2 GiB."""
+
+    @property
+    def is_logged_by_task(self) -> bool:
+        """Tell whether a task writes the log, instead of the driver."""
+        return self.parsed > FEW_REFERENCES
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What a job will do and take."""
+
+    files: int
+    """To be parsed."""
+    known: int
+    """Files that are there already, and are skipped."""
+    changed: int
+    """Files that are there in another state."""
+    cores: int
+    references: int
+    data_bytes: int
+    """What the chunks take where they are."""
+    scan_tasks: int
+    waves: tuple[WavePlan, ...]
+    shuffle_bytes: int
+    """At most; they are compressed."""
+    driver_bytes: int
+    task_bytes: int
+    """Of the largest task."""
+    seconds: Range
+    sampled: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What is wrong with files of the sample."""
+
+    @property
+    def tasks(self) -> int:
+        """Count the tasks of all stages."""
+        logs = sum(wave.is_logged_by_task for wave in self.waves)
+        return self.scan_tasks + sum(wave.tasks for wave in self.waves) + logs
+
+    @property
+    def manifests(self) -> Range:
+        """Count the manifests of all commits."""
+        return Range(
+            sum(wave.manifests.low for wave in self.waves),
+            sum(wave.manifests.high for wave in self.waves),
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Give what there is to show, line by line."""
+        writing = sum(wave.tasks for wave in self.waves)
+        return [
+            ("files", f"{self.files} to parse, {self.known} known, {self.changed} changed"),
+            ("references", f"{self.references} to {show_bytes(self.data_bytes)}"),
+            ("tasks", f"{self.tasks}: {self.scan_tasks} parse, {writing} write manifests"),
+            ("shuffle", f"at most {show_bytes(self.shuffle_bytes)}, on the executors' disks"),
+            ("memory", f"driver {show_bytes(self.driver_bytes)}, task {_upto(self.task_bytes)}"),
+            ("commits", str(len(self.waves))),
+            ("manifests", _show_range(self.manifests)),
+            ("time", f"{_show_time(self.seconds)} on {self.cores} cores"),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values."""
+        return {**asdict(self), "tasks": self.tasks, "manifests": asdict(self.manifests)}
+
+
+def make_plan(
+    sample: Sequence[SampledFile],
+    waves: Sequence[WavePlan],
+    *,
+    files: int,
+    known: int,
+    changed: int,
+    cores: int,
+    largest_region: int,
+    sampled: tuple[str, ...] = (),
+    problems: tuple[str, ...] = (),
+    rates: Rates = Rates(),
+) -> JobPlan:
+    """Work out what a job takes, from a sample of its files and the commits it will make.
+
+    `largest_region` is the number of references in the largest manifest.
+    """
+    references = sum(wave.references for wave in waves)
+    each = _Mean(sample)
+    logged = max((w.references for w in waves if w.is_logged_by_task), default=0)
+    tasks = [
+        rates.bytes_per_reference * largest_region,
+        rates.bytes_per_logged_chunk * logged,
+        64 * each.payload_bytes,
+    ]
+    parsing = files * each.seconds / cores
+    scanning = min(cores, scan_tasks(files, cores))
+    return JobPlan(
+        files,
+        known,
+        changed,
+        cores,
+        references,
+        round(files * each.data_bytes),
+        scan_tasks(files, cores) if files else 0,
+        tuple(waves),
+        round(files * each.payload_bytes) + _ROW_BYTES * files,
+        rates.driver_bytes + rates.driver_bytes_per_file * (files + known),
+        rates.worker_bytes + round(max(tasks)),
+        Range(
+            rates.starting.low
+            + parsing * cores / scanning * rates.parsing.low
+            + references / (cores * rates.references.high),
+            rates.starting.high * (1 + len(waves)) / 2
+            + parsing * cores / scanning * rates.parsing.high
+            + references / (cores * rates.references.low),
+        ),
+        sampled,
+        problems,
+    )
+
+
+_ROW_BYTES: Final = 256
+"""Of a row that is shuffled, besides its references."""
+
+
+class _Mean:
+    def __init__(self, sample: Sequence[SampledFile]) -> None:
+        count = max(len(sample), 1)
+        self.seconds = sum(each.seconds for each in sample) / count
+        self.data_bytes = sum(each.data_bytes for each in sample) / count
+        self.payload_bytes = sum(each.payload_bytes for each in sample) / count
+
+
+def show_bytes(count: float) -> str:
+    """Write a number of bytes with a unit.
+
+    >>> show_bytes(1536 * 1024), show_bytes(300)
+    ('1.5 MiB', '300 B')
+    """
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = 0
+    while count >= 1024 and power < len(units) - 1:
+        count /= 1024
+        power += 1
+    return f"{count:.0f} {units[power]}" if power == 0 or count >= 100 else f"{count:.1f} {units[power]}"
+
+
+def _upto(count: int) -> str:
+    return f"up to {show_bytes(count)}"
+
+
+def _show_range(given: Range) -> str:
+    low, high = f"{given.low:.0f}", f"{given.high:.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _show_time(given: Range) -> str:
+    return f"{_show_seconds(given.low)} to {_show_seconds(given.high)}"
+
+
+def _show_seconds(seconds: float) -> str:
+    """Write a time with a unit.
+
+    >>> _show_seconds(90), _show_seconds(7300)
+    ('90 s', '2.0 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,169 @@
+"""What a job will take, told before it runs; nothing is written, and Spark need not be there."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.engine.manifests.partition import MAX_PART_REFS
+from icefloe.errors import ErrorKind, InvalidInputError, SourceError
+from icefloe.format.transaction_log import log_bytes_of_chunk
+from icefloe.pipeline.access import SourceAccess
+from icefloe.pipeline.combine import Combined, Existing, combine, placed_references
+from icefloe.pipeline.describing import ParsedFile
+from icefloe.pipeline.existing import holds_arrays, read_existing
+from icefloe.pipeline.facts import FileFacts, SourceState
+from icefloe.pipeline.local import write_metadata
+from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.planning import (
+    REFERENCES_PER_COMMIT,
+    JobPlan,
+    Range,
+    WavePlan,
+    make_plan,
+    write_tasks,
+)
+from icefloe.pipeline.plans import ArrayPlan, plan_arrays
+from icefloe.pipeline.records import options_from_json, read_record, sort_sources
+from icefloe.pipeline.sampling import Sampled, sample_files
+from icefloe.pipeline.waves import cut_into_waves
+from icefloe.spark.listing import Sources, list_states
+
+
+def plan(
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions | None = None,
+    *,
+    cores: int,
+    branch: str = "main",
+    group: str = "",
+    parse: ParseOptions | None = None,
+    access: SourceAccess | None = None,
+    append: bool = False,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
+) -> JobPlan:
+    """Say what `virtualize`, or `append`, would do with the same arguments on so many cores.
+
+    Sources are listed, and three of them are parsed, here; all others are taken to be like these.
+    Tasks and commits are those that the job will have if so; times and memory are rough.
+    """
+    session = repo.writable_session(branch)
+    record = read_record(session.store, group)
+    if options is None:
+        if record is None:
+            raise InvalidInputError(
+                f"the group {group!r} has no record of sources: say along which dimensions files"
+                " are to be joined",
+                ErrorKind.BAD_METADATA,
+            )
+        options, recorded = options_from_json(record.options)
+        parse, append = parse or recorded, True
+    reached = access or SourceAccess()
+    listed = sort_sources(record, list_states(sources, reached))
+    sampled = sample_files(listed.new, parse or ParseOptions(options.concat), reached)
+    if listed.new and not sampled.numbers:
+        raise SourceError(
+            f"none of the files that were tried can be used: {sampled.problems[0]}",
+            ErrorKind.SOURCE_DAMAGED,
+            url=listed.new[0].url,
+        )
+    existing = None
+    if append and holds_arrays(session.store, group):
+        existing = read_existing(session.store, group, options)
+    waves, largest, problems = _waves(
+        session, group, listed.new, sampled, options, existing, cores, references_per_commit
+    )
+    return make_plan(
+        sampled.measured,
+        waves,
+        files=len(listed.new),
+        known=len(listed.known),
+        changed=len(listed.changed),
+        cores=cores,
+        largest_region=largest,
+        sampled=tuple(listed.new[number].url for number in sampled.numbers),
+        problems=(*sampled.problems, *problems),
+    )
+
+
+def _waves(
+    session: Session,
+    group: str,
+    states: Sequence[SourceState],
+    sampled: Sampled,
+    options: CombineOptions,
+    existing: Existing | None,
+    cores: int,
+    most: int,
+) -> tuple[list[WavePlan], int, list[str]]:
+    """Plan each commit; give the references of the largest manifest, and misfits of the sample."""
+    if not states:
+        return [], 0, []
+    facts = sampled.assumed(states)
+    # Coordinates of files that nobody opened are not known: one behind the other is as good.
+    in_order = replace(options, concat=options.concat[:1], by="order", on_misfit="skip")
+    combined = combine(facts, in_order, existing)
+    chosen = {states[number].url for number in sampled.numbers}
+    problems = [
+        f"{each.url}: {each.message}" for each in combined.report.misfits if each.url in chosen
+    ]
+    if not combined.files:
+        return [], 0, problems
+    write_metadata(session.store, group, combined, existing)
+    waves, largest = [], 0
+    for wave in cut_into_waves(facts, combined, in_order, existing, most=most):
+        planned, region = _wave(session, group, facts, wave, sampled, existing, cores)
+        waves.append(planned)
+        largest = max(largest, region)
+    return waves, largest, problems
+
+
+def _wave(
+    session: Session,
+    group: str,
+    facts: Sequence[FileFacts],
+    wave: Combined,
+    sampled: Sampled,
+    existing: Existing | None,
+    cores: int,
+) -> tuple[WavePlan, int]:
+    kept = set() if existing is None else set(existing.schema.by_path)
+    state = session._session  # noqa: SLF001 - the same package
+    arrays = plan_arrays(state, group, facts, wave, kept=kept)
+    counts = {array.path: _references(array, wave, sampled) for array in arrays}
+    parsed, references = (
+        sum(facts[number].references for number in wave.files),
+        sum(counts.values()),
+    )
+    regions = sum(array.parts.most_regions for array in arrays)
+    planned = WavePlan(
+        len(wave.files),
+        parsed,
+        references,
+        write_tasks(parsed, cores),
+        Range(regions, regions),
+        sum(counts[array.path] * log_bytes_of_chunk(len(array.grid)) for array in arrays),
+    )
+    return planned, min(max(counts.values(), default=0), MAX_PART_REFS)
+
+
+def _references(array: ArrayPlan, wave: Combined, sampled: Sampled) -> int:
+    """Count what files like those of the sample add to an array."""
+    giving = Counter(
+        sampled.nearest(number)
+        for number, family in zip(wave.files, wave.families, strict=True)
+        if family == array.target.family and array.donor in {None, number}
+    )
+    return sum(
+        files * _added(array, wave, sampled.parsed[number]) for number, files in giving.items()
+    )
+
+
+def _added(array: ArrayPlan, wave: Combined, parsed: ParsedFile) -> int:
+    found = parsed.references.get(array.target.path)
+    if found is None:
+        return 0
+    placed = placed_references(wave, array.target, 0, found, parsed.facts)
+    return len(placed) + len(placed.inlined)

@@ -1,0 +1,223 @@
+"""Copies of values, with the chunks, shards and codecs of your choice: one job, one commit.
+
+    plan -> copy (regions to objects, references to manifests) -> link and commit
+
+A task copies a region: whole target objects, so that no two tasks write the same one, and no more
+than fits into its memory. Objects that hold nothing but the fill value are not stored. Files are
+scanned, compared and put together as `virtualize` does, in a repository that lives as long as the
+job, and copied from there.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+from icefloe.api.repository import Repository
+from icefloe.engine.packing import PackingOptions
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
+from icefloe.pipeline.access import SourceAccess
+from icefloe.pipeline.copy_sources import Copyable, CopySource, RepositorySource, source_of
+from icefloe.pipeline.layouts import LayoutOptions
+from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
+from icefloe.pipeline.records import read_record
+from icefloe.pipeline.staging import staged, staging_repository
+from icefloe.spark.attempts import clear_staging
+from icefloe.spark.committing import Target
+from icefloe.spark.jobs import virtualize
+from icefloe.spark.listing import Sources
+from icefloe.spark.native_job import MEMORY_PER_TASK, CopyJob, CopyOptions
+from icefloe.spark.native_report import CopyReport
+from icefloe.spark.watching import OnProgress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def ingest(
+    spark: "SparkSession",
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions | None = None,
+    *,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    compressors: Any = "auto",
+    branch: str = "main",
+    group: str = "",
+    message: str | None = None,
+    parse: ParseOptions | None = None,
+    access: SourceAccess | None = None,
+    on_misfit: Literal["fail", "skip"] | None = None,
+    overwrite: bool = False,
+    memory_per_task: int = MEMORY_PER_TASK,
+    packing: PackingOptions | bool = False,
+    on_progress: OnProgress | None = None,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
+) -> CopyReport:
+    """Copy the values of many files into one dataset, in one commit.
+
+    Files are scanned and compared as `virtualize` does: if any does not fit, `MisfitsError` names
+    each with its reasons, and nothing is written. The repository does not depend on the files
+    afterwards, and needs no virtual chunk containers. Without options, `sources` is one Zarr
+    hierarchy or repository, copied as `rechunk` does.
+
+    Args:
+        spark: where the work is done: `local_session()`, or a session of your cluster.
+        repo: where the dataset goes; not one in memory, as workers are other processes.
+        sources: globs, URLs, or a table (of Arrow or Spark) with the column `url`.
+        options: along which dimensions files are joined, and how.
+        chunks: lengths by dimension, -1 for the whole dimension; others stay as in the files.
+        shards: lengths by dimension, multiples of those of chunks. Without, each chunk is an
+            object of its own.
+        compressors: as in `zarr.create_array`.
+        branch: to commit to. Commits of others that touch other things are no obstacle.
+        group: to put the dataset into; the root if not given.
+        message: of the commit.
+        parse: how files are parsed.
+        access: storages of the files, where their URL alone does not tell.
+        on_misfit: what to do with files that do not fit, if `options` should not say so.
+        overwrite: replace arrays that are there already.
+        memory_per_task: bytes that a task may take, besides Python itself and what it has loaded.
+            Larger regions read fewer chunks twice.
+        packing: put small chunks together into shared objects.
+        on_progress: told how far each stage is.
+        references_per_commit: jobs with more objects run in waves with a commit each. After a
+            crash, the same call goes on from the last one.
+
+    Returns:
+        What was done.
+    """
+    copying = _options(chunks, shards, compressors, overwrite, memory_per_task, packing)
+    copying = replace(copying, most_references=references_per_commit)
+    target = Target(repo, branch, group.strip("/"), message)
+    job = CopyJob(spark, target, copying, on_progress)
+    if options is None:
+        return job.run(_alone(sources, access or SourceAccess()))
+    context = repo._context  # noqa: SLF001 - the same package
+    try:
+        staging = staging_repository(context.storage, job.id, access or SourceAccess())
+        virtual = virtualize(
+            spark,
+            staging,
+            sources,
+            options,
+            parse=parse,
+            access=access,
+            on_misfit=on_misfit,
+            on_progress=on_progress,
+        )
+        if virtual.snapshot is None:
+            return CopyReport(job.id, branch, target.group, scan=virtual.scan)
+        report = job.run(_staged_source(staging))
+    finally:
+        clear_staging(context, job.id)
+    stages = {**virtual.stages, **report.stages}
+    return replace(report, scan=virtual.scan, stages=stages)
+
+
+def rechunk(
+    spark: "SparkSession",
+    repo: Repository,
+    source: Copyable,
+    *,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    compressors: Any = "auto",
+    source_group: str = "",
+    branch: str = "main",
+    group: str = "",
+    message: str | None = None,
+    access: SourceAccess | None = None,
+    overwrite: bool = False,
+    memory_per_task: int = MEMORY_PER_TASK,
+    packing: PackingOptions | bool = False,
+    on_progress: OnProgress | None = None,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
+) -> CopyReport:
+    """Copy a dataset of a repository, or any Zarr hierarchy, with other chunks, in one commit.
+
+    Values are copied as they are stored: nothing is scaled, masked or decoded. Attributes, fill
+    values and names of dimensions come along, and so do coordinates, which keep large chunks.
+    Virtual chunks become native ones.
+
+    Args:
+        spark: where the work is done: `local_session()`, or a session of your cluster.
+        repo: where the copy goes; not one in memory, as workers are other processes.
+        source: a session (`other.readonly_session(tag="v1")`), a repository (the tip of its
+            `main`), or the path or URL of a repository or a Zarr hierarchy of format 2 or 3.
+            May be the repository itself; with `overwrite`, even the group itself.
+        chunks: lengths by dimension, -1 for the whole dimension; others stay as they are.
+        shards: lengths by dimension, multiples of those of chunks. Without, each chunk is an
+            object of its own.
+        compressors: as in `zarr.create_array`.
+        source_group: what to copy; the root if not given.
+        branch: to commit to. Commits of others that touch other things are no obstacle.
+        group: to put the copy into; the root if not given.
+        message: of the commit.
+        access: the storage of a Zarr hierarchy, where its URL alone does not tell.
+        overwrite: replace arrays that are there already.
+        memory_per_task: bytes that a task may take, besides Python itself and what it has loaded.
+            Larger regions read fewer chunks twice.
+        packing: put small chunks together into shared objects.
+        on_progress: told how far each stage is.
+        references_per_commit: jobs with more objects run in waves with a commit each. After a
+            crash, the same call goes on from the last one.
+
+    Returns:
+        What was done.
+    """
+    copying = _options(chunks, shards, compressors, overwrite, memory_per_task, packing)
+    copying = replace(copying, most_references=references_per_commit)
+    target = Target(repo, branch, group.strip("/"), message)
+    found = source_of(source, source_group, access or SourceAccess())
+    return CopyJob(spark, target, copying, on_progress).run(found)
+
+
+def _options(
+    chunks: Mapping[str, int] | None,
+    shards: Mapping[str, int] | None,
+    compressors: Any,
+    overwrite: bool,  # noqa: FBT001 - as the caller has it
+    memory_per_task: int,
+    packing: PackingOptions | bool,  # noqa: FBT001
+) -> CopyOptions:
+    if memory_per_task < 1:
+        raise InvalidInputError(
+            f"a task cannot work with {memory_per_task} bytes of memory", ErrorKind.LIMIT_EXCEEDED
+        )
+    if packing is True:
+        packing = PackingOptions()
+    layout = LayoutOptions(dict(chunks or {}), dict(shards or {}), compressors)
+    return CopyOptions(layout, memory_per_task, packing or None, overwrite)
+
+
+def _alone(sources: Sources, access: SourceAccess) -> CopySource:
+    """Take sources that are not joined: there can be only one."""
+    given: Any = [sources] if isinstance(sources, (str, PathLike)) else sources
+    if not isinstance(given, list | tuple) or len(given) != 1:
+        raise InvalidInputError(
+            "several files need options: along which dimensions are they joined?",
+            ErrorKind.BAD_METADATA,
+        )
+    found = source_of(given[0], "", access)
+    try:
+        found.group()
+    except NotFoundError as error:
+        raise InvalidInputError(
+            f"{given[0]} is neither a Zarr hierarchy nor a repository: for files, give options"
+            " with the dimensions along which they are joined",
+            ErrorKind.BAD_METADATA,
+        ) from error
+    return found
+
+
+def _staged_source(staging: Repository) -> RepositorySource:
+    """Take what was virtualised; it is known by its files, as a later run makes it anew."""
+    record = read_record(staging.readonly_session("main").store, "")
+    states = [] if record is None else sorted(repr(file.state) for file in record.files)
+    name = hashlib.blake2b("\n".join(states).encode(), digest_size=16).hexdigest()
+    is_near = record is not None and all(f.state.url.startswith("file:") for f in record.files)
+    return RepositorySource(staged(staging, is_near=is_near), name=name)

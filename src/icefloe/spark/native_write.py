@@ -1,0 +1,158 @@
+"""The stages that copy: regions to objects, and references to these to manifests, on executors.
+
+Values never leave the task that read them. What is shuffled is references, packed as columns; what
+the driver gathers is summaries of manifests, and which attempts they refer to.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from icefloe.effects import run_blocking
+from icefloe.engine.linking.linked import LinkedRegion
+from icefloe.format.arrow import pa
+from icefloe.pipeline.arrow_columns import binary_column, int_column, text_column
+from icefloe.pipeline.building import Notes
+from icefloe.pipeline.copy_sources import CopySource
+from icefloe.pipeline.copying import Copied, CopyPlan, copy_regions
+from icefloe.pipeline.native_building import build_native
+from icefloe.pipeline.planning import write_tasks
+from icefloe.pipeline.plans import ArrayPlan, cut_by_region
+from icefloe.pipeline.references import References
+from icefloe.spark.attempts import note_key
+from icefloe.spark.workers import Shipped
+from icefloe.spark.write import BUILT, WritePlan, Written, pack_coordinates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COPIED: Final = "array long, region long, notes string, payload binary"
+BUILT_OF_COPIES: Final = f"{BUILT}, notes string"
+
+_TASKS_PER_CORE: Final = 4
+_COPIES: Final = -1
+"""Stands in notes for the region of a manifest."""
+
+type SentSource = Callable[[], CopySource]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """All that tasks must know; secrets are behind `reach` and `source`."""
+
+    copy: CopyPlan
+    write: WritePlan
+    """Of its arrays, those that get objects, by number."""
+    reach: Shipped
+    source: SentSource
+
+    def array(self, number: int) -> ArrayPlan:
+        """Give the plan of an array's manifests."""
+        return self.write.arrays[number]
+
+
+def copy(spark: "SparkSession", stages: Stages, *, cores: int) -> "DataFrame":
+    """Plan the copying of all regions; nothing is done before somebody asks for rows."""
+    regions = stages.copy.regions
+    tasks = copy_tasks(len(regions), cores)
+    references = write_tasks(regions.objects, cores)
+    return (
+        spark.range(0, len(regions), 1, tasks)
+        .mapInArrow(_copier(stages), COPIED)
+        .repartition(references, "array", "region")
+        .groupBy("array", "region")
+        .applyInArrow(_builder(stages), BUILT_OF_COPIES)
+    )
+
+
+def copy_tasks(regions: int, cores: int) -> int:
+    """Say in how many tasks regions are copied.
+
+    >>> copy_tasks(1000, 2), copy_tasks(3, 2)
+    (125, 3)
+    """
+    few = _TASKS_PER_CORE * cores
+    return max(1, min(regions, max(few, regions // few)))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCopies:
+    """What the stages did."""
+
+    written: Written
+    notes: frozenset[str]
+    """The attempts at copies that the manifests refer to."""
+
+
+def gather_copies(built: "DataFrame", *, with_changes: bool) -> WrittenCopies:
+    """Fetch what the driver has to know; with the coordinates of new chunks only if asked."""
+    names = ["array", "linked", "references", "bytes", "notes"]
+    rows = built.select(*names, *(["changed"] if with_changes else [])).toArrow().to_pylist()
+    regions: dict[int, list[LinkedRegion]] = {}
+    for row in rows:
+        regions.setdefault(row["array"], []).append(LinkedRegion.from_bytes(row["linked"]))
+    written = Written(
+        regions,
+        sum(row["references"] for row in rows),
+        sum(row["bytes"] for row in rows),
+        [(row["array"], row["changed"]) for row in rows] if with_changes else None,
+    )
+    return WrittenCopies(written, frozenset(key for row in rows for key in row["notes"].split()))
+
+
+def _copier(stages: Stages) -> Any:
+    def copy_some(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        return _copy_some(batches, stages)
+
+    return copy_some
+
+
+def _copy_some(batches: "Iterator[pa.RecordBatch]", stages: Stages) -> "Iterator[pa.RecordBatch]":
+    context, _ = stages.reach()
+    numbers = (number for batch in batches for number in batch.column("id").to_pylist())
+    source = stages.source()
+    new_note = partial(note_key, stages.write.job, _COPIES, _COPIES)
+    for copied in copy_regions(stages.copy, numbers, source.array, context, new_note):
+        yield _copied_batch(stages.array(copied.array), copied)
+
+
+def _copied_batch(array: ArrayPlan, copied: Copied) -> "pa.RecordBatch":
+    references = copied.references
+    is_empty = not len(references) and not len(references.inlined)
+    rows = [] if is_empty else list(cut_by_region(array, references))
+    return pa.RecordBatch.from_arrays(
+        [
+            int_column([array.number] * len(rows)),
+            int_column([region for region, _ in rows]),
+            text_column([" ".join(copied.notes)] * len(rows)),
+            binary_column([part.to_bytes() for _, part in rows]),
+        ],
+        names=["array", "region", "notes", "payload"],
+    )
+
+
+def _builder(stages: Stages) -> Any:
+    def build_one(table: "pa.Table") -> "pa.Table":
+        return _build_one(table.to_pylist(), stages)
+
+    return build_one
+
+
+def _build_one(rows: Sequence[dict[str, Any]], stages: Stages) -> "pa.Table":
+    context, _ = stages.reach()
+    array, region = stages.array(rows[0]["array"]), rows[0]["region"]
+    notes = Notes(context.backend, note_key(stages.write.job, array.number, region))
+    parts = [References.from_bytes(row["payload"]) for row in rows]
+    made = run_blocking(build_native(context, array, region, parts, notes))
+    copied = sorted({key for row in rows for key in row["notes"].split()})
+    return pa.table(
+        {
+            "array": int_column([array.number]),
+            "linked": binary_column([made.region.to_bytes()]),
+            "references": int_column([len(made.changed)]),
+            "bytes": int_column([made.data_bytes]),
+            "changed": binary_column([pack_coordinates(made.changed)]),
+            "notes": text_column([" ".join(copied)]),
+        }
+    )

@@ -1,0 +1,302 @@
+"""A version written out as plain Zarr: documents and chunks under the keys that Zarr looks for.
+
+Chunks are copied as they are, wherever they are kept. Documents follow, those further down first
+and that of the root last: before it is there, nothing can be opened. A note in the place says what
+is being written, so that the same can be finished by doing it again.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.effects import map_concurrently
+from icefloe.engine.chunks import chunk_tables, read_ref
+from icefloe.engine.copying.marker import EXPORT_MARKER, Marker
+from icefloe.engine.copying.transfer import portions
+from icefloe.engine.maintenance.key_set import Keys, KeySet
+from icefloe.engine.nodes import require_node, subtree
+from icefloe.engine.paths import ROOT, absolute_path, prefix_below
+from icefloe.engine.session import SessionState
+from icefloe.engine.zarr_metadata import parse_document
+from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
+from icefloe.format.chunk_table import ChunkTable
+from icefloe.format.node_table import Node
+from icefloe.storage import Backend, Buffer, Storage
+from icefloe.storage.keys import encode_key
+from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
+from icefloe.zarr_store.keys import METADATA, metadata_key
+
+type Progress = Callable[[int, int], None]
+"""Hears how many steps of how many are done; more may turn up on the way."""
+
+_JSON: Final = "application/json"
+_CONSOLIDATED: Final = "consolidated_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRules:
+    """What to write, and how to make sure of it."""
+
+    group: str = ROOT
+    """The group, or array, that becomes the root."""
+    consolidated: bool = False
+    """Whether the document of the root repeats all others."""
+    deep: bool = False
+    """Whether to read everything again in the end."""
+
+
+@dataclass(slots=True)
+class Exported:
+    """What was written."""
+
+    groups: int = 0
+    arrays: int = 0
+    chunks: int = 0
+    """Of all arrays."""
+    copied: int = 0
+    """Chunks that were not there yet."""
+    size_bytes: int = 0
+    """Of those."""
+    compared: int = 0
+    """How many were read again."""
+
+
+async def export(
+    session: SessionState, target: Storage, rules: ExportRules, progress: Progress | None = None
+) -> Exported:
+    """Write a version, or a group of it, to an empty place, or where the same was begun."""
+    group = absolute_path(rules.group)
+    root = require_node(session, group)
+    nodes = list(subtree(session, group))
+    names = _Names(group)
+    backend = _plain(target, [names.document(node) for node in nodes]).open()
+    marker = Marker(
+        EXPORT_MARKER,
+        {"of": "an export", "snapshot": str(session.snapshot_id), "group": group},
+    )
+    is_new = await marker.claim(backend)
+    arrays = [node for node in nodes if node.array is not None]
+    with KeySet() as there, KeySet() as expected:
+        if not is_new:
+            async for batch in backend.list():
+                pairs = [(info.key, info.size_bytes) for info in batch]
+                there.add(_numbers(pairs))
+        run = _Exporting(session, backend, names, there, expected, progress, len(arrays))
+        for node in arrays:
+            await run.write_chunks(node)
+        await run.require_all()
+        if rules.deep:
+            for node in arrays:
+                await run.compare_chunks(node)
+    await _write_documents(backend, names, nodes, root, consolidated=rules.consolidated)
+    await marker.remove(backend)
+    run.done.arrays = len(arrays)
+    run.done.groups = len(nodes) - len(arrays)
+    return run.done
+
+
+class _Exporting:
+    def __init__(
+        self,
+        session: SessionState,
+        target: Backend,
+        names: "_Names",
+        there: KeySet,
+        expected: KeySet,
+        progress: Progress | None,
+        arrays: int,
+    ) -> None:
+        self._session = session
+        self._target = target
+        self._names = names
+        self._there = there
+        self._expected = expected
+        self._progress = progress
+        self._steps, self._total = 0, arrays
+        self.done = Exported()
+
+    async def write_chunks(self, node: Node) -> None:
+        """Write the chunks of an array that are not there yet."""
+        async for rows in self._rows(node):
+            numbers = _numbers([(row.key, row.size_bytes) for row in rows])
+            self._expected.add(numbers)
+            is_there = self._there.contains(numbers).tolist()
+            new = [row for row, known in zip(rows, is_there, strict=True) if not known]
+            await map_concurrently(self._write, new, limit=self._at_once)
+            self.done.chunks += len(rows)
+            self.done.copied += len(new)
+            self.done.size_bytes += sum(row.size_bytes for row in new)
+            self._advance(len(rows))
+        self._advance(1)
+
+    async def compare_chunks(self, node: Node) -> None:
+        """Read the chunks of an array on both sides, and require that they are the same."""
+        async for rows in self._rows(node):
+            for row, is_same in zip(
+                rows,
+                await map_concurrently(self._is_same, rows, limit=self._at_once),
+                strict=True,
+            ):
+                if not is_same:
+                    raise _not_there(row.key)
+            self.done.compared += len(rows)
+            self._advance(len(rows))
+
+    async def require_all(self) -> None:
+        """Look whether all chunks are there, by one listing."""
+        found = 0
+        async for batch in self._target.list():
+            pairs = [(info.key, info.size_bytes) for info in batch]
+            found += int(self._expected.contains(_numbers(pairs)).sum())
+        if found < self.done.chunks:
+            raise StorageError(
+                f"{self.done.chunks - found} chunks were written, but are not listed afterwards:"
+                " see whether somebody else writes to that place, and run this again"
+            )
+
+    @property
+    def _at_once(self) -> int:
+        context = self._session.context
+        is_near = context.is_near and context.virtual.is_near
+        return 4 if is_near else context.config.max_concurrent_requests
+
+    async def _rows(self, node: Node) -> AsyncIterator[list["_Row"]]:
+        key_of = self._names.chunks(node)
+        async for table in chunk_tables(self._session, node):
+            self._total += len(table)
+            for some in portions(_rows_of(table, key_of), lambda row: row.size_bytes):
+                yield some
+
+    async def _write(self, row: "_Row") -> None:
+        await self._target.put(row.key, await self._read(row))
+
+    async def _read(self, row: "_Row") -> Buffer:
+        return await read_ref(self._session, row.table.ref(row.number))
+
+    async def _is_same(self, row: "_Row") -> bool:
+        try:
+            written = (await self._target.get(row.key)).data
+        except ObjectNotFoundError:
+            return False
+        return memoryview(written) == memoryview(await self._read(row))
+
+    def _advance(self, steps: int) -> None:
+        self._steps += steps
+        if self._progress is not None:
+            self._progress(self._steps, max(self._total, self._steps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A chunk, where it is, and where it goes."""
+
+    table: ChunkTable
+    number: int
+    key: str
+    size_bytes: int
+
+
+def _rows_of(table: ChunkTable, key_of: Callable[[Sequence[int]], str]) -> Iterator[_Row]:
+    columns = zip(table.coordinates.tolist(), table.lengths.tolist(), strict=True)
+    for number, (coordinates, size_bytes) in enumerate(columns):
+        yield _Row(table, number, key_of(coordinates), size_bytes)
+
+
+def _numbers(pairs: Sequence[tuple[str, int]]) -> Keys:
+    """Make a number of each key and size; two have the same about once in 2**64 pairs."""
+    raw = b"".join(blake2b(f"{size}/{key}".encode(), digest_size=8).digest() for key, size in pairs)
+    return np.frombuffer(raw, np.uint64)
+
+
+# -- documents -----------------------------------------------------------------------------
+
+
+async def _write_documents(
+    target: Backend, names: "_Names", nodes: Sequence[Node], root: Node, *, consolidated: bool
+) -> None:
+    async def write(node: Node) -> None:
+        await target.put(names.document(node), node.user_data, content_type=_JSON)
+
+    below = [node for node in nodes if node.path != root.path]
+    await map_concurrently(write, below, limit=16)
+    data = root.user_data
+    if consolidated and root.array is None:
+        data = _with_all(root, below, names)
+    await target.put(METADATA, data, content_type=_JSON)
+
+
+def _with_all(root: Node, below: Sequence[Node], names: "_Names") -> bytes:
+    """Repeat all documents in that of the root."""
+    own = parse_document(root.user_data, root.path)
+    others: dict[str, Any] = {}
+    for node in below:
+        document = parse_document(node.user_data, node.path)
+        if node.array is None:
+            document[_CONSOLIDATED] = _inline({})
+        others[names.relative(node)] = document
+    own[_CONSOLIDATED] = _inline(others)
+    return json.dumps(own, indent=2).encode()
+
+
+def _inline(documents: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "inline", "must_understand": False, "metadata": documents}
+
+
+# -- keys ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What nodes and chunks are called below the group that becomes the root."""
+
+    group: str
+
+    def relative(self, node: Node) -> str:
+        return "" if node.path == self.group else node.path[len(prefix_below(self.group)) :]
+
+    def document(self, node: Node) -> str:
+        return metadata_key(f"/{self.relative(node)}")
+
+    def chunks(self, node: Node) -> Callable[[Sequence[int]], str]:
+        """Give how the keys of the chunks of an array are made, by what its document says."""
+        start = f"{self.relative(node)}/" if self.relative(node) else ""
+        document = parse_document(node.user_data, node.path)
+        match document.get("chunk_key_encoding"):
+            case {"name": "default" | "v2" as name, **rest}:
+                pass
+            case "default" | "v2" as name:
+                rest = {}
+            case other:
+                raise InvalidInputError(
+                    f"the chunks of {node.path} have keys of a kind that is not known: {other!r}",
+                    ErrorKind.BAD_METADATA,
+                    path=node.path,
+                )
+        configuration = rest.get("configuration") or {}
+        separator = configuration.get("separator", "/" if name == "default" else ".")
+        if name == "default":
+            return lambda index: start + separator.join(["c", *map(str, index)])
+        return lambda index: start + (separator.join(map(str, index)) or "0")
+
+
+def _plain(target: Storage, keys: Sequence[str]) -> Storage:
+    """Give a storage that keeps keys as they are: plain Zarr does not look for encoded ones."""
+    if all(encode_key(key) == key for key in keys):
+        return target
+    match target.spec:
+        case (LocalSpec() | S3Spec() | GcsSpec() | AzureSpec()) as spec if spec.encodes_keys:
+            return Storage(replace(spec, encodes_keys=False))
+    return target
+
+
+def _not_there(key: str) -> StorageError:
+    return StorageError(
+        f"{key!r} was written, but is not the same afterwards: see whether somebody else writes to"
+        " that place, and whether its storage is sound (`icefloe doctor`)",
+        ErrorKind.INVALID_OBJECT_SIZE,
+        key=key,
+    )

@@ -1,0 +1,32 @@
+"""A real cluster, and a driver on it, for as long as a module of tests needs them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from icefloe.testing.clusters import SparkCluster, spark_cluster
+from tests.cluster.drivers import Driver, driver_on
+from tests.spark.conftest import JAVA_HOME
+
+
+@pytest.fixture(scope="module", autouse=True)
+def java_home() -> Iterator[None]:
+    """Use the Java that the project's setup chose."""
+    with pytest.MonkeyPatch.context() as environment:
+        if JAVA_HOME.exists():
+            environment.setenv("JAVA_HOME", JAVA_HOME.read_text().strip())
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(java_home: None) -> Iterator[SparkCluster]:
+    """Start a master and two workers."""
+    with spark_cluster(workers=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def driver(cluster: SparkCluster) -> Iterator[Driver]:
+    """Start a driver for all tests that leave it alive."""
+    with driver_on(cluster.url) as started:
+        yield started

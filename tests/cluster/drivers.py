@@ -1,0 +1,81 @@
+"""Drivers that can be killed: sessions of Spark, each in a process of its own."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from icefloe.spark import session_for
+
+ROOT: Final = Path(__file__).parents[2]
+PATIENCE_SECONDS: Final = 150
+SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.python.worker.reuse": "true",
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "1s",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+
+_session: Any = None
+
+
+def _start(master: str, settings: Mapping[str, str]) -> None:
+    global _session  # noqa: PLW0603 - the one session of this process
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
+    _session = session_for(master, settings=settings)
+
+
+def _act[T](action: Callable[..., T], args: tuple[Any, ...]) -> T:
+    return action(_session, *args)
+
+
+def _stop(spark: Any) -> None:
+    spark.stop()
+
+
+class Driver:
+    """A process with a session, which does what it is told, one thing after the other."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self._pool = pool
+        self.pid = pool.submit(os.getpid).result(PATIENCE_SECONDS)
+
+    def submit[T](self, action: Callable[..., T], *args: Any) -> "Future[T]":
+        """Have an action begun, with the session as its first argument."""
+        return self._pool.submit(_act, action, args)
+
+    def run[T](self, action: Callable[..., T], *args: Any) -> T:
+        """Have an action done."""
+        return self.submit(action, *args).result(PATIENCE_SECONDS)
+
+
+@contextmanager
+def driver_on(master: str, settings: Mapping[str, str] | None = None) -> Iterator[Driver]:
+    """Start a session in a new process, and end both."""
+    chosen = settings if master.startswith("sc://") else {**SETTINGS, **(settings or {})}
+    with ProcessPoolExecutor(
+        1, mp_context=get_context("spawn"), initializer=_start, initargs=(master, chosen)
+    ) as pool:
+        driver = Driver(pool)
+        java = psutil.Process(driver.pid).children(recursive=True)
+        yield driver
+        with suppress(BrokenProcessPool):  # it may be dead
+            driver.run(_stop)
+    _, alive = psutil.wait_procs(java, timeout=30)
+    assert not alive

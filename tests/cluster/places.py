@@ -1,0 +1,108 @@
+"""Repositories and archives that every process of a cluster can reach, and jobs on them."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import icefloe
+from icefloe.effects import run_blocking
+from icefloe.pipeline.access import SourceAccess
+from icefloe.spark import JobReport, append, virtualize
+from icefloe.testing.archives import Archive
+from icefloe.testing.servers import S3Endpoint
+from tests.spark.archives import TIME
+
+
+@dataclass(frozen=True)
+class Site:
+    """A repository, and where the files are that it refers to."""
+
+    storage: icefloe.Storage
+    prefix: str
+    """The URL that files lie below."""
+    store: Any
+    credentials: Any
+    access: SourceAccess
+
+    @property
+    def pattern(self) -> str:
+        return f"{self.prefix}*/model_*.nc"
+
+    def create(self) -> icefloe.Repository:
+        config = icefloe.RepositoryConfig.default()
+        config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(self.prefix, self.store))
+        return icefloe.Repository.create(
+            self.storage, config, authorize_virtual_chunk_access=self._authorized()
+        )
+
+    def open(self) -> icefloe.Repository:
+        return icefloe.Repository.open(
+            self.storage, authorize_virtual_chunk_access=self._authorized()
+        )
+
+    def through(self, storage: icefloe.Storage) -> "Site":
+        return replace(self, storage=storage)
+
+    def _authorized(self) -> Any:
+        return icefloe.containers_credentials({self.prefix: self.credentials})
+
+
+def on_disk(folder: Path) -> Site:
+    """Use directories that all processes see."""
+    data = folder / "data"
+    return Site(
+        icefloe.local_filesystem_storage(str(folder / "repository")),
+        f"{data.as_uri()}/",
+        icefloe.local_filesystem_store(str(data)),
+        icefloe.credentials.LocalFileSystemAccess,
+        SourceAccess(),
+    )
+
+
+def on_s3(endpoint: S3Endpoint, prefix: str, credentials: Any = None) -> Site:
+    """Use a bucket, for the repository and for the files."""
+    place = {
+        "endpoint_url": endpoint.url,
+        "region": endpoint.region,
+        "allow_http": True,
+        "force_path_style": True,
+    }
+    keys: Any = credentials or {
+        "access_key_id": endpoint.access_key_id,
+        "secret_access_key": endpoint.secret_access_key,
+    }
+
+    def storage(name: str) -> icefloe.Storage:
+        return icefloe.s3_storage(
+            bucket=endpoint.bucket, prefix=f"{prefix}/{name}", **place, **keys
+        )
+
+    url = f"s3://{endpoint.bucket}/{prefix}/data/"
+    return Site(
+        storage("repository"),
+        url,
+        icefloe.s3_store(**place, s3_compatible=True),
+        icefloe.s3_credentials(**keys),
+        SourceAccess({url: storage("data")}),
+    )
+
+
+def upload(site: Site, archive: Archive) -> None:
+    """Copy the files of an archive to where the site has them."""
+    backend = site.access.storages[site.prefix].open()
+    for number in range(archive.files):
+        path = archive.path(number)
+        key = str(path.relative_to(archive.folder))
+        run_blocking(backend.put(key, path.read_bytes()))
+
+
+def ingest(spark: Any, site: Site, sources: Any = None, access: SourceAccess | None = None) -> Any:
+    """Make a dataset of all files, or of those named."""
+    return virtualize(
+        spark, site.open(), sources or site.pattern, TIME, access=access or site.access
+    )
+
+
+def add(spark: Any, site: Site) -> JobReport:
+    """Add what is new."""
+    return append(spark, site.open(), site.pattern, TIME, access=site.access)

@@ -1,0 +1,116 @@
+"""Repair that dies or fails at any step: nothing is lost, and a new run finishes."""
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe.effects import run_blocking
+from icefloe.engine.repair.run import repair
+from icefloe.engine.repair.values import RepairRules
+from icefloe.errors import IcefloeError
+from icefloe.format.layout import REPO_KEY, branch_key
+from icefloe.storage import Storage
+from icefloe.testing.faulty import (
+    Fault,
+    FaultyBackend,
+    SimulatedCrash,
+    every_crash,
+    every_failure,
+)
+from icefloe.testing.schedules import WrappedStorage
+from tests.property.reachable import stored
+
+RULES = RepairRules(
+    recover_versions=True,
+    drop_lost_versions=True,
+    drop_lost_references=True,
+    drop_damaged_versions=True,
+    rebuild_logs=True,
+)
+
+
+@cache
+def whole(spec: int) -> dict[str, bytes]:
+    repository = icefloe.Repository.create(
+        icefloe.in_memory_storage(),
+        icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0),
+        spec_version=spec,
+    )
+    for number in range(3):
+        with repository.transaction("main", message=f"no. {number}") as store:
+            zarr.create_array(store, name=f"a{number}", shape=4, chunks=2, dtype="u1")[:] = 7
+    return stored(repository.storage.open())
+
+
+def without(files: dict[str, bytes], *keys: str) -> dict[str, bytes]:
+    return {key: data for key, data in files.items() if not key.startswith(keys)}
+
+
+def first(files: dict[str, bytes], prefix: str) -> str:
+    return min(key for key in files if key.startswith(prefix) and "1CECHNKREP0" not in key)
+
+
+DAMAGES: dict[str, tuple[int, Callable[[dict[str, bytes]], dict[str, bytes]]]] = {
+    "torn repo": (2, lambda files: files | {REPO_KEY: b"torn"}),
+    "nothing but snapshots": (2, lambda files: without(files, REPO_KEY, "overwritten/")),
+    "lost chunk": (2, lambda files: without(files, first(files, "chunks/"))),
+    "lost chunk, spec 1": (1, lambda files: without(files, first(files, "chunks/"))),
+    "lost snapshot": (2, lambda files: without(files, first(files, "snapshots/"))),
+    "lost snapshot, spec 1": (1, lambda files: without(files, first(files, "snapshots/"))),
+    "lost log": (2, lambda files: without(files, first(files, "transactions/"))),
+    "lost main": (1, lambda files: without(files, branch_key("main"))),
+}
+EACH = pytest.mark.parametrize("name", DAMAGES)
+
+
+def damaged(name: str) -> Storage:
+    spec, damage = DAMAGES[name]
+    storage = icefloe.in_memory_storage()
+    for key, data in damage(whole(spec)).items():
+        run_blocking(storage.open().put(key, data))
+    return storage
+
+
+def run_with(storage: Storage, *faults: Fault) -> int:
+    backend = FaultyBackend(storage.open(), *faults)
+    wrapped = WrappedStorage(storage, lambda _: backend)
+    run_blocking(repair(wrapped, RULES, dry_run=False))
+    return len(backend.trace)
+
+
+def check_after(storage: Storage, before: dict[str, bytes]) -> None:
+    """All that was there is there, or kept; and the next run finishes the work."""
+    now = stored(storage.open())
+    kept = {data for key, data in now.items() if key.startswith("overwritten/")}
+    assert all(now[key] == data or data in kept for key, data in before.items())
+    outcome = run_blocking(repair(storage, RULES, dry_run=False))
+    assert outcome.after.damages == ()
+    assert icefloe.Repository.open(storage).verify(deep=True).is_healthy
+    again = run_blocking(repair(storage, RULES, dry_run=False))
+    assert again.repairs == ()
+
+
+@EACH
+def test_a_crash_at_every_step(name: str) -> None:
+    steps = run_with(damaged(name))
+    for crash in every_crash(steps):
+        storage = damaged(name)
+        before = stored(storage.open())
+        with pytest.raises(SimulatedCrash):
+            run_with(storage, crash)
+        check_after(storage, before)
+
+
+@EACH
+def test_a_failure_at_every_step(name: str) -> None:
+    for fault in every_failure(run_with(damaged(name))):
+        storage = damaged(name)
+        before = stored(storage.open())
+        try:
+            run_with(storage, fault)
+        except IcefloeError:
+            pass
+        check_after(storage, before)

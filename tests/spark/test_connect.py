@@ -1,0 +1,124 @@
+"""Jobs over Spark Connect, on a real server, and what it keeps of their credentials."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from icefloe.pipeline.facts import SourceState
+from icefloe.pipeline.options import ParseOptions
+from icefloe.spark import StageProgress, virtualize
+from icefloe.spark.scan import scan
+from icefloe.spark.workers import shipped
+from icefloe.testing.archives import write_archive
+from icefloe.testing.clusters import SparkConnectServer, spark_connect_server
+from icefloe.testing.servers import S3Endpoint
+from tests.cluster.drivers import ROOT, Driver, driver_on
+from tests.cluster.places import Site, add, ingest, on_disk, on_s3, upload
+from tests.spark.archives import TIME, assert_complete, assert_sound
+from tests.spark.conftest import JAVA_HOME
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("connect-events")
+
+
+@pytest.fixture(scope="module")
+def server(events: Path) -> Iterator[SparkConnectServer]:
+    environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    if JAVA_HOME.exists():
+        environment["JAVA_HOME"] = JAVA_HOME.read_text().strip()
+    settings = {
+        "spark.default.parallelism": "2",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.sql.shuffle.partitions": "2",
+    }
+    with spark_connect_server(settings=settings, environment=environment) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(server: SparkConnectServer) -> Iterator[Driver]:
+    with driver_on(server.url) as started:
+        yield started
+
+
+def planned(spark: Any, site: Site) -> tuple[bytes, bytes]:
+    """Give what is secret, and the plan of a scan as it is sent and shown."""
+    reach = (site.open()._context, site.access)
+    with shipped(spark, reach) as available:
+        states = [SourceState("s3://somewhere/a.nc")]
+        rows = scan(spark, states, ParseOptions(("time",)), available, cores=2)
+        plan = rows._plan.to_proto(spark.client).SerializeToString()
+        return cloudpickle.dumps(reach), plan + rows._explain_string(extended=True).encode()
+
+
+@pytest.mark.server
+def test_a_job_in_a_bucket_leaves_no_credentials_behind(
+    client: Driver,
+    server: SparkConnectServer,
+    events: Path,
+    s3_endpoint: S3Endpoint,
+    prefix: str,
+    tmp_path: Path,
+) -> None:
+    archive = write_archive(tmp_path / "data", 8, steps=2)
+    site = on_s3(s3_endpoint, prefix)
+    upload(site, archive)
+    site.create()
+    keys = [str(archive.path(number).relative_to(archive.folder)) for number in range(5)]
+    client.run(ingest, site, [site.prefix + key for key in keys])
+    report = client.run(add, site)
+    assert (report.known, report.scan.used) == (5, 3)
+    repository = site.open()
+    assert_complete(repository.readonly_session("main"), archive)
+    assert_sound(repository)
+    word = s3_endpoint.secret_access_key.encode()
+    shipped_whole, plan = client.run(planned, site)
+    assert word in shipped_whole
+    assert word not in plan
+    kept = [path for top in (events, server.folder) for path in top.rglob("*") if path.is_file()]
+    assert any(path.name.startswith("icefloe-") for path in kept)  # the artifacts
+    assert any(b"SparkListenerTaskEnd" in path.read_bytes() for path in kept)
+    assert [path for path in kept if word in path.read_bytes()] == []
+
+
+def with_progress(spark: Any, site: Site) -> list[str]:
+    """Ingest, and name the stages that told how far they were."""
+    seen: list[StageProgress] = []
+    virtualize(spark, site.open(), site.pattern, TIME, on_progress=seen.append)
+    return [each.stage for each in seen if each.tasks_done == each.tasks > 0]
+
+
+def interrupted(spark: Any, site: Site) -> bool:
+    """Press a key while files are parsed, and tell whether that is what came out."""
+
+    def press(_: StageProgress) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        virtualize(spark, site.open(), site.pattern, TIME, on_progress=press)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def test_progress_and_interrupts(client: Driver, tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "data", 6)
+    site = on_disk(tmp_path)
+    repository = site.create()
+    before = repository.lookup_branch("main")
+    assert client.run(interrupted, site)
+    assert repository.lookup_branch("main") == before
+    assert {"scan", "write"} <= set(client.run(with_progress, site))
+    assert_complete(repository.readonly_session("main"), archive)
+    assert_sound(repository)
