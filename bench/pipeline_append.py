@@ -74,7 +74,9 @@ def _write(folder: Path, first: int) -> list[str]:
     for number in range(first, first + _NEW):
         paths.append(str(folder / f"{number:08d}.nc"))
         with h5py.File(paths[-1], "w") as file:
-            time_axis = file.create_dataset("time", data=[float(number)], chunks=(512,), maxshape=(None,))
+            time_axis = file.create_dataset(
+                "time", data=[float(number)], chunks=(512,), maxshape=(None,)
+            )
             time_axis.make_scale("time")
             value = file.create_dataset("value", (1, width), "<f4", chunks=(1, 1024))
             value[...] = np.float32(number)
@@ -97,7 +99,11 @@ GROUPS: Final = {
     "append": Group(
         _append,
         (
-            Row("cpu", "append 10 files to 10M references, CPU beyond parsing", at_most=_MOST_SECONDS),
+            Row(
+                "cpu",
+                "append 10 files to 10M references, CPU beyond parsing",
+                at_most=_MOST_SECONDS,
+            ),
             Row("parsing", "parsing the 10 files, CPU"),
             Row("seconds", "the whole append, wall"),
             Row("manifests", "manifests it wrote", unit="count"),

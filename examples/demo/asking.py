@@ -1,11 +1,11 @@
 """What can be asked of the result: versions, the past, values, and who needs which file."""
 
 import numpy as np
-import xarray as xr
 from rich.console import Console
 from rich.table import Table
 
 import icefloe
+from examples.demo.reading import opened
 from examples.demo.weather import Deliveries, Weather
 from icefloe.errors import NotFoundError
 from icefloe.pipeline.coverage import Presence, read_coverage
@@ -57,11 +57,11 @@ def travel_in_time(
 def select(console: Console, repository: icefloe.Repository, archive: Weather) -> None:
     """Read values through xarray: they come from the files of the archives."""
     console.rule("Select with xarray")
-    ocean = xr.open_dataset(repository, engine="icefloe", group="ocean")
+    ocean = opened(repository, "ocean")
     months = [str(moment) for moment in ocean.time_centered.values]
     warmest = float(ocean.tos.isel(time_counter=-1).max())
     console.print(f"ocean: {', '.join(months)}; at the warmest place {warmest:.1f} °C")
-    weather = xr.open_dataset(repository, engine="icefloe", group="weather")
+    weather = opened(repository, "weather")
     day = archive.files * 2 // 3
     found = weather.temperature.sel(time=weather.time[day], lat=slice(0, 60))
     expected = archive.expected_temperature(day)[0, archive.grid[0] // 2 :]

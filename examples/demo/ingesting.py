@@ -48,8 +48,8 @@ class Ingest:
             self.ingest_weather(archive)
         except MisfitsError as error:
             for misfit in error.report.misfits:
-                self.console.print(misfit.url, soft_wrap=True, markup=False)
-                self.console.print(f"  {misfit.kind}: {misfit.message}", markup=False)
+                text = f"{misfit.kind}: {misfit.message}"
+                self.console.print(text, markup=False, soft_wrap=True)
         else:
             raise SystemExit("nobody noticed the broken file")
         if self.repository.lookup_branch("main") != before:

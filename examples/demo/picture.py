@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 
 import icefloe
+from examples.demo.reading import opened
 from icefloe.pipeline.coverage import read_coverage
 from icefloe.pipeline.coverage_drawing import coverage_svg
 
@@ -30,7 +30,7 @@ STYLE = (
 
 def draw(repository: icefloe.Repository, path: Path) -> Path:
     """Draw two maps of the ocean, the temperature of all days, and the coverage."""
-    ocean = xr.open_dataset(repository, engine="icefloe", group="ocean").tos
+    ocean = opened(repository, "ocean").tos
     last, first = (np.asarray(ocean.isel(time_counter=at), np.float64)[::-1] for at in (-1, 0))
     now, before = (mean_of_days(repository, tag) for tag in (None, "first-delivery"))
     right = MARGIN + MAP_WIDTH
@@ -53,7 +53,7 @@ def draw(repository: icefloe.Repository, path: Path) -> Path:
 
 def mean_of_days(repository: icefloe.Repository, tag: str | None) -> NDArray[np.float64]:
     """Read a curve in the north out of all files; days that are missing are not a number."""
-    weather = xr.open_dataset(repository, engine="icefloe", group="weather", tag=tag)
+    weather = opened(repository, "weather", tag)
     return np.asarray(weather.temperature.isel(lat=-2).mean("lon"), np.float64)
 
 

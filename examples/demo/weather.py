@@ -31,8 +31,8 @@ class Weather(Archive):
         season = -12 * np.cos(2 * np.pi * years) * np.sin(latitude)
         waves = 2 * np.sin(3 * longitude + number / 3) * np.cos(2 * latitude)
         kelvin = 250 + 45 * np.cos(latitude) + season + waves + 0.3 * years
-        packed = np.rint((kelvin - 250) * 100).astype(np.int16)
-        return packed[None]
+        packed: NDArray[np.int16] = np.rint((kelvin - 250) * 100).astype(np.int16)[None]
+        return packed
 
     def write_some(self, numbers: Sequence[int]) -> int:
         """Write the files of some days."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import psutil
 
 from icefloe.spark import session_for
+from icefloe.testing.clusters import QUICK_JAVA
 
 ROOT: Final = Path(__file__).parents[2]
 PATIENCE_SECONDS: Final = 150
@@ -36,6 +37,7 @@ _session: Any = None
 
 def _start(master: str, settings: Mapping[str, str]) -> None:
     global _session  # noqa: PLW0603 - the one session of this process
+    os.environ["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
     _session = session_for(master, settings=settings)

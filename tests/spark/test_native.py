@@ -126,13 +126,13 @@ def write_zarr(folder: Path, zarr_format: Any) -> zarr.Group:
     """Write a hierarchy with everything that is unusual."""
     root = zarr.open_group(str(folder), mode="w", zarr_format=zarr_format)
     root.attrs["title"] = "all kinds of things"
-    names = {"dimension_names": ["time", "x"]} if zarr_format == 3 else {}
+    names: dict[str, Any] = {"dimension_names": ["time", "x"]} if zarr_format == 3 else {}
     made = root.create_array(
         "inner/field", shape=(23, 17), chunks=(4, 5), dtype="f4", fill_value=np.nan, **names
     )
     if zarr_format == 2:
         made.attrs["_ARRAY_DIMENSIONS"] = ["time", "x"]
-    values = np.full((23, 17), np.nan, np.float32)
+    values: Any = np.full((23, 17), np.nan, np.float32)
     values[20:23, 15:17] = [[1, -0.0], [np.inf, 0.0], [5, 6]]
     values[0, 0] = 7
     made[...] = values

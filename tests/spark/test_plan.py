@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import icefloe
 from icefloe.cli.main import app
@@ -14,7 +15,6 @@ from icefloe.pipeline.planning import JobPlan
 from icefloe.spark import JobReport, append, plan, virtualize
 from icefloe.testing.archives import Fault, write_archive
 from tests.spark.archives import TIME, stored_repository
-from typer.testing import CliRunner
 
 
 def events(folder: Path) -> Iterator[dict[str, Any]]:

@@ -220,6 +220,7 @@ def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any
 
 
 def show_misfits(report: Report) -> None:
+    """List files that do not fit, with the reasons."""
     rows = [(each.url, each.kind.value, each.message) for each in report.misfits]
     show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:

@@ -1,7 +1,8 @@
 """`icefloe stats`: what takes room in a repository."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -19,6 +20,13 @@ class By(StrEnum):
     snapshot = "snapshot"
     array = "array"
     container = "container"
+
+
+_USES: Final[Mapping[By, Literal["snapshot", "array", "container"]]] = {
+    By.snapshot: "snapshot",
+    By.array: "array",
+    By.container: "container",
+}
 
 
 def stats(
@@ -49,9 +57,10 @@ def stats(
     with progress_bar("reading manifests"), interruptible("nothing was changed"):
         if by is By.kind:
             total = repository.chunk_storage_stats()
-            rows, headings, document = total.rows(), STATS_HEADINGS, total.to_dict()
+            rows, document = total.rows(), total.to_dict()
+            headings: tuple[str, ...] = STATS_HEADINGS
         else:
-            found = repository.storage_use(by.value)
+            found = repository.storage_use(_USES[by])
             rows, headings = found.rows(), found.headings
             document = {"by": found.by, "rows": found.to_dicts()}
     if as_json:

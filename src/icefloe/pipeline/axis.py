@@ -77,7 +77,7 @@ class Axis:
             first, last = round(first), round(last)
         return self._show(first), self._show(last)
 
-    def _show(self, value: float) -> str:
+    def _show(self, value: int | float) -> str:
         if self.calendar is None:
             return f"{value:.10g}" if isinstance(value, float) else str(value)
         if int(value) not in _DATES:

@@ -134,7 +134,7 @@ def make_groups(store: IcechunkStore, group: str, found: FoundGroup) -> None:
 def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any]) -> None:
     key = f"{path}/zarr.json" if path else "zarr.json"
     held = _read(store, key)
-    document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    document: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     if held is not None:
         document = json.loads(held)
         if not attributes:

@@ -69,7 +69,7 @@ class Copied:
 
 def copying(in_flight: int) -> AbstractContextManager[Any]:
     """Have Zarr work in the way that plans count on; arrays must be opened within."""
-    return zarr.config.set(
+    chosen: AbstractContextManager[Any] = zarr.config.set(
         {
             "codec_pipeline.path": _PIPELINE,
             "codec_pipeline.max_workers": in_flight,
@@ -77,6 +77,7 @@ def copying(in_flight: int) -> AbstractContextManager[Any]:
             "array.write_empty_chunks": False,
         }
     )
+    return chosen
 
 
 def copy_regions(

@@ -8,7 +8,7 @@ would be read wrongly is refused: data in other files, chunks that some filter l
 import base64
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -41,7 +41,6 @@ _HIDDEN: Final = frozenset(
 _SCALE: Final = "DIMENSION_SCALE"
 _NUMBERS: Final = frozenset("iuf")
 _WIDEST: Final = 8
-_ATTRIBUTE_KINDS: Final = frozenset("biufSUO")
 
 
 class UnusualError(Exception):
@@ -101,7 +100,7 @@ class _Reading:
             address = h5o.get_info(group).addr
             if address in above:
                 raise NotImplementedError(f"the group {name!r} is within itself")
-            attributes[path] = _attributes(h5py.Group(group))
+            attributes[path] = _attributes(group)
             for raw in group:
                 key = raw.decode()
                 if not path and key in self._drop:
@@ -134,7 +133,7 @@ class _Reading:
         settings = each.id.get_create_plist()
         codecs = _codecs(settings, kind)
         chunks = _chunk_shape(settings, shape)
-        attributes = _attributes(h5py.Dataset(each.id))
+        attributes = _attributes(each.id)
         if "_FillValue" in attributes:
             attributes["_FillValue"] = _encoded_fill(attributes["_FillValue"], kind)
         metadata = {
@@ -158,7 +157,8 @@ class _Reading:
         """Name the dimensions: by the scales at them, or by itself for a scale."""
         scales: list[Any] = [()] * count
         if count and h5a.exists(each.id, b"DIMENSION_LIST"):
-            scales = list(h5py.Dataset(each.id).attrs["DIMENSION_LIST"])
+            listed = _read_attribute(each.id, b"DIMENSION_LIST")
+            scales = [] if listed is None else list(listed)
         is_scale = all(len(some) == 1 for some in scales) or h5ds.is_scale(each.id)
         names = []
         for axis, some in enumerate(scales):
@@ -322,35 +322,52 @@ def _encoded_fill(value: Any, kind: np.dtype[Any]) -> Any:
     return bool(value) if kind.kind == "b" else int(value)
 
 
-def _attributes(node: h5py.Dataset | h5py.Group) -> dict[str, Any]:
-    held: Mapping[str, Any] = node.attrs
-    found = {name: _plain(held[name]) for name in held if name not in _HIDDEN}
-    return {name: value for name, value in found.items() if value != _SCALE}
+def _attributes(node: Any) -> dict[str, Any]:
+    names: list[bytes] = []
+    h5a.iterate(node, names.append)
+    shown = {name.decode(): name for name in names}
+    found = {text: _plain(node, name) for text, name in shown.items() if text not in _HIDDEN}
+    return {text: value for text, value in found.items() if value != _SCALE}
 
 
-def _plain(value: Any) -> Any:
+def _plain(node: Any, name: bytes) -> Any:
     """Give the value of an attribute as JSON has it."""
-    match value:
-        case bytes():
-            return value.decode() or " "
-        case str():
-            return value
-        case h5py.Empty():
-            return ""
-        case np.ndarray() | np.number() | np.bool_() if value.dtype.kind in _ATTRIBUTE_KINDS:
-            return _plain_array(np.asarray(value))
-        case _:
-            raise UnusualError(f"an attribute of type {type(value).__name__}")
+    values = _read_attribute(node, name)
+    if values is None:
+        return ""
+    match values.dtype.kind:
+        case "S" if values.ndim:
+            return np.strings.decode(values, "utf-8").tolist()
+        case "S":
+            return bytes(values[()]).decode() or " "
+        case "O" if all(isinstance(each, bytes) for each in values.flat):
+            texts = [each.decode("utf-8", "surrogateescape") for each in values.flat]
+            return texts[0] if len(texts) == 1 else _nested(texts, values.shape)
+        case "b" | "i" | "u" | "f":
+            return values.reshape(-1).tolist()[0] if values.size == 1 else values.tolist()
+        case other:
+            raise UnusualError(f"an attribute of kind {other}")
 
 
-def _plain_array(values: NDArray[Any]) -> Any:
-    if values.dtype.kind == "S":
-        return np.strings.decode(values, "utf-8").tolist()
-    if values.dtype.kind == "O" and not all(isinstance(each, str) for each in values.flat):
-        raise UnusualError("an attribute of objects")
-    if values.size == 1:
-        return values.reshape(-1).tolist()[0]
-    return values.tolist()
+def _read_attribute(node: Any, name: bytes) -> NDArray[Any] | None:
+    """Read an attribute; None for one without any value.
+
+    In a few steps: what h5py has for it on top takes most of the time that files with many
+    attributes need.
+    """
+    attribute = h5a.open(node, name)
+    shape, kind = attribute.shape, attribute.dtype
+    if shape is None:
+        return None
+    if kind.subdtype is not None:
+        raise UnusualError("an attribute of arrays")
+    values = np.zeros(shape, kind)
+    attribute.read(values)
+    return values
+
+
+def _nested(texts: list[str], shape: tuple[int, ...]) -> Any:
+    return np.array(texts, np.dtypes.StringDType()).reshape(shape).tolist()
 
 
 def _below(name: str, group: str) -> str:

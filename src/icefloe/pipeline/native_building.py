@@ -22,9 +22,7 @@ async def build_native(
     notes: Notes,
 ) -> BuiltRegion:
     """Write the manifests of a region over what is there."""
-    table = concat_tables(
-        [table for part in parts for table in (_stored_table(part), _inlined_table(part))]
-    )
+    table = concat_tables([table for part in parts for table in tables_of(part)])
 
     async def note(ids: Sequence[ManifestId]) -> None:
         await notes.add([manifest_key(each) for each in ids])
@@ -38,7 +36,12 @@ async def build_native(
         stored=array.parts.stored_in(region),
         before_writing=note,
     )
-    return BuiltRegion(made, table.coordinates, int(table.lengths.sum()))
+    return BuiltRegion(made, table.coordinates, len(table), int(table.lengths.sum()))
+
+
+def tables_of(part: References) -> tuple[ChunkTable, ChunkTable]:
+    """Give references to objects that were copied, and those that hold their bytes."""
+    return _stored_table(part), _inlined_table(part)
 
 
 def _stored_table(part: References) -> ChunkTable:

@@ -248,9 +248,7 @@ def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry
         return _flattened(group, options)
 
 
-def _hdf5_content(
-    url: str, options: ParseOptions, registry: Registry, opened: ExitStack
-) -> Found:
+def _hdf5_content(url: str, options: ParseOptions, registry: Registry, opened: ExitStack) -> Found:
     path, failures = registry.local_path(url), list[Exception]()
     source: Any = path
     if path is None:

@@ -94,7 +94,7 @@ def place(
     late = tuple(
         number for number in usable if 0 <= starts[number] < len(there) and existing is not None
     )
-    found = _left_free(axis, starts, blocks) if gaps == "leave" else find_gaps(axis)
+    found = _left_free(axis, starts, blocks, len(there)) if gaps == "leave" else find_gaps(axis)
     return Placed(starts, len(axis), axis, refusals, found, late)
 
 
@@ -278,9 +278,16 @@ def find_gaps(axis: Values) -> tuple[tuple[int, int], ...]:
     return tuple((int(at), round(float(steps[at]) / usual) - 1) for at in wide.tolist())
 
 
-def _left_free(axis: Values, starts: Ints, blocks: Sequence[Values]) -> tuple[tuple[int, int], ...]:
-    """List runs of places without a block, as the position before each and its length."""
+def _left_free(
+    axis: Values, starts: Ints, blocks: Sequence[Values], there: int
+) -> tuple[tuple[int, int], ...]:
+    """List runs of places without a block, as the position before each and its length.
+
+    Whether what was there has free places is not known here.
+    """
     edges = np.zeros(len(axis) + 1, np.int64)
+    edges[0] += 1
+    edges[there] -= 1
     for number in np.flatnonzero(starts >= 0).tolist():
         edges[starts[number]] += 1
         edges[starts[number] + len(blocks[number])] -= 1

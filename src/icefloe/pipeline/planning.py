@@ -230,7 +230,11 @@ def show_bytes(count: float) -> str:
     while count >= 1024 and power < len(units) - 1:
         count /= 1024
         power += 1
-    return f"{count:.0f} {units[power]}" if power == 0 or count >= 100 else f"{count:.1f} {units[power]}"
+    return (
+        f"{count:.0f} {units[power]}"
+        if power == 0 or count >= 100
+        else f"{count:.1f} {units[power]}"
+    )
 
 
 def _upto(count: int) -> str:

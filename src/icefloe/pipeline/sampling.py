@@ -66,9 +66,7 @@ def sample_files(
 
 
 def _measured(parsed: ParsedFile, seconds: float) -> SampledFile:
-    moved = [
-        each for path, each in parsed.references.items() if path not in parsed.facts.values
-    ]
+    moved = [each for path, each in parsed.references.items() if path not in parsed.facts.values]
     return SampledFile(
         seconds,
         sum(int(each.lengths.sum()) + len(each.inlined.data) for each in moved),

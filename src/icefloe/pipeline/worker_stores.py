@@ -97,7 +97,8 @@ class _PlainStore(Store):
 
 
 async def _nothing() -> AsyncIterator[str]:
-    for key in ():
+    keys: tuple[str, ...] = ()
+    for key in keys:
         yield key
 
 

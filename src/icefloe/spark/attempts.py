@@ -6,6 +6,7 @@ job ends, well or not, it removes what it wrote for nothing, and its notes. Note
 while no job runs are those of a driver that was killed.
 """
 
+import logging
 import secrets
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from icefloe.engine.context import RepoContext
 from icefloe.engine.maintenance.key_set import keys_of_names
 from icefloe.engine.maintenance.reachability import Reachable
 from icefloe.engine.repo_object import RepoObjectLedger
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.ids import SnapshotId, ids_of_rows
 from icefloe.format.layout import CHUNKS_PREFIX, SNAPSHOTS_PREFIX, manifest_key
 from icefloe.pipeline.staging import STAGING_PREFIX, staging_key
+
+_log = logging.getLogger(__name__)
 
 JOBS_PREFIX: Final = "icefloe/jobs/"
 JOB_METADATA: Final = "icefloe.job"
@@ -72,7 +75,14 @@ def discard_attempt(repository: Repository, job: str) -> int:
 
 def clear_staging(context: RepoContext, job: str) -> None:
     """Remove the repository in which a job put references to the files that it copied."""
-    _delete(context, _keys(context, staging_key(job)))
+    try:
+        _delete(context, _keys(context, staging_key(job)))
+    except IcefloeError as error:  # the job itself ended as it ended
+        _log.warning(
+            "references of job %s are still there: icefloe.spark.discard_attempt removes them (%s)",
+            job,
+            error,
+        )
 
 
 def clear_attempt(

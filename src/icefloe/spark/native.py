@@ -9,6 +9,7 @@ job, and copied from there.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
@@ -114,8 +115,8 @@ def ingest(
         report = job.run(_staged_source(staging))
     finally:
         clear_staging(context, job.id)
-    stages = {**virtual.stages, **report.stages}
-    return replace(report, scan=virtual.scan, stages=stages)
+    stages = Counter(virtual.stages) + Counter(report.stages)
+    return replace(report, scan=virtual.scan, stages=dict(stages))
 
 
 def rechunk(

@@ -150,7 +150,7 @@ def _build_one(rows: Sequence[dict[str, Any]], stages: Stages) -> "pa.Table":
         {
             "array": int_column([array.number]),
             "linked": binary_column([made.region.to_bytes()]),
-            "references": int_column([len(made.changed)]),
+            "references": int_column([made.references]),
             "bytes": int_column([made.data_bytes]),
             "changed": binary_column([pack_coordinates(made.changed)]),
             "notes": text_column([" ".join(copied)]),

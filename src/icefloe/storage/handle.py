@@ -64,6 +64,8 @@ class _Opened:
         self.process = os.getpid()
         self.meter = Meter()
         self.backends: dict[tuple[EffectiveStorageSettings, str], Backend] = {}
+        self.usual: Backend | None = None
+        """The one for whoever asks for nothing special."""
 
 
 class Storage:
@@ -312,6 +314,9 @@ class Storage:
         arguments it gives the same object.
         """
         opened = self._in_this_process()
+        is_usual = settings is None and attribution is None
+        if is_usual and opened.usual is not None:
+            return opened.usual
         effective = settings
         if not isinstance(effective, EffectiveStorageSettings):
             effective = effective_storage_settings(self.default_settings(), effective)
@@ -321,6 +326,8 @@ class Storage:
             backend = opened.backends.setdefault(
                 (effective, agent), self._open(self._spec, effective, agent, opened.meter)
             )
+        if is_usual:
+            opened.usual = backend
         return backend
 
     def request_counts(self) -> RequestCounts:

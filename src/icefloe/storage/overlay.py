@@ -8,6 +8,7 @@ from icefloe.config import Attribution, EffectiveStorageSettings, StorageSetting
 from icefloe.errors import ObjectNotFoundError, PreconditionFailedError
 from icefloe.storage.checks import check_conditions, check_range, same_state
 from icefloe.storage.handle import Storage
+from icefloe.storage.keys import check_key
 from icefloe.storage.port import (
     Backend,
     Buffer,
@@ -64,6 +65,7 @@ class OverlayBackend:
         content_type: str | None = None,
     ) -> Version:
         """Keep the bytes in memory, under the same conditions as elsewhere."""
+        check_key(key)
         check_conditions(if_absent=if_absent, if_version=if_version)
         if if_absent or if_version is not None:
             await self._require(key, None if if_absent else if_version)
@@ -83,6 +85,7 @@ class OverlayBackend:
 
     async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
         """Keep a copy in memory."""
+        check_key(target)
         found = await self.get(source)
         if if_version is not None and not same_state(found.info.version, if_version):
             raise _changed(source)
@@ -90,6 +93,8 @@ class OverlayBackend:
 
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         """Hide objects."""
+        for key in keys:
+            check_key(key)
         for key in keys:
             self._written.pop(key, None)
             self._deleted.add(key)

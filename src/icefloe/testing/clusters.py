@@ -26,6 +26,9 @@ from typing import Final
 
 from icefloe.testing.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
 
+QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of Java with which processes that live for seconds start with less work."""
+
 _DAEMON_MEMORY: Final = "256m"
 
 
@@ -149,7 +152,7 @@ def _environment(
         "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(folder / "data"),
         "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC",
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
         **given,
     }
 

@@ -1,6 +1,5 @@
 """Nothing that is written while garbage is collected seems old, however coarse the clocks are."""
 
-import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,7 +54,7 @@ def test_files_get_the_time_of_a_slow_clock(tmp_path: Path) -> None:
         cutoffs = run_blocking(effective_cutoffs(repo._context, wanted, at_once=False))
         path = tmp_path / str(number)
         path.write_bytes(b"")
-        written = datetime.fromtimestamp(os.stat(path).st_mtime, UTC)
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         assert all(cutoff is not None and written >= cutoff for cutoff in cutoffs.values())
 
 

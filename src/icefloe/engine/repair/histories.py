@@ -164,25 +164,8 @@ async def _parents(shop: Workshop, repo: RepoInfo) -> dict[SnapshotId, SnapshotI
     table = repo.snapshots
     known = {entry.id: entry for entry in table.entries(range(len(table)))}
     parents = {one: entry.parent for one, entry in known.items()}
-    changed: dict[SnapshotId, SnapshotId] = {}
-
-    def change(one: SnapshotId, parent: SnapshotId) -> None:
-        parents[one] = changed[one] = parent
-
-    for name in (await shop.backups_of(REPO_KEY))[:_MOST_BACKUPS]:
-        broken = _endless(parents)
-        if not broken:
-            return changed
-        if (backup := await read_backup(shop, name)) is None:
-            continue
-        older = backup.repo
-        for one in broken:
-            row = older.snapshots.row_of(one)
-            if row is None or not has_whole_history(older, one):
-                continue
-            parent = older.snapshots.entry(row).parent
-            if parent is not None and parent in known:
-                change(one, parent)
+    changed = await _parents_in_backups(shop, parents)
+    parents |= changed
     lineage = Lineage(shop)
     for one in sorted(_endless(parents), key=lambda one: known[one].flushed_at):
         if one not in _endless(parents):
@@ -194,7 +177,29 @@ async def _parents(shop: Workshop, repo: RepoInfo) -> dict[SnapshotId, SnapshotI
         found = None
         if snapshot is not None:
             found = await lineage.parent_of(snapshot, [other.id for other in earlier])
-        change(one, found or INITIAL_SNAPSHOT_ID)
+        parents[one] = changed[one] = found or INITIAL_SNAPSHOT_ID
+    return changed
+
+
+async def _parents_in_backups(
+    shop: Workshop, parents: Mapping[SnapshotId, SnapshotId | None]
+) -> dict[SnapshotId, SnapshotId]:
+    """Find parents in earlier states of the repository, where their histories were whole."""
+    changed: dict[SnapshotId, SnapshotId] = {}
+    for name in (await shop.backups_of(REPO_KEY))[:_MOST_BACKUPS]:
+        broken = _endless({**parents, **changed})
+        if not broken:
+            break
+        if (backup := await read_backup(shop, name)) is None:
+            continue
+        older = backup.repo
+        for one in broken:
+            row = older.snapshots.row_of(one)
+            if row is None or not has_whole_history(older, one):
+                continue
+            parent = older.snapshots.entry(row).parent
+            if parent is not None and parent in parents:
+                changed[one] = parent
     return changed
 
 

@@ -1,11 +1,12 @@
 """Logs of commits, written anew from what a version and its parent hold."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from icefloe.engine.dependencies.counts import PlaceIndex
+from icefloe.engine.repair.references import covered_chunks
 from icefloe.engine.repair.values import RepairKind
 from icefloe.engine.repair.workshop import Workshop
 from icefloe.engine.verification.damage import Damage, DamageKind
@@ -44,9 +45,6 @@ async def rebuild_logs(
         if child is None or parent is None:
             continue
         log = await _Comparison(shop, parent, child).log()
-        if log is None:
-            shop.note(f"the log of {one} cannot be written anew: manifests that it needs are lost")
-            continue
         await _write(shop, log, child.spec_version)
 
 
@@ -72,8 +70,8 @@ class _Comparison:
         self._before, self._after = NodeStates(parent), NodeStates(child)
         self._manifests: dict[bytes, ManifestFile | None] = {}
 
-    async def log(self) -> TransactionLog | None:
-        """Say what is different; None if that cannot be found out."""
+    async def log(self) -> TransactionLog:
+        """Say what is different; of manifests that are lost, all chunks that they cover are."""
         before, after = self._before, self._after
         new = [after.node(one) for one in sorted(after.ids - before.ids)]
         gone = [before.node(one) for one in sorted(before.ids - after.ids)]
@@ -84,12 +82,7 @@ class _Comparison:
         ]
         chunks: dict[NodeId, Coordinates] = {}
         for old, node in [*((None, node) for node in new), *pairs]:
-            if node.array is None:
-                continue
-            touched = await self._touched(old, node)
-            if touched is None:
-                return None
-            if len(touched):
+            if node.array is not None and len(touched := await self._touched(old, node)):
                 chunks[node.id] = touched
         moves = [
             Move(old.path, node.path, node.id, node.array is not None)
@@ -109,42 +102,46 @@ class _Comparison:
             moves=tuple(sorted(moves, key=lambda move: move.target.split("/"))),
         )
 
-    async def _touched(self, old: Node | None, new: Node) -> Coordinates | None:
-        """List the chunks of an array that are not the same in both versions."""
+    async def _touched(self, old: Node | None, new: Node) -> Coordinates:
+        """List the chunks of an array that are not, or may not be, the same in both versions."""
         assert new.array is not None
-        dimensions = len(new.array.shape)
+        num_chunks = new.array.num_chunks
         had: tuple[ManifestRef, ...] = ()
-        if old is not None and old.array is not None and len(old.array.shape) == dimensions:
+        if old is not None and old.array is not None:
             had = old.array.manifests
         shared = {*had} & {*new.array.manifests}
-        before = await self._table(new.id, [ref for ref in had if ref not in shared], dimensions)
-        now = [ref for ref in new.array.manifests if ref not in shared]
-        after = await self._table(new.id, now, dimensions)
-        if before is None or after is None:
-            return None
-        grid = np.array([(0, count) for count in new.array.num_chunks], np.uint32).reshape(-1, 2)
+        theirs = [ref for ref in had if ref not in shared and len(ref.extents) == len(num_chunks)]
+        ours = [ref for ref in new.array.manifests if ref not in shared]
+        grid = np.array([(0, count) for count in num_chunks], np.uint32).reshape(-1, 2)
+        before, unknown = await self._tables(new.id, theirs, num_chunks)
+        after, more = await self._tables(new.id, ours, num_chunks)
         before = before.within(grid) if len(before) else before
-        return _different(before, after)
+        return _sorted([_different(before, after), *unknown, *more])
 
-    async def _table(
-        self, node: NodeId, refs: Iterable[ManifestRef], dimensions: int
-    ) -> ChunkTable | None:
-        found = []
+    async def _tables(
+        self, node: NodeId, refs: Iterable[ManifestRef], num_chunks: Sequence[int]
+    ) -> tuple[ChunkTable, list[Coordinates]]:
+        """Read the references of an array; give also the chunks of which none can be read."""
+        found: list[ChunkTable] = []
+        unknown: list[Coordinates] = []
         for ref in refs:
-            manifest = await self._manifest(ref)
-            if manifest is None:
-                return None
-            try:
-                table = manifest.table(node)
-            except (FormatError, InvalidInputError):
-                return None
-            if len(table) and table.dimensions != dimensions:
-                return None
-            if len(table):
+            table = await self._table(node, ref)
+            if table is None or (len(table) and table.dimensions != len(num_chunks)):
+                unknown.append(covered_chunks(ref, num_chunks))
+            elif len(table):
                 found.append(table)
         try:
-            return concat_tables(found) if found else ChunkTable.empty(dimensions)
-        except InvalidInputError:
+            return concat_tables(found) if found else ChunkTable.empty(len(num_chunks)), unknown
+        except InvalidInputError:  # they overlap
+            return ChunkTable.empty(len(num_chunks)), [one.coordinates for one in found]
+
+    async def _table(self, node: NodeId, ref: ManifestRef) -> ChunkTable | None:
+        manifest = await self._manifest(ref)
+        if manifest is None:
+            return None
+        try:
+            return manifest.table(node)
+        except (FormatError, InvalidInputError):
             return None
 
     async def _manifest(self, ref: ManifestRef) -> ManifestFile | None:
@@ -172,9 +169,14 @@ def _different(before: ChunkTable, after: ChunkTable) -> Coordinates:
     is_gone, is_new = ~np.isin(old, new), ~np.isin(new, old)
     ours, theirs = after.take(~is_new), before.take(~is_gone)
     changed = ours.coordinates[~_same_rows(theirs, ours)]
-    found = np.concatenate([before.coordinates[is_gone], after.coordinates[is_new], changed])
-    [keys] = sort_keys(found)
-    return found[np.argsort(keys, kind="stable")]
+    return np.concatenate([before.coordinates[is_gone], after.coordinates[is_new], changed])
+
+
+def _sorted(parts: Sequence[Coordinates]) -> Coordinates:
+    """Put coordinates together in order, each once."""
+    every = np.concatenate(parts)
+    [keys] = sort_keys(every)
+    return every[np.unique(keys, return_index=True)[1]]
 
 
 def _same_rows(one: ChunkTable, other: ChunkTable) -> Bools:

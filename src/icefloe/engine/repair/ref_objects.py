@@ -96,6 +96,11 @@ def _is_lost(ref: _Ref, history: _History) -> bool:
     return ref.target is not None and ref.target not in history.snapshots
 
 
+async def named_versions(shop: Workshop) -> frozenset[SnapshotId]:
+    """List the versions that branches and tags name, as far as their files can be read."""
+    return frozenset(ref.target for ref in await _read_refs(shop) if ref.target is not None)
+
+
 async def _read_refs(shop: Workshop) -> list[_Ref]:
     names = await shop.names(REFS_PREFIX)
     found = []

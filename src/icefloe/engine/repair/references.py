@@ -6,6 +6,7 @@ chunks had never been written. References that can be read are kept as they are.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -195,7 +196,8 @@ async def _find_lost(shop: Workshop, context: RepoContext, survey: _Survey) -> N
     virtual: VirtualFaults = (await foreign.look(concurrency=_AT_ONCE)).faults if deep else {}
     for link in survey.links:
         if link.table is None:
-            link.lost = _covered(link)
+            assert link.node.array is not None
+            link.lost = covered_chunks(link.ref, link.node.array.num_chunks)
             continue
         is_lost = _lost_rows(link.table, faults, virtual)
         if is_lost.any():
@@ -212,24 +214,22 @@ def _lost_rows(table: ChunkTable, faults: Faults, virtual: VirtualFaults) -> Boo
     return is_lost
 
 
-def _covered(link: _Link) -> Coordinates:
-    """List the chunks that a lost manifest covered: those that it had are among them."""
-    array = link.node.array
-    assert array is not None
+def covered_chunks(ref: ManifestRef, num_chunks: Sequence[int]) -> Coordinates:
+    """List the chunks that a manifest covers: those that a lost one had are among them.
+
+    Of one that covers very many, none is listed.
+    """
     edges = [
-        (first, min(last, count))
-        for (first, last), count in zip(link.ref.extents, array.num_chunks, strict=False)
+        (first, max(min(last, count), first))
+        for (first, last), count in zip(ref.extents, num_chunks, strict=False)
     ]
-    count = 1
-    for first, last in edges:
-        count *= max(last - first, 0)
-    if count > _MOST_NAMED or len(edges) != len(array.num_chunks):
-        return np.empty((0, len(array.num_chunks)), np.uint32)
-    axes = [np.arange(first, max(last, first), dtype=np.uint32) for first, last in edges]
-    if not axes:
+    count = prod(last - first for first, last in edges)
+    if count > _MOST_NAMED or len(edges) != len(num_chunks):
+        return np.empty((0, len(num_chunks)), np.uint32)
+    if not edges:
         return np.empty((1, 0), np.uint32)
-    grid = np.meshgrid(*axes, indexing="ij")
-    return np.stack([axis.ravel() for axis in grid], axis=1)
+    axes = [np.arange(first, last, dtype=np.uint32) for first, last in edges]
+    return np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
 
 
 # -- writing -------------------------------------------------------------------------------

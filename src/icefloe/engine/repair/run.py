@@ -8,8 +8,6 @@ A dry run does all of it in memory, above the real storage, and so tells exactly
 done and what would still be wrong.
 """
 
-from collections.abc import Mapping
-
 from icefloe.config import RepositoryConfig, effective_config
 from icefloe.engine.context import Access, Clock, RepoContext, now_microseconds
 from icefloe.engine.lifecycle import open_
@@ -25,6 +23,7 @@ from icefloe.engine.repair.logs import rebuild_logs
 from icefloe.engine.repair.rebuilding import recover_versions, unlisted_versions
 from icefloe.engine.repair.ref_objects import (
     bridge_lost_versions,
+    named_versions,
     restore_config_file,
     restore_refs,
 )
@@ -36,8 +35,13 @@ from icefloe.engine.repo_object import RepoObjectLedger
 from icefloe.engine.verification.damage import Damage
 from icefloe.engine.verification.opening import verify_storage
 from icefloe.engine.verification.run import Progress, Verification, VerificationRules
-from icefloe.errors import IcefloeError, RefNotFoundError, RepositoryNotFoundError
-from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icefloe.errors import (
+    FormatError,
+    IcefloeError,
+    RefNotFoundError,
+    RepositoryNotFoundError,
+)
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.format.layout import REFS_PREFIX, REPO_KEY
 from icefloe.storage import Storage
 from icefloe.storage.overlay import OverlayStorage
@@ -114,7 +118,7 @@ class _Repairing:
         return (await self._look()).damages
 
     async def _is_of_spec_1(self) -> bool:
-        """Tell by what is there of which spec version a repository is, also without its beginning."""
+        """Tell of which spec version a repository is, also where its beginning is lost."""
         if await self._shop.fetch(REPO_KEY) is not None:
             return False
         if await self._shop.backups_of(REPO_KEY):
@@ -202,9 +206,7 @@ class _Repairing:
             await bridge_lost_versions(shop, frozenset())
         await self._repair_references()
         if rules.drop_damaged_versions:
-            context = await self._opened()
-            tips = {} if context is None else await _refs(context)
-            damaged = damaged_versions(await self._damages()) - {*tips.values()}
+            damaged = damaged_versions(await self._damages()) - await named_versions(shop)
             await bridge_lost_versions(shop, damaged - {INITIAL_SNAPSHOT_ID})
         if rules.rebuild_logs:
             snapshots = await shop.snapshots(await shop.snapshot_ids())
@@ -224,6 +226,8 @@ class _Repairing:
                 await drop_references(self._shop, context, name)
             except RefNotFoundError:
                 continue  # deleted meanwhile
+            except FormatError as damaged:
+                self._shop.note(f"the branch {name!r} is left as it is: {damaged.message}")
 
     async def _opened(self) -> RepoContext | None:
         try:
@@ -231,11 +235,3 @@ class _Repairing:
         except IcefloeError as obstacle:
             self._shop.note(f"the repository cannot be opened: {obstacle.message}")
             return None
-
-
-async def _refs(context: RepoContext) -> Mapping[str, SnapshotId]:
-    branches, tags = await context.ledger.branches(), await context.ledger.tags()
-    return {
-        **{f"branch {name}": tip for name, tip in branches.items()},
-        **{f"tag {name}": tip for name, tip in tags.items()},
-    }

@@ -1,0 +1,125 @@
+"""Copies of regions, in this process: all values, no object twice, none without data."""
+
+from math import prod
+from typing import Any
+
+import hypothesis.extra.numpy as npst
+import hypothesis.strategies as st
+import numpy as np
+import zarr
+from hypothesis import given, settings
+from numpy.testing import assert_array_equal
+from zarr.core.buffer import default_buffer_prototype
+
+import icefloe
+from icefloe.effects import run_blocking
+from icefloe.engine.chunks import put_refs
+from icefloe.engine.packing import PackingOptions
+from icefloe.format.chunk_table import concat_tables
+from icefloe.pipeline.copies import find_arrays, make_array, make_groups
+from icefloe.pipeline.copy_sources import RepositorySource
+from icefloe.pipeline.copying import ArrayCopy, CopyPlan, copy_regions
+from icefloe.pipeline.layouts import LayoutOptions
+from icefloe.pipeline.native_building import tables_of
+from icefloe.pipeline.regions import Limits
+from icefloe.pipeline.slabs import cut_into_slabs, plan_slabs
+
+NAMES = ["time", "y", "x"]
+FEW_VALUES = st.sampled_from([0, 0, 0, 0, 7])
+
+
+@st.composite
+def cubes(draw: st.DrawFn) -> tuple[Any, list[int], dict[str, int], dict[str, int]]:
+    shape = draw(npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9))
+    values = draw(npst.arrays(np.int16, shape, elements=FEW_VALUES))
+    source = [draw(st.integers(1, 5)) for _ in shape]
+    chunks = {name: draw(st.integers(1, 5)) for name in NAMES[: len(shape)]}
+    shards = {
+        name: chunk * draw(st.integers(1, 3))
+        for name, chunk in chunks.items()
+        if draw(st.booleans())
+    }
+    return values, source, chunks, shards
+
+
+def repository() -> icefloe.Repository:
+    config = icefloe.RepositoryConfig.default()
+    config.inline_chunk_threshold_bytes = 24
+    return icefloe.Repository.create(icefloe.in_memory_storage(), config)
+
+
+@settings(max_examples=40)
+@given(cubes(), st.integers(400, 4000), st.booleans(), st.integers(1, 30))
+def test_copies_hold_what_the_source_holds(
+    cube: tuple[Any, list[int], dict[str, int], dict[str, int]],
+    memory: int,
+    is_packed: bool,  # noqa: FBT001 - given
+    most: int,
+) -> None:
+    values, lengths, chunks, shards = cube
+    origin, target = repository(), repository()
+    with origin.transaction("main", message="values") as store:
+        made = zarr.create_array(
+            store,
+            name="inner/a",
+            shape=values.shape,
+            chunks=tuple(lengths),
+            dtype=values.dtype,
+            dimension_names=NAMES[: values.ndim],
+            fill_value=0,
+        )
+        made[...] = values
+    source = RepositorySource(origin.readonly_session("main"), "inner")
+    found = find_arrays(source, LayoutOptions(chunks, shards, None))
+    session = target.writable_session("main")
+    make_groups(session.store, "copy", found)
+    [array] = found.arrays
+    make_array(session.store, "copy", array, None)
+    document = session.store.get_sync("copy/a/zarr.json", prototype=default_buffer_prototype())
+    assert document is not None
+    copies = (ArrayCopy("a", document.to_bytes(), values.ndim),)
+    limits = Limits(max(memory, 4 * 10**4), cores=2, in_flight=2)
+    notes = [f"icefloe/jobs/test/{number}" for number in range(10_000)]
+    tables = []
+    for slabs in cut_into_slabs([array.shape.grid], most):
+        regions = plan_slabs([array.shape], ["a"], slabs, limits)
+        plan = CopyPlan(copies, regions, 2, PackingOptions(200, 400) if is_packed else None)
+        numbers = range(len(regions))
+        for copied in copy_regions(plan, numbers, source.array, target._context, notes.pop):
+            tables += tables_of(copied.references)
+            assert_noted(target, copied.notes, copied.references.locations)
+    state = session._session
+    node = state.tree.find("/copy/a")
+    assert node is not None
+    if tables:
+        table = concat_tables(tables)
+        assert len(np.unique(table.coordinates, axis=0)) == len(table)
+        put_refs(state, node, table)
+        assert len(table) == objects_with_data(values, array.layout.objects)
+    else:
+        assert not values.any()
+    copy: Any = zarr.open_array(session.store, path="copy/a", mode="r")
+    assert_array_equal(copy[...], values)
+
+
+def assert_noted(target: icefloe.Repository, notes: tuple[str, ...], ids: tuple[str, ...]) -> None:
+    """Check that all objects are named in notes."""
+    backend = target._context.backend
+    named = {
+        key
+        for note in notes
+        for key in bytes(run_blocking(backend.get(note)).data).decode().split()
+    }
+    assert {f"chunks/{each}" for each in ids} <= named
+
+
+def objects_with_data(values: Any, lengths: tuple[int, ...]) -> int:
+    """Count the objects in which there is anything."""
+    grid = [-(-side // length) for side, length in zip(values.shape, lengths, strict=True)]
+    boxes = (
+        tuple(
+            slice(at * length, (at + 1) * length) for at, length in zip(cell, lengths, strict=True)
+        )
+        for cell in np.ndindex(*grid)
+    )
+    return sum(bool(np.any(values[box])) for box in boxes) if prod(values.shape) else 0
