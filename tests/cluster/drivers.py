@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -70,10 +71,9 @@ class Driver:
 @contextmanager
 def driver_on(master: str, settings: Mapping[str, str] | None = None) -> Iterator[Driver]:
     """Start a session in a new process, and end both."""
-    chosen = settings if master.startswith("sc://") else {**SETTINGS, **(settings or {})}
-    with ProcessPoolExecutor(
-        1, mp_context=get_context("spawn"), initializer=_start, initargs=(master, chosen)
-    ) as pool:
+    chosen = {**({} if master.startswith("sc://") else SETTINGS), **(settings or {})}
+    start = partial(_start, master, chosen)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=start) as pool:
         driver = Driver(pool)
         java = psutil.Process(driver.pid).children(recursive=True)
         yield driver

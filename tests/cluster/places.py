@@ -61,7 +61,7 @@ def on_disk(folder: Path) -> Site:
 
 def on_s3(endpoint: S3Endpoint, prefix: str, credentials: Any = None) -> Site:
     """Use a bucket, for the repository and for the files."""
-    place = {
+    place: dict[str, Any] = {
         "endpoint_url": endpoint.url,
         "region": endpoint.region,
         "allow_http": True,

@@ -38,7 +38,7 @@ def test_shards_hold_whole_chunks() -> None:
 
 
 def test_slips_of_the_pen_are_told() -> None:
-    with pytest.raises(InvalidInputError, match="'tiem': there are lat, lon, time"):
-        check_dimensions([CUBE], LayoutOptions({"tiem": 3}))
+    with pytest.raises(InvalidInputError, match="'day': there are lat, lon, time"):
+        check_dimensions([CUBE], LayoutOptions({"day": 3}))
     with pytest.raises(InvalidInputError, match="positive"):
         LayoutOptions({"time": 0})

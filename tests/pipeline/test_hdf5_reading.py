@@ -90,7 +90,8 @@ def datasets(draw: st.DrawFn) -> dict[str, Any]:
     kind = np.dtype(draw(st.sampled_from(KINDS)))
     shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
     options: dict[str, Any] = {"dtype": kind, "shape": shape}
-    if shape and draw(st.booleans()):
+    is_chunked = draw(st.booleans())
+    if shape and is_chunked:
         options["chunks"] = tuple(draw(st.integers(1, 7)) for _ in shape)
         options["maxshape"] = (None,) * len(shape)
         options["shuffle"] = draw(st.booleans())

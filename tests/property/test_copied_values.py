@@ -15,7 +15,7 @@ import icefloe
 from icefloe.effects import run_blocking
 from icefloe.engine.chunks import put_refs
 from icefloe.engine.packing import PackingOptions
-from icefloe.format.chunk_table import concat_tables
+from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.pipeline.copies import find_arrays, make_array, make_groups
 from icefloe.pipeline.copy_sources import RepositorySource
 from icefloe.pipeline.copying import ArrayCopy, CopyPlan, copy_regions
@@ -48,12 +48,12 @@ def repository() -> icefloe.Repository:
     return icefloe.Repository.create(icefloe.in_memory_storage(), config)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(cubes(), st.integers(400, 4000), st.booleans(), st.integers(1, 30))
 def test_copies_hold_what_the_source_holds(
     cube: tuple[Any, list[int], dict[str, int], dict[str, int]],
     memory: int,
-    is_packed: bool,  # noqa: FBT001 - given
+    is_packed: bool,
     most: int,
 ) -> None:
     values, lengths, chunks, shards = cube
@@ -80,7 +80,7 @@ def test_copies_hold_what_the_source_holds(
     copies = (ArrayCopy("a", document.to_bytes(), values.ndim),)
     limits = Limits(max(memory, 4 * 10**4), cores=2, in_flight=2)
     notes = [f"icefloe/jobs/test/{number}" for number in range(10_000)]
-    tables = []
+    tables: list[ChunkTable] = []
     for slabs in cut_into_slabs([array.shape.grid], most):
         regions = plan_slabs([array.shape], ["a"], slabs, limits)
         plan = CopyPlan(copies, regions, 2, PackingOptions(200, 400) if is_packed else None)

@@ -57,7 +57,7 @@ def planned(spark: Any, site: Site) -> tuple[bytes, bytes]:
     reach = (site.open()._context, site.access)
     with shipped(spark, reach) as available:
         states = [SourceState("s3://somewhere/a.nc")]
-        rows = scan(spark, states, ParseOptions(("time",)), available, cores=2)
+        rows: Any = scan(spark, states, ParseOptions(("time",)), available, cores=2)
         plan = rows._plan.to_proto(spark.client).SerializeToString()
         return cloudpickle.dumps(reach), plan + rows._explain_string(extended=True).encode()
 

@@ -86,7 +86,7 @@ class RepositoryCopies:
     ) -> CloneReport:
         self._require_elsewhere(target)
         version = None
-        if not (branch is tag is snapshot_id is as_of is None):
+        if any(given is not None for given in (branch, tag, snapshot_id, as_of)):
             snapshot = await self._snapshot(branch, tag, snapshot_id, as_of)
             version = Version(snapshot, branch, tag)
         rules = CloneRules(version, update=update, deep=deep)

@@ -344,11 +344,12 @@ class Tables:
     def _scalar[T: np.generic](self, slot: int, view: NDArray[T], default: int) -> NDArray[T]:
         width = view.itemsize
         where, present = self._field(slot, width, width)
+        shift = width.bit_length() - 1  # dividing takes several times as long
         if present is True:
-            return view[where // width]
+            return view[where >> shift]
         values = np.full(len(self), default, view.dtype)
         if present is not False:
-            values[present] = view[where // width]
+            values[present] = view[where >> shift]
         return values
 
     def u8(self, slot: int, default: int = 0) -> Bytes:
@@ -390,6 +391,8 @@ class Tables:
     def optional_struct(self, slot: int, width: int) -> tuple[Bytes, Bools]:
         """Read a struct of bytes; zeros where it is absent."""
         where, present = self._field(slot, width, 1)
+        if present is True:
+            return _byte_rows(self.buffer, where, width), self._spread(present)
         rows = np.zeros((len(self), width), np.uint8)
         if present is not False:
             rows[present] = _byte_rows(self.buffer, where, width)
@@ -446,7 +449,7 @@ def _byte_rows(buffer: Buffer, where: Ints, width: int) -> Bytes:
     by_word = width % 4 == 0 and not (np.bitwise_or.reduce(where) & 3 if len(where) else 0)
     view, step = (buffer.u32, 4) if by_word else (buffer.u8, 1)
     rows = np.empty((len(where), width // step), view.dtype)
-    first = where // step
+    first = where >> 2 if by_word else where
     for place in range(width // step):
         rows[:, place] = view[first + place]
     return rows.view(np.uint8)

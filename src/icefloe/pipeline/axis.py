@@ -77,9 +77,9 @@ class Axis:
             first, last = round(first), round(last)
         return self._show(first), self._show(last)
 
-    def _show(self, value: int | float) -> str:
+    def _show(self, value: float) -> str:
         if self.calendar is None:
-            return f"{value:.10g}" if isinstance(value, float) else str(value)
+            return str(value) if isinstance(value, int) else f"{value:.10g}"
         if int(value) not in _DATES:
             return str(value)
         text = show_moment(int(value), self.calendar)

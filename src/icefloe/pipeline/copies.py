@@ -90,7 +90,7 @@ def _described(path: str, array: "zarr.Array[Any]") -> SourceArray:
             path=path,
         ) from None
     kind = array.dtype
-    item_bytes = max(kind.itemsize, _TEXT_BYTES) if kind.kind in "OT" else kind.itemsize
+    item_bytes = max(kind.itemsize, _TEXT_BYTES) if kind.kind in {"O", "T"} else kind.itemsize
     return SourceArray(
         path,
         tuple(array.shape),

@@ -166,12 +166,13 @@ def make_plan(
     largest_region: int,
     sampled: tuple[str, ...] = (),
     problems: tuple[str, ...] = (),
-    rates: Rates = Rates(),
+    rates: Rates | None = None,
 ) -> JobPlan:
     """Work out what a job takes, from a sample of its files and the commits it will make.
 
     `largest_region` is the number of references in the largest manifest.
     """
+    rates = rates or Rates()
     references = sum(wave.references for wave in waves)
     each = _Mean(sample)
     logged = max((w.references for w in waves if w.is_logged_by_task), default=0)

@@ -47,9 +47,14 @@ def sample_files(
     most: int = SAMPLES,
 ) -> Sampled:
     """Parse a few files, evenly spread; the first one twice, as its time has all imports in it."""
-    chosen = sorted({at * (len(states) - 1) // max(most - 1, 1) for at in range(most)})
-    numbers, parsed, measured, problems = [], [], [], []
-    for number in chosen[:1] + chosen if states else []:
+    numbers: list[int] = []
+    parsed: list[ParsedFile] = []
+    measured: list[SampledFile] = []
+    problems: list[str] = []
+    chosen = {at * (len(states) - 1) // max(most - 1, 1) for at in range(most)} if states else ()
+    for number in sorted(chosen):
+        if not parsed:
+            parse_or_report(states[number].url, options, access, listed=states[number])
         began = time.perf_counter()
         found = parse_or_report(states[number].url, options, access, listed=states[number])
         seconds = time.perf_counter() - began
@@ -57,12 +62,10 @@ def sample_files(
             assert found.problem is not None
             problems.append(found.problem.message)
             continue
-        if number in numbers:
-            numbers, parsed, measured = [], [], []
         numbers.append(number)
         parsed.append(found)
         measured.append(_measured(found, seconds))
-    return Sampled(tuple(numbers), tuple(parsed), tuple(measured), tuple(dict.fromkeys(problems)))
+    return Sampled(tuple(numbers), tuple(parsed), tuple(measured), tuple(problems))
 
 
 def _measured(parsed: ParsedFile, seconds: float) -> SampledFile:

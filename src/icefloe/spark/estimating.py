@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from icefloe.api.repository import Repository
@@ -112,9 +113,11 @@ def _waves(
     if not combined.files:
         return [], 0, problems
     write_metadata(session.store, group, combined, existing)
+    kept = set() if existing is None else set(existing.schema.by_path)
     waves, largest = [], 0
     for wave in cut_into_waves(facts, combined, in_order, existing, most=most):
-        planned, region = _wave(session, group, facts, wave, sampled, existing, cores)
+        planned, region = _wave(session, group, facts, wave, sampled, kept, cores)
+        kept = {array.path for array in wave.arrays}
         waves.append(planned)
         largest = max(largest, region)
     return waves, largest, problems
@@ -126,10 +129,9 @@ def _wave(
     facts: Sequence[FileFacts],
     wave: Combined,
     sampled: Sampled,
-    existing: Existing | None,
+    kept: AbstractSet[str],
     cores: int,
 ) -> tuple[WavePlan, int]:
-    kept = set() if existing is None else set(existing.schema.by_path)
     state = session._session  # noqa: SLF001 - the same package
     arrays = plan_arrays(state, group, facts, wave, kept=kept)
     counts = {array.path: _references(array, wave, sampled) for array in arrays}

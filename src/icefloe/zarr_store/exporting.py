@@ -265,18 +265,18 @@ class _Names:
         """Give how the keys of the chunks of an array are made, by what its document says."""
         start = f"{self.relative(node)}/" if self.relative(node) else ""
         document = parse_document(node.user_data, node.path)
-        match document.get("chunk_key_encoding"):
-            case {"name": "default" | "v2" as name, **rest}:
-                pass
-            case "default" | "v2" as name:
-                rest = {}
+        encoding = document.get("chunk_key_encoding")
+        if isinstance(encoding, str):
+            encoding = {"name": encoding}
+        match encoding:
+            case {"name": "default" | "v2" as name}:
+                configuration: dict[str, Any] = encoding.get("configuration") or {}
             case other:
                 raise InvalidInputError(
                     f"the chunks of {node.path} have keys of a kind that is not known: {other!r}",
                     ErrorKind.BAD_METADATA,
                     path=node.path,
                 )
-        configuration = rest.get("configuration") or {}
         separator = configuration.get("separator", "/" if name == "default" else ".")
         if name == "default":
             return lambda index: start + separator.join(["c", *map(str, index)])

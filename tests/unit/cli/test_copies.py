@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zarr
@@ -33,6 +34,11 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def run(*arguments: str, answer: str | None = None) -> Result:
     return CliRunner().invoke(app, [*arguments], input=answer)
+
+
+def values_of(group: zarr.Group, name: str) -> set[int]:
+    array: Any = group[name]
+    return {*array[:].ravel().tolist()}
 
 
 def spec_of(path: Path) -> int:
@@ -89,11 +95,11 @@ def test_export(place: Path, tmp_path: Path) -> None:
     assert "4 chunks copied" in result.stdout
     assert "4 chunks compared" in result.stdout
     group = zarr.open_group(str(target), mode="r")
-    assert (group["t2m"][:] == 2).all()  # type: ignore[index]
+    assert values_of(group, "t2m") == {2}
     other = tmp_path / "other.zarr"
     report = json.loads(run("export", str(place), str(other), "--tag", "v0", "--json").stdout)
     assert (report["groups"], report["chunks"]) == (2, 4)
-    assert (zarr.open_group(str(other), mode="r")["g/t2m"][:] == 1).all()  # type: ignore[index]
+    assert values_of(zarr.open_group(str(other), mode="r"), "g/t2m") == {1}
 
 
 def test_errors(place: Path, tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ def test_expire_what_is_young_is_nothing(place: Path) -> None:
 
 
 def test_expire_with_protected_refs(place: Path) -> None:
-    arguments = ("--older-than", "now", "--yes", "--json", "--protect-tag", "v1")
-    found = json.loads(run("expire", place, *arguments).stdout)
+    protecting = ("--older-than", "now", "--yes", "--json", "--protect-tag", "v1")
+    found = json.loads(run("expire", place, *protecting).stdout)
     assert len(found["expired"]) == 1
     assert messages(place) == ["no. 3", "Repository initialized"]
     arguments = ("--older-than", "now", "--yes", "--delete-expired-tags")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -513,10 +514,48 @@ def test_arrays_that_share_a_manifest_keep_their_part() -> None:
     lose_chunk(repository, "/x", (4,))  # type: ignore[arg-type]
     repaired(repository.storage, RepairRules(drop_lost_references=True))
     store = icefloe.Repository.open(repository.storage).readonly_session("main").store
-    assert zarr.open_array(store, path="x", mode="r")[:].tolist() == [0, 1, 2, 3, 255, 5]
-    assert zarr.open_array(store, path="y", mode="r")[:].tolist() == [*range(6)]
+    found: dict[str, Any] = {
+        name: zarr.open_array(store, path=name, mode="r")[:] for name in ("x", "y")
+    }
+    assert found["x"].tolist() == [0, 1, 2, 3, 255, 5]
+    assert found["y"].tolist() == [*range(6)]
     after = icefloe.Repository.open(repository.storage).readonly_session("main")._session
     assert after.tree.find("/y").array.manifests == refs["/y"]  # type: ignore[union-attr]
+
+
+def test_virtual_chunks_whose_files_are_gone_are_lost_only_with_a_deep_look(
+    tmp_path: Path,
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for name in ("one.bin", "two.bin"):
+        (files / name).write_bytes(bytes(8))
+    url = f"file://{files}/"
+    config = icefloe.RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icefloe.VirtualChunkContainer(url, icefloe.local_filesystem_store(str(files)))
+    )
+    access = icefloe.containers_credentials({url: icefloe.credentials.LocalFileSystemAccess})
+    storage = icefloe.in_memory_storage()
+    repository = icefloe.Repository.create(storage, config, access)
+    with repository.transaction("main", message="refs") as store:
+        zarr.create_array(
+            store, name="v", shape=16, chunks=8, dtype="u1", fill_value=9, compressors=None
+        )
+        for at, name in enumerate(("one.bin", "two.bin")):
+            store.set_virtual_ref(f"v/c/{at}", url + name, offset=0, length=8)
+    (files / "two.bin").unlink()
+    rules: dict[str, Any] = {"drop_lost_references": True, "authorize_virtual_chunk_access": access}
+    assert icefloe.Repository.repair_storage(storage, **rules).steps == ()
+    unauthorised = icefloe.Repository.repair_storage(storage, drop_lost_references=True, deep=True)
+    assert unauthorised.steps == ()
+    assert unauthorised.after.verdict == "incomplete"
+    report = icefloe.Repository.repair_storage(storage, dry_run=False, deep=True, **rules)
+    [step] = report.steps
+    assert step.arrays[0].region == (((1, 2),),)
+    again = icefloe.Repository.open(storage, authorize_virtual_chunk_access=access)
+    array: Any = zarr.open_array(again.readonly_session("main").store, path="v", mode="r")
+    assert array[:].tolist() == [0] * 8 + [9] * 8
 
 
 # -- versions and logs ---------------------------------------------------------------------

@@ -141,7 +141,12 @@ async def _require_place(
     if place.is_same:
         return
     if not place.has_repository:
-        await marker.claim(target)
+        try:
+            await marker.claim(target)
+        except InvalidInputError:
+            # Perhaps somebody else has just finished the same.
+            if not (await _look_at(target, selection)).is_same:
+                raise
         return
     if not rules.update:
         raise InvalidInputError(

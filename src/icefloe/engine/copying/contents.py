@@ -257,7 +257,8 @@ def _is_there(here: Mapping[str, ObjectInfo], info: ObjectInfo) -> bool:
 
 def _among(faults: Faults, keys: Keys) -> Bools:
     places = np.minimum(np.searchsorted(faults.keys, keys), len(faults.keys) - 1)
-    return faults.keys[places] == keys
+    found: Bools = faults.keys[places] == keys
+    return found
 
 
 def _not_there(key: str) -> StorageError:

@@ -31,7 +31,7 @@ from icefloe.engine.maintenance.reachability import (
     tables_of,
 )
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
-from icefloe.format.columns import Bools, BytesColumn, Ints
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import Manifest, ManifestFile, NativeRanges
 from icefloe.format.snapshot import Snapshot
@@ -45,20 +45,37 @@ _DECODED_BYTES: Final = 256 * 2**20
 """Of manifests that are decoded before what is in them is counted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """The chunks of one kind in one part of a manifest."""
+    """Chunks of one kind."""
 
-    keys: Keys
+    offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
-    objects: Keys
-    """For native chunks, a number for the object that each is in."""
+    chunk_ids: Bytes | None = None
+    """For native chunks, the object that each is in."""
+    places: Keys | None = None
+    """For others, a number for the foreign file that each is in, or for the chunk itself."""
     targets: NDArray[np.uint32] | None = None
     """For virtual chunks, the row of the location of each."""
 
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def objects(self) -> Keys:
+        """Give a number for what each is in."""
+        if self.chunk_ids is not None:
+            return keys_of_ids(self.chunk_ids)
+        assert self.places is not None
+        return self.places
+
+    def keys(self, objects: Keys | None = None) -> Keys:
+        """Make a number of all that describes each range."""
+        inside = self.objects() if objects is None else objects
+        return mixed(mixed(inside, self.offsets), self.lengths)
+
     def new_to(self, known: KeySet, salt: np.uint64 | None = None) -> Ints:
         """List the rows, each range once, that are not known yet; now they are."""
-        keys = self.keys if salt is None else mixed(self.keys, salt)
+        keys = self.keys() if salt is None else mixed(self.keys(), salt)
         return known.add_new(keys)
 
 
@@ -141,7 +158,7 @@ async def parts_of(context: RepoContext, survey: Survey, limits: ReadLimits) -> 
                     yield Part(version, node, decoded.locations, ranges)
 
 
-_MANY_REFS: Final = 50_000
+_MANY_REFS: Final = 10_000
 
 
 def _readers(context: RepoContext, facts: Sequence[ManifestFact], limits: ReadLimits) -> int:
@@ -180,24 +197,35 @@ class _RecentRanges:
 
 
 def _changed(ranges: NativeRanges, last: NativeRanges) -> NativeRanges:
-    blocks = [slice(at, at + _BLOCK_ROWS) for at in range(0, len(ranges.lengths), _BLOCK_ROWS)]
-    changed = [block for block in blocks if not ranges.take(block).equals(last.take(block))]
-    return ranges if len(changed) == len(blocks) else ranges.take_all(changed)
+    """Keep rows that differ: in blocks, nearly all of which are the same in every row."""
+    count = len(ranges)
+    blocks = [slice(at, at + _BLOCK_ROWS) for at in range(0, count, _BLOCK_ROWS)]
+    changed = [
+        block.start + _changed_rows(ranges.take(block), last.take(block)) for block in blocks
+    ]
+    rows = np.concatenate([np.empty(0, np.int64), *changed])
+    return ranges if len(rows) == count else ranges.take(rows)
+
+
+def _changed_rows(block: NativeRanges, last: NativeRanges) -> Ints:
+    if block.equals(last):
+        return np.empty(0, np.int64)
+    shared = min(len(block), len(last))
+    is_changed = np.ones(len(block), np.bool_)
+    is_changed[:shared] = block.take(slice(shared)).differs(last.take(slice(shared)))
+    return np.flatnonzero(is_changed)
 
 
 def _native(ranges: NativeRanges) -> Ranges:
-    objects = keys_of_ids(ranges.chunk_ids)
-    keys = mixed(mixed(objects, ranges.offsets), ranges.lengths)
-    return Ranges(keys, ranges.lengths, objects)
+    return Ranges(ranges.offsets, ranges.lengths, ranges.chunk_ids)
 
 
 def _ranges_of(
     manifest: ManifestId, node: NodeId, table: ChunkTable, places: PlaceIndex
 ) -> dict[ChunkKind, Ranges]:
     return {
-        kind: Ranges(keys, table.lengths[rows], objects, table.targets[rows])
+        kind: _ranges_of_kind(kind, manifest, node, table, rows, places)
         for kind, rows in _kinds(table)
-        for keys, objects in [_keys_of(kind, manifest, node, table, rows, places)]
     }
 
 
@@ -208,25 +236,24 @@ def _kinds(table: ChunkTable) -> Iterator[tuple[ChunkKind, Bools]]:
             yield kind, rows
 
 
-def _keys_of(
+def _ranges_of_kind(
     kind: ChunkKind,
     manifest: ManifestId,
     node: NodeId,
     table: ChunkTable,
     rows: Bools,
     places: PlaceIndex,
-) -> tuple[Keys, Keys]:
-    """Make a number of what describes each range, and of the object that it is in."""
-    targets = table.targets[rows]
+) -> Ranges:
+    targets, offsets, lengths = table.targets[rows], table.offsets[rows], table.lengths[rows]
     match kind:
         case ChunkKind.NATIVE:
-            objects = keys_of_ids(table.chunk_ids)[targets]
+            return Ranges(offsets, lengths, table.chunk_ids[targets])
         case ChunkKind.VIRTUAL:
             numbers = places.numbers(table.locations).astype(np.uint64)
-            objects = mixed(numbers, _VIRTUAL_SALT)[targets]
+            inside = mixed(numbers, _VIRTUAL_SALT)[targets]
         case ChunkKind.INLINE:
             # Bytes within a manifest are nowhere else.
             row = np.flatnonzero(rows).astype(np.uint64)
             own = keys_of_ids(np.frombuffer(manifest.raw, np.uint8).reshape(1, -1))
-            return mixed(mixed(row, own[0]), np.uint64(int.from_bytes(node.raw))), row
-    return mixed(mixed(objects, table.offsets[rows]), table.lengths[rows]), objects
+            inside = mixed(mixed(row, own[0]), np.uint64(int.from_bytes(node.raw)))
+    return Ranges(offsets, lengths, places=inside, targets=targets)

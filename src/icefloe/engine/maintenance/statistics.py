@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from icefloe.engine.context import RepoContext
 from icefloe.engine.dependencies.summary import NO_CONTAINER, container_numbers
 from icefloe.engine.maintenance.key_set import Keys, KeySet
-from icefloe.engine.maintenance.ranges import parts_of, survey_of
+from icefloe.engine.maintenance.ranges import Ranges, parts_of, survey_of
 from icefloe.engine.maintenance.reachability import ReadLimits
 from icefloe.engine.virtual.grouping import absolute_all, canonical_all
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -27,6 +27,9 @@ OWN_CHUNKS: Final = "(in the repository)"
 
 _LARGEST_CHUNK_BYTES: Final = 2**40
 """Chunks that claim to be larger count as this: no such chunk exists, and no sum overflows."""
+_HEAD_BYTES: Final = 8
+_MOST_WAITING: Final = 4_000_000
+"""Native chunks that are brought together before they are counted."""
 
 
 @dataclass(slots=True)
@@ -68,33 +71,73 @@ class TotalUsage(Usage):
 async def total_usage(context: RepoContext, limits: ReadLimits) -> TotalUsage:
     """Sum up the chunks of all versions that branches and tags lead to."""
     total = TotalUsage()
-    objects, lengths = list[Keys](), list[NDArray[np.uint64]]()
     with KeySet(limits.key_bytes) as known:
+        native = _NativeTally(total, known)
         async for part in parts_of(context, await survey_of(context, limits), limits):
             for kind, ranges in part.ranges.items():
-                new = ranges.new_to(known)
-                total.add(kind, ranges.lengths[new])
                 if kind is ChunkKind.NATIVE:
-                    objects.append(ranges.objects[new])
-                    lengths.append(ranges.lengths[new])
-    _count_packed(total, objects, lengths)
+                    native.add(ranges)
+                else:
+                    total.add(kind, ranges.lengths[ranges.new_to(known)])
+        native.finish()
     return total
 
 
-def _count_packed(
-    total: TotalUsage, objects: Sequence[Keys], lengths: Sequence[NDArray[np.uint64]]
-) -> None:
-    if not objects:
-        return
-    every = np.concatenate(objects)
-    ranked = np.sort(every)
-    if not (ranked[1:] == ranked[:-1]).any():
-        return
-    _, numbers, counts = np.unique(every, return_inverse=True, return_counts=True)
-    is_packed = (counts > 1)[numbers]
-    total.packed_objects = int((counts > 1).sum())
-    total.packed_chunks = int(is_packed.sum())
-    total.packed_bytes = int(np.concatenate(lengths)[is_packed].sum(dtype=np.uint64))
+class _NativeTally:
+    """Counts native chunks, very many at a time."""
+
+    def __init__(self, total: TotalUsage, known: KeySet) -> None:
+        self._total = total
+        self._known = known
+        self._waiting: list[Ranges] = []
+        self._count = 0
+        self._objects: list[Keys] = []
+        self._lengths: list[NDArray[np.uint64]] = []
+        """Of ranges that were counted, each once."""
+
+    def add(self, ranges: Ranges) -> None:
+        """Count some, some of which may have been counted before."""
+        self._waiting.append(ranges)
+        self._count += len(ranges)
+        if self._count > _MOST_WAITING:
+            self._count_waiting()
+
+    def finish(self) -> None:
+        """Count what is left, and see which objects several chunks share."""
+        if not self._waiting:
+            return
+        if not self._objects and _have_own_objects(self._waiting):
+            for ranges in self._waiting:
+                self._total.add(ChunkKind.NATIVE, ranges.lengths)
+            return
+        self._count_waiting()
+        objects = np.concatenate(self._objects)
+        _, numbers, counts = np.unique(objects, return_inverse=True, return_counts=True)
+        is_packed = (counts > 1)[numbers]
+        self._total.packed_objects = int((counts > 1).sum())
+        self._total.packed_chunks = int(is_packed.sum())
+        lengths = np.concatenate(self._lengths)[is_packed]
+        self._total.packed_bytes = int(lengths.sum(dtype=np.uint64))
+
+    def _count_waiting(self) -> None:
+        for ranges in self._waiting:
+            objects = ranges.objects()
+            new = self._known.add_new(ranges.keys(objects))
+            self._total.add(ChunkKind.NATIVE, ranges.lengths[new])
+            self._objects.append(objects[new])
+            self._lengths.append(ranges.lengths[new])
+        self._waiting, self._count = [], 0
+
+
+def _have_own_objects(parts: Sequence[Ranges]) -> bool:
+    """Say whether each range is in another object, so that none is repeated or packed.
+
+    The beginnings of ids tell: there are hardly ever two alike, and if so we only look closer.
+    """
+    ids = [part.chunk_ids for part in parts if part.chunk_ids is not None]
+    heads = np.concatenate([np.ascontiguousarray(each[:, :_HEAD_BYTES]) for each in ids])
+    ranked = np.sort(heads.view(np.uint64).ravel())
+    return not (ranked[1:] == ranked[:-1]).any()
 
 
 async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> dict[str, Usage]:
@@ -165,7 +208,9 @@ async def _by_container(
                 continue
             recorded = part.locations
             canonical = canonical_all(absolute_all(recorded, context.virtual.absolute))
-            places = container_numbers(containers, recorded, canonical)[ranges.targets[new]]
+            assert ranges.targets is not None
+            numbers = container_numbers(containers, recorded, canonical)
+            places = numbers[ranges.targets[new]]
             for place in np.unique(places).tolist():
                 found = rows.setdefault(names[place], Usage())
                 found.add(kind, ranges.lengths[new][places == place])

@@ -13,7 +13,7 @@ from icefloe.engine.repo_changes import Change, Changed
 from icefloe.engine.repo_object import RepoObjectLedger
 from icefloe.errors import RepositoryNotFoundError, SnapshotNotFoundError
 from icefloe.format.envelope import FileType, object_attributes
-from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId, ids_of_rows
 from icefloe.format.layout import REPO_KEY, snapshot_key, transaction_log_key
 from icefloe.format.repo_info import MAIN_BRANCH, SPEC_VERSION, RepoInfo, encode_repo_info
 from icefloe.format.snapshot import Snapshot, encode_snapshot
@@ -154,8 +154,12 @@ def leaves_of(parents: Mapping[SnapshotId, SnapshotId | None]) -> set[SnapshotId
 
 
 async def unlisted_versions(shop: Workshop, repo: RepoInfo) -> list[Snapshot]:
-    """Find snapshots that can be read but are not listed, oldest first."""
-    listed = {repo.snapshots.id(row) for row in range(len(repo.snapshots))}
+    """Find snapshots that can be read but are not listed, oldest first.
+
+    Those that were taken out of the history on purpose, which leaves a trace, are not among them.
+    """
+    table = repo.snapshots
+    listed = {*ids_of_rows(SnapshotId, table.ids), *ids_of_rows(SnapshotId, table.pruned_ids)}
     found = await shop.snapshots([one for one in await shop.snapshot_ids() if one not in listed])
     return sorted(found.values(), key=lambda one: (one.flushed_at, one.id))
 

@@ -80,8 +80,8 @@ _WRITE_AGAIN: Final = (
     " it read as never written; older versions stay as they are"
 )
 _RESTORE: Final = (
-    "icefloe repair puts back the newest backup that can be read, and finds what was committed"
-    " since among the snapshots"
+    "icefloe repair puts back the newest backup of overwritten/ that can be read, and finds what"
+    " was committed since among the snapshots"
 )
 _DROP: Final = (
     "else let icefloe repair --drop-lost-versions take it out of the history, or let branches"
