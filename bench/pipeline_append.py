@@ -96,7 +96,7 @@ def _parsing_seconds(paths: list[str]) -> float:
 
 
 GROUPS: Final = {
-    "append": Group(
+    "append-ten": Group(
         _append,
         (
             Row(

@@ -1,7 +1,7 @@
 """References of files that do not exist: shuffle, manifests and commit at 1, 10 and 50 million.
 
-Each size runs in a process and on a Spark session of its own, after a small load that makes
-workers import what they need. Each made-up file has 5,000 references.
+Each size runs in a process and on a Spark session of its own, after a load of a million that makes
+workers import what they need, and Java compile it. Each made-up file has 5,000 references.
 """
 
 import json
@@ -24,7 +24,6 @@ from icefloe.spark.synthetic import MadeUp, commit_made_up
 PER_FILE: Final = 5_000
 _MILLION: Final = 1_000_000
 _SIZES: Final = (_MILLION, 10 * _MILLION, 50 * _MILLION)
-_WARMING_FILES: Final = 8
 _WORKER_BYTES: Final = 600_000_000
 """The bound that executors' Python workers are held to."""
 
@@ -43,7 +42,8 @@ def measure(place: Place, references: int) -> Mapping[str, float]:
     load = MadeUp(references // PER_FILE, PER_FILE)
     with session() as spark:
         warm = Target(made_up_repository(place.below("warm")), "main", "", None)
-        commit_made_up(spark, warm, MadeUp(_WARMING_FILES, PER_FILE), references_per_commit=10**9)
+        first = MadeUp(min(references, _MILLION) // PER_FILE, PER_FILE)
+        commit_made_up(spark, warm, first, references_per_commit=REFERENCES_PER_COMMIT)
         target = Target(made_up_repository(place.below("cold")), "main", "", None)
         cpu, began = cpu_seconds(), time.perf_counter()
         with watched() as peaks:

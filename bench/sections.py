@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from bench import engine_groups, maintenance, manifests, virtual
+from bench import engine_groups, maintenance, manifests, pipeline, virtual
 from bench.engine_rows import Group
 
 SECTIONS: Final[Mapping[str, dict[str, Group]]] = {
@@ -11,6 +11,7 @@ SECTIONS: Final[Mapping[str, dict[str, Group]]] = {
     "virtual": virtual.GROUPS,
     "manifests": manifests.GROUPS,
     "maintenance": maintenance.GROUPS,
+    "pipeline": pipeline.GROUPS,
 }
 
 

@@ -29,22 +29,18 @@ class Site:
         return f"{self.prefix}*/model_*.nc"
 
     def create(self) -> icefloe.Repository:
-        config = icefloe.RepositoryConfig.default()
-        config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(self.prefix, self.store))
-        return icefloe.Repository.create(
-            self.storage, config, authorize_virtual_chunk_access=self._authorized()
-        )
+        return icefloe.Repository.create(self.storage, *self._settings())
 
     def open(self) -> icefloe.Repository:
-        return icefloe.Repository.open(
-            self.storage, authorize_virtual_chunk_access=self._authorized()
-        )
+        return icefloe.Repository.open(self.storage, *self._settings())
 
     def through(self, storage: icefloe.Storage) -> "Site":
         return replace(self, storage=storage)
 
-    def _authorized(self) -> Any:
-        return icefloe.containers_credentials({self.prefix: self.credentials})
+    def _settings(self) -> tuple[icefloe.RepositoryConfig, Any]:
+        config = icefloe.RepositoryConfig.default()
+        config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(self.prefix, self.store))
+        return config, icefloe.containers_credentials({self.prefix: self.credentials})
 
 
 def on_disk(folder: Path) -> Site:

@@ -31,8 +31,8 @@ from icefloe.testing.schedules import (
     all_schedules,
     run_schedule,
 )
-from tests.faults.sessions import BIG, put_chunk
 from tests.faults.pasts import copied, versions, with_a_past
+from tests.faults.sessions import BIG, put_chunk
 from tests.property.reachable import listing, needed_by_refs, stored
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])

@@ -133,7 +133,7 @@ class RepositoryMaintenance:
             protected_branches=protected_branches,
             protected_tags=protected_tags,
         )
-        return {str(one) for one in (await expiration.expire(self._context, rules)).released}
+        return set((await expiration.expire(self._context, rules)).released_texts())
 
     def garbage_collect(
         self,

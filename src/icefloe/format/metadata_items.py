@@ -15,7 +15,6 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import (
     BytesColumn,
     Ints,
-    concat_bytes,
     ranges,
     splits_of,
     take_ragged,
@@ -53,11 +52,20 @@ class MetadataItems:
         """Encode the metadata of one owner, sorted by name."""
         if not metadata:
             return cls(np.zeros(2, np.int64), BytesColumn.empty(), BytesColumn.empty())
-        names = sorted(metadata, key=str.encode)
-        values = BytesColumn.from_list(
-            encode_values([metadata[name] for name in names], spec_version)
+        return cls.encode_many([metadata], spec_version)
+
+    @classmethod
+    def encode_many(cls, owners: Sequence[Metadata], spec_version: int) -> Self:
+        """Encode the metadata of several owners, each sorted by name."""
+        names, values = list[str](), list[bytes]()
+        for metadata in owners:
+            own = sorted(metadata, key=str.encode)
+            names += own
+            values += encode_values([metadata[name] for name in own], spec_version)
+        counts = np.array([len(metadata) for metadata in owners], np.int64)
+        return cls(
+            splits_of(counts), BytesColumn.from_strings(names), BytesColumn.from_list(values)
         )
-        return cls(splits_of(np.array([len(names)])), BytesColumn.from_strings(names), values)
 
     @classmethod
     def read(cls, vectors: Vectors) -> Self:
@@ -207,13 +215,3 @@ def decode_items(
     if len(items) < len(names):
         refuse("two metadata items have the same name")
     return items
-
-
-def concat_metadata(parts: list[MetadataItems]) -> MetadataItems:
-    """Put the owners of several columns one behind the other."""
-    counts = np.concatenate([np.empty(0, np.int64), *(np.diff(part.splits) for part in parts)])
-    return MetadataItems(
-        splits_of(counts),
-        concat_bytes([part.names for part in parts]),
-        concat_bytes([part.values for part in parts]),
-    )

@@ -31,7 +31,6 @@ from icefloe.format.metadata_items import (
     LateMetadata,
     Metadata,
     MetadataItems,
-    concat_metadata,
     read_items,
 )
 
@@ -103,13 +102,12 @@ class SnapshotTable:
         if unknown:
             raise _not_listed(unknown.pop())
         parents = [NO_PARENT if e.parent is None else rows[e.parent] for e in entries]
-        metadata = [MetadataItems.encode(e.metadata, spec_version) for e in entries]
         return cls(
             id_rows(SnapshotId, [entry.id for entry in entries]),
             np.array(parents, np.int32),
             np.array([entry.flushed_at for entry in entries], np.uint64),
             BytesColumn.from_strings([entry.message for entry in entries]),
-            concat_metadata(metadata),
+            MetadataItems.encode_many([entry.metadata for entry in entries], spec_version),
             splits_of(np.array([len(e.pruned_ancestors) for e in entries], np.int64)),
             id_rows(SnapshotId, [one for e in entries for one in e.pruned_ancestors]),
             spec_version,

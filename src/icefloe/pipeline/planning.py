@@ -10,7 +10,7 @@ from typing import Any, Final
 
 TASKS_PER_CORE: Final = 4
 """Files are divided over so many tasks for each core, as some take longer than others."""
-REFERENCES_PER_TASK: Final = 200_000
+REFERENCES_PER_TASK: Final = 100_000
 """So many references at most are built into manifests by one task, on average."""
 REFERENCES_PER_COMMIT: Final = 25_000_000
 FEW_REFERENCES: Final = 1_000_000
@@ -32,7 +32,7 @@ def write_tasks(references: int, cores: int) -> int:
     """Say in how many tasks manifests are built.
 
     >>> write_tasks(10_000_000, 2)
-    50
+    100
     """
     return max(2 * cores, -(-references // REFERENCES_PER_TASK))
 

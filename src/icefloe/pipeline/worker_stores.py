@@ -118,7 +118,7 @@ class ReadingStore(_PlainStore):
             data = await self._read(self._prefix + key, byte_range)
         except ObjectNotFoundError:
             return None
-        return prototype.buffer.from_bytes(bytes(data))
+        return prototype.buffer.from_bytes(data)
 
     async def _read(self, key: str, wanted: ByteRequest | None) -> StoredBytes:
         match wanted:

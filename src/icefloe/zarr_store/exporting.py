@@ -265,22 +265,23 @@ class _Names:
         """Give how the keys of the chunks of an array are made, by what its document says."""
         start = f"{self.relative(node)}/" if self.relative(node) else ""
         document = parse_document(node.user_data, node.path)
-        encoding = document.get("chunk_key_encoding")
-        if isinstance(encoding, str):
-            encoding = {"name": encoding}
-        match encoding:
-            case {"name": "default" | "v2" as name}:
-                configuration: dict[str, Any] = encoding.get("configuration") or {}
+        separator: str | None = None
+        match document.get("chunk_key_encoding"):
+            case {"name": "default" | "v2" as name, "configuration": {"separator": str(given)}}:
+                separator = given
+            case {"name": "default" | "v2" as name} | ("default" | "v2" as name):
+                pass
             case other:
                 raise InvalidInputError(
                     f"the chunks of {node.path} have keys of a kind that is not known: {other!r}",
                     ErrorKind.BAD_METADATA,
                     path=node.path,
                 )
-        separator = configuration.get("separator", "/" if name == "default" else ".")
         if name == "default":
-            return lambda index: start + separator.join(["c", *map(str, index)])
-        return lambda index: start + (separator.join(map(str, index)) or "0")
+            between = "/" if separator is None else separator
+            return lambda index: start + between.join(["c", *map(str, index)])
+        dot = "." if separator is None else separator
+        return lambda index: start + (dot.join(map(str, index)) or "0")
 
 
 def _plain(target: Storage, keys: Sequence[str]) -> Storage:

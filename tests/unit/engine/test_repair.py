@@ -113,7 +113,10 @@ V1_CANNOT = {
     "stray file": "what is not ours is not touched",
     "filled tombstone": "the tag is deleted all the same",
     "tombstone of nothing": "the tag is deleted all the same",
+    "ref without snapshot": "nothing tells where the branch ended",
+    "ref without JSON": "nothing tells where the branch ended",
     "ref without id": "nothing tells what the tag named",
+    "branch to nowhere": "nothing tells where the branch ended",
 }
 
 
@@ -403,8 +406,9 @@ def test_refs_can_be_given() -> None:
     files = stored(repository.storage.open())
     storage = storage_with(files | {branch_key("other"): b"?", tag_key("v1"): b"?"})
     unknown = repaired(copied(storage), RepairRules())
-    assert len(unknown.after.damages) == 1
-    assert any("tag 'v1'" in note for note in unknown.notes)
+    assert len(unknown.after.damages) == 2
+    for ref in ("branch 'other'", "tag 'v1'"):
+        assert any(ref in note for note in unknown.notes)
     rules = RepairRules(branches={"other": target}, tags={"v1": target})
     assert repaired(storage, rules).after.damages == ()
     again = icefloe.Repository.open(storage)

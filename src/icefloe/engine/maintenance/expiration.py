@@ -28,9 +28,9 @@ from icefloe.errors import (
     RefNotFoundError,
     SnapshotNotFoundError,
 )
-from icefloe.format.columns import Bools
+from icefloe.format.columns import Bools, Bytes
 from icefloe.format.envelope import FileType, object_attributes
-from icefloe.format.ids import SnapshotId, ids_of_rows
+from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows, texts_of_rows
 from icefloe.format.layout import snapshot_key
 from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo
 from icefloe.format.snapshot import decode_snapshot, with_parent
@@ -58,17 +58,26 @@ class ExpirationRules:
     protected_tags: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Expiration:
     """What goes."""
 
-    released: frozenset[SnapshotId]
-    """Versions that nothing leads to afterwards."""
+    released_ids: Bytes
+    """Versions that nothing leads to afterwards, an id in each row."""
     branches: Refs
     """Branches that are deleted, with where they end."""
     tags: Refs
     parents: Mapping[SnapshotId, SnapshotId] = field(default_factory=dict)
     """In spec 1, versions that stay and get another parent."""
+
+    @property
+    def released(self) -> frozenset[SnapshotId]:
+        """Versions that nothing leads to afterwards."""
+        return frozenset(ids_of_rows(SnapshotId, self.released_ids))
+
+    def released_texts(self) -> list[str]:
+        """Write out the same."""
+        return texts_of_rows(self.released_ids)
 
 
 # -- planning ------------------------------------------------------------------------------
@@ -96,8 +105,7 @@ def plan_in_repo(repo: RepoInfo, rules: ExpirationRules) -> tuple[Expiration, Re
     for tip in (*left.branches.values(), *left.tags.values()):
         is_kept[repo_changes.require_listed(repo, tip)] = True
     kept = pruning.without(table, is_kept, to_root=True)
-    released = frozenset(ids_of_rows(SnapshotId, table.ids[~is_kept]))
-    return Expiration(released, branches, tags), replace(left, snapshots=kept)
+    return Expiration(table.ids[~is_kept], branches, tags), replace(left, snapshots=kept)
 
 
 def plan_among(
@@ -138,7 +146,7 @@ def plan_among(
             if first.parent != root.id and first.id not in protected:
                 parents[first.id] = root.id
     kept = _followed(tips, {**{one: entry.parent for one, entry in entries.items()}, **parents})
-    released = frozenset(entries) - kept
+    released = id_rows(SnapshotId, sorted(entries.keys() - kept))
     return Expiration(released, gone_branches, gone_tags, parents)
 
 
@@ -274,7 +282,7 @@ async def _expire_in_files(context: RepoContext, rules: ExpirationRules) -> Expi
                 tags[name] = tip
         except (PreconditionFailedError, RefNotFoundError):
             continue  # somebody else was quicker: look again
-        return Expiration(frozenset(released), branches, tags, planned.parents)
+        return Expiration(id_rows(SnapshotId, sorted(released)), branches, tags, planned.parents)
     raise ConflictError(
         message=f"others changed the repository during each of {_MOST_ATTEMPTS} attempts to let"
         " old versions expire: try again later",

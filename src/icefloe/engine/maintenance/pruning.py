@@ -34,6 +34,8 @@ def _shortened(
     while parents[at] != NO_PARENT and (to_root or not is_kept[at]):
         skipped.append(at)
         at = parents[at]
+    if len(table.pruned_ids) == 0:
+        return Shortened(at, table.ids[skipped[::-1]])
     pieces: list[Bytes] = [np.empty((0, SnapshotId.WIDTH), np.uint8)]
     for one in reversed(skipped):
         pieces += [_pruned(table, one), table.ids[one : one + 1]]

@@ -128,15 +128,17 @@ async def read_history(
     entries: dict[SnapshotId, SnapshotEntry] = {}
     todo = set(tips)
     while todo:
-        unread = sorted(todo - known.keys())
-        read = await map_concurrently(
+        unread = sorted(one for one in todo if one not in known)
+        for entry in await map_concurrently(
             lambda one: read_entry(context.backend, one), unread, limit=at_once
-        )
-        known |= {entry.id: entry for entry in read}
-        entries |= {one: known[one] for one in todo}
+        ):
+            known[entry.id] = entry
+        for one in todo:
+            entries[one] = known[one]
         if progress is not None:
             progress(len(entries), max(len(entries) + 1, len(known)))
-        todo = {entries[one].parent for one in todo} - entries.keys() - {None}  # type: ignore[assignment]
+        parents = [entries[one].parent for one in todo]
+        todo = {one for one in parents if one is not None and one not in entries}
     if progress is not None:
         progress(len(entries), len(entries))
     return entries

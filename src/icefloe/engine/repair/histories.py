@@ -256,7 +256,8 @@ async def restore_first(
 ) -> bool:
     """Write the first snapshot and its log anew if they are lost; say whether any was."""
     found = [*damages]
-    is_lost = any(each.kind in LOST and INITIAL_SNAPSHOT_ID in each.versions for each in found)
+    # Asked for itself: a history that breaks off before it does not lead there.
+    is_lost = await shop.snapshot(INITIAL_SNAPSHOT_ID) is None
     if is_lost and repo is not None:
         row = repo.snapshots.row_of(INITIAL_SNAPSHOT_ID)
         if row is not None:

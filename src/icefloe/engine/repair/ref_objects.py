@@ -34,6 +34,7 @@ _JSON: Final = "application/json"
 _YAML: Final = "application/yaml"
 _REF_FILE: Final = "/ref.json"
 _SPEC_1: Final = 1
+_SHOWN_ENDS: Final = 10
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ async def restore_refs(shop: Workshop) -> None:
             history.claim(ref.target)
     lost.sort(key=lambda ref: (ref.kind, ref.name != MAIN_BRANCH, ref.name))
     for ref in lost:
-        if (target := await _choose(shop, ref, history, lost)) is not None:
+        if (target := await _choose(shop, ref, history)) is not None:
             await _write(shop, ref, target, history)
 
 
@@ -139,9 +140,7 @@ def _target(data: bytes) -> SnapshotId | None:
     return None
 
 
-async def _choose(
-    shop: Workshop, ref: _Ref, history: _History, lost: list[_Ref]
-) -> SnapshotId | None:
+async def _choose(shop: Workshop, ref: _Ref, history: _History) -> SnapshotId | None:
     """Say where a ref is to lead; None if nothing tells."""
     given = (shop.rules.branches if ref.kind == "branch" else shop.rules.tags).get(ref.name)
     if given is not None:
@@ -161,14 +160,13 @@ async def _choose(
             await _bury(shop, ref)
         return None
     ends = history.unclaimed_ends()
-    others = sum(1 for each in lost if each.kind == "branch") - 1
     if ref.name == MAIN_BRANCH:
         return _end_of_main(ends, history)
-    if len(ends) == 1 and not others:
-        return ends[0]
+    # Ends that nothing leads to may as well be commits that failed, or versions that expired.
+    candidates = ", ".join(map(str, ends[:_SHOWN_ENDS])) or "that other branches and tags have"
     shop.note(
-        f"nothing tells where the branch {ref.name!r} ended: choose one of"
-        f" {', '.join(map(str, ends)) or 'the snapshots'}"
+        f"nothing tells where the branch {ref.name!r} ended: say so with its snapshot, perhaps"
+        f" one of these: {candidates}"
     )
     return None
 
@@ -251,7 +249,9 @@ async def bridge_lost_versions(shop: Workshop, dropped: frozenset[SnapshotId]) -
     snapshots = await shop.snapshots(await shop.snapshot_ids())
     for one in sorted(snapshots):
         parent = snapshots[one].parent_id
-        if parent is None or one in dropped or (parent in snapshots and parent not in dropped):
+        if parent in (None, INITIAL_SNAPSHOT_ID) or one in dropped:
+            continue
+        if parent in snapshots and parent not in dropped:
             continue
         skipped = []
         at: SnapshotId | None = parent
