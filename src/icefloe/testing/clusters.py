@@ -30,6 +30,7 @@ QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options of Java with which processes that live for seconds start with less work."""
 
 _DAEMON_MEMORY: Final = "256m"
+_SERVER_MEMORY: Final = "768m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,6 @@ def _environment(
         "SPARK_CONF_DIR": str(folder),  # nothing of the user's own settings
         "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(folder / "data"),
-        "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
         "JAVA_TOOL_OPTIONS": QUICK_JAVA,
         **given,
     }
@@ -168,7 +168,7 @@ def _plan_master(home: Path, given: Mapping[str, str], folder: Path) -> Launch:
         command,
         {"url": f"spark://{LOOPBACK}:{port}"},
         partial(_has_told, folder, "New state: ALIVE"),
-        _environment(home, given, folder),
+        {"SPARK_DAEMON_MEMORY": _DAEMON_MEMORY, **_environment(home, given, folder)},
     )
 
 
@@ -186,7 +186,7 @@ def _plan_worker(
         command,
         {"folder": str(folder), "host": host},
         partial(_has_told, folder, "Successfully registered with master"),
-        _environment(home, given, folder, host),
+        {"SPARK_DAEMON_MEMORY": _DAEMON_MEMORY, **_environment(home, given, folder, host)},
     )
 
 
@@ -199,7 +199,6 @@ def _plan_connect(
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
-        "spark.driver.memory": "512m",
         "spark.sql.artifact.isolation.enabled": "true",
         "spark.ui.enabled": "false",
         **settings,
@@ -215,7 +214,7 @@ def _plan_connect(
         command,
         {"url": f"sc://{LOOPBACK}:{port}", "folder": str(folder)},
         partial(_accepts, port),
-        _environment(home, given, folder),
+        {"SPARK_DAEMON_MEMORY": _SERVER_MEMORY, **_environment(home, given, folder)},
     )
 
 
