@@ -17,6 +17,7 @@ from icefloe.testing.archives import write_archive
 from icefloe.testing.clusters import SparkConnectServer, spark_connect_server
 from icefloe.testing.servers import S3Endpoint
 from tests.cluster.drivers import ROOT, Driver, driver_on
+from tests.cluster.gates import Gate, GatedAccess
 from tests.cluster.places import Site, add, ingest, on_disk, on_s3, upload
 from tests.spark.archives import TIME, assert_complete, assert_sound
 from tests.spark.conftest import JAVA_HOME
@@ -99,14 +100,15 @@ def with_progress(spark: Any, site: Site) -> list[str]:
     return [each.stage for each in seen if each.tasks_done == each.tasks > 0]
 
 
-def interrupted(spark: Any, site: Site) -> bool:
+def interrupted(spark: Any, site: Site, access: GatedAccess) -> bool:
     """Press a key while files are parsed, and tell whether that is what came out."""
 
-    def press(_: StageProgress) -> None:
-        raise KeyboardInterrupt
+    def press(each: StageProgress) -> None:
+        if each.stage == "scan" and each.tasks_done < each.tasks:
+            raise KeyboardInterrupt
 
     try:
-        virtualize(spark, site.open(), site.pattern, TIME, on_progress=press)
+        virtualize(spark, site.open(), site.pattern, TIME, access=access, on_progress=press)
     except KeyboardInterrupt:
         return True
     return False
@@ -117,7 +119,10 @@ def test_progress_and_interrupts(client: Driver, tmp_path: Path) -> None:
     site = on_disk(tmp_path)
     repository = site.create()
     before = repository.lookup_branch("main")
-    assert client.run(interrupted, site)
+    gate = Gate(str(tmp_path))
+    assert client.run(interrupted, site, GatedAccess(gate=gate, name="model_000003.nc"))
+    assert gate.comer()
+    gate.open()
     assert repository.lookup_branch("main") == before
     assert {"scan", "write"} <= set(client.run(with_progress, site))
     assert_complete(repository.readonly_session("main"), archive)

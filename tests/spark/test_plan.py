@@ -62,7 +62,7 @@ def test_a_job_does_what_was_planned(spark: Any, tmp_path: Path, event_logs: Pat
     assert_as_planned(planned, virtualize(spark, repository, urls[:30], TIME))
     tasks, shuffled = stages_since(event_logs, seen)
     [wave] = planned.waves
-    assert {planned.scan_tasks, wave.tasks} <= set(tasks)
+    assert {planned.scan_tasks, wave.tasks} <= set(tasks), (tasks, shuffled, planned)
     assert sum(tasks) <= 2 * planned.tasks
     assert 0 < shuffled <= planned.shuffle_bytes
     more = plan(repository, urls, cores=2)

@@ -154,19 +154,21 @@ def _polled(
 
 @contextmanager
 def _told(spark: Any, update: Callable[[int, int], None]) -> Iterator[None]:
-    """Listen to what the server says."""
+    """Listen to what the server says, which is seldom the end."""
+    tasks: dict[str | None, tuple[int, int]] = {}
 
-    def listen(stages: Any, **_: Any) -> None:
-        update(
-            sum(stage.num_completed_tasks for stage in stages or ()),
-            sum(stage.num_tasks for stage in stages or ()),
-        )
+    def listen(stages: Any, operation_id: str | None = None, **_: Any) -> None:
+        done = sum(stage.num_completed_tasks for stage in stages or ())
+        tasks[operation_id] = (done, sum(stage.num_tasks for stage in stages or ()))
+        update(sum(each for each, _ in tasks.values()), sum(each for _, each in tasks.values()))
 
     spark.registerProgressHandler(listen)
     try:
         yield
     finally:
         spark.removeProgressHandler(listen)
+    total = sum(each for _, each in tasks.values())
+    update(total, total)
 
 
 @contextmanager
