@@ -115,7 +115,12 @@ def _nothing(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]
     """Collect where all is needed: what is found is the same every time."""
     at = shared(place, "objects", scale.of(_MANY, _MANY // 20))
     repo = at.open(lib)
-    sample = measured(lambda: _collect(repo, 0) or 0)
+
+    def work() -> int:
+        _collect(repo, 0)
+        return 0
+
+    sample = measured(work)
     return {"seconds": sample.seconds, "rss": sample.rss_growth_bytes}
 
 

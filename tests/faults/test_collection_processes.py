@@ -92,8 +92,11 @@ def fork_often(storage: Storage) -> None:
             session.commit(f"forks {job}", rebase_with=icefloe.ConflictDetector())
 
 
+type _Job = tuple[Callable[..., None], tuple[Any, ...]]
+
+
 @contextmanager
-def running(*jobs: tuple[Callable[..., None], tuple[Any, ...]]) -> Iterator[list[Any]]:
+def running(*jobs: _Job) -> Iterator[list[Any]]:
     processes = [SPAWN.Process(target=target, args=given) for target, given in jobs]
     for process in processes:
         process.start()
@@ -106,8 +109,8 @@ def running(*jobs: tuple[Callable[..., None], tuple[Any, ...]]) -> Iterator[list
 
 def race(storage: Storage, cutoff: datetime) -> None:
     done = SPAWN.Event()
-    lasting = [(collect_until, (storage, done, cutoff)), (read_until, (storage, done))]
-    committing = [(commit_often, (storage, worker)) for worker in range(COMMITTERS)]
+    lasting: list[_Job] = [(collect_until, (storage, done, cutoff)), (read_until, (storage, done))]
+    committing: list[_Job] = [(commit_often, (storage, worker)) for worker in range(COMMITTERS)]
     with running(*lasting) as others:
         try:
             with running(*committing) as committers:

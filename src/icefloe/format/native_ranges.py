@@ -41,7 +41,7 @@ class NativeRanges:
 
     def differs(self, other: "NativeRanges") -> Bools:
         """Compare row by row with as many others."""
-        is_other = (self.lengths != other.lengths) | (self.offsets != other.offsets)
+        is_other: Bools = (self.lengths != other.lengths) | (self.offsets != other.offsets)
         is_other |= (self.words != other.words).any(axis=1)
         return is_other
 

@@ -124,9 +124,14 @@ class JobPlan:
 
     @property
     def tasks(self) -> int:
-        """Count the tasks of all stages."""
+        """Count the tasks of all stages, but for those that only hand on a few rows."""
         logs = sum(wave.is_logged_by_task for wave in self.waves)
-        return self.scan_tasks + sum(wave.tasks for wave in self.waves) + logs
+        return self.scan_tasks + self.placing_tasks + sum(wave.tasks for wave in self.waves) + logs
+
+    @property
+    def placing_tasks(self) -> int:
+        """Count the tasks that send references to where their manifests are built."""
+        return self.scan_tasks * len(self.waves)
 
     @property
     def manifests(self) -> Range:
@@ -142,7 +147,11 @@ class JobPlan:
         return [
             ("files", f"{self.files} to parse, {self.known} known, {self.changed} changed"),
             ("references", f"{self.references} to {show_bytes(self.data_bytes)}"),
-            ("tasks", f"{self.tasks}: {self.scan_tasks} parse, {writing} write manifests"),
+            (
+                "tasks",
+                f"{self.tasks}: {self.scan_tasks} parse, {self.placing_tasks} sort references,"
+                f" {writing} write manifests",
+            ),
             ("shuffle", f"at most {show_bytes(self.shuffle_bytes)}, on the executors' disks"),
             ("memory", f"driver {show_bytes(self.driver_bytes)}, task {_upto(self.task_bytes)}"),
             ("commits", str(len(self.waves))),

@@ -33,7 +33,8 @@ from icefloe.engine.maintenance.reachability import (
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints
 from icefloe.format.ids import ManifestId, NodeId
-from icefloe.format.manifest import Manifest, ManifestFile, NativeRanges
+from icefloe.format.manifest import Manifest, ManifestFile
+from icefloe.format.native_ranges import NativeRanges
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 
