@@ -74,11 +74,11 @@ class Death:
 class GatedAccess(SourceAccess):
     """A gate in front of one file."""
 
-    gate: Gate | None = None
-    name: str = ""
+    gate: Gate = Gate("")
+    name: str = "never"
 
     def place(self, url: str) -> Place:
-        if url.endswith(self.name) and self.gate is not None:
+        if url.endswith(self.name):
             self.gate.pass_through()
         return SourceAccess.place(self, url)
 

@@ -104,7 +104,7 @@ def interrupted(spark: Any, site: Site, access: GatedAccess) -> bool:
     """Press a key while files are parsed, and tell whether that is what came out."""
 
     def press(each: StageProgress) -> None:
-        if each.stage == "scan" and each.tasks_done < each.tasks:
+        if each.stage == "scan" and Path(access.gate.folder, "first").exists():
             raise KeyboardInterrupt
 
     try:
@@ -121,7 +121,7 @@ def test_progress_and_interrupts(client: Driver, tmp_path: Path) -> None:
     before = repository.lookup_branch("main")
     gate = Gate(str(tmp_path))
     assert client.run(interrupted, site, GatedAccess(gate=gate, name="model_000003.nc"))
-    assert gate.comer()
+    assert not Path(gate.folder, "open").exists()  # it was held all the time
     gate.open()
     assert repository.lookup_branch("main") == before
     assert {"scan", "write"} <= set(client.run(with_progress, site))
