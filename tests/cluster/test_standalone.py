@@ -83,7 +83,12 @@ def test_on_disk(driver: Driver, site: Site, archive: Archive) -> None:
 
 @pytest.mark.server
 def test_in_a_bucket_with_keys_that_expire(
-    driver: Driver, archive: Archive, s3_endpoint: S3Endpoint, prefix: str, tmp_path: Path
+    cluster: SparkCluster,
+    driver: Driver,
+    archive: Archive,
+    s3_endpoint: S3Endpoint,
+    prefix: str,
+    tmp_path: Path,
 ) -> None:
     calls = str(tmp_path / "calls")
     keys = (s3_endpoint.access_key_id, s3_endpoint.secret_access_key)
@@ -106,6 +111,9 @@ def test_in_a_bucket_with_keys_that_expire(
     del by_process[str(driver.pid)], by_process[str(os.getpid())]
     assert len(by_process) >= 2  # on both executors
     assert min(by_process.values()) > 1  # renewed there
+    kept = [path for worker in cluster.workers for path in worker.folder.rglob("*")]
+    assert any(path.name == "stderr" for path in kept)
+    assert [path for path in kept if path.is_file() and keys[1].encode() in path.read_bytes()] == []
 
 
 def test_a_machine_is_lost_while_files_are_parsed(
@@ -192,7 +200,8 @@ def test_a_driver_is_killed(
     repository = site.open()
     empty = repository.lookup_branch("main")
     deadly = site.through(GatedStorage(site.storage, Death(), pattern, moment))
-    with driver_on(cluster.url) as doomed, pytest.raises(BrokenProcessPool):
+    frugal = {"spark.cores.max": "1"}  # one executor will do
+    with driver_on(cluster.url, frugal) as doomed, pytest.raises(BrokenProcessPool):
         doomed.run(ingest, deadly)
     repository = site.open()
     assert (repository.lookup_branch("main") != empty) is is_committed

@@ -140,7 +140,7 @@ class KeySet:
         """Add numbers, and list the rows of those that were not there, each number once."""
         order = np.argsort(keys)
         ranked = keys[order]
-        # In their order they are found without jumping to and fro in memory.
+        # In their order they are found without jumping about in memory.
         is_new = ~self.contains(ranked)
         is_new[1:] &= ranked[1:] != ranked[:-1]
         self.add(ranked[is_new])
