@@ -20,8 +20,11 @@ def java_home() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster(java_home: None) -> Iterator[SparkCluster]:
-    """Start a master and two workers."""
-    with spark_cluster(workers=2) as started:
+    """Start a master and two workers, with room for more sessions than there ever are at once.
+
+    Otherwise the executors of a session could all be on one machine, if another was lost before.
+    """
+    with spark_cluster(workers=2, cores=4, memory="4g") as started:
         yield started
 
 

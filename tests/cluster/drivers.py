@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import psutil
@@ -72,7 +73,11 @@ class Driver:
 def driver_on(master: str, settings: Mapping[str, str] | None = None) -> Iterator[Driver]:
     """Start a session in a new process, and end both."""
     chosen = {**({} if master.startswith("sc://") else SETTINGS), **(settings or {})}
-    start = partial(_start, master, chosen)
+    with TemporaryDirectory(prefix="icefloe-driver-") as folder:  # the dead do not tidy up
+        yield from _driver(partial(_start, master, {"spark.local.dir": folder, **chosen}))
+
+
+def _driver(start: Callable[[], None]) -> Iterator[Driver]:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=start) as pool:
         driver = Driver(pool)
         java = psutil.Process(driver.pid).children(recursive=True)
