@@ -75,8 +75,10 @@ def small(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
             figures["write packed"] = seconds_of(lambda: _write(session, data, SMALL_ITEMS, None))
             figures["read packed"] = _read(lib, packed, FUSED, data)
             with zarr.config.set({"codec_pipeline.max_workers": 1}):
-                session = place.below("one").create(lib).writable_session(
-                    "main", packing=lib.PackingOptions()
+                session = (
+                    place.below("one")
+                    .create(lib)
+                    .writable_session("main", packing=lib.PackingOptions())
                 )
                 figures["write packed one worker"] = seconds_of(
                     lambda: _write(session, data, SMALL_ITEMS, None)

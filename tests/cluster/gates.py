@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from icefloe.errors import SourceError
-from icefloe.pipeline.access import Place, SourceAccess
+from icefloe.pipeline.files.access import Place, SourceAccess
 from icefloe.storage import Backend, Storage
 from icefloe.storage.port import Buffer, Version
 from icefloe.storage.preceded import PrecededBackend

@@ -6,7 +6,7 @@ from typing import Any
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.pipeline.access import SourceAccess
+from icefloe.pipeline.files.access import SourceAccess
 from icefloe.spark import JobReport, append, virtualize
 from icefloe.testing.archives import Archive
 from icefloe.testing.servers import S3Endpoint

@@ -3,7 +3,7 @@
 import pytest
 
 from icefloe.errors import InvalidInputError
-from icefloe.pipeline.layouts import (
+from icefloe.pipeline.copying.layouts import (
     ArrayLayout,
     LayoutOptions,
     SourceArray,

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.pipeline.axis import Axis
-from icefloe.pipeline.coverage import (
+from icefloe.pipeline.files.facts import LoadedValues, SourceState
+from icefloe.pipeline.holdings.axis import Axis
+from icefloe.pipeline.holdings.coverage import (
     DatasetCoverage,
     FamilyCoverage,
     Presence,
@@ -18,9 +19,8 @@ from icefloe.pipeline.coverage import (
     coverage_of,
     late_rows,
 )
-from icefloe.pipeline.coverage_drawing import SIGNS, cells, coverage_svg, coverage_text
-from icefloe.pipeline.facts import LoadedValues, SourceState
-from icefloe.pipeline.records import RecordedFile, SourceRecord
+from icefloe.pipeline.holdings.drawing import SIGNS, cells, coverage_svg, coverage_text
+from icefloe.pipeline.holdings.records import RecordedFile, SourceRecord
 
 PRESENT, LATE, PARTIAL, MISSING = (
     Presence.PRESENT,

@@ -15,13 +15,13 @@ from numpy.testing import assert_array_equal
 from virtualizarr.parsers.hdf.hdf import _construct_manifest_group
 
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.access import SourceAccess
-from icefloe.pipeline.decoding import read_values
-from icefloe.pipeline.describing import ParsedFile, RawArray
-from icefloe.pipeline.hdf5 import Found, UnusualError, read_hdf5
+from icefloe.pipeline.combining.schema import canonical_json
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.decoding import read_values
+from icefloe.pipeline.files.describing import ParsedFile, RawArray
+from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
+from icefloe.pipeline.files.parsing import parse_file, references_of
 from icefloe.pipeline.options import ParseOptions
-from icefloe.pipeline.parsing import parse_file, references_of
-from icefloe.pipeline.schema import canonical_json
 from icefloe.testing.archives import write_archive
 
 SAMPLES = Path(iris_sample_data.__file__).parent / "sample_data"

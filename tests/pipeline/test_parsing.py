@@ -14,15 +14,15 @@ import tifffile
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, SourceError, StorageError
-from icefloe.pipeline.access import SourceAccess
-from icefloe.pipeline.describing import ParsedFile
-from icefloe.pipeline.facts import SourceState, from_batches, to_batch
-from icefloe.pipeline.formats import Format, detect_format
+from icefloe.pipeline.combining.schema import ANY_CHUNK, Kind
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.describing import ParsedFile
+from icefloe.pipeline.files.facts import SourceState, from_batches, to_batch
+from icefloe.pipeline.files.formats import Format, detect_format
+from icefloe.pipeline.files.parsing import parse_file, parse_or_report
+from icefloe.pipeline.files.references import References
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.parsing import parse_file, parse_or_report
-from icefloe.pipeline.references import References
-from icefloe.pipeline.schema import ANY_CHUNK, Kind
 from icefloe.storage import Storage
 from icefloe.testing.archives import Archive, write_archive
 from icefloe.testing.servers import S3Endpoint

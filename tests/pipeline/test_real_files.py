@@ -19,7 +19,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from icefloe.errors import InvalidInputError
-from icefloe.pipeline.formats import Format
+from icefloe.pipeline.files.formats import Format
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.report import MisfitsError

@@ -4,10 +4,9 @@ import pytest
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.pipeline.facts import SourceState
-from icefloe.pipeline.formats import Format
-from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.records import (
+from icefloe.pipeline.files.facts import SourceState
+from icefloe.pipeline.files.formats import Format
+from icefloe.pipeline.holdings.records import (
     RecordedFile,
     SourceRecord,
     options_from_json,
@@ -17,6 +16,7 @@ from icefloe.pipeline.records import (
     sort_sources,
     write_record,
 )
+from icefloe.pipeline.options import CombineOptions, ParseOptions
 from tests.pipeline.repositories import opened
 
 COMBINE = CombineOptions(("time", "lat"), coordinates={"time": "t"}, gaps="leave")

@@ -7,8 +7,13 @@ import pytest
 
 import icefloe
 from icefloe.errors import InvalidInputError, NotFoundError
-from icefloe.pipeline.access import SourceAccess, as_url, root_of
-from icefloe.pipeline.sources import compile_glob, list_sources, source_schema, sources_from_table
+from icefloe.pipeline.files.access import SourceAccess, as_url, root_of
+from icefloe.pipeline.files.sources import (
+    compile_glob,
+    list_sources,
+    source_schema,
+    sources_from_table,
+)
 from icefloe.testing.servers import S3Endpoint
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 import icefloe
-from icefloe.pipeline.combine import Combined, combine
-from icefloe.pipeline.existing import read_existing
-from icefloe.pipeline.facts import FileFacts, SourceState
+from icefloe.pipeline.combining.combine import Combined, combine
+from icefloe.pipeline.combining.existing import read_existing
+from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.files.parsing import parse_file
+from icefloe.pipeline.holdings.records import SourceRecord
+from icefloe.pipeline.holdings.taken import recorded_files, without_taken_places
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.parsing import parse_file
-from icefloe.pipeline.records import SourceRecord
-from icefloe.pipeline.taken import recorded_files, without_taken_places
 from icefloe.testing.archives import write_archive
 from tests.pipeline.repositories import repository_for
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from icefloe.pipeline.combine import Combined, Existing, combine
-from icefloe.pipeline.facts import FileFacts, LoadedValues, SourceState
+from icefloe.pipeline.combining.combine import Combined, Existing, combine
+from icefloe.pipeline.files.facts import FileFacts, LoadedValues, SourceState
+from icefloe.pipeline.holdings.records import RecordedFile, SourceRecord
+from icefloe.pipeline.holdings.taken import recorded_files, without_taken_places
 from icefloe.pipeline.options import CombineOptions
-from icefloe.pipeline.records import RecordedFile, SourceRecord
-from icefloe.pipeline.taken import recorded_files, without_taken_places
 from tests.pipeline.made_up import made_up
 
 TILES = CombineOptions(("time", "y"))

@@ -16,13 +16,13 @@ from icefloe.effects import run_blocking
 from icefloe.engine.chunks import put_refs
 from icefloe.engine.packing import PackingOptions
 from icefloe.format.chunk_table import ChunkTable, concat_tables
-from icefloe.pipeline.copies import find_arrays, make_array, make_groups
-from icefloe.pipeline.copy_sources import RepositorySource
-from icefloe.pipeline.copying import ArrayCopy, CopyPlan, copy_regions
-from icefloe.pipeline.layouts import LayoutOptions
-from icefloe.pipeline.native_building import tables_of
-from icefloe.pipeline.regions import Limits
-from icefloe.pipeline.slabs import cut_into_slabs, plan_slabs
+from icefloe.pipeline.copying.building import tables_of
+from icefloe.pipeline.copying.copies import find_arrays, make_array, make_groups
+from icefloe.pipeline.copying.layouts import LayoutOptions
+from icefloe.pipeline.copying.origins import RepositorySource
+from icefloe.pipeline.copying.regions import Limits
+from icefloe.pipeline.copying.slabs import cut_into_slabs, plan_slabs
+from icefloe.pipeline.copying.transfer import ArrayCopy, CopyPlan, copy_regions
 
 NAMES = ["time", "y", "x"]
 FEW_VALUES = st.sampled_from([0, 0, 0, 0, 7])

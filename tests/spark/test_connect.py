@@ -8,7 +8,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from icefloe.pipeline.facts import SourceState
+from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.options import ParseOptions
 from icefloe.spark import StageProgress, virtualize
 from icefloe.spark.scan import scan

@@ -11,7 +11,7 @@ import pytest
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.pipeline.access import Place, SourceAccess
+from icefloe.pipeline.files.access import Place, SourceAccess
 from icefloe.pipeline.options import CombineOptions
 from icefloe.spark import StageProgress, discard_attempt, list_attempts, virtualize
 from icefloe.spark.attempts import note_key

@@ -14,12 +14,12 @@ from zarr.core.buffer import Buffer, BufferPrototype
 
 import icefloe
 from icefloe.errors import InvalidInputError, RebaseFailedError
-from icefloe.pipeline.access import SourceAccess
-from icefloe.pipeline.copy_sources import ZarrSource
-from icefloe.pipeline.layouts import LayoutOptions
+from icefloe.pipeline.copying.layouts import LayoutOptions
+from icefloe.pipeline.copying.origins import ZarrSource
+from icefloe.pipeline.copying.stores import ReadingStore
+from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.report import MisfitsError
-from icefloe.pipeline.worker_stores import ReadingStore
 from icefloe.spark import (
     StageProgress,
     discard_attempt,

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from icefloe.api.repository import Repository
 from icefloe.cli.output import show_json
-from icefloe.pipeline.coverage import DatasetCoverage, Presence, read_coverage
-from icefloe.pipeline.coverage_drawing import SIGNS, coverage_svg, coverage_text
+from icefloe.pipeline.holdings.coverage import DatasetCoverage, Presence, read_coverage
+from icefloe.pipeline.holdings.drawing import SIGNS, coverage_svg, coverage_text
 from icefloe.storage import storage_from_url
 
 _COLOURS: Final = {

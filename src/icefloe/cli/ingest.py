@@ -13,10 +13,10 @@ from icefloe.api.repository import Repository
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
 from icefloe.cli.output import show_json, show_table
 from icefloe.config import RepositoryConfig
-from icefloe.pipeline.containers import container_at, container_prefixes
-from icefloe.pipeline.coverage import read_coverage
+from icefloe.pipeline.holdings.coverage import read_coverage
 from icefloe.pipeline.options import CombineOptions
 from icefloe.pipeline.report import MisfitsError, Report
+from icefloe.pipeline.writing.containers import container_at, container_prefixes
 from icefloe.storage import Storage, storage_from_url
 
 _INTERRUPTED = 130

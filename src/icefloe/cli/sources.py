@@ -7,7 +7,7 @@ import typer
 from icefloe.api.repository import Repository
 from icefloe.api.tables import shown_bytes
 from icefloe.cli.output import show_json, show_table
-from icefloe.pipeline.inventory import HeldFile, read_sources
+from icefloe.pipeline.holdings.inventory import HeldFile, read_sources
 from icefloe.storage import storage_from_url
 
 _HEADINGS = ("file", "from", "to", "steps", "size", "modified", "ingested", "note")

@@ -14,23 +14,23 @@ from zarr.core.buffer import default_buffer_prototype
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
-from icefloe.pipeline.access import SourceAccess
-from icefloe.pipeline.arrow_columns import int_column, text_column
-from icefloe.pipeline.combine import (
+from icefloe.pipeline.combining.combine import (
     Combined,
     Existing,
     combine,
     placed_references,
 )
-from icefloe.pipeline.describing import ParsedFile
-from icefloe.pipeline.existing import read_existing
-from icefloe.pipeline.facts import FileFacts, SourceState
+from icefloe.pipeline.combining.existing import read_existing
+from icefloe.pipeline.combining.targets import TargetArray
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.arrow_columns import int_column, text_column
+from icefloe.pipeline.files.describing import ParsedFile
+from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.files.parsing import parse_or_report
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.files.sources import Pattern, list_sources
 from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.parsing import parse_or_report
-from icefloe.pipeline.references import References
 from icefloe.pipeline.report import MisfitsError, Report
-from icefloe.pipeline.sources import Pattern, list_sources
-from icefloe.pipeline.targets import TargetArray
 from icefloe.zarr_store import IcechunkStore
 
 _ROWS_AT_ONCE: Final = 1_000_000

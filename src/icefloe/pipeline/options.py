@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from icefloe.pipeline.formats import Format
+from icefloe.pipeline.files.formats import Format
 
 _ONE_MEBIBYTE: Final = 1 << 20
 

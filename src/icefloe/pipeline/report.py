@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.schema import Kind
+from icefloe.pipeline.combining.schema import Kind
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from icefloe.pipeline.access import SourceAccess
-from icefloe.pipeline.describing import ParsedFile
-from icefloe.pipeline.facts import FileFacts, SourceState
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.describing import ParsedFile
+from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.options import ParseOptions
-from icefloe.pipeline.parsing import parse_or_report
 from icefloe.pipeline.planning import SampledFile
 
 SAMPLES: Final = 3

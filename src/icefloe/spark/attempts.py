@@ -22,7 +22,7 @@ from icefloe.engine.repo_object import RepoObjectLedger
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.ids import SnapshotId, ids_of_rows
 from icefloe.format.layout import CHUNKS_PREFIX, SNAPSHOTS_PREFIX, manifest_key
-from icefloe.pipeline.staging import STAGING_PREFIX, staging_key
+from icefloe.pipeline.copying.staging import STAGING_PREFIX, staging_key
 
 _log = logging.getLogger(__name__)
 

@@ -19,15 +19,20 @@ from icefloe.engine.linking.regions import link_manifests, write_log
 from icefloe.errors import ConflictError, IcefloeError
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.pipeline.combine import Combined, Existing
-from icefloe.pipeline.existing import read_existing
-from icefloe.pipeline.facts import FileFacts
+from icefloe.pipeline.combining.combine import Combined, Existing
+from icefloe.pipeline.combining.existing import read_existing
+from icefloe.pipeline.files.facts import FileFacts
+from icefloe.pipeline.holdings.records import (
+    SourceRecord,
+    options_to_json,
+    read_record,
+    write_record,
+)
+from icefloe.pipeline.holdings.taken import recorded_files
 from icefloe.pipeline.local import write_metadata, write_native
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.planning import FEW_REFERENCES
-from icefloe.pipeline.plans import places_table, plan_arrays
-from icefloe.pipeline.records import SourceRecord, options_to_json, read_record, write_record
-from icefloe.pipeline.taken import recorded_files
+from icefloe.pipeline.writing.plans import places_table, plan_arrays
 from icefloe.spark.attempts import JOB_METADATA, clear_attempt
 from icefloe.spark.watching import Watch
 from icefloe.spark.workers import Shipped

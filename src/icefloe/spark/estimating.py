@@ -10,11 +10,12 @@ from icefloe.api.session import Session
 from icefloe.engine.manifests.partition import MAX_PART_REFS
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.transaction_log import log_bytes_of_chunk
-from icefloe.pipeline.access import SourceAccess
-from icefloe.pipeline.combine import Combined, Existing, combine, placed_references
-from icefloe.pipeline.describing import ParsedFile
-from icefloe.pipeline.existing import holds_arrays, read_existing
-from icefloe.pipeline.facts import FileFacts, SourceState
+from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
+from icefloe.pipeline.combining.existing import holds_arrays, read_existing
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.describing import ParsedFile
+from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.holdings.records import options_from_json, read_record, sort_sources
 from icefloe.pipeline.local import write_metadata
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.planning import (
@@ -25,10 +26,9 @@ from icefloe.pipeline.planning import (
     make_plan,
     write_tasks,
 )
-from icefloe.pipeline.plans import ArrayPlan, plan_arrays
-from icefloe.pipeline.records import options_from_json, read_record, sort_sources
 from icefloe.pipeline.sampling import Sampled, sample_files
-from icefloe.pipeline.waves import cut_into_waves
+from icefloe.pipeline.writing.plans import ArrayPlan, plan_arrays
+from icefloe.pipeline.writing.waves import cut_into_waves
 from icefloe.spark.listing import Sources, list_states
 
 

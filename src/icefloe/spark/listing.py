@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from icefloe.effects import map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError
 from icefloe.format.arrow import pa
-from icefloe.pipeline.access import SourceAccess, as_url
-from icefloe.pipeline.facts import SourceState
-from icefloe.pipeline.formats import format_of_name
-from icefloe.pipeline.records import SourceRecord
-from icefloe.pipeline.sources import Pattern, list_sources, microseconds, sources_from_table
+from icefloe.pipeline.files.access import SourceAccess, as_url
+from icefloe.pipeline.files.facts import SourceState
+from icefloe.pipeline.files.formats import format_of_name
+from icefloe.pipeline.files.sources import Pattern, list_sources, microseconds, sources_from_table
+from icefloe.pipeline.holdings.records import SourceRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from icefloe.api.repository import Repository
 from icefloe.engine.packing import PackingOptions
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
-from icefloe.pipeline.access import SourceAccess
-from icefloe.pipeline.copy_sources import Copyable, CopySource, RepositorySource, source_of
-from icefloe.pipeline.layouts import LayoutOptions
+from icefloe.pipeline.copying.layouts import LayoutOptions
+from icefloe.pipeline.copying.origins import Copyable, CopySource, RepositorySource, source_of
+from icefloe.pipeline.copying.staging import staged, staging_repository
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.holdings.records import read_record
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
-from icefloe.pipeline.records import read_record
-from icefloe.pipeline.staging import staged, staging_repository
 from icefloe.spark.attempts import clear_staging
 from icefloe.spark.committing import Target
 from icefloe.spark.jobs import virtualize

@@ -21,8 +21,8 @@ from icefloe.engine.manifests.splitting import append_order
 from icefloe.engine.packing import PackingOptions
 from icefloe.engine.paths import absolute_path
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.pipeline.access import SourceAccess
-from icefloe.pipeline.copies import (
+from icefloe.pipeline.combining.targets import TargetArray
+from icefloe.pipeline.copying.copies import (
     FoundGroup,
     below,
     document_of,
@@ -32,14 +32,14 @@ from icefloe.pipeline.copies import (
     make_groups,
     occupied,
 )
-from icefloe.pipeline.copy_sources import CopySource
-from icefloe.pipeline.copying import ArrayCopy, CopyPlan
-from icefloe.pipeline.layouts import LayoutOptions, values_bytes
+from icefloe.pipeline.copying.layouts import LayoutOptions, values_bytes
+from icefloe.pipeline.copying.origins import CopySource
+from icefloe.pipeline.copying.regions import Limits
+from icefloe.pipeline.copying.slabs import Slab, cut_into_slabs, plan_slabs
+from icefloe.pipeline.copying.transfer import ArrayCopy, CopyPlan
+from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.planning import FEW_REFERENCES, REFERENCES_PER_COMMIT
-from icefloe.pipeline.plans import ArrayPlan
-from icefloe.pipeline.regions import Limits
-from icefloe.pipeline.slabs import Slab, cut_into_slabs, plan_slabs
-from icefloe.pipeline.targets import TargetArray
+from icefloe.pipeline.writing.plans import ArrayPlan
 from icefloe.spark.attempts import JOB_METADATA
 from icefloe.spark.committing import Target, cleaning, log_writer, persisted
 from icefloe.spark.native_report import CopiedWave, CopyReport

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from icefloe.effects import run_blocking
 from icefloe.engine.linking.linked import LinkedRegion
 from icefloe.format.arrow import pa
-from icefloe.pipeline.arrow_columns import binary_column, int_column, text_column
-from icefloe.pipeline.building import Notes
-from icefloe.pipeline.copy_sources import CopySource
-from icefloe.pipeline.copying import Copied, CopyPlan, copy_regions
-from icefloe.pipeline.native_building import build_native
+from icefloe.pipeline.copying.building import build_native
+from icefloe.pipeline.copying.origins import CopySource
+from icefloe.pipeline.copying.transfer import Copied, CopyPlan, copy_regions
+from icefloe.pipeline.files.arrow_columns import binary_column, int_column, text_column
+from icefloe.pipeline.files.references import References
 from icefloe.pipeline.planning import write_tasks
-from icefloe.pipeline.plans import ArrayPlan, cut_by_region
-from icefloe.pipeline.references import References
+from icefloe.pipeline.writing.building import Notes
+from icefloe.pipeline.writing.plans import ArrayPlan, cut_by_region
 from icefloe.spark.attempts import note_key
 from icefloe.spark.workers import Shipped
 from icefloe.spark.write import BUILT, WritePlan, Written, pack_coordinates

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
-from icefloe.pipeline.access import SourceAccess
-from icefloe.pipeline.combine import Combined, combine
-from icefloe.pipeline.existing import holds_arrays, read_existing
-from icefloe.pipeline.facts import FileFacts, SourceState
+from icefloe.pipeline.combining.combine import Combined, combine
+from icefloe.pipeline.combining.existing import holds_arrays, read_existing
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.holdings.records import (
+    OnChanged,
+    Sorted,
+    SourceRecord,
+    read_record,
+    sort_sources,
+)
+from icefloe.pipeline.holdings.taken import without_taken_places
 from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.records import OnChanged, Sorted, SourceRecord, read_record, sort_sources
 from icefloe.pipeline.report import MisfitsError, Report
-from icefloe.pipeline.taken import without_taken_places
-from icefloe.pipeline.waves import cut_into_waves
+from icefloe.pipeline.writing.waves import cut_into_waves
 from icefloe.spark.committing import Committer, Found, Target, persisted
 from icefloe.spark.listing import Sources, list_states, look_at_known
 from icefloe.spark.report import JobReport

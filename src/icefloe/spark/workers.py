@@ -22,7 +22,7 @@ import numpy as np
 
 from icefloe.engine.context import RepoContext
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.pipeline.access import SourceAccess
+from icefloe.pipeline.files.access import SourceAccess
 from icefloe.storage.specs import MemorySpec
 
 if TYPE_CHECKING:

@@ -20,18 +20,18 @@ from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.pipeline.arrow_columns import binary_column, int_column, text_column
-from icefloe.pipeline.building import BuiltRegion, Notes, build
+from icefloe.pipeline.files.arrow_columns import binary_column, int_column, text_column
+from icefloe.pipeline.files.references import References
 from icefloe.pipeline.local import Check, check_of
 from icefloe.pipeline.planning import write_tasks
-from icefloe.pipeline.plans import (
+from icefloe.pipeline.writing.building import BuiltRegion, Notes, build
+from icefloe.pipeline.writing.plans import (
     ArrayPlan,
     FilePlace,
     box_to_clear,
     cut_by_region,
     put_in_place,
 )
-from icefloe.pipeline.references import References
 from icefloe.spark.attempts import note_key
 from icefloe.spark.workers import Shipped
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 import icefloe
 from icefloe.cli.main import app
-from icefloe.pipeline.facts import SourceState
-from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.records import (
+from icefloe.pipeline.combining.targets import NATIVE_CHUNK
+from icefloe.pipeline.files.facts import SourceState
+from icefloe.pipeline.holdings.records import (
     RecordedFile,
     options_to_json,
     read_record,
@@ -23,7 +23,7 @@ from icefloe.pipeline.records import (
     recorded_groups,
     write_record,
 )
-from icefloe.pipeline.targets import NATIVE_CHUNK
+from icefloe.pipeline.options import CombineOptions, ParseOptions
 
 OPTIONS = options_to_json(CombineOptions(("time",), gaps="leave"), ParseOptions(("time",)))
 HOUR = 3_600_000_000

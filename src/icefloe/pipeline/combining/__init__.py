@@ -1,0 +1,1 @@
+"""The facts of many files to one dataset, and what does not fit."""

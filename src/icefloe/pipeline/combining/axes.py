@@ -1,0 +1,351 @@
+"""Where files go along all dimensions, from the values of their coordinates or by their order."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.combining.agreeing import Families
+from icefloe.pipeline.combining.placing import Placed, Refusal, place
+from icefloe.pipeline.combining.schema import Kind
+from icefloe.pipeline.combining.times import parse_units, show_moment
+from icefloe.pipeline.files.facts import FileFacts, LoadedValues
+from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.report import Coverage, Gap, Hole, Misfit
+
+_MOST_HOLES: Final = 1000
+"""As many as are listed."""
+
+type Axes = Mapping[str, LoadedValues | int]
+"""What is there already along each dimension: values, or only a length."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFiles:
+    """Where each file begins along each dimension."""
+
+    files: tuple[int, ...]
+    starts: Mapping[str, NDArray[np.int64]]
+    lengths: Mapping[str, int]
+    misfits: Mapping[int, Misfit]
+    coverage: Coverage
+    coordinates: Mapping[str, str] = field(default_factory=dict)
+    """By dimension, the path of the array that decided."""
+    axes: Mapping[str, "_Axis"] = field(default_factory=dict)
+
+    def row(self, number: int) -> int:
+        """Find a file."""
+        return bisect_left(self.files, number)
+
+    def only(self, numbers: Sequence[int]) -> "PlacedFiles":
+        """Leave out all other files."""
+        rows = [self.row(number) for number in numbers]
+        starts = {name: column[rows] for name, column in self.starts.items()}
+        return replace(self, files=tuple(numbers), starts=starts)
+
+    def filled(self, name: str, target: LoadedValues) -> list[tuple[int, NDArray[Any]]]:
+        """Give values of the coordinate for places that no file has, where gaps were left."""
+        axis = self.axes.get(name)
+        return [] if axis is None else axis.filled(target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    placed: Placed
+    calendar: str | None
+    fills_gaps: bool
+    existing: int
+
+    def filled(self, target: LoadedValues) -> list[tuple[int, NDArray[Any]]]:
+        if not self.fills_gaps:
+            return []
+        units = parse_units(target.units, target.calendar) if self.calendar else None
+        runs = []
+        for at, count in self.placed.gaps:
+            start = max(at + 1, self.existing)
+            values = self.placed.axis[start : at + 1 + count]
+            if len(values):
+                kind = target.values.dtype
+                runs.append((start, units.values(values, kind) if units else values.astype(kind)))
+        return runs
+
+    def show(self, position: int) -> str:
+        value = self.placed.axis[position]
+        return show_moment(int(value), self.calendar) if self.calendar else str(value)
+
+
+def place_files(
+    files: Sequence[FileFacts],
+    families: Families,
+    usable: Sequence[int],
+    options: CombineOptions,
+    existing: Axes,
+) -> PlacedFiles:
+    """Find the place of each usable file."""
+    if options.by == "order":
+        return _place_in_order(files, families, usable, options, existing)
+    misfits: dict[int, Misfit] = {}
+    placed: dict[str, _Axis] = {}
+    coordinates: dict[str, str] = {}
+    starts: dict[str, NDArray[np.int64]] = {}
+    left = list(usable)
+    for name in options.concat:
+        path = _coordinate_path(files, left, name, options, misfits)
+        coordinates[name] = path
+        left = [number for number in left if number not in misfits]
+        blocks, calendar, there = _comparable(files, left, path, existing.get(name), misfits)
+        left = [number for number in left if number not in misfits]
+        outcome = place(blocks, existing=there, gaps=options.gaps)
+        for at, refusal in outcome.refusals.items():
+            number = left[at]
+            against = None if refusal.against is None else files[left[refusal.against]].url
+            misfits[number] = _misfit(files[number], refusal, name, against)
+        is_filling = options.gaps == "leave"
+        placed[name] = _Axis(outcome, calendar, is_filling, 0 if there is None else len(there))
+        column = np.full(len(files), -1, np.int64)
+        column[left] = outcome.starts
+        starts[name] = column
+    kept = [number for number in usable if number not in misfits]
+    misfits |= _duplicates(files, families, kept, starts, options)
+    kept = [number for number in kept if number not in misfits]
+    if options.gaps == "fail":
+        misfits |= _gap_misfits(files, kept, placed, starts)
+    coverage = _coverage(files, families, kept, placed, starts)
+    return PlacedFiles(
+        tuple(usable),
+        {name: column[list(usable)] for name, column in starts.items()},
+        {name: axis.placed.length for name, axis in placed.items()},
+        misfits,
+        coverage,
+        coordinates,
+        placed,
+    )
+
+
+def _coordinate_path(
+    files: Sequence[FileFacts],
+    numbers: Sequence[int],
+    name: str,
+    options: CombineOptions,
+    misfits: dict[int, Misfit],
+) -> str:
+    """Find the array whose values decide along a dimension."""
+    wanted = options.coordinates.get(name, name)
+    paths: dict[str, int] = {}
+    for number in numbers:
+        matching = [
+            path
+            for path in files[number].values
+            if path == wanted or path.rpartition("/")[2] == wanted
+        ]
+        if not matching:
+            others = sorted(files[number].values)
+            misfits[number] = Misfit(
+                files[number].url,
+                Kind.COORDINATE,
+                f"it has no values of {wanted!r} to tell where it goes along {name!r}"
+                + (f" (of others it has {', '.join(others)})" if others else "")
+                + ": name another coordinate, or join files in the order given",
+            )
+        else:
+            shallowest = min(matching, key=lambda path: (path.count("/"), path))
+            paths[shallowest] = paths.get(shallowest, 0) + 1
+    return max(paths, key=lambda path: paths[path]) if paths else wanted
+
+
+def _comparable(
+    files: Sequence[FileFacts],
+    numbers: Sequence[int],
+    path: str,
+    there: LoadedValues | int | None,
+    misfits: dict[int, Misfit],
+) -> tuple[list[NDArray[Any]], str | None, NDArray[Any] | None]:
+    """Give values that can be compared across files: moments where they are times."""
+    loaded = [files[number].values.get(path) for number in numbers]
+    first = there if isinstance(there, LoadedValues) else next(iter(filter(None, loaded)), None)
+    units = None if first is None else parse_units(first.units, first.calendar)
+    blocks: list[NDArray[Any]] = []
+    for number, each in zip(numbers, loaded, strict=True):
+        problem = _unlike(each, path, first, units is not None)
+        if problem is not None or each is None:
+            kind, message = problem or (Kind.COORDINATE, f"it has no values of {path}")
+            misfits[number] = Misfit(files[number].url, kind, message, path)
+            continue
+        try:
+            own = parse_units(each.units, each.calendar) if units else None
+            blocks.append(own.moments(each.values) if own else each.values)
+        except InvalidInputError as error:
+            misfits[number] = Misfit(files[number].url, Kind.COORDINATE, str(error), path)
+    there_values = None
+    if isinstance(there, LoadedValues):
+        there_values = units.moments(there.values) if units else there.values
+    return blocks, None if units is None else units.calendar, there_values
+
+
+def _unlike(
+    each: LoadedValues | None,
+    path: str,
+    first: LoadedValues | None,
+    is_time: bool,  # noqa: FBT001 - of the first
+) -> tuple[Kind, str] | None:
+    """Say why values cannot be compared with those of the first file."""
+    if each is None or first is None:
+        return Kind.COORDINATE, f"it has no values of {path}"
+    try:
+        units = parse_units(each.units, each.calendar)
+    except InvalidInputError as error:
+        return Kind.UNITS, str(error)
+    if (units is not None) != is_time:
+        return Kind.UNITS, f"{path} has the units {each.units!r} instead of {first.units!r}"
+    wanted = parse_units(first.units, first.calendar)
+    if units is not None and wanted is not None and units.calendar != wanted.calendar:
+        text = f"{path} counts in the calendar {units.calendar} instead of {wanted.calendar}"
+        return Kind.CALENDAR, text
+    return None
+
+
+def _misfit(file: FileFacts, refusal: Refusal, name: str, against: str | None) -> Misfit:
+    text = f"along {name!r} {refusal.message}"
+    return Misfit(file.url, refusal.kind, text if against is None else f"{text} {against}")
+
+
+def _duplicates(
+    files: Sequence[FileFacts],
+    families: Families,
+    numbers: Sequence[int],
+    starts: Mapping[str, NDArray[np.int64]],
+    options: CombineOptions,
+) -> dict[int, Misfit]:
+    """Find files at the place of another one of the same variables; the first one stays."""
+    owner: dict[tuple[int, ...], int] = {}
+    found: dict[int, Misfit] = {}
+    for number in numbers:
+        place_of = (
+            families.of_file[number],
+            *(int(starts[name][number]) for name in options.concat),
+        )
+        first = owner.setdefault(place_of, number)
+        if first != number:
+            found[number] = Misfit(
+                files[number].url,
+                Kind.DUPLICATE,
+                f"it has the same coordinates as {files[first].url}",
+            )
+    return found
+
+
+def _gap_misfits(
+    files: Sequence[FileFacts],
+    numbers: Sequence[int],
+    placed: Mapping[str, _Axis],
+    starts: Mapping[str, NDArray[np.int64]],
+) -> dict[int, Misfit]:
+    found: dict[int, Misfit] = {}
+    for name, axis in placed.items():
+        missing = {at + 1: count for at, count in axis.placed.gaps}
+        for number in numbers:
+            count = missing.get(int(starts[name][number]))
+            if count is not None:
+                text = f"before it, about {count} steps along {name!r} are missing"
+                found[number] = Misfit(files[number].url, Kind.GAP, text)
+    return found
+
+
+def _coverage(
+    files: Sequence[FileFacts],
+    families: Families,
+    numbers: Sequence[int],
+    placed: Mapping[str, _Axis],
+    starts: Mapping[str, NDArray[np.int64]],
+) -> Coverage:
+    gaps = []
+    for name, axis in placed.items():
+        for at, count in axis.placed.gaps:
+            end = at + 1 + (count if axis.fills_gaps else 0)
+            if at >= 0 and end < axis.placed.length:
+                gaps.append(Gap(name, axis.show(at), axis.show(end), count))
+    late = sorted(
+        {
+            files[number].url
+            for name, axis in placed.items()
+            for number in numbers
+            if 0 <= starts[name][number] < axis.existing
+        }
+    )
+    filled = {name: axis for name, axis in placed.items() if axis.placed.length}
+    return Coverage(
+        {name: axis.placed.length for name, axis in placed.items()},
+        {name: axis.show(0) for name, axis in filled.items()},
+        {name: axis.show(axis.placed.length - 1) for name, axis in filled.items()},
+        tuple(gaps),
+        *_holes(files, families, numbers, starts),
+        tuple(late),
+    )
+
+
+def _holes(
+    files: Sequence[FileFacts],
+    families: Families,
+    numbers: Sequence[int],
+    starts: Mapping[str, NDArray[np.int64]],
+) -> tuple[tuple[Hole, ...], int]:
+    """Find combinations of places for which a family has no file: the first ones, and how many."""
+    places = [
+        {int(column[number]): files[number].lengths[name] for number in numbers}
+        for name, column in starts.items()
+    ]
+    if not numbers or (len(places) == 1 and len(families.schemas) == 1):
+        return (), 0
+    holes: list[Hole] = []
+    missing = 0
+    for family, schema in enumerate(families.schemas):
+        taken = {
+            tuple(int(column[number]) for column in starts.values())
+            for number in numbers
+            if families.of_file[number] == family
+        }
+        missing += math.prod(map(len, places)) - len(taken)
+        free = (cell for cell in product(*map(sorted, places)) if cell not in taken)
+        for cell in islice(free, max(0, min(missing, _MOST_HOLES) - len(holes))):
+            lengths = tuple(each[at] for each, at in zip(places, cell, strict=True))
+            holes.append(Hole(tuple(sorted(schema.variables)), cell, lengths))
+    return tuple(holes), missing
+
+
+def _place_in_order(
+    files: Sequence[FileFacts],
+    families: Families,
+    usable: Sequence[int],
+    options: CombineOptions,
+    existing: Axes,
+) -> PlacedFiles:
+    """Put files one behind the other, those of each family for itself."""
+    if len(options.concat) != 1:
+        raise InvalidInputError(
+            "files can be joined in the order given along one dimension only; along several,"
+            " their coordinates must tell where they go",
+            ErrorKind.BAD_METADATA,
+        )
+    [name] = options.concat
+    there = existing.get(name, 0)
+    reached = dict.fromkeys(
+        families.of_file, there if isinstance(there, int) else len(there.values)
+    )
+    starts = []
+    for number in usable:
+        family = families.of_file[number]
+        starts.append(reached[family])
+        reached[family] += files[number].lengths[name]
+    length = max(reached.values(), default=0)
+    column = np.array(starts, np.int64)
+    whole = np.full(len(files), -1, np.int64)
+    whole[list(usable)] = column
+    holes, missing = _holes(files, families, usable, {name: whole})
+    coverage = Coverage({name: length}, holes=holes, missing_places=missing)
+    return PlacedFiles(tuple(usable), {name: column}, {name: length}, {}, coverage)

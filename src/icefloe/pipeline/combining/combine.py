@@ -1,0 +1,345 @@
+"""The facts of all files to one dataset: where each file goes, and what does not fit.
+
+Pure: nothing is read or written. Everything that does not fit is found at once, so that a user
+can mend an archive in one go. What it gives is enough to write references: each file's first step
+along each dimension, and the metadata of each array; see `shift_of`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import IcefloeError
+from icefloe.pipeline.combining.agreeing import (
+    Families,
+    common_attributes,
+    digest_misfits,
+    find_families,
+)
+from icefloe.pipeline.combining.axes import PlacedFiles, place_files
+from icefloe.pipeline.combining.schema import (
+    ANY_CHUNK,
+    PARENT_UNITS,
+    ArraySchema,
+    DatasetSchema,
+    Kind,
+)
+from icefloe.pipeline.combining.targets import (
+    TargetArray,
+    array_metadata,
+    native_metadata,
+    promoted_runs,
+    promoted_target,
+)
+from icefloe.pipeline.combining.times import parse_units
+from icefloe.pipeline.files.facts import FileFacts, LoadedValues
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.report import Misfit, Report
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """What is in the repository already, for files to be added to."""
+
+    schema: DatasetSchema
+    lengths: Mapping[str, int]
+    values: Mapping[str, LoadedValues]
+    """Of the small arrays along the dimensions that files are joined along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """How files make one dataset."""
+
+    report: Report
+    arrays: tuple[TargetArray, ...] = ()
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Attributes by path of group."""
+    files: tuple[int, ...] = ()
+    """Numbers of the files that are used, in the order given."""
+    families: tuple[int, ...] = ()
+    """For each of these, its family."""
+    starts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """By dimension, where each of these begins."""
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    """By dimension, in the whole dataset."""
+    native: Mapping[str, tuple[tuple[int, NDArray[Any]], ...]] = field(default_factory=dict)
+    """By path, runs of values and where they begin along the first axis."""
+
+    def donor(self, array: TargetArray) -> int | None:
+        """Name the file that an array comes from; None for one to which all files add."""
+        if array.growing:
+            return None
+        return next(
+            number
+            for number, family in zip(self.files, self.families, strict=True)
+            if family == array.family
+        )
+
+
+def combine(
+    files: Sequence[FileFacts], options: CombineOptions, existing: Existing | None = None
+) -> Combined:
+    """Work out how files make one dataset.
+
+    With `on_misfit="skip"` the outcome leaves out files that do not fit; otherwise there is an
+    outcome only if `report.misfits` is empty.
+    """
+    problems = [
+        Misfit(each.url, each.problem.kind, each.problem.message)
+        for each in files
+        if each.problem is not None
+    ]
+    families = find_families(
+        files, *(() if existing is None else (existing.schema, existing.values.keys()))
+    )
+    found = [*problems, *families.misfits]
+    left = [number for number, family in enumerate(families.of_file) if family >= 0]
+    other_grid = digest_misfits(files, left)
+    found += other_grid.values()
+    left = [number for number in left if number not in other_grid]
+    while True:
+        placed = place_files(files, families, left, options, existing_axes(existing, options))
+        refused = dict(placed.misfits)
+        left = [number for number in left if number not in refused]
+        placed = placed.only(left)
+        unaligned = _unaligned(files, families, placed, existing)
+        refused |= unaligned
+        found += refused.values()
+        if not refused or options.on_misfit == "fail":
+            break
+        left = [number for number in left if number not in refused]
+    common = common_attributes([files[number] for number in left], options.attributes)
+    found += common.misfits
+    report = Report(len(files), len(left), tuple(sorted(set(found))), placed.coverage, common.notes)
+    if not left or (found and options.on_misfit == "fail"):
+        return Combined(report, files=tuple(left))
+    try:
+        native = _native_values(files, families, placed, existing)
+    except IcefloeError as error:
+        misfit = Misfit(files[left[0]].url, Kind.UNITS, str(error))
+        return Combined(Report(len(files), 0, (*report.misfits, misfit), placed.coverage))
+    for path, values in common.promoted.items():
+        native[path] = promoted_runs(path, values, files, placed, options)
+    arrays = [
+        _target(files, families, placed, path, common.attributes.get(path, {}), native, existing)
+        for path in families.paths
+    ]
+    arrays += [promoted_target(path, native[path], placed, options) for path in common.promoted]
+    known = {each.path for each in arrays}
+    return Combined(
+        report,
+        tuple(arrays),
+        {path: each for path, each in common.attributes.items() if path not in known},
+        tuple(left),
+        tuple(families.of_file[number] for number in left),
+        placed.starts,
+        placed.lengths,
+        {path: tuple(runs) for path, runs in native.items()},
+    )
+
+
+def existing_axes(
+    existing: Existing | None, options: CombineOptions
+) -> Mapping[str, LoadedValues | int]:
+    """Give what is there along each dimension: values, or only a length."""
+    if existing is None:
+        return {}
+    axes: dict[str, LoadedValues | int] = {}
+    for name in options.concat:
+        wanted = options.coordinates.get(name, name)
+        matching = [each for path, each in existing.values.items() if _is_named(path, wanted)]
+        axes[name] = (
+            matching[0] if matching and options.by == "coordinates" else existing.lengths[name]
+        )
+    return axes
+
+
+def _is_named(path: str, name: str) -> bool:
+    return path == name or path.rpartition("/")[2] == name
+
+
+def shift_of(combined: Combined, array: TargetArray, position: int) -> tuple[int, ...]:
+    """Say by how many chunks the references of a file move, for `References.shifted`.
+
+    `position` counts within `combined.files`.
+    """
+    shift = [0] * len(array.metadata["shape"])
+    for axis, name in array.growing:
+        shift[axis] = int(combined.starts[name][position]) // array.chunks[axis]
+    return tuple(shift)
+
+
+def placed_references(
+    combined: Combined, array: TargetArray, position: int, references: References, facts: FileFacts
+) -> References:
+    """Cut and move the references of one file to where they belong in an array."""
+    whole = facts.chunks.get(array.path)
+    for axis, name in array.growing:
+        if whole is not None and whole != array.chunks[axis]:
+            chunk = array.chunks[axis]
+            extent = -(-facts.lengths[name] // chunk)
+            references = references.divided(axis, whole // chunk, extent=extent)
+        break  # only the first growing axis can be cut
+    return references.shifted(shift_of(combined, array, position))
+
+
+def _unaligned(
+    files: Sequence[FileFacts],
+    families: Families,
+    placed: PlacedFiles,
+    existing: Existing | None,
+) -> dict[int, Misfit]:
+    """Find files that would not begin and end with a chunk."""
+    found: dict[int, Misfit] = {}
+    for path in families.paths:
+        family, schema = families.array(path)
+        numbers = [number for number in placed.files if families.of_file[number] == family]
+        if not numbers or _is_native(files, numbers, schema):
+            continue
+        for axis, name in _growing(schema, placed):
+            chunk = _chunk(files, numbers, schema, axis, name, placed, existing)
+            rows = [placed.row(number) for number in numbers]
+            starts = placed.starts[name][rows]
+            lengths = np.array([files[number].lengths[name] for number in numbers], np.int64)
+            ends = starts + lengths
+            is_odd = (lengths % chunk != 0) & (ends != placed.lengths[name])
+            if not is_odd.any():
+                is_odd = starts % chunk != 0
+            for number in np.array(numbers)[is_odd].tolist():
+                found.setdefault(number, _unaligned_misfit(files[number], path, name, chunk))
+    return found
+
+
+def _unaligned_misfit(file: FileFacts, path: str, name: str, chunk: int) -> Misfit:
+    return Misfit(
+        file.url,
+        Kind.UNALIGNED,
+        f"{path}: {file.lengths[name]} steps along {name!r} do not fill chunks of {chunk},"
+        " so what follows would lie across chunks: ingest it natively, or in a group of its own",
+        path,
+    )
+
+
+def _chunk(
+    files: Sequence[FileFacts],
+    numbers: Sequence[int],
+    schema: ArraySchema,
+    axis: int,
+    name: str,
+    placed: PlacedFiles,
+    existing: Existing | None,
+) -> int:
+    """Choose the chunk length along a growing axis."""
+    there = None if existing is None else existing.schema.by_path.get(schema.path)
+    if there is not None and there.chunks[axis] != ANY_CHUNK:
+        return there.chunks[axis]
+    if schema.chunks[axis] != ANY_CHUNK:
+        return schema.chunks[axis]
+    rows = [placed.row(number) for number in numbers]
+    wholes = [files[number].chunks[schema.path] for number in numbers]
+    return max(1, math.gcd(*wholes, *placed.starts[name][rows].tolist()))
+
+
+def _growing(schema: ArraySchema, placed: PlacedFiles) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (axis, name) for axis, name in enumerate(schema.dimensions) if name in placed.lengths
+    )
+
+
+def _is_native(files: Sequence[FileFacts], numbers: Sequence[int], schema: ArraySchema) -> bool:
+    """Tell whether all files gave the values of an array, so that no reference is needed."""
+    return all(schema.path in files[number].values for number in numbers)
+
+
+def _native_values(
+    files: Sequence[FileFacts],
+    families: Families,
+    placed: PlacedFiles,
+    existing: Existing | None,
+) -> dict[str, list[tuple[int, NDArray[Any]]]]:
+    native: dict[str, list[tuple[int, NDArray[Any]]]] = {}
+    for path in families.paths:
+        family, schema = families.array(path)
+        numbers = [number for number in placed.files if families.of_file[number] == family]
+        if not _is_native(files, numbers, schema):
+            continue
+        [(_, name), *_] = _growing(schema, placed)
+        target = _units_of(files, numbers, path, existing)
+        runs: dict[int, NDArray[Any]] = {}
+        for number in numbers:
+            loaded = files[number].values[path]
+            runs[int(placed.starts[name][placed.row(number)])] = _in_units(loaded, target)
+        native[path] = sorted(runs.items(), key=lambda run: run[0])
+        if path == placed.coordinates.get(name):
+            native[path] += placed.filled(name, target)
+    return native
+
+
+def _units_of(
+    files: Sequence[FileFacts], numbers: Sequence[int], path: str, existing: Existing | None
+) -> LoadedValues:
+    if existing is not None and path in existing.values:
+        return existing.values[path]
+    return files[numbers[0]].values[path]
+
+
+def _in_units(loaded: LoadedValues, target: LoadedValues) -> NDArray[Any]:
+    """Write times in the units of the target; everything else stays as it is."""
+    if (loaded.units, loaded.calendar) == (target.units, target.calendar):
+        return loaded.values
+    units, wanted = (parse_units(each.units, each.calendar) for each in (loaded, target))
+    if units is None or wanted is None:
+        return loaded.values  # other units are compared as part of the schema
+    return wanted.values(units.moments(loaded.values), target.values.dtype)
+
+
+def _target(
+    files: Sequence[FileFacts],
+    families: Families,
+    placed: PlacedFiles,
+    path: str,
+    attributes: Mapping[str, Any],
+    native: Mapping[str, list[tuple[int, NDArray[Any]]]],
+    existing: Existing | None,
+) -> TargetArray:
+    family, schema = families.array(path)
+    numbers = [number for number in placed.files if families.of_file[number] == family]
+    growing = _growing(schema, placed)
+    axes = dict(growing)
+    shape = tuple(
+        placed.lengths[axes[axis]] if axis in axes else length
+        for axis, length in enumerate(schema.shape)
+    )
+    all_attributes = {
+        **attributes,
+        **{name: each for name, each in schema.encoding.items() if name != PARENT_UNITS},
+    }
+    if path in native:
+        loaded = _units_of(files, numbers, path, existing)
+        if not loaded.inherits:
+            all_attributes |= {
+                name: each
+                for name, each in (("units", loaded.units), ("calendar", loaded.calendar))
+                if each is not None
+            }
+        return TargetArray(
+            path,
+            native_metadata(schema, shape, all_attributes),
+            growing,
+            is_native=True,
+            family=family,
+        )
+    chunks = tuple(
+        _chunk(files, numbers, schema, axis, axes[axis], placed, existing)
+        if axis in axes
+        else length
+        for axis, length in enumerate(schema.chunks)
+    )
+    metadata = array_metadata(schema, shape, chunks, list(schema.codecs), all_attributes)
+    return TargetArray(path, metadata, growing, is_native=False, family=family)

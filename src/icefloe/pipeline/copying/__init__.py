@@ -1,0 +1,1 @@
+"""Values out of files and arrays into a repository, with chunks of one's own choice."""

@@ -1,0 +1,177 @@
+"""Where values are copied from: a version of a repository, or any Zarr hierarchy.
+
+Both travel to workers, and open their clients there.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import ObjectStore
+
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
+from icefloe.pipeline.copying.stores import ReadingStore
+from icefloe.pipeline.files.access import SourceAccess, as_url
+from icefloe.pipeline.files.sources import Pattern
+from icefloe.storage import storage_from_url
+from icefloe.storage.foreign_clients import open_foreign_client
+from icefloe.storage.specs import LocalSpec, MemorySpec
+from icefloe.zarr_store import IcechunkStore
+
+
+class CopySource(Protocol):
+    """A group whose arrays can be read, on the driver and on workers."""
+
+    @property
+    def identity(self) -> str:
+        """Tell it from all others, and from itself in another state as far as that is known."""
+        ...
+
+    @property
+    def is_near(self) -> bool:
+        """Whether reads wait for no network."""
+        ...
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether there may be records of sources in it, which are not copied."""
+        ...
+
+    def group(self) -> zarr.Group:
+        """Open it for looking around."""
+        ...
+
+    def array(self, path: str) -> "zarr.Array[Any]":
+        """Open an array for reading, from threads that block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RepositorySource:
+    """A group of a version of a repository, with native or virtual chunks."""
+
+    session: Session
+    path: str = ""
+    name: str = ""
+    """By which it is known, if not by its version."""
+
+    def __post_init__(self) -> None:
+        if not self.session.read_only:
+            raise InvalidInputError(
+                "a version is copied, not what is being written: commit first, then give"
+                " repo.readonly_session(...)",
+                ErrorKind.UNCOMMITTED_CHANGES,
+            )
+
+    @property
+    def identity(self) -> str:
+        """Name the version."""
+        return f"{self.name or self.session.snapshot_id}/{self.path}"
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the repository, and the files that it refers to, are on this machine."""
+        context = self.session._session.context  # noqa: SLF001 - the same package
+        return context.is_near and context.virtual.is_near
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether it is the root, below which records are."""
+        return not self.path
+
+    def group(self) -> zarr.Group:
+        """Open it for looking around."""
+        return _opened(self.session.store, self.path, f"the group {self.path!r} of the repository")
+
+    def array(self, path: str) -> "zarr.Array[Any]":
+        """Open an array for reading, from threads that block."""
+        store: IcechunkStore = self.session.store
+        store._supports_sync_io = True  # noqa: SLF001 - also where requests wait for a network
+        return zarr.open_array(store, path=_joined(self.path, path), mode="r")
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrSource:
+    """A group of a Zarr hierarchy, of format 2 or 3, on any storage."""
+
+    url: str
+    access: SourceAccess
+    path: str = ""
+
+    @property
+    def identity(self) -> str:
+        """Name where it is; there is no telling whether it changed."""
+        return f"{self.url}/{self.path}"
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it is on this machine."""
+        return isinstance(self.access.place(self.url).storage.spec, LocalSpec | MemorySpec)
+
+    @property
+    def holds_records(self) -> bool:
+        """Never."""
+        return False
+
+    def group(self) -> zarr.Group:
+        """Open it for looking around."""
+        place = self.access.place(self.url)
+        client = ObjectStore(open_foreign_client(place.storage), read_only=True)
+        return _opened(client, _joined(place.key, self.path), self.url)
+
+    def array(self, path: str) -> "zarr.Array[Any]":
+        """Open an array for reading, from threads that block."""
+        place = self.access.place(self.url)
+        store = ReadingStore(place.backend, place.key)
+        return zarr.open_array(store, path=_joined(self.path, path), mode="r")
+
+
+type Copyable = Session | Repository | Pattern
+"""A version of a repository, a repository (the tip of `main`), or the path or URL of either one of
+these or a Zarr hierarchy."""
+
+
+def source_of(given: Copyable, path: str, access: SourceAccess) -> CopySource:
+    """Find out what is to be copied."""
+    path = path.strip("/")
+    match given:
+        case Session():
+            return RepositorySource(given, path)
+        case Repository():
+            return RepositorySource(given.readonly_session("main"), path)
+        case _:
+            url = as_url(given).rstrip("/")
+            if (repository := _repository_at(url, access)) is not None:
+                return RepositorySource(repository.readonly_session("main"), path)
+            return ZarrSource(url, access, path)
+
+
+def _repository_at(url: str, access: SourceAccess) -> Repository | None:
+    covered = any(f"{url}/".startswith(prefix) for prefix in access.storages)
+    if covered or urlsplit(url).scheme in {"http", "https"}:
+        return None
+    local = urlsplit(url)
+    storage = storage_from_url(unquote(local.path) if local.scheme == "file" else url)
+    return Repository.open(storage) if Repository.exists(storage) else None
+
+
+def _opened(store: Store, path: str, name: str) -> zarr.Group:
+    try:
+        found = zarr.open(store, path=path, mode="r")
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"there is no Zarr group at {name}: is the path right?", ErrorKind.NODE_NOT_FOUND
+        ) from None
+    if isinstance(found, zarr.Group):
+        return found
+    raise InvalidInputError(
+        f"{name} is an array: give the group that it is in", ErrorKind.NOT_A_GROUP
+    )
+
+
+def _joined(*parts: str) -> str:
+    return "/".join(each for part in parts if (each := part.strip("/")))

@@ -1,0 +1,198 @@
+"""What a worker does with regions: values out of the source, objects into the repository.
+
+Objects are named, and their names noted, before the first of them is written. What a task that
+failed left behind can be found that way, and removed.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+import zarr
+
+from icefloe.effects import SingleFlight, run_blocking
+from icefloe.engine.context import RepoContext
+from icefloe.engine.packing import ChunkPacker, PackingOptions
+from icefloe.format.columns import BytesColumn
+from icefloe.format.ids import ChunkId
+from icefloe.format.layout import chunk_key
+from icefloe.pipeline.copying.slabs import Regions
+from icefloe.pipeline.copying.stores import CapturingStore
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.writing.building import Notes
+from icefloe.storage.port import Buffer
+
+_PIPELINE: Final = "zarr.core.codec_pipeline.FusedCodecPipeline"
+"""Takes one object after the other from storage to values, or back, on as many threads as told."""
+
+_OBJECTS_PER_NOTE: Final = 512
+
+type NewNote = Callable[[], str]
+"""Gives the key of a new note."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayCopy:
+    """An array to copy, as workers know it."""
+
+    source: str
+    """Path below the group that is copied."""
+    document: bytes
+    """The `zarr.json` of the copy."""
+    dimensions: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What all workers must know. Plain, and nothing in it is secret."""
+
+    arrays: tuple[ArrayCopy, ...]
+    regions: Regions
+    in_flight: int
+    packing: PackingOptions | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copied:
+    """What became of some regions of an array."""
+
+    array: int
+    references: References
+    """Of the objects that were written; their locations are the ids of chunk objects."""
+    notes: tuple[str, ...]
+    """Keys of the notes that name them."""
+
+
+def copying(in_flight: int) -> AbstractContextManager[Any]:
+    """Have Zarr work in the way that plans count on; arrays must be opened within."""
+    chosen: AbstractContextManager[Any] = zarr.config.set(
+        {
+            "codec_pipeline.path": _PIPELINE,
+            "codec_pipeline.max_workers": in_flight,
+            "async.concurrency": in_flight,
+            "array.write_empty_chunks": False,
+        }
+    )
+    return chosen
+
+
+def copy_regions(
+    plan: CopyPlan,
+    numbers: Iterable[int],
+    open_source: "Callable[[str], zarr.Array[Any]]",
+    context: RepoContext,
+    new_note: NewNote,
+) -> Iterator[Copied]:
+    """Copy regions, one after the other; gives references once all that they name is stored."""
+    places = (plan.regions.find(number) for number in numbers)
+    with copying(plan.in_flight):
+        for slab, members in groupby(places, key=lambda place: place[0]):
+            regions = plan.regions.plans[slab]
+            number = plan.regions.slabs[slab].array
+            array = plan.arrays[number]
+            source = open_source(array.source)
+            store = CapturingStore(array.document)
+            target = zarr.open_array(store, mode="r+")
+            for some in _batches([region for _, region in members], regions.objects):
+                taker = ObjectWriter(context, new_note, plan.packing)
+                taker.reserve(sum(regions.objects(region) for region in some))
+                store.taker = taker
+                for region in some:
+                    box = regions.box(region)
+                    target[box] = source[box]
+                run_blocking(taker.finish())
+                yield Copied(number, taker.references(array.dimensions), tuple(taker.notes))
+
+
+def _batches(regions: Sequence[int], objects: Callable[[int], int]) -> Iterator[list[int]]:
+    """Put regions together whose objects go into one note."""
+    batch: list[int] = []
+    held = 0
+    for region in regions:
+        more = objects(region)
+        if batch and held + more > _OBJECTS_PER_NOTE:
+            yield batch
+            batch, held = [], 0
+        batch.append(region)
+        held += more
+    if batch:
+        yield batch
+
+
+class ObjectWriter:
+    """Stores encoded objects: small ones in manifests, others by themselves or in packs."""
+
+    def __init__(
+        self, context: RepoContext, new_note: NewNote, packing: PackingOptions | None
+    ) -> None:
+        self._context, self._new_note = context, new_note
+        self._packer = None if packing is None else ChunkPacker(self, packing)
+        self._ids: deque[ChunkId] = deque()
+        self._noting: SingleFlight[str, None] = SingleFlight()
+        self._is_noted = False
+        self._rows: list[tuple[tuple[int, ...], ChunkId, int, int]] = []
+        self._inlined: list[tuple[tuple[int, ...], bytes]] = []
+        self.notes: list[str] = []
+        """Keys of the notes that were written."""
+
+    def reserve(self, objects: int) -> None:
+        """Name objects in advance; these go into one note, when the first of them is written."""
+        self._ids.extend(ChunkId.random() for _ in range(objects))
+
+    async def take(self, cell: tuple[int, ...], data: Buffer) -> None:
+        """Store one object, from any thread."""
+        size = len(data)
+        if size <= self._context.config.inline_chunk_threshold_bytes:
+            self._inlined.append((cell, bytes(data)))
+        elif self._packer is not None and self._packer.accepts(size):
+            ref = await self._packer.add(data)
+            self._rows.append((cell, ref.id, ref.offset, size))
+        else:
+            if not self._is_noted:
+                await self._noting.run("ids", self._note_ids)
+            chosen = self._ids.popleft()
+            await self._context.assets.save_chunk(chosen, data)
+            self._rows.append((cell, chosen, 0, size))
+
+    async def save_chunk(self, chunk_id: ChunkId, data: Buffer) -> None:
+        """Store a pack; each has a note of its own."""
+        await self._note([chunk_id])
+        await self._context.assets.save_chunk(chunk_id, data)
+
+    async def finish(self) -> None:
+        """Store what is still in memory."""
+        if self._packer is not None:
+            await self._packer.flush()
+
+    def references(self, dimensions: int) -> References:
+        """Give what was stored, as columns."""
+        numbers: dict[ChunkId, int] = {}
+        targets = [numbers.setdefault(row[1], len(numbers)) for row in self._rows]
+        inlined = sorted(self._inlined)
+        return References(
+            _grid([row[0] for row in self._rows], dimensions),
+            np.array([row[2] for row in self._rows], np.uint64),
+            np.array([row[3] for row in self._rows], np.uint64),
+            tuple(map(str, numbers)),
+            np.array(targets, np.uint32),
+            _grid([cell for cell, _ in inlined], dimensions),
+            BytesColumn.from_list([data for _, data in inlined]),
+        )
+
+    async def _note_ids(self) -> None:
+        if not self._is_noted:
+            await self._note(list(self._ids))
+            self._is_noted = True
+
+    async def _note(self, ids: Sequence[ChunkId]) -> None:
+        key = self._new_note()
+        await Notes(self._context.backend, key).add([chunk_key(each) for each in ids])
+        self.notes.append(key)
+
+
+def _grid(cells: Sequence[tuple[int, ...]], dimensions: int) -> "np.ndarray[Any, Any]":
+    return np.array(cells, np.int64).reshape(len(cells), dimensions)

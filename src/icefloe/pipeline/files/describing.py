@@ -1,0 +1,351 @@
+"""From what a parser found to what combining files needs.
+
+Arrays are told apart by their part in the dataset: those along a dimension that files are joined
+along grow; all others must be the same in every file, and come from one of them. Of the growing
+ones, those with a single dimension, and bounds of these, are small: their values are read here,
+and later written as they are. That makes them independent of how each file cuts them into chunks,
+and of its time units.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, SourceError
+from icefloe.pipeline.combining.schema import (
+    ANY_CHUNK,
+    ANY_LENGTH,
+    ENCODING_ATTRIBUTES,
+    PARENT_UNITS,
+    ArraySchema,
+    DatasetSchema,
+)
+from icefloe.pipeline.combining.times import parse_units
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.decoding import read_values
+from icefloe.pipeline.files.facts import Attributes, FileFacts, LoadedValues, SourceState
+from icefloe.pipeline.files.formats import Format
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.options import ParseOptions
+
+_POINTING: Final = ("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables")
+"""Attributes that name arrays which describe others."""
+
+_EXPANDABLE: Final = frozenset(
+    {"bytes", "gribberish", "numcodecs.fixedscaleoffset", "HorizontalDeltaCodec"}
+)
+"""Codecs of arrays that do not care how many dimensions there are; so do all compressors."""
+
+_TO_BYTES: Final = frozenset({"bytes", "gribberish"})
+
+_UNKNOWN_BYTES: Final = 64  # taken for the size of a value of variable length
+
+
+@dataclass(frozen=True, slots=True)
+class RawArray:
+    """An array as a parser found it: its `zarr.json`, and its references."""
+
+    metadata: Mapping[str, Any]
+    references: References
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Give the lengths of the dimensions."""
+        return tuple(self.metadata["shape"])
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Give the lengths of chunks."""
+        return tuple(self.metadata["chunk_grid"]["configuration"]["chunk_shape"])
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Name the dimensions; those without a name by number."""
+        names = self.metadata.get("dimension_names") or (None,) * len(self.shape)
+        return tuple(name or f"dim_{number}" for number, name in enumerate(names))
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """Give the attributes."""
+        given: Mapping[str, Any] = self.metadata.get("attributes") or {}
+        return given
+
+    @property
+    def nbytes(self) -> int:
+        """Estimate the size of all values."""
+        return math.prod(self.shape) * (_itemsize(self.metadata["data_type"]) or _UNKNOWN_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """Everything that was found in a file; only `facts` is small."""
+
+    facts: FileFacts
+    references: Mapping[str, References] = field(default_factory=dict)
+    """By path of array."""
+    metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By path of array, as in `zarr.json`."""
+
+
+def describe(
+    state: SourceState,
+    kind: Format,
+    arrays: Mapping[str, RawArray],
+    group_attributes: Attributes,
+    options: ParseOptions,
+    access: SourceAccess,
+) -> ParsedFile:
+    """Work out what all arrays of a file are, and read the values of its coordinates."""
+    helpers = _helpers(arrays, group_attributes)
+    for dimension in reversed(options.concat):
+        arrays = _with_dimension(state.url, arrays, dimension, helpers)
+    lengths = {name: _length(state.url, arrays, name) for name in options.concat}
+    values = dict(_loaded(arrays, options, access))
+    digests = dict(_digests(arrays, options, access))
+    schemas: list[ArraySchema] = []
+    attributes: dict[str, Mapping[str, Any]] = dict(group_attributes)
+    chunks: dict[str, int] = {}
+    parents = _parents(arrays)
+    for path, array in arrays.items():
+        cut = _divisible_axis(array, options.concat)
+        if cut is not None:
+            chunks[path] = array.chunks[cut]
+        encoding = _encoding(array, arrays.get(parents.get(path, "")))
+        if path in values and parse_units(values[path].units, values[path].calendar):
+            encoding = {
+                name: each
+                for name, each in encoding.items()
+                if name not in {"units", "calendar", PARENT_UNITS}
+            }
+        schemas.append(_schema(path, array, options.concat, cut, encoding, path in helpers))
+        attributes[path] = {
+            name: each for name, each in array.attributes.items() if name not in ENCODING_ATTRIBUTES
+        }
+    facts = FileFacts(
+        state,
+        kind.value,
+        DatasetSchema.of(schemas),
+        attributes,
+        lengths,
+        chunks,
+        values,
+        digests,
+        sum(len(each.references) for each in arrays.values()),
+        sum(len(each.references.inlined.data) for each in arrays.values()),
+    )
+    return ParsedFile(
+        facts,
+        {path: each.references for path, each in arrays.items()},
+        {path: each.metadata for path, each in arrays.items()},
+    )
+
+
+def _helpers(arrays: Mapping[str, RawArray], groups: Attributes) -> set[str]:
+    """Name the arrays that describe others: coordinates, bounds, mappings."""
+    found = {path for path, each in arrays.items() if each.dimensions == (_name(path),)}
+    nodes = [(_group(path), each.attributes) for path, each in arrays.items()]
+    nodes += list(groups.items())
+    for group, attributes in nodes:
+        for attribute in _POINTING:
+            text = attributes.get(attribute)
+            if isinstance(text, str):
+                found |= {_join(group, word.rstrip(":")) for word in text.split()}
+    return found & arrays.keys()
+
+
+def _parents(arrays: Mapping[str, RawArray]) -> dict[str, str]:
+    """For each array of bounds, name what it bounds."""
+    found: dict[str, str] = {}
+    for path, each in arrays.items():
+        for attribute in ("bounds", "climatology"):
+            bounds = each.attributes.get(attribute)
+            if isinstance(bounds, str) and (named := _join(_group(path), bounds)) in arrays:
+                found[named] = path
+    return found
+
+
+def _with_dimension(
+    url: str, arrays: Mapping[str, RawArray], dimension: str, helpers: set[str]
+) -> Mapping[str, RawArray]:
+    """Give data a dimension that the file does not have, as it holds a single step of it."""
+    if any(dimension in each.dimensions for each in arrays.values()):
+        return arrays
+    return {
+        path: _expanded(url, path, each, dimension)
+        if (path not in helpers if each.shape else _name(path) == dimension)
+        else each
+        for path, each in arrays.items()
+    }
+
+
+def _expanded(url: str, path: str, array: RawArray, dimension: str) -> RawArray:
+    codecs = []
+    for codec in array.metadata["codecs"]:
+        name, settings = codec["name"], codec.get("configuration", {})
+        if name == "transpose":
+            order = [0, *(axis + 1 for axis in settings["order"])]
+            codecs.append({"name": name, "configuration": {"order": order}})
+        elif name in _EXPANDABLE or any(each["name"] in _TO_BYTES for each in codecs):
+            codecs.append(codec)
+        else:
+            raise SourceError(
+                f"{path!r} in {url} cannot get the dimension {dimension!r}, along which files"
+                f" are to be joined: its codec {name!r} depends on the number of dimensions."
+                f" Leave it out (drop=...), or ingest the data natively",
+                ErrorKind.SOURCE_UNSUPPORTED,
+                url=url,
+            )
+    metadata = {
+        **array.metadata,
+        "shape": (1, *array.shape),
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": (1, *array.chunks)}},
+        "dimension_names": (dimension, *array.dimensions),
+        "codecs": tuple(codecs),
+    }
+    return RawArray(metadata, array.references.expanded())
+
+
+def _length(url: str, arrays: Mapping[str, RawArray], dimension: str) -> int:
+    lengths = {
+        each.shape[each.dimensions.index(dimension)]: path
+        for path, each in arrays.items()
+        if dimension in each.dimensions
+    }
+    if len(lengths) != 1:
+        found = ", ".join(f"{length} in {path!r}" for length, path in lengths.items())
+        raise SourceError(
+            f"files are to be joined along {dimension!r}, but {url} has "
+            + (f"lengths of it that differ: {found}" if found else "no data to give it to"),
+            ErrorKind.SOURCE_UNSUPPORTED,
+            url=url,
+        )
+    return next(iter(lengths))
+
+
+def _loaded(
+    arrays: Mapping[str, RawArray], options: ParseOptions, access: SourceAccess
+) -> Iterator[tuple[str, LoadedValues]]:
+    parents = _parents(arrays)
+    for path, array in arrays.items():
+        parent = arrays.get(parents.get(path, ""))
+        if not _is_small_and_growing(path, array, parent, options):
+            continue
+        values = _portable(read_values(array.metadata, array.references, access))
+        own = array.attributes.get("units")
+        source = array.attributes if own is not None or parent is None else parent.attributes
+        yield (
+            path,
+            LoadedValues(
+                values,
+                source.get("units"),
+                source.get("calendar"),
+                inherits=own is None and source.get("units") is not None,
+            ),
+        )
+
+
+def _is_small_and_growing(
+    path: str, array: RawArray, parent: RawArray | None, options: ParseOptions
+) -> bool:
+    growing = [name for name in array.dimensions if name in options.concat]
+    if array.dimensions == (_name(path),) and growing:
+        return True
+    is_bounds = parent is not None and len(parent.shape) == 1 and len(array.shape) == 2
+    is_slim = len(array.shape) == 1 or is_bounds
+    return bool(growing) and is_slim and array.nbytes <= options.load_below
+
+
+def _digests(
+    arrays: Mapping[str, RawArray], options: ParseOptions, access: SourceAccess
+) -> Iterator[tuple[str, str]]:
+    """Sum up the values of coordinates and single numbers that all files should share."""
+    mappings = {
+        _join(_group(path), word.rstrip(":"))
+        for path, each in arrays.items()
+        if isinstance(text := each.attributes.get("grid_mapping"), str)
+        for word in text.split()
+    }
+    for path, array in arrays.items():
+        is_static = not set(array.dimensions) & set(options.concat)
+        is_own = array.dimensions == (_name(path),) or not array.shape
+        if is_static and is_own and path not in mappings and array.nbytes <= options.load_below:
+            values = _portable(read_values(array.metadata, array.references, access))
+            text = np.ascontiguousarray(values).tobytes()
+            yield path, hashlib.blake2b(text, digest_size=12).hexdigest()
+
+
+def _portable(values: NDArray[Any]) -> NDArray[Any]:
+    """Give strings a fixed width, so that they can travel as bytes."""
+    if values.dtype.kind not in "TO":
+        return values
+    return np.array(values.tolist(), np.str_).reshape(values.shape)
+
+
+def _divisible_axis(array: RawArray, concat: tuple[str, ...]) -> int | None:
+    """Find the growing axis along which chunks can be cut anyway."""
+    codecs = array.metadata["codecs"]
+    itemsize = _itemsize(array.metadata["data_type"])
+    if len(codecs) != 1 or codecs[0]["name"] != "bytes" or itemsize is None:
+        return None
+    growing = [axis for axis, name in enumerate(array.dimensions) if name in concat]
+    if not growing or math.prod(array.chunks[: growing[0]]) != 1:
+        return None
+    expected = math.prod(array.chunks) * itemsize
+    is_plain = bool((array.references.lengths == expected).all())
+    return growing[0] if is_plain and not len(array.references.inlined) else None
+
+
+def _encoding(array: RawArray, parent: RawArray | None) -> dict[str, Any]:
+    own = {name: array.attributes[name] for name in ENCODING_ATTRIBUTES & array.attributes.keys()}
+    if parent is not None and "units" in parent.attributes and "units" not in own:
+        inherited = [parent.attributes.get("units"), parent.attributes.get("calendar")]
+        own[PARENT_UNITS] = inherited
+    return own
+
+
+def _schema(
+    path: str,
+    array: RawArray,
+    concat: tuple[str, ...],
+    cut: int | None,
+    encoding: Mapping[str, Any],
+    is_helper: bool,  # noqa: FBT001 - named by its place in the record
+) -> ArraySchema:
+    return ArraySchema(
+        path,
+        array.metadata["data_type"],
+        array.dimensions,
+        tuple(
+            ANY_LENGTH if name in concat else length
+            for name, length in zip(array.dimensions, array.shape, strict=True)
+        ),
+        tuple(ANY_CHUNK if axis == cut else length for axis, length in enumerate(array.chunks)),
+        tuple(array.metadata["codecs"]),
+        array.metadata["fill_value"],
+        encoding,
+        is_helper,
+    )
+
+
+def _itemsize(data_type: Any) -> int | None:
+    try:
+        return np.dtype(data_type).itemsize if isinstance(data_type, str) else None
+    except TypeError:
+        return None
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _group(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _join(group: str, name: str) -> str:
+    return f"{group}/{name}" if group else name

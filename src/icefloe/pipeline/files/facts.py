@@ -1,0 +1,246 @@
+"""What is known of a file once it is parsed: little enough to gather thousands of them.
+
+Facts come back from other processes as rows of Arrow. A schema or a set of attributes is written
+once for all the rows of a batch that share it, and found again by its digest.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.format.arrow import pa
+from icefloe.pipeline.combining.schema import DatasetSchema, Kind, canonical_json
+from icefloe.pipeline.files.arrow_columns import binary_column, int_column, list_column, text_column
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """Which state of a file was parsed."""
+
+    url: str
+    size: int | None = None
+    etag: str | None = None
+    modified: int | None = None
+    """Microseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a file could not be parsed."""
+
+    kind: Kind
+    message: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedValues:
+    """The values of a small array along a dimension that files are joined along."""
+
+    values: NDArray[Any]
+    units: str | None = None
+    calendar: str | None = None
+    inherits: bool = False
+    """Whether units and calendar stand at what these values bound, not at their own array."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LoadedValues):
+            return NotImplemented
+        mine, others = ((each.units, each.calendar, each.inherits) for each in (self, other))
+        return (
+            mine == others and self.values.dtype == other.values.dtype and self._same_values(other)
+        )
+
+    def _same_values(self, other: "LoadedValues") -> bool:
+        if self.values.shape != other.values.shape:
+            return False
+        is_float = self.values.dtype.kind == "f"
+        return bool(np.array_equal(self.values, other.values, equal_nan=is_float))
+
+    __hash__ = None  # type: ignore[assignment] # compares by content that may change
+
+
+type Attributes = Mapping[str, Mapping[str, Any]]
+"""Attributes by path of group ("" for the root) or array, those in the schema left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What is known of one file."""
+
+    state: SourceState
+    format: str | None = None
+    schema: DatasetSchema | None = None
+    attributes: Attributes = field(default_factory=dict)
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    """By dimension, of those that files are joined along."""
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    """By array, the chunk length along such a dimension where it may be cut (`ANY_CHUNK`)."""
+    values: Mapping[str, LoadedValues] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """By array, of the values of coordinates that all files must share."""
+    references: int = 0
+    inlined_bytes: int = 0
+    problem: Problem | None = None
+
+    @property
+    def url(self) -> str:
+        """Name the file."""
+        return self.state.url
+
+
+@lru_cache(maxsize=1)
+def facts_schema() -> "pa.Schema":
+    """Give the columns in which facts travel; all types are known to Spark."""
+    value = pa.struct(
+        [
+            ("path", pa.string()),
+            ("dtype", pa.string()),
+            ("shape", pa.list_(pa.int64())),
+            ("data", pa.binary()),
+            ("units", pa.string()),
+            ("calendar", pa.string()),
+            ("inherits", pa.int64()),
+        ]
+    )
+    return pa.schema(
+        [
+            ("url", pa.string()),
+            ("size", pa.int64()),
+            ("etag", pa.string()),
+            ("modified", pa.int64()),
+            ("format", pa.string()),
+            ("schema_digest", pa.string()),
+            ("schema", pa.string()),
+            ("attributes_digest", pa.string()),
+            ("attributes", pa.string()),
+            ("numbers", pa.string()),
+            ("values", pa.list_(value)),
+            ("references", pa.int64()),
+            ("inlined_bytes", pa.int64()),
+            ("problem_kind", pa.string()),
+            ("problem", pa.string()),
+        ]
+    )
+
+
+def to_batch(facts: Sequence[FileFacts]) -> "pa.RecordBatch":
+    """Write facts as rows."""
+    schemas = _Once()
+    attributes = _Once()
+    for each in facts:
+        schemas.add(*((None, None) if each.schema is None else _digest_of(each.schema)))
+        text = canonical_json(each.attributes)
+        attributes.add(hashlib.blake2b(text.encode(), digest_size=16).hexdigest(), text)
+    columns = [
+        text_column([each.state.url for each in facts]),
+        int_column([each.state.size for each in facts]),
+        text_column([each.state.etag for each in facts]),
+        int_column([each.state.modified for each in facts]),
+        text_column([each.format for each in facts]),
+        text_column(schemas.digests),
+        text_column(schemas.texts),
+        text_column(attributes.digests),
+        text_column(attributes.texts),
+        text_column([_numbers(each) for each in facts]),
+        _values_column([each.values for each in facts]),
+        int_column([each.references for each in facts]),
+        int_column([each.inlined_bytes for each in facts]),
+        text_column([None if each.problem is None else each.problem.kind.value for each in facts]),
+        text_column([None if each.problem is None else each.problem.message for each in facts]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=facts_schema())
+
+
+def from_batches(batches: "Iterable[pa.RecordBatch]") -> list[FileFacts]:
+    """Read facts back from the rows of any number of batches, in any order."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    schemas = {
+        row["schema_digest"]: DatasetSchema.from_json(row["schema"])
+        for row in rows
+        if row["schema"] is not None
+    }
+    attributes = {
+        row["attributes_digest"]: json.loads(row["attributes"])
+        for row in rows
+        if row["attributes"] is not None
+    }
+    # Most files have the same ones: they share them.
+    numbers = {text: json.loads(text) for text in {row["numbers"] for row in rows}}
+    return [_from_row(row, schemas, attributes, numbers[row["numbers"]]) for row in rows]
+
+
+class _Once:
+    """Two columns: digests, and texts where a digest first appears."""
+
+    def __init__(self) -> None:
+        self.digests: list[str | None] = []
+        self.texts: list[str | None] = []
+        self._seen: set[str | None] = set()
+
+    def add(self, digest: str | None, text: str | None) -> None:
+        self.digests.append(digest)
+        self.texts.append(None if digest in self._seen else text)
+        self._seen.add(digest)
+
+
+def _digest_of(schema: DatasetSchema) -> tuple[str, str]:
+    return schema.digest, schema.to_json()
+
+
+def _numbers(facts: FileFacts) -> str:
+    return canonical_json([dict(facts.lengths), dict(facts.chunks), dict(facts.digests)])
+
+
+def _values_column(rows: Sequence[Mapping[str, LoadedValues]]) -> "pa.Array":
+    flat = [(path, each) for row in rows for path, each in row.items()]
+    shapes = [each.values.shape for _, each in flat]
+    items = pa.StructArray.from_arrays(
+        [
+            text_column([path for path, _ in flat]),
+            text_column([each.values.dtype.str for _, each in flat]),
+            list_column(
+                int_column([length for shape in shapes for length in shape]),
+                [len(shape) for shape in shapes],
+            ),
+            binary_column([np.ascontiguousarray(each.values).tobytes() for _, each in flat]),
+            text_column([each.units for _, each in flat]),
+            text_column([each.calendar for _, each in flat]),
+            int_column([int(each.inherits) for _, each in flat]),
+        ],
+        fields=list(facts_schema().field("values").type.value_type),
+    )
+    return list_column(items, [len(row) for row in rows]).cast(facts_schema().field("values").type)
+
+
+def _from_row(
+    row: Mapping[str, Any],
+    schemas: Mapping[str, DatasetSchema],
+    attributes: Mapping[str, Attributes],
+    numbers: Sequence[dict[str, Any]],
+) -> FileFacts:
+    lengths, chunks, digests = numbers
+    problem = row["problem_kind"]
+    return FileFacts(
+        SourceState(row["url"], row["size"], row["etag"], row["modified"]),
+        row["format"],
+        None if row["schema_digest"] is None else schemas[row["schema_digest"]],
+        attributes[row["attributes_digest"]],
+        lengths,
+        chunks,
+        {each["path"]: _loaded(each) for each in row["values"]},
+        digests,
+        row["references"],
+        row["inlined_bytes"],
+        None if problem is None else Problem(Kind(problem), row["problem"]),
+    )
+
+
+def _loaded(item: Mapping[str, Any]) -> LoadedValues:
+    values = np.frombuffer(item["data"], item["dtype"]).reshape(item["shape"])
+    return LoadedValues(values, item["units"], item["calendar"], inherits=bool(item["inherits"]))

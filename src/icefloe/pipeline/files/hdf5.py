@@ -1,0 +1,380 @@
+"""The structure of HDF5 and netCDF-4 files, read with h5py: quickly, for what most of them have.
+
+Numbers of all usual types, plain or compressed with deflate, shuffled or with checksums. Anything
+else (text, compound types, other filters) is `UnusualError`, for a parser that knows more. What
+would be read wrongly is refused: data in other files, chunks that some filter left as they were.
+"""
+
+import base64
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5ds, h5i, h5l, h5o, h5r, h5z
+from numpy.typing import NDArray
+
+from icefloe.format.columns import BytesColumn
+from icefloe.pipeline.files.describing import RawArray
+from icefloe.pipeline.files.references import References
+
+type Found = tuple[dict[str, RawArray], dict[str, dict[str, Any]]]
+"""Arrays by path, and the attributes of groups by path."""
+
+_HIDDEN: Final = frozenset(
+    {
+        "REFERENCE_LIST",
+        "CLASS",
+        "DIMENSION_LIST",
+        "NAME",
+        "_Netcdf4Dimid",
+        "_Netcdf4Coordinates",
+        "_nc3_strict",
+        "_NCProperties",
+    }
+)
+"""Attributes that only say how netCDF is written as HDF5."""
+
+_SCALE: Final = "DIMENSION_SCALE"
+_NUMBERS: Final = frozenset("iuf")
+_WIDEST: Final = 8
+
+
+class UnusualError(Exception):
+    """There is something in a file that is not known here."""
+
+
+def read_hdf5(
+    source: str | BinaryIO, url: str, *, group: str | None = None, drop: tuple[str, ...] = ()
+) -> Found:
+    """Read what arrays there are in a file, and where their chunks lie.
+
+    `source` is the path of a local file, or something that reads as one; `url` is what references
+    name. Of a path, nothing but this file is opened, whatever links there are in it.
+    """
+    given: dict[str, Any] = {"locking": False} if isinstance(source, str) else {}
+    with h5py.File(source, "r", **given) as file:
+        root = file.get(group or "/")
+        if not isinstance(root, h5py.Group):
+            raise ValueError(f"there is no group {group!r}")  # noqa: TRY004 - of the file's content
+        return _Reading(url, root, frozenset(drop)).found()
+
+
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    path: str
+    """Below the group that is taken as the root."""
+    name: str
+    """In the file."""
+    id: h5d.DatasetID
+
+    @property
+    def group(self) -> str:
+        return self.name.rpartition("/")[0]
+
+
+class _Reading:
+    """One look at the structure of a file."""
+
+    def __init__(self, url: str, root: h5py.Group, drop: frozenset[str]) -> None:
+        self._url, self._root, self._drop = url, root, drop
+        self._file_number = h5o.get_info(root.id).fileno
+        self._names: dict[int, str | None] = {}
+        """By address of a dataset, its name; None if it has several."""
+
+    def found(self) -> Found:
+        attributes: dict[str, dict[str, Any]] = {}
+        datasets = list(self._visit(attributes))
+        return {each.path: self._array(each) for each in datasets}, attributes
+
+    def _visit(self, attributes: dict[str, dict[str, Any]]) -> Iterator[_Dataset]:
+        """Find all datasets, noting the attributes of groups on the way."""
+        name = str(self._root.name).rstrip("/")
+        above: frozenset[int] = frozenset()
+        todo = [("", name, self._root.id, above)]
+        while todo:
+            path, name, group, above = todo.pop()
+            address = h5o.get_info(group).addr
+            if address in above:
+                raise NotImplementedError(f"the group {name!r} is within itself")
+            attributes[path] = _attributes(group)
+            for raw in group:
+                key = raw.decode()
+                if not path and key in self._drop:
+                    continue
+                below = f"{path}/{key}" if path else key
+                node = self._open(group, raw, f"{name}/{key}")
+                if isinstance(node, h5d.DatasetID):
+                    if key not in self._drop and not _is_bare_dimension(node):
+                        yield _Dataset(below, f"{name}/{key}", node)
+                elif isinstance(node, h5py.h5g.GroupID):
+                    todo.append((below, f"{name}/{key}", node, above | {address}))
+
+    def _open(self, group: Any, key: bytes, name: str) -> Any:
+        """Open what a link leads to, in this file only."""
+        if group.links.get_info(key).type == h5l.TYPE_EXTERNAL:
+            raise NotImplementedError(f"{name!r} is in another file")
+        node = h5o.open(group, key)
+        info = h5o.get_info(node)
+        if info.fileno != self._file_number:
+            raise NotImplementedError(f"{name!r} is in another file")
+        if isinstance(node, h5d.DatasetID):
+            self._names[info.addr] = None if info.addr in self._names else name
+        return node
+
+    def _array(self, each: _Dataset) -> RawArray:
+        shape, kind = each.id.shape, each.id.dtype
+        is_number = kind.kind in _NUMBERS and kind.itemsize <= _WIDEST
+        if shape is None or not (is_number or kind == np.bool_):
+            raise UnusualError(f"{each.name}: {kind}")
+        settings = each.id.get_create_plist()
+        codecs = _codecs(settings, kind)
+        chunks = _chunk_shape(settings, shape)
+        attributes = _attributes(each.id)
+        if "_FillValue" in attributes:
+            attributes["_FillValue"] = _encoded_fill(attributes["_FillValue"], kind)
+        metadata = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": shape,
+            "data_type": kind.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": _fill_value(settings, kind),
+            "codecs": codecs,
+            "attributes": attributes,
+            "dimension_names": self._dimensions(each, len(shape)),
+            "storage_transformers": (),
+        }
+        return RawArray(metadata, self._references(each, settings, shape, chunks))
+
+    # -- dimensions --------------------------------------------------------------------------
+
+    def _dimensions(self, each: _Dataset, count: int) -> tuple[str, ...]:
+        """Name the dimensions: by the scales at them, or by itself for a scale."""
+        scales: list[Any] = [()] * count
+        if count and h5a.exists(each.id, b"DIMENSION_LIST"):
+            listed = _read_attribute(each.id, b"DIMENSION_LIST")
+            scales = [] if listed is None else list(listed)
+        is_scale = all(len(some) == 1 for some in scales) or h5ds.is_scale(each.id)
+        names = []
+        for axis, some in enumerate(scales):
+            if len(some) == 1:
+                names.append(_below(self._scale_name(each, some[0]), each.group))
+            elif is_scale:
+                names.append(_below(each.name, each.group))
+            elif len(some) > 1:
+                raise UnusualError(f"{each.name}: several scales at one dimension")
+            else:
+                names.append(f"phony_dim_{axis}")
+        return tuple(names)
+
+    def _scale_name(self, each: _Dataset, reference: Any) -> str:
+        scale = h5r.dereference(reference, each.id)
+        if scale is None:
+            raise UnusualError(f"{each.name}: a dimension without its scale")
+        # Asking HDF5 for a name would make it search the whole file.
+        known = self._names.get(h5o.get_info(scale).addr)
+        return known or str(h5i.get_name(scale).decode())
+
+    # -- chunks ------------------------------------------------------------------------------
+
+    def _references(
+        self, each: _Dataset, settings: Any, shape: tuple[int, ...], chunks: tuple[int, ...]
+    ) -> References:
+        match settings.get_layout():
+            case h5d.CHUNKED:
+                return self._chunked(each, settings, shape, chunks)
+            case h5d.CONTIGUOUS if not settings.get_external_count():
+                return self._contiguous(each.id, len(shape))
+            case h5d.COMPACT:
+                return _compact(each.id, shape)
+            case _:
+                raise NotImplementedError(f"the data of {each.name!r} is in other files")
+
+    def _contiguous(self, dataset: h5d.DatasetID, dimensions: int) -> References:
+        offset = dataset.get_offset()
+        if offset is None:
+            return self._rows(np.empty((0, dimensions)), [], [])
+        return self._rows(np.zeros((1, dimensions)), [offset], [dataset.get_storage_size()])
+
+    def _chunked(
+        self, each: _Dataset, settings: Any, shape: tuple[int, ...], chunks: tuple[int, ...]
+    ) -> References:
+        infos: list[Any] = []
+        if shape and 0 not in shape:
+            each.id.chunk_iter(infos.append)
+        if not infos:
+            return self._rows(np.empty((0, len(shape))), [], [])
+        starts, masks, offsets, sizes = zip(*infos, strict=True)
+        if any(masks):
+            raise NotImplementedError(f"chunks of {each.name!r} were written without some filter")
+        grid = np.array(starts, np.int64) // np.array(chunks, np.int64)
+        counts = tuple(-(-length // chunk) for length, chunk in zip(shape, chunks, strict=True))
+        flat = np.ravel_multi_index(tuple(grid.T), counts)
+        order = np.argsort(flat, kind="stable")
+        if chunks != settings.get_chunk():  # of a chunk that was cut, the beginning counts
+            sizes = (math.prod(chunks) * each.id.dtype.itemsize,) * len(sizes)
+        rows = self._rows(grid[order], offsets, sizes)
+        return References(
+            rows.coordinates,
+            rows.offsets[order],
+            rows.lengths[order],
+            rows.locations,
+            rows.location_rows,
+        )
+
+    def _rows(self, grid: NDArray[Any], offsets: Any, lengths: Any) -> References:
+        return References(
+            grid.astype(np.int64),
+            np.array(offsets, np.uint64),
+            np.array(lengths, np.uint64),
+            (self._url,) if len(grid) else (),
+            np.zeros(len(grid), np.uint32),
+        )
+
+
+def _is_bare_dimension(dataset: h5d.DatasetID) -> bool:
+    """Tell a dimension of netCDF that has no coordinate, and so no data."""
+    if not h5a.exists(dataset, b"_Netcdf4Dimid"):
+        return False
+    if dataset.get_create_plist().get_layout() == h5d.CHUNKED:
+        return dataset.chunk_iter(lambda _: True) is None  # stops at the first one
+    return bool(dataset.get_storage_size() == 0)
+
+
+def _compact(dataset: h5d.DatasetID, shape: tuple[int, ...]) -> References:
+    """Take data along that is kept among the metadata of the file, where nobody can point at."""
+    values = np.empty(shape, dataset.dtype)
+    if values.size:
+        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    held = [values.tobytes()] if values.size else []
+    none = np.empty(0, np.uint64)
+    return References(
+        np.empty((0, len(shape)), np.int64),
+        none,
+        none,
+        (),
+        np.empty(0, np.uint32),
+        np.zeros((len(held), len(shape)), np.int64),
+        BytesColumn.from_list(held),
+    )
+
+
+def _chunk_shape(settings: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Give the lengths of chunks.
+
+    One that is longer than the array, as it may grow, is cut to its length if that leaves the
+    beginning of its bytes: otherwise files could not be joined.
+    """
+    if settings.get_layout() != h5d.CHUNKED:
+        return tuple(max(length, 1) for length in shape)
+    stored: tuple[int, ...] = settings.get_chunk()
+    cut = tuple(min(chunk, max(length, 1)) for chunk, length in zip(stored, shape, strict=True))
+    is_plain = settings.get_nfilters() == 0
+    return cut if is_plain and cut[1:] == stored[1:] else stored
+
+
+def _codecs(settings: Any, kind: np.dtype[Any]) -> tuple[dict[str, Any], ...]:
+    plain: dict[str, Any] = {"name": "bytes"}
+    if kind.itemsize > 1:
+        endian = "big" if kind.newbyteorder(">") == kind else "little"
+        plain["configuration"] = {"endian": endian}
+    codecs = [plain]
+    for number in range(settings.get_nfilters()):
+        code, _, values, _ = settings.get_filter(number)
+        match code, values:
+            case h5z.FILTER_DEFLATE, (level, *_):
+                codecs.append({"name": "numcodecs.zlib", "configuration": {"level": level}})
+            case h5z.FILTER_SHUFFLE, (size, *_):
+                codecs.append({"name": "numcodecs.shuffle", "configuration": {"elementsize": size}})
+            case h5z.FILTER_FLETCHER32, _:
+                codecs.append({"name": "numcodecs.fletcher32", "configuration": {}})
+            case _:
+                raise UnusualError(f"filter {code}")
+    return tuple(codecs)
+
+
+# -- values of metadata ----------------------------------------------------------------------
+
+
+def _fill_value(settings: Any, kind: np.dtype[Any]) -> Any:
+    value = np.zeros((), kind)
+    try:
+        settings.get_fill_value(value)
+    except RuntimeError:  # it was never defined
+        raise UnusualError("no fill value") from None
+    plain = value[()].item()
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return "NaN" if math.isnan(plain) else "Infinity" if plain > 0 else "-Infinity"
+    return plain
+
+
+def _encoded_fill(value: Any, kind: np.dtype[Any]) -> Any:
+    """Write the attribute `_FillValue` as xarray does in Zarr."""
+    if not isinstance(value, (int, float)):
+        raise UnusualError("a fill value that is no number")
+    if kind.kind == "f":
+        return base64.standard_b64encode(struct.pack("<d", float(value))).decode()
+    return bool(value) if kind.kind == "b" else int(value)
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    names: list[bytes] = []
+    h5a.iterate(node, names.append)
+    shown = {name.decode(): name for name in names}
+    found = {text: _plain(node, name) for text, name in shown.items() if text not in _HIDDEN}
+    return {text: value for text, value in found.items() if value != _SCALE}
+
+
+def _plain(node: Any, name: bytes) -> Any:
+    """Give the value of an attribute as JSON has it."""
+    values = _read_attribute(node, name)
+    if values is None:
+        return ""
+    match values.dtype.kind:
+        case "S" if values.ndim:
+            return np.strings.decode(values, "utf-8").tolist()
+        case "S":
+            return bytes(values[()]).decode() or " "
+        case "O" if all(isinstance(each, bytes) for each in values.flat):
+            texts = [each.decode("utf-8", "surrogateescape") for each in values.flat]
+            return texts[0] if len(texts) == 1 else _nested(texts, values.shape)
+        case "b" | "i" | "u" | "f":
+            return values.reshape(-1).tolist()[0] if values.size == 1 else values.tolist()
+        case other:
+            raise UnusualError(f"an attribute of kind {other}")
+
+
+def _read_attribute(node: Any, name: bytes) -> NDArray[Any] | None:
+    """Read an attribute; None for one without any value.
+
+    In a few steps: what h5py has for it on top takes most of the time that files with many
+    attributes need.
+    """
+    attribute = h5a.open(node, name)
+    shape, kind = attribute.shape, attribute.dtype
+    if shape is None:
+        return None
+    if kind.subdtype is not None:
+        raise UnusualError("an attribute of arrays")
+    values = np.zeros(shape, kind)
+    attribute.read(values)
+    return values
+
+
+def _nested(texts: list[str], shape: tuple[int, ...]) -> Any:
+    return np.array(texts, np.dtypes.StringDType()).reshape(shape).tolist()
+
+
+def _below(name: str, group: str) -> str:
+    """Give the name of something in a group without that of the group.
+
+    >>> _below("/model/time", "/model"), _below("/time", "/model")
+    ('time', 'time')
+    """
+    inside = f"{group}/"
+    return name.removeprefix(inside) if name.startswith(inside) else name.removeprefix("/")

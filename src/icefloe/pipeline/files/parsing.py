@@ -1,0 +1,372 @@
+"""A file to its arrays and their references: the only module that knows VirtualiZarr.
+
+Most files are HDF5 with nothing unusual in them; these are read without it, in a fraction of the
+time, and it is not even imported. All others go through its parsers.
+
+What may be raised: `SourceError`, which names the file and says whether it is truncated, of
+another format, damaged, uses something unsupported, or changed while it was read; and
+`StorageError`, when it could not be read at all.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from obspec_utils.readers import BlockStoreReader
+
+from icefloe.effects import run_blocking
+from icefloe.errors import (
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    SourceError,
+    StorageError,
+)
+from icefloe.format.columns import BytesColumn
+from icefloe.pipeline.combining.schema import Kind
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.describing import ParsedFile, RawArray, describe
+from icefloe.pipeline.files.facts import FileFacts, Problem, SourceState
+from icefloe.pipeline.files.formats import (
+    HEAD_BYTES,
+    Format,
+    describe_unknown,
+    detect_format,
+    format_of_name,
+    stored_end,
+)
+from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.files.registry import Registry, WatchedReader, registry_for
+from icefloe.pipeline.files.sources import microseconds
+from icefloe.pipeline.options import ParseOptions
+from icefloe.storage.foreign_clients import as_storage_error
+
+if TYPE_CHECKING:
+    from virtualizarr.manifests import ChunkManifest, ManifestArray, ManifestGroup
+
+_ATTEMPTS: Final = 4
+"""How often a file is parsed anew when its storage failed in passing."""
+
+_KINDS: Final = {
+    ErrorKind.SOURCE_TRUNCATED: Kind.TRUNCATED,
+    ErrorKind.SOURCE_WRONG_FORMAT: Kind.WRONG_FORMAT,
+    ErrorKind.SOURCE_UNSUPPORTED: Kind.UNSUPPORTED,
+    ErrorKind.SOURCE_CHANGED: Kind.CHANGED,
+}
+
+
+def parse_file(
+    url: str,
+    options: ParseOptions,
+    access: SourceAccess | None = None,
+    *,
+    listed: SourceState | None = None,
+) -> ParsedFile:
+    """Parse one file, and make sure that it did not change meanwhile.
+
+    `listed` is what a listing said of it, which saves a request.
+    """
+    reached = access or SourceAccess()
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return _parse_once(url, options, reached, listed)
+        except StorageError as error:
+            if not error.retryable or attempt == _ATTEMPTS:
+                raise
+        except SourceError as error:
+            if error.kind != ErrorKind.SOURCE_CHANGED or listed is None:
+                raise
+            listed = None  # the listing may be older than the file: look anew
+    raise AssertionError("the last attempt returns or raises")
+
+
+def parse_or_report(
+    url: str,
+    options: ParseOptions,
+    access: SourceAccess | None = None,
+    *,
+    listed: SourceState | None = None,
+) -> ParsedFile | FileFacts:
+    """Parse one file; give facts with a problem for one that cannot be used.
+
+    Failures of the storage are raised, except that a file is not there.
+    """
+    try:
+        return parse_file(url, options, access, listed=listed)
+    except SourceError as error:
+        kind = _KINDS.get(ErrorKind(error.kind), Kind.UNREADABLE)
+        return FileFacts(listed or SourceState(url), problem=Problem(kind, str(error)))
+    except ObjectNotFoundError as error:
+        return FileFacts(SourceState(url), problem=Problem(Kind.UNREADABLE, str(error)))
+
+
+def _parse_once(
+    url: str, options: ParseOptions, access: SourceAccess, listed: SourceState | None
+) -> ParsedFile:
+    kind, head, before = _look(url, options, access, listed)
+    try:
+        arrays, attributes = _content(url, kind, options, registry_for(access))
+    except Exception as error:
+        raise _explained(error, url, kind, head, before) from error
+    _check_ends(url, arrays, before)
+    parsed = describe(before, kind, arrays, attributes, options, access)
+    _check_unchanged(url, kind, access, before)
+    return parsed
+
+
+def _look(
+    url: str, options: ParseOptions, access: SourceAccess, listed: SourceState | None
+) -> tuple[Format, bytes, SourceState]:
+    """Find out the format and the state of a file."""
+    by_name = options.format or format_of_name(url)
+    if by_name is not None and by_name.is_directory:
+        return by_name, b"", SourceState(url)
+    place = access.place(url)
+    state = listed
+    if state is None or (state.etag is None and state.modified is None) or state.size is None:
+        state = _state(url, access)
+    assert state.size is not None
+    end = min(state.size, HEAD_BYTES)
+    head = b""
+    if end:
+        try:
+            head = bytes(run_blocking(place.backend.get(place.key, (0, end))).data)
+        except InvalidInputError:
+            raise _changed(url, "it is shorter now") from None
+    found = detect_format(head)
+    wanted = options.format or found
+    if wanted is None or found is not wanted:
+        expected = "" if options.format is None else f" (expected {options.format.value})"
+        raise SourceError(
+            f"{url} is of no use{expected}: "
+            + (describe_unknown(head) if found is None else f"it is {found.value}"),
+            ErrorKind.SOURCE_TRUNCATED if not head else ErrorKind.SOURCE_WRONG_FORMAT,
+            url=url,
+        )
+    return wanted, head, state
+
+
+def _state(url: str, access: SourceAccess) -> SourceState:
+    place = access.place(url)
+    info = run_blocking(place.backend.head(place.key)).info
+    return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))
+
+
+def _check_unchanged(url: str, kind: Format, access: SourceAccess, before: SourceState) -> None:
+    if kind.is_directory:
+        return
+    try:
+        after = _state(url, access)
+    except ObjectNotFoundError:
+        raise _changed(url, "it is gone") from None
+    same_time = before.modified == after.modified or before.etag is not None
+    if (before.size, before.etag) != (after.size, after.etag) or not same_time:
+        raise _changed(url, "size, etag or time of modification differ")
+
+
+def _changed(url: str, how: str) -> SourceError:
+    return SourceError(
+        f"{url} changed while it was parsed ({how}): wait until it is complete and try again",
+        ErrorKind.SOURCE_CHANGED,
+        url=url,
+    )
+
+
+def _check_ends(url: str, arrays: Mapping[str, RawArray], state: SourceState) -> None:
+    """Refuse a file that ends before data that it claims to have."""
+    end = max((each.references.ends_of(url) for each in arrays.values()), default=0)
+    if state.size is not None and end > state.size:
+        raise _truncated(url, end, state.size)
+
+
+def _truncated(url: str, end: int, size: int) -> SourceError:
+    return SourceError(
+        f"{url} is truncated: it has {size} bytes, and should have at least {end}."
+        " Fetch it again from where it comes from",
+        ErrorKind.SOURCE_TRUNCATED,
+        url=url,
+    )
+
+
+def _explained(
+    error: Exception, url: str, kind: Format, head: bytes, state: SourceState
+) -> IcefloeError:
+    """Say what a parser's exception means for the user."""
+    for each in _causes(error):
+        if isinstance(each, IcefloeError):
+            return each
+        if (of_storage := as_storage_error(each, url)) is not None:
+            return of_storage
+    end = stored_end(head)
+    if end is not None and state.size is not None and end > state.size:
+        return _truncated(url, end, state.size)
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, ImportError):
+        return SourceError(
+            f"{url} is {kind.value}, and a library for that is missing ({error}):"
+            ' pip install "icefloe[virtual,formats]", on the executors too',
+            ErrorKind.SOURCE_UNSUPPORTED,
+            url=url,
+        )
+    if isinstance(error, NotImplementedError):
+        return SourceError(
+            f"{url} uses something that cannot be virtualised: {text}."
+            " Leave the variable out (drop=...), or ingest the data natively",
+            ErrorKind.SOURCE_UNSUPPORTED,
+            url=url,
+        )
+    return SourceError(
+        f"{url} cannot be read as {kind.value}: {text}", ErrorKind.SOURCE_DAMAGED, url=url
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+type _Parser = Callable[[str, Any], Any]
+
+
+def _content(url: str, kind: Format, options: ParseOptions, registry: Registry) -> Found:
+    if kind is Format.HDF5:
+        return _hdf5_content(url, options, registry)
+    return _parsed(url, _PARSERS[kind](options), options, registry)
+
+
+def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry) -> Found:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # parsers warn of codecs that zarr finds unusual
+        group = parser(url, registry)._group  # noqa: SLF001 - what it is all about
+        return _flattened(group, options)
+
+
+def _hdf5_content(url: str, options: ParseOptions, registry: Registry) -> Found:
+    if (path := registry.local_path(url)) is not None:
+        try:
+            return read_hdf5(path, url, group=options.group, drop=options.drop)
+        except UnusualError:
+            with open(path, "rb") as file:  # noqa: PTH123 - takes half the time of a client
+                return _parsed(url, _general_hdf5_parser(options, file), options, registry)
+    failures: list[Exception] = []
+    reader: Any = WatchedReader(BlockStoreReader(*registry.resolve(url)), failures)
+    try:
+        try:
+            return read_hdf5(reader, url, group=options.group, drop=options.drop)
+        except UnusualError:
+            return _parsed(url, _general_hdf5_parser(options, reader), options, registry)
+    except Exception as error:
+        if failures:  # what HDF5 makes of a failed read hides the reason
+            raise failures[-1] from error
+        raise
+
+
+def _general_hdf5_parser(options: ParseOptions, source: Any) -> _Parser:
+    made: _Parser = _library().HDFParser(options.group, options.drop or None, lambda *_: source)
+    return made
+
+
+def _library() -> Any:
+    from virtualizarr import parsers  # noqa: PLC0415 - takes seconds
+
+    return parsers
+
+
+def _skipping(name: str) -> Callable[[ParseOptions], _Parser]:
+    def parser(options: ParseOptions) -> _Parser:
+        make = getattr(_library(), name)
+        made: _Parser = make(group=options.group, skip_variables=options.drop or None)
+        return made
+
+    return parser
+
+
+def _grib(options: ParseOptions) -> _Parser:
+    from gribberish.virtualizarr import GribberishParser  # noqa: PLC0415 - large and optional
+
+    made: _Parser = GribberishParser(drop_variables=list(options.drop) or None)
+    return made
+
+
+def _tiff(_: ParseOptions) -> _Parser:
+    from virtual_tiff import VirtualTIFF  # noqa: PLC0415 - large and optional
+
+    made: _Parser = VirtualTIFF(ifd_layout="flat")
+    return made
+
+
+_PARSERS: Final[dict[Format, Callable[[ParseOptions], _Parser]]] = {
+    Format.NETCDF3: _skipping("NetCDF3Parser"),
+    Format.GRIB: _grib,
+    Format.TIFF: _tiff,
+    Format.FITS: _skipping("FITSParser"),
+    Format.ZARR: _skipping("ZarrParser"),
+    Format.KERCHUNK_JSON: _skipping("KerchunkJSONParser"),
+    Format.KERCHUNK_PARQUET: _skipping("KerchunkParquetParser"),
+    Format.DMRPP: _skipping("DMRPPParser"),
+}
+
+
+def _flattened(root: "ManifestGroup", options: ParseOptions) -> Found:
+    """Give all arrays by path, and the attributes of all groups."""
+    arrays: dict[str, RawArray] = {}
+    attributes: dict[str, dict[str, Any]] = {}
+    todo = [("", root)]
+    while todo:
+        path, group = todo.pop()
+        attributes[path] = dict(group.metadata.attributes)
+        for name, array in group.arrays.items():
+            if name not in options.drop:
+                arrays[_joined(path, name)] = _raw(array)
+        todo.extend((_joined(path, name), each) for name, each in group.groups.items())
+    return arrays, attributes
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _raw(array: "ManifestArray") -> RawArray:
+    metadata = dict(array.metadata.to_dict())
+    return RawArray(metadata, references_of(array.manifest, len(array.shape)))
+
+
+def references_of(manifest: "ChunkManifest", dimensions: int) -> References:
+    """Take the columns out of a manifest."""
+    from virtualizarr.manifests.manifest import INLINED_CHUNK_PATH  # noqa: PLC0415 - takes seconds
+
+    paths: NDArray[Any] = manifest._paths  # noqa: SLF001 - its only form with all rows at once
+    flat = paths.ravel()
+    present = np.flatnonzero((flat != "") & (flat != INLINED_CHUNK_PATH))
+    grid = (
+        np.stack(np.unravel_index(present, paths.shape), axis=1)
+        if paths.ndim
+        else np.empty((len(present), 0))
+    )
+    locations, rows = _distinct(flat[present])
+    inlined = manifest._inlined  # noqa: SLF001
+    cells = sorted(inlined)
+    return References(
+        grid.astype(np.int64).reshape(len(present), dimensions),
+        manifest._offsets.ravel()[present],  # noqa: SLF001
+        manifest._lengths.ravel()[present],  # noqa: SLF001
+        locations,
+        rows,
+        np.array(cells, np.int64).reshape(len(cells), dimensions),
+        BytesColumn.from_list([inlined[each] for each in cells]),
+    )
+
+
+def _distinct(texts: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.uint32]]:
+    if not len(texts):
+        return (), np.empty(0, np.uint32)
+    first = str(texts[0])
+    if (texts == first).all():  # a file's own chunks
+        return (first,), np.zeros(len(texts), np.uint32)
+    distinct, rows = np.unique(texts, return_inverse=True)
+    return tuple(map(str, distinct.tolist())), rows.astype(np.uint32)

@@ -1,0 +1,1 @@
+"""The references of files to manifests, and to commits."""

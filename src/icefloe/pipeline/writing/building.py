@@ -1,0 +1,153 @@
+"""The references of many files to whole manifests: what a worker does with one region."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.effects import map_concurrently
+from icefloe.engine.context import RepoContext
+from icefloe.engine.linking.linked import LinkedRegion
+from icefloe.engine.linking.regions import build_region
+from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
+from icefloe.format.columns import BytesColumn, concat_bytes
+from icefloe.format.ids import ChunkId, ManifestId
+from icefloe.format.layout import chunk_key, manifest_key
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.local import Check
+from icefloe.pipeline.writing.plans import ArrayPlan
+from icefloe.pipeline.writing.replacing import CellBox, vanished
+from icefloe.storage import Backend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuiltRegion:
+    """What became of one region."""
+
+    region: LinkedRegion
+    changed: Coordinates
+    """The chunks that are new, and those that are gone."""
+    references: int
+    """How many of these are new."""
+    data_bytes: int
+    """Of the new chunks."""
+
+
+class Notes:
+    """Where a task notes what it is about to write, so that it can be found if it is lost."""
+
+    def __init__(self, backend: Backend, key: str) -> None:
+        self._backend, self._key = backend, key
+        self._keys: list[str] = []
+
+    async def add(self, keys: Sequence[str]) -> None:
+        """Note keys of objects; must be done before they are written."""
+        self._keys += keys
+        await self._backend.put(self._key, "\n".join(self._keys).encode())
+
+
+async def build(
+    context: RepoContext,
+    array: ArrayPlan,
+    region: int,
+    rows: Sequence[tuple[Check, References]],
+    notes: Notes,
+    cleared: Sequence[CellBox] = (),
+) -> BuiltRegion:
+    """Write the manifests of a region: new references over what is there.
+
+    Of boxes that are cleared, nothing stays that is there.
+    """
+    inlined = await _inlined_table(context, array, rows, notes)
+    table = concat_tables([_virtual_table(context, array, rows), inlined])
+
+    async def note(ids: Sequence[ManifestId]) -> None:
+        await notes.add([manifest_key(each) for each in ids])
+
+    stored = array.parts.stored_in(region)
+    gone = await vanished(context, array.node, stored, cleared, table.coordinates)
+    made = await build_region(
+        context.assets,
+        array.node,
+        table,
+        layout=array.parts.layout,
+        grid=array.grid,
+        stored=stored,
+        deleted=gone if len(gone) else None,
+        before_writing=note,
+    )
+    changed = np.concatenate([table.coordinates, gone])
+    return BuiltRegion(made, changed, len(table), int(table.lengths.sum()))
+
+
+def _virtual_table(
+    context: RepoContext, array: ArrayPlan, rows: Sequence[tuple[Check, References]]
+) -> ChunkTable:
+    filled = [(check, each) for check, each in rows if len(each)]
+    if not filled:
+        return ChunkTable.empty(len(array.grid))
+    counts = np.array([len(each) for _, each in filled], np.int64)
+    tables = [each for _, each in filled]
+    firsts = np.cumsum([0, *(len(each.locations) for each in tables)])[:-1]
+    targets = np.concatenate(
+        [each.location_rows.astype(np.int64) + at for each, at in zip(tables, firsts, strict=True)]
+    )
+    texts = BytesColumn.from_strings([text for each in tables for text in each.locations])
+    recorded, _ = context.virtual.recorded(texts, validate=False)  # looked at when it was parsed
+    locations, numbers = recorded.distinct()
+    etags, etag_rows = _etag_columns([check.etag for check, _ in filled], counts)
+    seconds = np.array([check.seconds for check, _ in filled], np.uint32)
+    return ChunkTable.virtual(
+        np.concatenate([each.coordinates for each in tables]).astype(np.uint32),
+        locations,
+        np.concatenate([each.offsets for each in tables]),
+        np.concatenate([each.lengths for each in tables]),
+        targets=numbers[targets],
+        etags=etags,
+        etag_rows=etag_rows,
+        last_modified=np.repeat(seconds, counts) if seconds.any() else None,
+    )
+
+
+def _etag_columns(
+    etags: Sequence[str | None], counts: NDArray[np.int64]
+) -> tuple[BytesColumn | None, NDArray[np.int32] | None]:
+    """Give the distinct etags, and for each reference which one it has."""
+    distinct = {etag: row for row, etag in enumerate(dict.fromkeys(filter(None, etags)))}
+    if not distinct:
+        return None, None
+    numbers = [-1 if each is None else distinct.get(each, -1) for each in etags]
+    column = BytesColumn.from_strings(list(distinct))
+    return column, np.repeat(np.array(numbers, np.int32), counts)
+
+
+async def _inlined_table(
+    context: RepoContext,
+    array: ArrayPlan,
+    rows: Sequence[tuple[Check, References]],
+    notes: Notes,
+) -> ChunkTable:
+    """Keep data that came along: small chunks in the manifest, others as objects."""
+    filled = [each for _, each in rows if len(each.inlined)]
+    if not filled:
+        return ChunkTable.empty(len(array.grid))
+    coordinates = np.concatenate([each.inlined_coordinates for each in filled]).astype(np.uint32)
+    data = concat_bytes([each.inlined for each in filled])
+    lengths = data.lengths()
+    is_large = lengths > context.config.inline_chunk_threshold_bytes
+    small, large = np.flatnonzero(~is_large), np.flatnonzero(is_large)
+    kept = ChunkTable.inlined(coordinates[small], data.take(small))
+    if not len(large):
+        return kept
+    ids = [ChunkId.random() for _ in large]
+    await notes.add([chunk_key(each) for each in ids])
+
+    async def save(item: tuple[ChunkId, int]) -> None:
+        await context.assets.save_chunk(item[0], data[item[1]])
+
+    limit = context.write_concurrency
+    await map_concurrently(save, list(zip(ids, large.tolist(), strict=True)), limit=limit)
+    raw = np.frombuffer(b"".join(each.raw for each in ids), np.uint8).reshape(-1, ChunkId.WIDTH)
+    written = ChunkTable.native(coordinates[large], raw, lengths[large].astype(np.uint64))
+    return concat_tables([kept, written])

@@ -1,0 +1,257 @@
+"""What workers must know to put the references of a file where they belong.
+
+The arrays of a dataset are described once; each file adds one small row. All of it is plain, and
+holds nothing secret.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.engine.linking.plan import NewReferences, PartPlan
+from icefloe.engine.linking.regions import plan_array
+from icefloe.engine.manifests.splitting import append_order
+from icefloe.engine.paths import absolute_path
+from icefloe.engine.session import SessionState
+from icefloe.errors import ErrorKind, SourceError
+from icefloe.format.arrow import pa
+from icefloe.format.columns import Ints, ranges
+from icefloe.format.ids import NodeId
+from icefloe.pipeline.combining.combine import Combined, placed_references
+from icefloe.pipeline.combining.targets import TargetArray
+from icefloe.pipeline.files.arrow_columns import int_column, text_column
+from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.report import Report
+from icefloe.pipeline.writing.replacing import CellBox, cells_of
+
+_NO_REPORT: Final = Report(0, 0)
+_NO_CELLS: Final = np.empty((0, 0), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayPlan:
+    """An array whose manifests are to be built."""
+
+    number: int
+    path: str
+    """In the repository."""
+    node: NodeId
+    grid: tuple[int, ...]
+    """Chunks along each dimension."""
+    target: TargetArray
+    """Of the metadata only the shape and the chunks."""
+    donor: int | None
+    """The number of the only file that gives it; None for one to which all files add."""
+    parts: PartPlan
+
+
+def plan_arrays(
+    session: SessionState,
+    group: str,
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    *,
+    kept: AbstractSet[str] = frozenset(),
+) -> list[ArrayPlan]:
+    """Plan all arrays that get references; they must exist in the session already.
+
+    `kept` are paths of arrays that stay as they are, unless files add to them.
+    """
+    virtual = [
+        array
+        for array in combined.arrays
+        if not array.is_native and (array.growing or array.path not in kept)
+    ]
+    return [
+        _plan(session, number, group, facts, combined, array)
+        for number, array in enumerate(virtual)
+    ]
+
+
+def _plan(
+    session: SessionState,
+    number: int,
+    group: str,
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    array: TargetArray,
+) -> ArrayPlan:
+    path = absolute_path("/".join(part for part in (group.strip("/"), array.path) if part))
+    node = session.tree.find(path)
+    assert node is not None, f"{path} was made before"
+    assert node.array is not None
+    grid = node.array.num_chunks
+    axes = append_order(node.array.dimension_names or (None,) * len(grid))
+    new = _new_references(_spans(facts, combined, array, grid), axes)
+    slim = {name: array.metadata[name] for name in ("shape", "chunk_grid")}
+    target = TargetArray(array.path, slim, array.growing, is_native=False, family=array.family)
+    parts = plan_array(session, path, new)
+    return ArrayPlan(number, path, node.id, grid, target, combined.donor(array), parts)
+
+
+def _spans(
+    facts: Sequence[FileFacts], combined: Combined, array: TargetArray, grid: Sequence[int]
+) -> NDArray[np.int64]:
+    """Give the box of chunks that each file may bring: (files, dimensions, 2)."""
+    donor = combined.donor(array)
+    rows = [
+        row
+        for row, (number, family) in enumerate(zip(combined.files, combined.families, strict=True))
+        if family == array.family and donor in {None, number}
+    ]
+    spans = np.zeros((len(rows), len(grid), 2), np.int64)
+    spans[:, :, 1] = grid
+    for axis, name in array.growing:
+        starts = combined.starts[name][rows]
+        lengths = np.array([facts[combined.files[row]].lengths[name] for row in rows], np.int64)
+        spans[:, axis, 0] = starts // array.chunks[axis]
+        spans[:, axis, 1] = -(-(starts + lengths) // array.chunks[axis])
+    return spans
+
+
+def _new_references(spans: NDArray[np.int64], axes: Sequence[int]) -> NewReferences:
+    """Count references along the first of the axes, as if no chunk of a file were missing."""
+    if not axes:
+        return NewReferences(np.zeros(1, np.int64), np.ones(1, np.int64))
+    lengths = spans[:, :, 1] - spans[:, :, 0]
+    steps = lengths[:, axes[0]]
+    each = np.prod(lengths[:, list(axes[1:])], axis=1)
+    places: Ints = ranges(spans[:, axes[0], 0], steps)
+    positions, rows = np.unique(places, return_inverse=True)
+    counts = np.bincount(rows, np.repeat(each, steps), len(positions)).astype(np.int64)
+    low, high = spans[:, :, 0].min(axis=0), spans[:, :, 1].max(axis=0)
+    extents = tuple(zip(low.tolist(), high.tolist(), strict=True))
+    return NewReferences(positions, counts, extents)
+
+
+# -- files -----------------------------------------------------------------------------------
+
+
+def stamp(state: SourceState) -> str:
+    """Sum up which state of a file was parsed."""
+    return f"{state.size}/{state.etag}/{state.modified}"
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """Where one file goes."""
+
+    facts: FileFacts
+    """Without what only combining needs."""
+    family: int
+    starts: dict[str, int]
+    is_again: bool = False
+    """Whether it is there in another state, which it takes the place of."""
+
+    def to_json(self) -> str:
+        """Write it as text."""
+        state, facts = self.facts.state, self.facts
+        return json.dumps(
+            [
+                [state.url, state.size, state.etag, state.modified],
+                dict(facts.lengths),
+                dict(facts.chunks),
+                self.family,
+                self.starts,
+                self.is_again,
+            ]
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote."""
+        state, lengths, chunks, *rest = json.loads(text)
+        return cls(FileFacts(SourceState(*state), lengths=lengths, chunks=chunks), *rest)
+
+
+@lru_cache(maxsize=1)
+def places_schema() -> "pa.Schema":
+    """Give the columns in which places travel."""
+    return pa.schema([("number", pa.int64()), ("place", pa.string())])
+
+
+def places_table(
+    facts: Sequence[FileFacts], combined: Combined, known: AbstractSet[str] = frozenset()
+) -> "pa.Table":
+    """Write down where each file goes that is used; files are numbered as in `facts`.
+
+    `known` are the URLs of files that are there already.
+    """
+    texts = []
+    for row, (number, family) in enumerate(zip(combined.files, combined.families, strict=True)):
+        starts = {name: int(column[row]) for name, column in combined.starts.items()}
+        is_again = facts[number].url in known
+        texts.append(FilePlace(facts[number], family, starts, is_again).to_json())
+    columns = [int_column(list(combined.files)), text_column(texts)]
+    return pa.Table.from_arrays(columns, schema=places_schema())
+
+
+def put_in_place(
+    array: ArrayPlan, number: int, place: FilePlace, references: References, found: str
+) -> References | None:
+    """Move the references of a file to their place; None if the array is not for this file.
+
+    `found` is the stamp of the state in which the file was when it was parsed. Workers that lost
+    their work parse files again, and a file may have changed meanwhile.
+    """
+    if place.family != array.target.family or array.donor not in {None, number}:
+        return None
+    if found != stamp(place.facts.state):
+        raise SourceError(
+            f"{place.facts.url} changed after it was compared with the others: try again",
+            ErrorKind.SOURCE_CHANGED,
+            url=place.facts.url,
+        )
+    alone = Combined(
+        _NO_REPORT,
+        starts={name: np.array([start], np.int64) for name, start in place.starts.items()},
+    )
+    return placed_references(alone, array.target, 0, references, place.facts)
+
+
+def box_to_clear(array: ArrayPlan, place: FilePlace) -> CellBox | None:
+    """Give the chunks that a file had before, if it was there, or that others had of it."""
+    growing = dict(array.target.growing)
+    if not place.is_again and (growing or not array.parts.stored):
+        return None
+    box = []
+    for axis, cells in enumerate(array.grid):
+        name = growing.get(axis)
+        if name is None:
+            box.append((0, cells))
+            continue
+        start, chunk = place.starts[name], array.target.chunks[axis]
+        box.append((start // chunk, -(-(start + place.facts.lengths[name]) // chunk)))
+    return tuple(box)
+
+
+def cut_by_region(
+    array: ArrayPlan, references: References, box: CellBox | None = None
+) -> Iterator[tuple[int, References]]:
+    """Divide placed references by the region that they belong to.
+
+    All regions of a box that is to be cleared are among them, also without references.
+    """
+    regions = _regions(array, references.coordinates)
+    inlined = _regions(array, references.inlined_coordinates)
+    cleared = _regions(array, _NO_CELLS if box is None else cells_of(box))
+    found: list[int] = np.unique(np.concatenate([regions, inlined, cleared])).tolist()
+    if len(found) == 1:
+        yield found[0], references
+        return
+    for region in found:
+        rows, inlined_rows = np.flatnonzero(regions == region), np.flatnonzero(inlined == region)
+        yield region, references.take(rows, inlined_rows)
+
+
+def _regions(array: ArrayPlan, coordinates: NDArray[np.int64]) -> Ints:
+    if not len(coordinates):
+        return np.empty(0, np.int64)
+    return array.parts.regions(coordinates.astype(np.uint32))
