@@ -344,12 +344,12 @@ class Tables:
     def _scalar[T: np.generic](self, slot: int, view: NDArray[T], default: int) -> NDArray[T]:
         width = view.itemsize
         where, present = self._field(slot, width, width)
-        shift = width.bit_length() - 1  # dividing takes several times as long
+        items: Ints = where >> (width.bit_length() - 1)  # dividing takes several times as long
         if present is True:
-            return view[where >> shift]
+            return view[items]
         values = np.full(len(self), default, view.dtype)
         if present is not False:
-            values[present] = view[where >> shift]
+            values[present] = view[items]
         return values
 
     def u8(self, slot: int, default: int = 0) -> Bytes:
