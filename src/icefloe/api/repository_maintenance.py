@@ -17,7 +17,7 @@ from icefloe.engine.context import RepoContext
 from icefloe.engine.maintenance import expiration, garbage, reclaiming, statistics
 from icefloe.engine.maintenance.expiration import ExpirationRules
 from icefloe.engine.maintenance.garbage import GarbageRules
-from icefloe.engine.maintenance.reachability import ReadLimits
+from icefloe.engine.maintenance.reachability import Progress, ReadLimits
 from icefloe.engine.maintenance.statistics import UsageBy
 from icefloe.engine.maintenance.sweeping import Kind
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -149,6 +149,7 @@ class RepositoryMaintenance:
         max_concurrent_listings: int | None = None,
         cutoffs: Mapping[KindOfFile, datetime | None] | None = None,
         incremental: bool = False,
+        on_progress: Progress | None = None,
     ) -> GCSummary:
         """Delete files that no version needs and that were written before a time.
 
@@ -158,7 +159,8 @@ class RepositoryMaintenance:
         `cutoffs` gives kinds of files times of their own; with None, none of a kind goes.
         `incremental` looks only for what versions that are gone leave behind, and so neither
         lists manifests nor chunks: quick and frequent, while a full run now and then also finds
-        what was never committed. A `dry_run` only counts.
+        what was never committed. A `dry_run` only counts. `on_progress` is told how many manifests
+        were read, and of how many.
 
         >>> import icefloe
         >>> from datetime import UTC, datetime, timedelta
@@ -184,6 +186,7 @@ class RepositoryMaintenance:
                 max_concurrent_listings=max_concurrent_listings,
                 cutoffs=cutoffs,
                 incremental=incremental,
+                on_progress=on_progress,
             )
         )
 
@@ -201,6 +204,7 @@ class RepositoryMaintenance:
         max_concurrent_listings: int | None = None,
         cutoffs: Mapping[KindOfFile, datetime | None] | None = None,
         incremental: bool = False,
+        on_progress: Progress | None = None,
     ) -> GCSummary:
         rules = GarbageRules(
             _cutoffs(delete_object_older_than, cutoffs or {}),
@@ -211,6 +215,7 @@ class RepositoryMaintenance:
                 max_compressed_manifest_mem_bytes,
                 max_decoded_manifest_mem_bytes,
                 max_concurrent_manifest_fetches,
+                on_progress,
             ),
             concurrent_deletes=at_least_one("max_concurrent_deletes", max_concurrent_deletes),
             consecutive_failures=max_consecutive_delete_failures,
@@ -228,10 +233,12 @@ class RepositoryMaintenance:
         max_compressed_manifest_mem_bytes: int = 536870912,
         max_decoded_manifest_mem_bytes: int = 4294967296,
         max_concurrent_manifest_fetches: int = 500,
+        on_progress: Progress | None = None,
     ) -> ChunkStorageStats:
         """Sum up what chunks take, in all versions that branches and tags lead to.
 
-        Each chunk counts once, however many versions share it.
+        Each chunk counts once, however many versions share it. `on_progress` is told how many
+        manifests were read, and of how many.
 
         >>> import icefloe, zarr
         >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -250,6 +257,7 @@ class RepositoryMaintenance:
                 max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
                 max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
                 max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+                on_progress=on_progress,
             )
         )
 
@@ -260,12 +268,14 @@ class RepositoryMaintenance:
         max_compressed_manifest_mem_bytes: int = 536870912,
         max_decoded_manifest_mem_bytes: int = 4294967296,
         max_concurrent_manifest_fetches: int = 500,
+        on_progress: Progress | None = None,
     ) -> ChunkStorageStats:
         limits = read_limits(
             max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes,
             max_decoded_manifest_mem_bytes,
             max_concurrent_manifest_fetches,
+            on_progress,
         )
         return ChunkStorageStats.of(await statistics.total_usage(self._context, limits))
 
@@ -309,7 +319,9 @@ class RepositoryMaintenance:
         )
         return stats.native_bytes
 
-    def storage_use(self, by: UsageBy = "snapshot") -> StorageUses:
+    def storage_use(
+        self, by: UsageBy = "snapshot", *, on_progress: Progress | None = None
+    ) -> StorageUses:
         """Sum up what chunks take by version, by array or by container.
 
         By version, oldest first, a chunk counts for the first version that has it: so each row
@@ -327,10 +339,13 @@ class RepositoryMaintenance:
         array  native  virtual  inline  chunks
         /t2m   1000 B  0 B      0 B          1
         """
-        return run_blocking(self.storage_use_async(by))
+        return run_blocking(self.storage_use_async(by, on_progress=on_progress))
 
-    async def storage_use_async(self, by: UsageBy = "snapshot") -> StorageUses:
-        return StorageUses(by, await statistics.usage(self._context, by, ReadLimits()))
+    async def storage_use_async(
+        self, by: UsageBy = "snapshot", *, on_progress: Progress | None = None
+    ) -> StorageUses:
+        limits = ReadLimits(progress=on_progress)
+        return StorageUses(by, await statistics.usage(self._context, by, limits))
 
 
 def _expiration_rules(
@@ -376,7 +391,11 @@ def _cutoffs(
 
 
 def read_limits(
-    snapshots: int, compressed_bytes: int, decoded_bytes: int, fetches: int
+    snapshots: int,
+    compressed_bytes: int,
+    decoded_bytes: int,
+    fetches: int,
+    progress: Progress | None,
 ) -> ReadLimits:
     """Check how much to hold at once."""
     return ReadLimits(
@@ -384,6 +403,7 @@ def read_limits(
         at_least_one("max_concurrent_manifest_fetches", fetches),
         at_least_one("max_compressed_manifest_mem_bytes", compressed_bytes),
         at_least_one("max_decoded_manifest_mem_bytes", decoded_bytes),
+        progress=progress,
     )
 
 

@@ -54,8 +54,10 @@ def gc(
     repository = Repository.open(storage_from_url(url))
     found: GCSummary | None = None
     if dry_run or not yes:
-        with progress_bar("counting garbage"), interruptible("nothing was changed"):
-            found = repository.garbage_collect(cutoff, dry_run=True, incremental=incremental)
+        with progress_bar("counting garbage") as bar, interruptible("nothing was changed"):
+            found = repository.garbage_collect(
+                cutoff, dry_run=True, incremental=incremental, on_progress=bar
+            )
         if not as_json:
             show_table(GARBAGE_HEADINGS, found.rows())
             typer.echo(f"{shown_bytes(found.bytes_deleted)} can be reclaimed")
@@ -64,8 +66,8 @@ def gc(
         if found is not None:
             require_consent(f"delete {found.objects_deleted} objects?", given=yes)
         after = "nothing that is needed was lost; the same command, run again, goes on"
-        with progress_bar("collecting garbage"), interruptible(after):
-            done = repository.garbage_collect(cutoff, incremental=incremental)
+        with progress_bar("collecting garbage") as bar, interruptible(after):
+            done = repository.garbage_collect(cutoff, incremental=incremental, on_progress=bar)
     _report(done or found, cutoff.isoformat(), is_done=done is not None, as_json=as_json)
 
 

@@ -54,13 +54,13 @@ def stats(
     Example: icefloe stats ./repo --by array
     """
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
-    with progress_bar("reading manifests"), interruptible("nothing was changed"):
+    with progress_bar("reading manifests") as bar, interruptible("nothing was changed"):
         if by is By.kind:
-            total = repository.chunk_storage_stats()
+            total = repository.chunk_storage_stats(on_progress=bar)
             rows, document = total.rows(), total.to_dict()
             headings: tuple[str, ...] = STATS_HEADINGS
         else:
-            found = repository.storage_use(_USES[by])
+            found = repository.storage_use(_USES[by], on_progress=bar)
             rows, headings = found.rows(), found.headings
             document = {"by": found.by, "rows": found.to_dicts()}
     if as_json:

@@ -1,6 +1,7 @@
 """What chunks take: by hand where it is easy, against each single chunk where it is not."""
 
 from collections import defaultdict
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -128,6 +129,23 @@ def test_small_limits_change_nothing() -> None:
     assert stats == repo.chunk_storage_stats()
     with pytest.raises(icefloe.InvalidInputError, match="max_snapshots_in_memory"):
         repo.chunk_storage_stats(max_snapshots_in_memory=0)
+
+
+def test_progress_counts_manifests() -> None:
+    repo = repository()
+    for number in range(3):
+        write(repo, {f"a/c/{number}": bytes([number]) * BIG})
+    told: list[tuple[int, int]] = []
+    repo.chunk_storage_stats(
+        max_concurrent_manifest_fetches=1, on_progress=lambda *each: told.append(each)
+    )
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    told.clear()
+    repo.storage_use("array", on_progress=lambda *each: told.append(each))
+    assert told == [(3, 3)]
+    told.clear()
+    repo.garbage_collect(datetime.now(UTC), on_progress=lambda *each: told.append(each))
+    assert told[-1] == (3, 3)
 
 
 def test_the_old_name_says_that_it_is_old() -> None:

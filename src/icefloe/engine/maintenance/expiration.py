@@ -244,7 +244,8 @@ async def read_history(context: RepoContext) -> FileHistory:
         limit = context.config.max_concurrent_requests
         found = await map_concurrently(entry, sorted(todo), limit=limit)
         entries |= {one.id: one for one in found}
-        todo = {one.parent for one in found if one.parent is not None} - entries.keys()
+        parents = {one.parent for one in found if one.parent is not None}
+        todo = {one for one in parents if one not in entries}
     history = FileHistory(branches, tags, entries)
     _require_roots(history)
     return history

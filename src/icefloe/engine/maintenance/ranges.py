@@ -146,6 +146,7 @@ async def parts_of(context: RepoContext, survey: Survey, limits: ReadLimits) -> 
         return fact.id, await offload(partial(_decoded, manifest))
 
     fewer = replace(limits, decoded_bytes=min(limits.decoded_bytes, _DECODED_BYTES))
+    done = 0
     for some in portions(survey.manifests, fewer):
         limit = _readers(context, some, limits)
         for manifest, arrays in await map_concurrently(read, some, limit=limit):
@@ -157,6 +158,8 @@ async def parts_of(context: RepoContext, survey: Survey, limits: ReadLimits) -> 
                 else:
                     ranges = _ranges_of(manifest, node, decoded, places)
                     yield Part(version, node, decoded.locations, ranges)
+        done += len(some)
+        limits.tell(done, len(survey.manifests))
 
 
 _MANY_REFS: Final = 10_000

@@ -1,6 +1,6 @@
 """What versions need: their manifests, and every chunk object that those refer to."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -17,13 +17,16 @@ from icefloe.format.ids import ChunkId, ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.manifest import Manifest, WrittenManifest
 from icefloe.format.snapshot import Snapshot
 
+type Progress = Callable[[int, int], None]
+"""Told how many manifests were read, and how many there are as far as is known."""
+
 _REFERENCE_BYTES: Final = 128
 """What a reference takes in a manifest that is decompressed, with what is read from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much to hold at once."""
+    """How much to hold at once, and whom to tell how far it is."""
 
     snapshots: int = 50
     manifests: int = 500
@@ -33,6 +36,12 @@ class ReadLimits:
     decoded_bytes: int = 4 * 2**30
     key_bytes: int = MAX_KEY_BYTES
     """Of chunk ids; more of them go to temporary files."""
+    progress: Progress | None = None
+
+    def tell(self, done: int, total: int) -> None:
+        """Say how many manifests were read."""
+        if self.progress is not None:
+            self.progress(done, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class Reachable:
         self.chunks = KeySet(self.limits.key_bytes)
         self._context = context
         self._unread: list[ManifestFact] = []
+        self._read = 0
 
     def __enter__(self) -> Self:
         return self
@@ -118,6 +128,8 @@ class Reachable:
             limit = requests_at_once(self._context, self.limits.manifests)
             for keys in await map_concurrently(read, some, limit=limit):
                 self.chunks.add(keys)
+            self._read += len(some)
+            self.limits.tell(self._read, len(self.manifests))
 
 
 def requests_at_once(context: RepoContext, limit: int) -> int:
