@@ -6,24 +6,21 @@ import typer
 
 from icefloe.api.dependencies import ACCESS_HEADINGS, AccessReport, access_rows
 from icefloe.api.repository import Repository
+from icefloe.cli.options import AnonymousOption, JsonOption, RepositoryArgument
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 
 def access(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     *,
     branch: Annotated[
         str | None, typer.Option(help="Count the references of this branch. [default: main]")
     ] = None,
     tag: Annotated[str | None, typer.Option(help="… or of this tag.")] = None,
     snapshot: Annotated[str | None, typer.Option(help="… or of this snapshot.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    anonymous: Annotated[
-        bool, typer.Option(help="Send no credentials to the repository's own storage.")
-    ] = False,
+    as_json: JsonOption = False,
+    anonymous: AnonymousOption = False,
 ) -> None:
     """Say what you need to read the virtual chunks of a repository, before you open it.
 

@@ -8,14 +8,13 @@ from icefloe.api.copies import CLONE_HEADINGS, CloneReport
 from icefloe.api.repository import Repository
 from icefloe.cli.deciding import interruptible
 from icefloe.cli.moments import moment
+from icefloe.cli.options import JsonOption, RepositoryArgument
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 
 def clone(
-    source: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    source: RepositoryArgument,
     destination: Annotated[
         str, typer.Argument(help="An empty place: a path, s3://, gs://, az://…")
     ],
@@ -37,7 +36,7 @@ def clone(
     deep: Annotated[
         bool, typer.Option("--deep", help="Compare all objects byte by byte in the end.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
     anonymous: Annotated[bool, typer.Option(help="Send no credentials to the source.")] = False,
 ) -> None:
     """Copy a repository, with all of its history or as one version.

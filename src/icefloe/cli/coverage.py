@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from icefloe.api.repository import Repository
+from icefloe.cli.options import AnonymousOption, RepositoryArgument
 from icefloe.cli.output import show_json
 from icefloe.pipeline.holdings.coverage import DatasetCoverage, Presence, read_coverage
 from icefloe.pipeline.holdings.drawing import SIGNS, coverage_svg, coverage_text
@@ -30,9 +31,7 @@ PlotOption = Annotated[
 
 
 def coverage(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     *,
     group: Annotated[
         str | None, typer.Option(help='Only this group; "" is the root. [default: all datasets]')
@@ -42,9 +41,7 @@ def coverage(
     snapshot: Annotated[str | None, typer.Option(help="… or at this snapshot.")] = None,
     plot: PlotOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all spans.")] = False,
-    anonymous: Annotated[
-        bool, typer.Option(help="Send no credentials to the repository's own storage.")
-    ] = False,
+    anonymous: AnonymousOption = False,
 ) -> None:
     """Say what datasets hold along the dimension that their files were joined along.
 

@@ -6,6 +6,12 @@ from typing import Annotated
 import typer
 
 from icefloe.api.repository import Repository
+from icefloe.cli.options import (
+    AllRowsJsonOption,
+    AnonymousOption,
+    MaxRowsOption,
+    RepositoryArgument,
+)
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
@@ -21,9 +27,7 @@ class Grouping(StrEnum):
 
 
 def dependencies(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     *,
     by: Annotated[Grouping, typer.Option(help="What to sum up by.")] = Grouping.container,
     prefix: Annotated[
@@ -45,11 +49,9 @@ def dependencies(
             help="Look at all versions before it too; if none is named, of every branch and tag.",
         ),
     ] = False,
-    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all rows.")] = False,
-    anonymous: Annotated[
-        bool, typer.Option(help="Send no credentials to the repository's own storage.")
-    ] = False,
+    max_rows: MaxRowsOption = 100,
+    as_json: AllRowsJsonOption = False,
+    anonymous: AnonymousOption = False,
 ) -> None:
     """Say which foreign objects a repository needs: chunks, bytes, arrays and versions.
 

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from icefloe.api.checkup import TRIAL_HEADINGS, StorageVerdict, check_storage
+from icefloe.cli.options import JsonOption
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
@@ -22,7 +23,7 @@ def doctor(
         str, typer.Argument(help="The place: a path, or s3://, gs://, az://, https://…")
     ],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
     anonymous: Annotated[bool, typer.Option(help="Send no credentials.")] = False,
 ) -> None:
     """Try out a storage: conditional writes, reads after writes, ranges, listings, deletions.

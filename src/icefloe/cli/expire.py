@@ -8,14 +8,13 @@ from icefloe.api.maintenance import VERSION_HEADINGS, ExpirationPlan
 from icefloe.api.repository import Repository
 from icefloe.cli.deciding import interruptible, require_consent
 from icefloe.cli.moments import OLDER_THAN_HELP, moment
+from icefloe.cli.options import JsonOption, RepositoryArgument
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 
 def expire(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     *,
     older_than: Annotated[str, typer.Option(help=OLDER_THAN_HELP)],
     delete_expired_branches: Annotated[
@@ -39,7 +38,7 @@ def expire(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     max_rows: Annotated[int, typer.Option(help="Show at most so many versions.", min=0)] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Let versions that were written before a time leave the history.
 

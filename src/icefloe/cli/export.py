@@ -8,14 +8,19 @@ from icefloe.api.repository import Repository
 from icefloe.cli.authorising import authorised
 from icefloe.cli.deciding import interruptible
 from icefloe.cli.moments import moment
+from icefloe.cli.options import (
+    AnonymousOption,
+    AuthorizeAnonymousOption,
+    AuthorizeOption,
+    JsonOption,
+    RepositoryArgument,
+)
 from icefloe.cli.output import progress_bar, show_json
 from icefloe.storage import storage_from_url
 
 
 def export(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     destination: Annotated[
         str, typer.Argument(help="An empty place: a path, s3://, gs://, az://…")
     ],
@@ -35,20 +40,10 @@ def export(
     deep: Annotated[
         bool, typer.Option("--deep", help="Read all chunks once more, and compare them.")
     ] = False,
-    authorize: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Read virtual chunks below this URL, with the credentials of the environment."
-            " Can be repeated."
-        ),
-    ] = None,
-    authorize_anonymous: Annotated[
-        list[str] | None, typer.Option(help="… or without credentials. Can be repeated.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    anonymous: Annotated[
-        bool, typer.Option(help="Send no credentials to the repository's own storage.")
-    ] = False,
+    authorize: AuthorizeOption = None,
+    authorize_anonymous: AuthorizeAnonymousOption = None,
+    as_json: JsonOption = False,
+    anonymous: AnonymousOption = False,
 ) -> None:
     """Write one version as plain Zarr (format 3): chunks byte for byte, also virtual ones.
 

@@ -9,6 +9,7 @@ from icefloe.api.repository import Repository
 from icefloe.api.tables import shown_bytes
 from icefloe.cli.deciding import interruptible, require_consent
 from icefloe.cli.moments import OLDER_THAN_HELP, moment
+from icefloe.cli.options import JsonOption, RepositoryArgument
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
@@ -17,9 +18,7 @@ INCOMPLETE: Final = 11
 
 
 def gc(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     *,
     older_than: Annotated[
         str,
@@ -39,7 +38,7 @@ def gc(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not count first, and do not ask.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete files that no version needs and that were written before a time.
 

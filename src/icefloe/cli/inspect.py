@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from icefloe.cli.options import RepositoryArgument
 from icefloe.cli.output import show_json
 from icefloe.effects import run_blocking
 from icefloe.errors import (
@@ -35,9 +36,7 @@ _PLACES_OF_IDS = (SNAPSHOTS_PREFIX, MANIFESTS_PREFIX, TRANSACTIONS_PREFIX)
 
 
 def inspect(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     path: Annotated[
         str | None,
         typer.Argument(

@@ -7,29 +7,23 @@ import typer
 
 from icefloe.api.manifest_layout import COST_HEADINGS, LAYOUT_HEADINGS
 from icefloe.api.repository import Repository
+from icefloe.cli.options import AnonymousOption, JsonOption, MaxRowsOption, RepositoryArgument
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.config import RepositoryConfig
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.config_file import decode_config_yaml
 from icefloe.storage import storage_from_url
 
-_Url = Annotated[
-    str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-]
 _Branch = Annotated[str, typer.Option(help="The branch to look at.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_Anonymous = Annotated[
-    bool, typer.Option(help="Send no credentials to the repository's own storage.")
-]
 
 
 def show(
-    url: _Url,
+    url: RepositoryArgument,
     *,
     branch: _Branch = "main",
-    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 100,
-    as_json: _Json = False,
-    anonymous: _Anonymous = False,
+    max_rows: MaxRowsOption = 100,
+    as_json: JsonOption = False,
+    anonymous: AnonymousOption = False,
 ) -> None:
     """List the manifests of a branch: arrays, references, bytes; the largest first.
 
@@ -56,11 +50,11 @@ def show(
 
 
 def suggest(
-    url: _Url,
+    url: RepositoryArgument,
     *,
     branch: _Branch = "main",
-    as_json: _Json = False,
-    anonymous: _Anonymous = False,
+    as_json: JsonOption = False,
+    anonymous: AnonymousOption = False,
 ) -> None:
     """Propose a configuration of manifests, from the arrays and how they grew.
 
@@ -82,7 +76,7 @@ def suggest(
 
 
 def rewrite(
-    url: _Url,
+    url: RepositoryArgument,
     *,
     branch: Annotated[str, typer.Option(help="The branch to commit to.")] = "main",
     message: Annotated[str, typer.Option("--message", "-m")] = "rewrite manifests",

@@ -6,6 +6,7 @@ import typer
 
 from icefloe.api.migration import MigrationReport, migrate_repository
 from icefloe.cli.deciding import interruptible, require_consent
+from icefloe.cli.options import JsonOption, RepositoryArgument
 from icefloe.cli.output import progress_bar, show_json
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.storage import storage_from_url
@@ -15,7 +16,7 @@ INCOMPLETE: Final = 11
 
 
 def migrate(
-    url: Annotated[str, typer.Argument(help="The repository: a path, or s3://, gs://, az://…")],
+    url: RepositoryArgument,
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read everything, say what would be done, and stop.")
@@ -28,7 +29,7 @@ def migrate(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Migrate a repository from spec version 1 to 2; all versions, branches and tags stay.
 

@@ -21,6 +21,7 @@ from icefloe.cli.ingest import (
     running_job,
     show_misfits,
 )
+from icefloe.cli.options import AuthorizeAnonymousOption, AuthorizeOption
 from icefloe.cli.output import show_json
 from icefloe.pipeline.options import CombineOptions
 from icefloe.storage import storage_from_url
@@ -132,16 +133,8 @@ def rechunk(
     ] = None,
     from_tag: Annotated[str | None, typer.Option(help="… or this tag.")] = None,
     from_snapshot: Annotated[str | None, typer.Option(help="… or this snapshot.")] = None,
-    authorize: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Read virtual chunks below this URL, with the credentials of the environment."
-            " Can be repeated."
-        ),
-    ] = None,
-    authorize_anonymous: Annotated[
-        list[str] | None, typer.Option(help="… or without credentials. Can be repeated.")
-    ] = None,
+    authorize: AuthorizeOption = None,
+    authorize_anonymous: AuthorizeAnonymousOption = None,
     group: GroupOption = "",
     branch: BranchOption = "main",
     message: MessageOption = None,

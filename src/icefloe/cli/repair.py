@@ -9,15 +9,21 @@ from icefloe.api.repair import REPAIR_HEADINGS, RepairReport
 from icefloe.api.repository import Repository
 from icefloe.cli.authorising import authorised
 from icefloe.cli.deciding import interruptible
+from icefloe.cli.options import (
+    AuthorizeAnonymousOption,
+    AuthorizeOption,
+    DeepOption,
+    JsonOption,
+    MaxRowsOption,
+    RepositoryArgument,
+)
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.cli.verify import VERDICT_CODES
 from icefloe.storage import storage_from_url
 
 
 def repair(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     *,
     apply: Annotated[
         bool, typer.Option("--apply", help="Do it; otherwise it is only said what would be done.")
@@ -65,24 +71,11 @@ def repair(
         bool,
         typer.Option("--rebuild-logs", help="Write logs anew that are lost or untrue."),
     ] = False,
-    deep: Annotated[
-        bool,
-        typer.Option(
-            "--deep", help="Also read all chunks, and look at the files of virtual chunks."
-        ),
-    ] = False,
-    authorize: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --deep: look at virtual chunks below this URL, with the credentials of"
-            " the environment. Can be repeated."
-        ),
-    ] = None,
-    authorize_anonymous: Annotated[
-        list[str] | None, typer.Option(help="… or without credentials. Can be repeated.")
-    ] = None,
-    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    deep: DeepOption = False,
+    authorize: AuthorizeOption = None,
+    authorize_anonymous: AuthorizeAnonymousOption = None,
+    max_rows: MaxRowsOption = 50,
+    as_json: JsonOption = False,
 ) -> None:
     """Repair a repository, also one that cannot be opened; without --apply, say what to do.
 

@@ -6,6 +6,12 @@ import typer
 
 from icefloe.api.repository import Repository
 from icefloe.api.tables import shown_bytes
+from icefloe.cli.options import (
+    AllRowsJsonOption,
+    AnonymousOption,
+    MaxRowsOption,
+    RepositoryArgument,
+)
 from icefloe.cli.output import show_json, show_table
 from icefloe.pipeline.holdings.inventory import HeldFile, read_sources
 from icefloe.storage import storage_from_url
@@ -14,9 +20,7 @@ _HEADINGS = ("file", "from", "to", "steps", "size", "modified", "ingested", "not
 
 
 def sources(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     *,
     like: Annotated[
         str | None,
@@ -30,11 +34,9 @@ def sources(
     branch: Annotated[str | None, typer.Option(help="Look at this branch. [default: main]")] = None,
     tag: Annotated[str | None, typer.Option(help="… or at this tag.")] = None,
     snapshot: Annotated[str | None, typer.Option(help="… or at this snapshot.")] = None,
-    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all rows.")] = False,
-    anonymous: Annotated[
-        bool, typer.Option(help="Send no credentials to the repository's own storage.")
-    ] = False,
+    max_rows: MaxRowsOption = 100,
+    as_json: AllRowsJsonOption = False,
+    anonymous: AnonymousOption = False,
 ) -> None:
     """List the files that a version holds, in the order of their places.
 

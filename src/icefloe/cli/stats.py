@@ -9,6 +9,12 @@ import typer
 from icefloe.api.maintenance import STATS_HEADINGS
 from icefloe.api.repository import Repository
 from icefloe.cli.deciding import interruptible
+from icefloe.cli.options import (
+    AllRowsJsonOption,
+    AnonymousOption,
+    MaxRowsOption,
+    RepositoryArgument,
+)
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
@@ -30,9 +36,7 @@ _USES: Final[Mapping[By, Literal["snapshot", "array", "container"]]] = {
 
 
 def stats(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     *,
     by: Annotated[
         By,
@@ -41,11 +45,9 @@ def stats(
             " or the container of virtual chunks."
         ),
     ] = By.kind,
-    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all rows.")] = False,
-    anonymous: Annotated[
-        bool, typer.Option(help="Send no credentials to the repository's own storage.")
-    ] = False,
+    max_rows: MaxRowsOption = 100,
+    as_json: AllRowsJsonOption = False,
+    anonymous: AnonymousOption = False,
 ) -> None:
     """Sum up what chunks take, in all versions that branches and tags lead to.
 

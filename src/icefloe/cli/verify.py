@@ -1,12 +1,21 @@
 """`icefloe verify`: whether all versions of a repository are whole."""
 
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
 from icefloe.api.repository import Repository
 from icefloe.api.verification import DAMAGE_HEADINGS, Verdict, VerificationReport
 from icefloe.cli.authorising import authorised
+from icefloe.cli.options import (
+    AnonymousOption,
+    AuthorizeAnonymousOption,
+    AuthorizeOption,
+    DeepOption,
+    JsonOption,
+    MaxRowsOption,
+    RepositoryArgument,
+)
 from icefloe.cli.output import progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
@@ -15,31 +24,14 @@ VERDICT_CODES: Final = {Verdict.HEALTHY: 0, Verdict.DAMAGED: 10, Verdict.INCOMPL
 
 
 def verify(
-    url: Annotated[
-        str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
-    ],
+    url: RepositoryArgument,
     *,
-    deep: Annotated[
-        bool,
-        typer.Option(
-            "--deep", help="Also read all chunks, and look at the files of virtual chunks."
-        ),
-    ] = False,
-    authorize: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --deep: look at virtual chunks below this URL, with the credentials of"
-            " the environment. Can be repeated."
-        ),
-    ] = None,
-    authorize_anonymous: Annotated[
-        list[str] | None, typer.Option(help="… or without credentials. Can be repeated.")
-    ] = None,
-    max_rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=0)] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    anonymous: Annotated[
-        bool, typer.Option(help="Send no credentials to the repository's own storage.")
-    ] = False,
+    deep: DeepOption = False,
+    authorize: AuthorizeOption = None,
+    authorize_anonymous: AuthorizeAnonymousOption = None,
+    max_rows: MaxRowsOption = 50,
+    as_json: JsonOption = False,
+    anonymous: AnonymousOption = False,
 ) -> None:
     """Check that every file that some version needs exists, can be read, and fits to the others.
 
