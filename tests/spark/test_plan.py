@@ -11,10 +11,21 @@ from typer.testing import CliRunner
 import icefloe
 from icefloe.cli.main import app
 from icefloe.errors import SourceError
+from icefloe.pipeline.copying.estimates import CopyEstimate
 from icefloe.pipeline.planning import JobPlan
-from icefloe.spark import JobReport, append, plan, virtualize
+from icefloe.spark import (
+    CopyReport,
+    JobReport,
+    append,
+    ingest,
+    plan,
+    plan_copy,
+    rechunk,
+    virtualize,
+)
 from icefloe.testing.archives import Fault, write_archive
 from tests.spark.archives import TIME, stored_repository
+from tests.spark.copies import plain_repository
 
 
 def events(folder: Path) -> Iterator[dict[str, Any]]:
@@ -82,6 +93,33 @@ def test_commits_in_waves_are_planned(spark: Any, tmp_path: Path) -> None:
     assert planned.references == report.references
 
 
+def assert_copied_as_planned(planned: CopyEstimate, report: CopyReport) -> None:
+    assert planned.arrays == report.arrays
+    assert planned.values_bytes == report.values_bytes
+    assert planned.objects == report.objects
+    assert planned.regions == report.regions
+    assert planned.source_reads == report.source_reads
+    assert planned.memory_bytes == report.memory_per_task
+    assert planned.commits == report.commits
+
+
+@pytest.mark.spark
+def test_copies_do_what_was_planned(spark: Any, tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "data", 6, steps=2)
+    repository = plain_repository(tmp_path)
+    files: dict[str, Any] = {"chunks": {"time": 4}, "shards": {"time": 8}}
+    planned = plan_copy(repository, archive.urls(), TIME, cores=2, **files)
+    assert planned.scan is not None
+    assert planned.scan.files == 6
+    assert_copied_as_planned(planned, ingest(spark, repository, archive.urls(), TIME, **files))
+    other, url = plain_repository(tmp_path, "other"), str(tmp_path / "repository")
+    again: dict[str, Any] = {"chunks": {"time": -1, "lat": 2}, "references_per_commit": 7}
+    planned = plan_copy(other, url, cores=2, **again)
+    assert planned.scan is None
+    assert planned.commits > 1
+    assert_copied_as_planned(planned, rechunk(spark, other, url, **again))
+
+
 def test_what_is_wrong_with_the_sample_is_told(tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "data", 5, faults={2: Fault.TRUNCATED, 4: Fault.DTYPE})
     planned = plan(stored_repository(tmp_path), archive.urls(), TIME, cores=4)
@@ -107,6 +145,14 @@ def test_the_command_needs_no_repository_and_makes_none(tmp_path: Path) -> None:
     assert 0 < told["seconds"]["low"] < told["seconds"]["high"]
     text = run("plan", archive.pattern, *repo, "--concat=time")
     for word in ("files", "tasks", "shuffle", "memory", "commits", "manifests", "time"):
+        assert word in text
+    copied = ["plan", archive.pattern, *repo, "--concat=time", "--chunks=time=3"]
+    told = json.loads(run(*copied, "--cores=3", "--memory=64M", "--json"))
+    assert told["scan"]["files"] == 6
+    assert told["tasks"] == told["scan"]["tasks"] + told["copy_tasks"] + told["write_tasks"]
+    assert 0 < told["memory_bytes"] <= 64 * 2**20
+    text = run(*copied)
+    for word in ("scan: files", "values", "reads", "writes", "memory", "commits", "time"):
         assert word in text
     assert not (tmp_path / "cube").exists()
     assert "no record of sources" in run("plan", archive.pattern, *repo, code=5)

@@ -181,14 +181,15 @@ def _options(
     chunks: str, shards: str, codec: Codec, level: int | None, memory: str
 ) -> dict[str, Any]:
     return {
-        "chunks": _lengths(chunks, "--chunks"),
-        "shards": _lengths(shards, "--shards"),
+        "chunks": parse_lengths(chunks, "--chunks"),
+        "shards": parse_lengths(shards, "--shards"),
         "compressors": _compressors(codec, level),
-        "memory_per_task": _bytes(memory),
+        "memory_per_task": parse_bytes(memory),
     }
 
 
-def _lengths(given: str, option: str) -> dict[str, int]:
+def parse_lengths(given: str, option: str) -> dict[str, int]:
+    """Read lengths by dimension."""
     lengths = {}
     for each in filter(None, given.split(",")):
         name, sign, value = each.partition("=")
@@ -212,7 +213,8 @@ def _compressors(codec: Codec, level: int | None) -> list[dict[str, Any]] | None
     return [{"name": codec.value, "configuration": configuration}]
 
 
-def _bytes(given: str) -> int:
+def parse_bytes(given: str) -> int:
+    """Read a number of bytes, perhaps with a unit."""
     match = re.fullmatch(r"(\d+)\s*([KMG]?)i?B?", given.strip(), re.IGNORECASE)
     if match is None:
         raise typer.BadParameter(f"{given!r} is not like 256M or 2G", param_hint="--memory")

@@ -1,17 +1,28 @@
 """`icefloe plan`: what an ingest will take, before it runs."""
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import icefloe.spark as jobs  # names load when they are used
 from icefloe.api.repository import Repository
 from icefloe.cli.ingest import BranchOption, GroupOption, JsonOption, RepoOption, SourcesArgument
+from icefloe.cli.native import (
+    ChunksOption,
+    MemoryOption,
+    ShardsOption,
+    parse_bytes,
+    parse_lengths,
+)
 from icefloe.cli.output import show_json, show_table
 from icefloe.config import RepositoryConfig
 from icefloe.pipeline.options import CombineOptions
 from icefloe.storage import in_memory_storage, storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.pipeline.copying.estimates import CopyEstimate
+    from icefloe.pipeline.planning import JobPlan
 
 
 def plan(
@@ -25,6 +36,13 @@ def plan(
             " append to what is there."
         ),
     ] = None,
+    native: Annotated[
+        bool,
+        typer.Option(help="As a copy of values: `ingest native`, or without --concat `rechunk`."),
+    ] = False,
+    chunks: ChunksOption = "",
+    shards: ShardsOption = "",
+    memory: MemoryOption = "256M",
     cores: Annotated[
         int | None, typer.Option(min=1, help="Cores of the cluster. [default: of this machine]")
     ] = None,
@@ -32,10 +50,10 @@ def plan(
     branch: BranchOption = "main",
     as_json: JsonOption = False,
 ) -> None:
-    """Say what `icefloe ingest virtual` or `icefloe append` will take; nothing is written.
+    """Say what `icefloe ingest` or `icefloe append` will take; nothing is written.
 
     Files are listed, and three of them are parsed; the others are taken to be like these. Spark
-    is not started.
+    is not started. With --native, --chunks or --shards, what a copy of the values takes.
 
     Example: icefloe plan 'era5/*.nc' --repo ./cube --concat time --cores 64
     """
@@ -44,17 +62,27 @@ def plan(
         repository = Repository.open(storage)
     else:
         repository = Repository.create(in_memory_storage(), RepositoryConfig.default())
-    planned = jobs.plan(
-        repository,
-        sources,
-        CombineOptions(tuple(concat)) if concat else None,
-        cores=cores or os.cpu_count() or 1,
-        group=group,
-        branch=branch,
-    )
+    options = CombineOptions(tuple(concat)) if concat else None
+    count = cores or os.cpu_count() or 1
+    planned: JobPlan | CopyEstimate
+    if native or chunks or shards:
+        planned = jobs.plan_copy(
+            repository,
+            sources,
+            options,
+            cores=count,
+            chunks=parse_lengths(chunks, "--chunks"),
+            shards=parse_lengths(shards, "--shards"),
+            memory_per_task=parse_bytes(memory),
+        )
+        scan = planned.scan
+    else:
+        planned = scan = jobs.plan(
+            repository, sources, options, cores=count, group=group, branch=branch
+        )
     if as_json:
         show_json(planned.to_dict())
         return
     show_table(("what", "how much"), planned.rows())
-    for problem in planned.problems:
+    for problem in () if scan is None else scan.problems:
         typer.echo(problem)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 TASKS_PER_CORE: Final = 4
-"""Files are divided over so many tasks for each core, as some take longer than others."""
+"""Work is divided over so many tasks for each core, as some take longer than others."""
 REFERENCES_PER_TASK: Final = 100_000
 """So many references at most are built into manifests by one task, on average."""
 REFERENCES_PER_COMMIT: Final = 25_000_000
@@ -35,6 +35,16 @@ def write_tasks(references: int, cores: int) -> int:
     100
     """
     return max(2 * cores, -(-references // REFERENCES_PER_TASK))
+
+
+def copy_tasks(regions: int, cores: int) -> int:
+    """Say in how many tasks regions are copied.
+
+    >>> copy_tasks(1000, 2), copy_tasks(3, 2)
+    (125, 3)
+    """
+    few = TASKS_PER_CORE * cores
+    return max(1, min(regions, max(few, regions // few)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,7 @@ class JobPlan:
             ("memory", f"driver {show_bytes(self.driver_bytes)}, task {_upto(self.task_bytes)}"),
             ("commits", str(len(self.waves))),
             ("manifests", _show_range(self.manifests)),
-            ("time", f"{_show_time(self.seconds)} on {self.cores} cores"),
+            ("time", f"{show_time(self.seconds)} on {self.cores} cores"),
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,7 +266,12 @@ def _show_range(given: Range) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _show_time(given: Range) -> str:
+def show_time(given: Range) -> str:
+    """Write a time that is known roughly.
+
+    >>> show_time(Range(30, 600))
+    '30 s to 10 min'
+    """
     return f"{_show_seconds(given.low)} to {_show_seconds(given.high)}"
 
 

@@ -2,6 +2,7 @@ from .attempts import Attempt as Attempt
 from .attempts import discard_attempt as discard_attempt
 from .attempts import list_attempts as list_attempts
 from .estimating import plan as plan
+from .estimating import plan_copy as plan_copy
 from .jobs import append as append
 from .jobs import virtualize as virtualize
 from .native import ingest as ingest

@@ -1,21 +1,24 @@
 """What a job will take, told before it runs; nothing is written, and Spark need not be there."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.engine.manifests.partition import MAX_PART_REFS
+from icefloe.engine.packing import PackingOptions
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.transaction_log import log_bytes_of_chunk
 from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
 from icefloe.pipeline.combining.existing import holds_arrays, read_existing
+from icefloe.pipeline.copying.copies import arrays_in, find_arrays
+from icefloe.pipeline.copying.estimates import CopyEstimate, estimate_copy
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
-from icefloe.pipeline.holdings.records import options_from_json, read_record, sort_sources
+from icefloe.pipeline.holdings.records import Sorted, options_from_json, read_record, sort_sources
 from icefloe.pipeline.local import write_metadata
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.planning import (
@@ -30,6 +33,9 @@ from icefloe.pipeline.sampling import Sampled, sample_files
 from icefloe.pipeline.writing.plans import ArrayPlan, plan_arrays
 from icefloe.pipeline.writing.waves import cut_into_waves
 from icefloe.spark.listing import Sources, list_states
+from icefloe.spark.native import source_alone
+from icefloe.spark.native_job import MEMORY_PER_TASK, CopyOptions
+from icefloe.storage import in_memory_storage
 
 
 def plan(
@@ -62,31 +68,82 @@ def plan(
         options, recorded = options_from_json(record.options)
         parse, append = parse or recorded, True
     reached = access or SourceAccess()
-    listed = sort_sources(record, list_states(sources, reached))
-    sampled = sample_files(listed.new, parse or ParseOptions(options.concat), reached)
-    if listed.new and not sampled.numbers:
-        raise SourceError(
-            f"none of the files that were tried can be used: {sampled.problems[0]}",
-            ErrorKind.SOURCE_DAMAGED,
-            url=listed.new[0].url,
+    files = _Files(sort_sources(record, list_states(sources, reached)), options, parse, reached)
+    return files.plan(session, group, cores, references_per_commit, append=append)
+
+
+def plan_copy(
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions | None = None,
+    *,
+    cores: int,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    parse: ParseOptions | None = None,
+    access: SourceAccess | None = None,
+    memory_per_task: int = MEMORY_PER_TASK,
+    packing: PackingOptions | bool = False,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
+) -> CopyEstimate:
+    """Say what `ingest` or `rechunk` would do with the same arguments on so many cores.
+
+    With options, `sources` are files: they are listed, and three of them are parsed, here; all
+    others are taken to be like these. Without, it is one Zarr hierarchy or repository.
+    """
+    how = CopyOptions.of(chunks, shards, packing=packing, memory_per_task=memory_per_task)
+    reached = access or SourceAccess()
+    is_near = repo._context.is_near  # noqa: SLF001 - the same package
+    if options is None:
+        source = source_alone(sources, reached)
+        found, scan = find_arrays(source, how.layout), None
+        is_near = is_near and source.is_near
+    else:
+        session = Repository.create(in_memory_storage()).writable_session("main")
+        files = _Files(sort_sources(None, list_states(sources, reached)), options, parse, reached)
+        scan = files.plan(session, "", cores, REFERENCES_PER_COMMIT, append=False)
+        found = arrays_in(session.store, how.layout)
+        is_near = is_near and all(url.startswith("file:") for url in scan.sampled)
+    limits = how.limits(cores, is_near=is_near)
+    return estimate_copy(found, limits, most=references_per_commit, scan=scan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What is to be planned, and how to get at it."""
+
+    listed: Sorted
+    options: CombineOptions
+    parse: ParseOptions | None
+    access: SourceAccess
+
+    def plan(self, session: Session, group: str, cores: int, most: int, *, append: bool) -> JobPlan:
+        """Plan all commits; the arrays are in the session afterwards."""
+        listed, options = self.listed, self.options
+        sampled = sample_files(listed.new, self.parse or ParseOptions(options.concat), self.access)
+        if listed.new and not sampled.numbers:
+            raise SourceError(
+                f"none of the files that were tried can be used: {sampled.problems[0]}",
+                ErrorKind.SOURCE_DAMAGED,
+                url=listed.new[0].url,
+            )
+        existing = None
+        if append and holds_arrays(session.store, group):
+            existing = read_existing(session.store, group, options)
+        waves, largest, problems = _waves(
+            session, group, listed.new, sampled, options, existing, cores, most
         )
-    existing = None
-    if append and holds_arrays(session.store, group):
-        existing = read_existing(session.store, group, options)
-    waves, largest, problems = _waves(
-        session, group, listed.new, sampled, options, existing, cores, references_per_commit
-    )
-    return make_plan(
-        sampled.measured,
-        waves,
-        files=len(listed.new),
-        known=len(listed.known),
-        changed=len(listed.changed),
-        cores=cores,
-        largest_region=largest,
-        sampled=tuple(listed.new[number].url for number in sampled.numbers),
-        problems=(*sampled.problems, *problems),
-    )
+        return make_plan(
+            sampled.measured,
+            waves,
+            files=len(listed.new),
+            known=len(listed.known),
+            changed=len(listed.changed),
+            cores=cores,
+            largest_region=largest,
+            sampled=tuple(listed.new[number].url for number in sampled.numbers),
+            problems=(*sampled.problems, *problems),
+        )
 
 
 def _waves(

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from icefloe.api.repository import Repository
 from icefloe.engine.packing import PackingOptions
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
-from icefloe.pipeline.copying.layouts import LayoutOptions
 from icefloe.pipeline.copying.origins import Copyable, CopySource, RepositorySource, source_of
 from icefloe.pipeline.copying.staging import staged, staging_repository
 from icefloe.pipeline.files.access import SourceAccess
@@ -91,12 +90,19 @@ def ingest(
     Returns:
         What was done.
     """
-    copying = _options(chunks, shards, compressors, overwrite, memory_per_task, packing)
-    copying = replace(copying, most_references=references_per_commit)
+    copying = CopyOptions.of(
+        chunks,
+        shards,
+        compressors,
+        packing=packing,
+        overwrite=overwrite,
+        memory_per_task=memory_per_task,
+        most_references=references_per_commit,
+    )
     target = Target(repo, branch, group.strip("/"), message)
     job = CopyJob(spark, target, copying, on_progress)
     if options is None:
-        return job.run(_alone(sources, access or SourceAccess()))
+        return job.run(source_alone(sources, access or SourceAccess()))
     context = repo._context  # noqa: SLF001 - the same package
     try:
         staging = staging_repository(context.storage, job.id, access or SourceAccess())
@@ -170,32 +176,21 @@ def rechunk(
     Returns:
         What was done.
     """
-    copying = _options(chunks, shards, compressors, overwrite, memory_per_task, packing)
-    copying = replace(copying, most_references=references_per_commit)
+    copying = CopyOptions.of(
+        chunks,
+        shards,
+        compressors,
+        packing=packing,
+        overwrite=overwrite,
+        memory_per_task=memory_per_task,
+        most_references=references_per_commit,
+    )
     target = Target(repo, branch, group.strip("/"), message)
     found = source_of(source, source_group, access or SourceAccess())
     return CopyJob(spark, target, copying, on_progress).run(found)
 
 
-def _options(
-    chunks: Mapping[str, int] | None,
-    shards: Mapping[str, int] | None,
-    compressors: Any,
-    overwrite: bool,  # noqa: FBT001 - as the caller has it
-    memory_per_task: int,
-    packing: PackingOptions | bool,  # noqa: FBT001
-) -> CopyOptions:
-    if memory_per_task < 1:
-        raise InvalidInputError(
-            f"a task cannot work with {memory_per_task} bytes of memory", ErrorKind.LIMIT_EXCEEDED
-        )
-    if packing is True:
-        packing = PackingOptions()
-    layout = LayoutOptions(dict(chunks or {}), dict(shards or {}), compressors)
-    return CopyOptions(layout, memory_per_task, packing or None, overwrite)
-
-
-def _alone(sources: Sources, access: SourceAccess) -> CopySource:
+def source_alone(sources: Sources, access: SourceAccess) -> CopySource:
     """Take sources that are not joined: there can be only one."""
     given: Any = [sources] if isinstance(sources, (str, PathLike)) else sources
     if not isinstance(given, list | tuple) or len(given) != 1:

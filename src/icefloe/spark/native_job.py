@@ -4,10 +4,10 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -73,6 +73,37 @@ class CopyOptions:
     most_references: int = REFERENCES_PER_COMMIT
     few_references: int = FEW_REFERENCES
 
+    def __post_init__(self) -> None:
+        if self.memory_per_task < 1:
+            raise InvalidInputError(
+                f"a task cannot work with {self.memory_per_task} bytes of memory",
+                ErrorKind.LIMIT_EXCEEDED,
+            )
+
+    @classmethod
+    def of(
+        cls,
+        chunks: Mapping[str, int] | None,
+        shards: Mapping[str, int] | None,
+        compressors: Any = "auto",
+        *,
+        packing: PackingOptions | bool = False,
+        **others: Any,
+    ) -> Self:
+        """Take what users give."""
+        packs = PackingOptions() if packing is True else packing or None
+        layout = LayoutOptions(dict(chunks or {}), dict(shards or {}), compressors)
+        return cls(layout, packing=packs, **others)
+
+    def limits(self, cores: int, *, is_near: bool) -> Limits:
+        """Give what plans have to keep to; near is what no network is in between."""
+        return Limits(
+            self.memory_per_task,
+            cores,
+            in_flight=1 if is_near else _FAR_IN_FLIGHT,
+            held_bytes=0 if self.packing is None else _PACKS_HELD * self.packing.pack_bytes,
+        )
+
 
 class CopyJob:
     """Takes the arrays of a group to a repository; for one run only."""
@@ -109,7 +140,9 @@ class CopyJob:
         )
         reach = (self._context, SourceAccess())
         with shipped(self._spark, reach) as give, sent(self._spark, source) as give_source:
-            wave = _Wave(self, found, give, give_source, self._limits(source))
+            is_near = source.is_near and self._context.is_near
+            limits = self._options.limits(self._cores, is_near=is_near)
+            wave = _Wave(self, found, give, give_source, limits)
             for number, slabs in enumerate(waves or [[]]):
                 if number < done:
                     continue
@@ -120,16 +153,6 @@ class CopyJob:
                 marks = {_COPY: digest, _WAVE: number + 1, _WAVES: len(waves)}
                 report = report.with_commit(wave.commit(session, slabs, marks))
         return replace(report, stages=self.watch.seconds)
-
-    def _limits(self, source: CopySource) -> Limits:
-        packing = self._options.packing
-        is_near = source.is_near and self._context.is_near
-        return Limits(
-            self._options.memory_per_task,
-            self._cores,
-            in_flight=1 if is_near else _FAR_IN_FLIGHT,
-            held_bytes=0 if packing is None else _PACKS_HELD * packing.pack_bytes,
-        )
 
     def _waves_done(self, session: Session, found: FoundGroup, digest: str, waves: int) -> int:
         """Count the commits of an earlier run that was broken off; refuse to write over others."""

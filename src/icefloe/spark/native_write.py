@@ -17,7 +17,7 @@ from icefloe.pipeline.copying.origins import CopySource
 from icefloe.pipeline.copying.transfer import Copied, CopyPlan, copy_regions
 from icefloe.pipeline.files.arrow_columns import binary_column, int_column, text_column
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.planning import write_tasks
+from icefloe.pipeline.planning import copy_tasks, write_tasks
 from icefloe.pipeline.writing.building import Notes
 from icefloe.pipeline.writing.plans import ArrayPlan, cut_by_region
 from icefloe.spark.attempts import note_key
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 COPIED: Final = "array long, region long, notes string, payload binary"
 BUILT_OF_COPIES: Final = f"{BUILT}, notes string"
 
-_TASKS_PER_CORE: Final = 4
 _COPIES: Final = -1
 """Stands in notes for the region of a manifest."""
 
@@ -64,16 +63,6 @@ def copy(spark: "SparkSession", stages: Stages, *, cores: int) -> "DataFrame":
         .groupBy("array", "region")
         .applyInArrow(_builder(stages), BUILT_OF_COPIES)
     )
-
-
-def copy_tasks(regions: int, cores: int) -> int:
-    """Say in how many tasks regions are copied.
-
-    >>> copy_tasks(1000, 2), copy_tasks(3, 2)
-    (125, 3)
-    """
-    few = _TASKS_PER_CORE * cores
-    return max(1, min(regions, max(few, regions // few)))
 
 
 @dataclass(frozen=True, slots=True)

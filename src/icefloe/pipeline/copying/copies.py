@@ -58,11 +58,20 @@ class FoundGroup:
 
 def find_arrays(source: CopySource, options: LayoutOptions) -> FoundGroup:
     """Look at everything in a group, and choose the layouts of the copies."""
-    root = source.group()
+    return arrays_below(source.group(), options, holds_records=source.holds_records)
+
+
+def arrays_in(store: IcechunkStore, options: LayoutOptions) -> FoundGroup:
+    """Look at everything that is being written to a session."""
+    return arrays_below(zarr.open_group(store, mode="r"), options, holds_records=False)
+
+
+def arrays_below(root: zarr.Group, options: LayoutOptions, *, holds_records: bool) -> FoundGroup:
+    """Look at everything below a group that is open."""
     attributes: dict[str, Mapping[str, Any]] = {"": root.attrs.asdict()}
     found: list[tuple[zarr.Array[Any], SourceArray]] = []
     for path, node in sorted(root.members(max_depth=None), key=lambda member: member[0]):
-        if source.holds_records and _is_ours(path):
+        if holds_records and _is_ours(path):
             continue
         if isinstance(node, zarr.Array):
             found.append((node, _described(path, node)))
