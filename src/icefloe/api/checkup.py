@@ -9,8 +9,8 @@ from typing import Any, Final
 from icefloe.api.tables import safe, table_html, table_text
 from icefloe.effects import run_blocking
 from icefloe.engine.maintenance.probing import GUARANTEES, Checkup, probe
-from icefloe.engine.maintenance.storage_trials import Progress
 from icefloe.storage import Storage
+from icefloe.values.progress import Progress
 
 TRIAL_HEADINGS: Final = ("trial", "outcome", "what was seen")
 

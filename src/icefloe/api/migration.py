@@ -1,6 +1,6 @@
 """Repositories of spec 1 become repositories of spec 2, as users see it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Never, Self, cast
 
@@ -13,9 +13,7 @@ from icefloe.engine.context import RepoContext
 from icefloe.engine.migration.run import SET_ASIDE_PREFIX, Migration, MigrationRules, migrate
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage import Storage
-
-type Progress = Callable[[int, int], None]
-"""Hears how much of how much is done."""
+from icefloe.values.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, repr=False)

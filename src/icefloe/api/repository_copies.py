@@ -1,6 +1,5 @@
 """A repository copied elsewhere, as a repository or as plain Zarr."""
 
-from collections.abc import Callable
 from datetime import datetime
 
 from icefloe.api.copies import CloneReport, ExportReport
@@ -14,10 +13,8 @@ from icefloe.engine.session import SessionMode, open_session
 from icefloe.errors import InvalidInputError
 from icefloe.format.ids import SnapshotId
 from icefloe.storage import Storage
+from icefloe.values.progress import Progress
 from icefloe.zarr_store.exporting import ExportRules, export
-
-type Progress = Callable[[int, int], None]
-"""Hears how much of how much is done."""
 
 
 class RepositoryCopies:

@@ -4,8 +4,9 @@ from icefloe.api.dependencies import AccessReport, VirtualDependencies
 from icefloe.effects import run_blocking
 from icefloe.engine.context import RepoContext
 from icefloe.engine.dependencies.access import access_facts
-from icefloe.engine.dependencies.summary import By, Progress, Versions, dependencies
+from icefloe.engine.dependencies.summary import By, Versions, dependencies
 from icefloe.engine.virtual.grouping import LocationQuery
+from icefloe.values.progress import Progress
 
 
 class RepositoryDependencies:

@@ -11,8 +11,9 @@ from icefloe.engine.history import parse_snapshot
 from icefloe.engine.repair.run import repair
 from icefloe.engine.repair.values import RepairRules
 from icefloe.engine.verification.opening import verify_repository, verify_storage
-from icefloe.engine.verification.run import Progress, VerificationRules
+from icefloe.engine.verification.run import VerificationRules
 from icefloe.storage import Storage
+from icefloe.values.progress import Progress
 
 
 class RepositoryHealth:

@@ -17,10 +17,11 @@ from icefloe.engine.context import RepoContext
 from icefloe.engine.maintenance import expiration, garbage, reclaiming, statistics
 from icefloe.engine.maintenance.expiration import ExpirationRules
 from icefloe.engine.maintenance.garbage import GarbageRules
-from icefloe.engine.maintenance.reachability import Progress, ReadLimits
+from icefloe.engine.maintenance.reachability import ReadLimits
 from icefloe.engine.maintenance.statistics import UsageBy
 from icefloe.engine.maintenance.sweeping import Kind
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.values.progress import Progress
 
 type KindOfFile = Literal["snapshots", "transaction_logs", "manifests", "chunks"]
 

@@ -8,10 +8,10 @@ from icefloe.engine.context import RepoContext
 from icefloe.engine.manifests import rewriting
 from icefloe.engine.manifests.advice import advise
 from icefloe.engine.manifests.growth import growths
-from icefloe.engine.manifests.relayout import Progress
 from icefloe.engine.manifests.rewriting import CommitMethod
 from icefloe.engine.manifests.survey import survey
 from icefloe.format.ids import ManifestId
+from icefloe.values.progress import Progress
 
 
 class RepositoryManifests:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from icefloe.api.tables import shown_bytes
+
 TASKS_PER_CORE: Final = 4
 """Work is divided over so many tasks for each core, as some take longer than others."""
 REFERENCES_PER_TASK: Final = 100_000
@@ -156,14 +158,14 @@ class JobPlan:
         writing = sum(wave.tasks for wave in self.waves)
         return [
             ("files", f"{self.files} to parse, {self.known} known, {self.changed} changed"),
-            ("references", f"{self.references} to {show_bytes(self.data_bytes)}"),
+            ("references", f"{self.references} to {shown_bytes(self.data_bytes)}"),
             (
                 "tasks",
                 f"{self.tasks}: {self.scan_tasks} parse, {self.placing_tasks} sort references,"
                 f" {writing} write manifests",
             ),
-            ("shuffle", f"at most {show_bytes(self.shuffle_bytes)}, on the executors' disks"),
-            ("memory", f"driver {show_bytes(self.driver_bytes)}, task {_upto(self.task_bytes)}"),
+            ("shuffle", f"at most {shown_bytes(self.shuffle_bytes)}, on the executors' disks"),
+            ("memory", f"driver {shown_bytes(self.driver_bytes)}, task {_upto(self.task_bytes)}"),
             ("commits", str(len(self.waves))),
             ("manifests", _show_range(self.manifests)),
             ("time", f"{show_time(self.seconds)} on {self.cores} cores"),
@@ -239,26 +241,8 @@ class _Mean:
         self.payload_bytes = sum(each.payload_bytes for each in sample) / count
 
 
-def show_bytes(count: float) -> str:
-    """Write a number of bytes with a unit.
-
-    >>> show_bytes(1536 * 1024), show_bytes(300)
-    ('1.5 MiB', '300 B')
-    """
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    power = 0
-    while count >= 1024 and power < len(units) - 1:
-        count /= 1024
-        power += 1
-    return (
-        f"{count:.0f} {units[power]}"
-        if power == 0 or count >= 100
-        else f"{count:.1f} {units[power]}"
-    )
-
-
 def _upto(count: int) -> str:
-    return f"up to {show_bytes(count)}"
+    return f"up to {shown_bytes(count)}"
 
 
 def _show_range(given: Range) -> str:

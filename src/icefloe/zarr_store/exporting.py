@@ -15,6 +15,7 @@ import numpy as np
 
 from icefloe.effects import map_concurrently
 from icefloe.engine.chunks import chunk_tables, read_ref
+from icefloe.engine.copying.contents import not_the_same
 from icefloe.engine.copying.marker import EXPORT_MARKER, Marker
 from icefloe.engine.copying.transfer import portions
 from icefloe.engine.maintenance.key_set import Keys, KeySet
@@ -28,10 +29,8 @@ from icefloe.format.node_table import Node
 from icefloe.storage import Backend, Buffer, Storage
 from icefloe.storage.keys import encode_key
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
+from icefloe.values.progress import Progress
 from icefloe.zarr_store.keys import METADATA, metadata_key
-
-type Progress = Callable[[int, int], None]
-"""Hears how many steps of how many are done; more may turn up on the way."""
 
 _JSON: Final = "application/json"
 _CONSOLIDATED: Final = "consolidated_metadata"
@@ -142,7 +141,7 @@ class _Exporting:
                 strict=True,
             ):
                 if not is_same:
-                    raise _not_there(row.key)
+                    raise not_the_same(row.key)
             self.done.compared += len(rows)
             self._advance(len(rows))
 
@@ -292,12 +291,3 @@ def _plain(target: Storage, keys: Sequence[str]) -> Storage:
         case (LocalSpec() | S3Spec() | GcsSpec() | AzureSpec()) as spec if spec.encodes_keys:
             return Storage(replace(spec, encodes_keys=False))
     return target
-
-
-def _not_there(key: str) -> StorageError:
-    return StorageError(
-        f"{key!r} was written, but is not the same afterwards: see whether somebody else writes to"
-        " that place, and whether its storage is sound (`icefloe doctor`)",
-        ErrorKind.INVALID_OBJECT_SIZE,
-        key=key,
-    )

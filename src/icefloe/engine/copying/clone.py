@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from icefloe.engine.context import RepoContext
-from icefloe.engine.copying.contents import Contents, Done, Progress
+from icefloe.engine.copying.contents import Contents, Done
 from icefloe.engine.copying.marker import CLONE_MARKER, Marker
 from icefloe.engine.copying.selection import LastFile, Selection, Version, select
 from icefloe.engine.copying.transfer import Transfer
@@ -26,6 +26,7 @@ from icefloe.format.layout import REFS_PREFIX
 from icefloe.format.repo_info import RepoInfo, decode_repo_info
 from icefloe.storage import Backend, Storage
 from icefloe.storage import Version as State
+from icefloe.values.progress import Progress
 
 _SPEC_2: Final = 2
 

@@ -36,9 +36,7 @@ from icefloe.format.layout import (
 )
 from icefloe.storage import Backend, ObjectInfo
 from icefloe.storage.selective import list_wanted
-
-type Progress = Callable[[int, int], None]
-"""Hears how many steps of how many are done; more may turn up on the way."""
+from icefloe.values.progress import Progress
 
 _NAMES: Final = {
     CHUNKS_PREFIX: "chunks",
@@ -212,7 +210,7 @@ class Contents:
         here = await _listed(self._transfer.target, prefix, keys)
         for key, info in source.items():
             if key not in rewritten and not _is_there(here, info):
-                raise _not_there(key)
+                raise not_the_same(key)
         self._advance(len(keys))
 
     # -- making sure -----------------------------------------------------------------------
@@ -235,7 +233,7 @@ class Contents:
             for info in again:
                 self._done.copied[_NAMES[f"{info.key.partition('/')[0]}/"]] += 1
             if still := await self._transfer.differing(again):
-                raise _not_there(still[0])
+                raise not_the_same(still[0])
         self._done.compared += len(infos)
         self._advance(len(infos))
 
@@ -261,7 +259,8 @@ def _among(faults: Faults, keys: Keys) -> Bools:
     return found
 
 
-def _not_there(key: str) -> StorageError:
+def not_the_same(key: str) -> StorageError:
+    """Say that an object is not what was just written to its place."""
     return StorageError(
         f"{key!r} was copied, but is not the same afterwards: see whether somebody else writes to"
         " that place, and whether its storage is sound (`icefloe doctor`)",

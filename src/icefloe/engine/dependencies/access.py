@@ -10,12 +10,7 @@ from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
 from icefloe.config.urls import parse_prefix, without_user
 from icefloe.engine.context import RepoContext
 from icefloe.engine.dependencies.counts import PlaceGrouping
-from icefloe.engine.dependencies.summary import (
-    Progress,
-    Versions,
-    container_numbers,
-    summary,
-)
+from icefloe.engine.dependencies.summary import Versions, container_numbers, summary
 from icefloe.engine.virtual.access import credential_for
 from icefloe.engine.virtual.destinations import anonymous_doubt, credentials_doubt
 from icefloe.engine.virtual.grouping import Grouped, by_bucket, by_number
@@ -24,6 +19,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.format.columns import BytesColumn, concat_bytes
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.storage.specs import without_secrets
+from icefloe.values.progress import Progress
 
 _PLATFORMS: Final[dict[type[ObjectStoreConfig], str]] = {
     ObjectStoreConfig.InMemory: "memory",

@@ -5,7 +5,7 @@ many versions link it. What stays in memory is the summary, the counts of the ma
 version yet to come links too, and a few manifests that are read at the same time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -43,11 +43,9 @@ from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import Manifest
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.values.progress import Progress
 
 type By = Literal["container", "bucket", "prefix", "file", "array"]
-type Progress = Callable[[int, int], None]
-"""Hears how many parts of manifests are done, and how many there are."""
-
 NO_CONTAINER: Final = "(no container)"
 """The place of locations that no configured container covers."""
 _MANIFESTS_AT_ONCE: Final = 8

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from icefloe.engine.maintenance.storage_trials import Outcome, Probe, Progress, Trial, Trials
+from icefloe.engine.maintenance.storage_trials import Outcome, Probe, Trial, Trials
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError
 from icefloe.format.layout import REPO_KEY, branch_key
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.storage import Backend, Storage
 from icefloe.storage.specs import LocalSpec
+from icefloe.values.progress import Progress
 
 SCRATCH: Final = "icefloe-doctor-"
 """How the names of scratch corners begin."""

@@ -1,6 +1,6 @@
 """What versions need: their manifests, and every chunk object that those refer to."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -16,9 +16,7 @@ from icefloe.format.columns import Bools, Bytes
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.manifest import Manifest, WrittenManifest
 from icefloe.format.snapshot import Snapshot
-
-type Progress = Callable[[int, int], None]
-"""Told how many manifests were read, and how many there are as far as is known."""
+from icefloe.values.progress import Progress
 
 _REFERENCE_BYTES: Final = 128
 """What a reference takes in a manifest that is decompressed, with what is read from it."""

@@ -16,13 +16,12 @@ from icefloe.errors import (
     PreconditionFailedError,
 )
 from icefloe.storage import Backend, ObjectInfo, Version
+from icefloe.values.progress import Progress
 
 _RACERS: Final = 8
 _BATCH: Final = 12
 _DIGITS: Final = b"0123456789"
 _MOST_SKEW_SECONDS: Final = 60
-
-type Progress = Callable[[int, int], None]
 
 
 class Outcome(StrEnum):

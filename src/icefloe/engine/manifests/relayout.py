@@ -6,7 +6,7 @@ manifests have that are being taken apart.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -26,9 +26,7 @@ from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.node_table import ManifestRef
 from icefloe.format.snapshot import Snapshot
-
-type Progress = Callable[[int, int], None]
-"""Hears how many references are done, and how many there are."""
+from icefloe.values.progress import Progress
 
 _BATCH_REFS: Final = 1_000_000
 """Parts are written together until they have so many references."""

@@ -18,12 +18,13 @@ from icefloe.engine.commit import (
     write_version,
 )
 from icefloe.engine.context import RepoContext
-from icefloe.engine.manifests.relayout import Progress, Relayout
+from icefloe.engine.manifests.relayout import Relayout
 from icefloe.engine.session import SessionMode, SessionState
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.format.config_file import manifest_layout_json
 from icefloe.format.ids import SnapshotId
 from icefloe.format.metadata_items import Metadata
+from icefloe.values.progress import Progress
 
 CommitMethod: TypeAlias = Literal["new_commit", "amend"]  # noqa: UP040 - compared at run time
 """Whether changes become a commit of their own, or part of the newest one."""

@@ -15,7 +15,6 @@ from icefloe.engine.config_yaml import load_config_file
 from icefloe.engine.context import RepoContext
 from icefloe.engine.migration.repo_object import migrated
 from icefloe.engine.migration.spec_one import (
-    Progress,
     SmallFiles,
     list_small_files,
     read_history,
@@ -35,6 +34,7 @@ from icefloe.format.ids import SnapshotId
 from icefloe.format.layout import BACKUPS_PREFIX, CONFIG_KEY, REPO_KEY, branch_key, snapshot_key
 from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo, encode_repo_info
 from icefloe.storage import Backend
+from icefloe.values.progress import Progress
 
 SET_ASIDE_PREFIX: Final = f"{BACKUPS_PREFIX}spec-1/"
 """Where the small files of spec 1 go when they are not needed any more."""

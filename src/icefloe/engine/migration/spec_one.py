@@ -1,6 +1,6 @@
 """All that a repository of spec 1 keeps in small files, and its history."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -25,9 +25,7 @@ from icefloe.format.layout import (
 from icefloe.format.snapshot import decode_snapshot_entry
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.storage import Backend, ObjectInfo
-
-type Progress = Callable[[int, int], None]
-"""Hears how many steps of how many are done; more may turn up on the way."""
+from icefloe.values.progress import Progress
 
 _BRANCH: Final = f"{REFS_PREFIX}branch."
 _TAG: Final = f"{REFS_PREFIX}tag."

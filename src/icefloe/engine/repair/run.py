@@ -34,7 +34,7 @@ from icefloe.engine.repair.workshop import Workshop
 from icefloe.engine.repo_object import RepoObjectLedger
 from icefloe.engine.verification.damage import Damage
 from icefloe.engine.verification.opening import verify_storage
-from icefloe.engine.verification.run import Progress, Verification, VerificationRules
+from icefloe.engine.verification.run import Verification, VerificationRules
 from icefloe.errors import (
     FormatError,
     IcefloeError,
@@ -45,6 +45,7 @@ from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.format.layout import REFS_PREFIX, REPO_KEY
 from icefloe.storage import Storage
 from icefloe.storage.overlay import OverlayStorage
+from icefloe.values.progress import Progress
 
 
 async def repair(

@@ -2,9 +2,10 @@
 
 from icefloe.engine.context import Access, RepoContext
 from icefloe.engine.lifecycle import open_
-from icefloe.engine.verification.run import Progress, Verification, VerificationRules, verify
+from icefloe.engine.verification.run import Verification, VerificationRules, verify
 from icefloe.errors import IcefloeError
 from icefloe.storage import Storage
+from icefloe.values.progress import Progress
 
 
 async def verify_storage(

@@ -55,9 +55,7 @@ from icefloe.format.node_table import ManifestRef
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.storage import Backend
-
-type Progress = Callable[[int, int], None]
-"""Hears how many steps of how many are done; more may turn up on the way."""
+from icefloe.values.progress import Progress
 
 _VERSIONS_AT_ONCE: Final = 32
 _MANIFESTS_AT_ONCE: Final = 64

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any, Final
 
+from icefloe.api.tables import shown_bytes
 from icefloe.pipeline.copying.copies import FoundGroup
 from icefloe.pipeline.copying.layouts import values_bytes
 from icefloe.pipeline.copying.regions import Limits
@@ -12,7 +13,6 @@ from icefloe.pipeline.planning import (
     JobPlan,
     Range,
     copy_tasks,
-    show_bytes,
     show_time,
     write_tasks,
 )
@@ -56,7 +56,7 @@ class CopyEstimate:
         scan = [] if self.scan is None else [(f"scan: {a}", b) for a, b in self.scan.rows()]
         return [
             *scan,
-            ("values", f"{show_bytes(self.values_bytes)} in {self.arrays} arrays"),
+            ("values", f"{shown_bytes(self.values_bytes)} in {self.arrays} arrays"),
             ("reads", f"{self.source_reads} chunks, each {again:.1f} times"),
             ("writes", f"at most {self.objects} objects"),
             (
@@ -64,7 +64,7 @@ class CopyEstimate:
                 f"{self.copy_tasks + self.write_tasks}: {self.copy_tasks} copy {self.regions}"
                 f" regions, {self.write_tasks} write manifests",
             ),
-            ("memory", f"task up to {show_bytes(self.memory_bytes)}, besides Python itself"),
+            ("memory", f"task up to {shown_bytes(self.memory_bytes)}, besides Python itself"),
             ("commits", str(self.commits)),
             ("time", f"{show_time(self.seconds)} on {self.cores} cores"),
         ]
