@@ -9,7 +9,8 @@ import pytest
 
 from icefloe.spark import local_session
 
-JAVA_HOME = Path(__file__).parents[2] / ".cache" / "java_home"
+ROOT = Path(__file__).parents[2]
+JAVA_HOME = ROOT / ".cache" / "java_home"
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +35,8 @@ def spark(event_logs: Path) -> Iterator[Any]:
                 "spark.eventLog.compress": "false",
                 "spark.eventLog.rolling.enabled": "false",
                 "spark.eventLog.dir": event_logs.as_uri(),
+                # Java may run already, and elsewhere, for a test that changed its directory.
+                "spark.executorEnv.PYTHONPATH": str(ROOT),
             },
         )
         yield session
