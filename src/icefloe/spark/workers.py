@@ -8,6 +8,7 @@ has none, an artifact. Whoever has both has the credentials: those who can read 
 driver or of a worker, or all of their traffic. For the latter, have Spark encrypt it.
 """
 
+import gc
 import pickle
 import secrets
 import tempfile
@@ -83,7 +84,14 @@ def _joined(half: bytes, fetch: _Fetch) -> Any:
         while len(_open) >= _MOST_OPEN:
             del _open[next(iter(_open))]
         _open[half] = pickle.loads(_mixed(half, fetch()))  # noqa: S301 - of this very job
+        _keep_what_is_imported()
     return _open[half]
+
+
+def _keep_what_is_imported() -> None:
+    """Spare the collector all modules: Spark has it look through everything after each task."""
+    gc.collect()
+    gc.freeze()
 
 
 def _mixed(one: bytes, other: bytes) -> bytes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
@@ -19,7 +20,8 @@ type Grid = NDArray[np.int64]
 """One row for each chunk, one column for each dimension."""
 
 _HEADER: Final = struct.Struct("<4sHHIII")
-_MAGIC: Final = b"icr1"
+_MAGIC: Final = b"icr2"
+_QUICK_LEVEL: Final = 1
 
 
 def _no_rows(dimensions: int = 0) -> Grid:
@@ -123,17 +125,9 @@ class References:
     def to_bytes(self) -> bytes:
         """Pack the columns for a journey to another process."""
         texts = BytesColumn.from_strings(self.locations)
-        return b"".join(
+        columns = b"".join(
             [
-                _HEADER.pack(
-                    _MAGIC,
-                    self.dimensions,
-                    0,
-                    len(self),
-                    len(self.inlined),
-                    len(self.locations),
-                ),
-                self.coordinates.astype("<u4").tobytes(),
+                self.coordinates.T.astype("<u4").tobytes(),
                 self.offsets.astype("<u8").tobytes(),
                 self.lengths.astype("<u8").tobytes(),
                 self.location_rows.astype("<u4").tobytes(),
@@ -144,6 +138,9 @@ class References:
                 self.inlined.data.tobytes(),
             ]
         )
+        counts = (self.dimensions, 0, len(self), len(self.inlined), len(self.locations))
+        packed = zstandard.ZstdCompressor(level=_QUICK_LEVEL).compress(columns)
+        return _HEADER.pack(_MAGIC, *counts) + packed
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> Self:
@@ -151,15 +148,16 @@ class References:
         magic, dimensions, _, rows, inlined, locations = _HEADER.unpack_from(packed)
         if magic != _MAGIC:
             raise FormatError(f"packed references begin with {_MAGIC!r}, not {magic!r}")
-        position = _HEADER.size
+        columns = zstandard.ZstdDecompressor().decompress(memoryview(packed)[_HEADER.size :])
+        position = 0
 
         def column(kind: str, count: int) -> NDArray[Any]:
             nonlocal position
-            values: NDArray[Any] = np.frombuffer(packed, kind, count, position)
+            values: NDArray[Any] = np.frombuffer(columns, kind, count, position)
             position += values.nbytes
             return values
 
-        coordinates = column("<u4", rows * dimensions).reshape(rows, dimensions)
+        coordinates = column("<u4", rows * dimensions).reshape(dimensions, rows).T
         offsets, lengths = column("<u8", rows), column("<u8", rows)
         location_rows = column("<u4", rows)
         inlined_coordinates = column("<u4", inlined * dimensions).reshape(inlined, dimensions)
@@ -167,7 +165,7 @@ class References:
         texts = BytesColumn(column("u1", int(text_splits[-1])), text_splits)
         data = BytesColumn(column("u1", int(data_splits[-1])), data_splits)
         return cls(
-            coordinates.astype(np.int64),
+            coordinates.astype(np.int64, order="C"),
             offsets.astype(np.uint64),
             lengths.astype(np.uint64),
             tuple(texts[row].decode() for row in range(locations)),
