@@ -357,7 +357,9 @@ def prepare_servers() -> None:
 
 def environment_for_tools() -> dict[str, str]:
     """Put the environment first on PATH and name the Java."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
+    # Without bytecode on disk, each of the many processes would compile everything anew.
+    unwanted = {"PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
+    environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     environment["PATH"] = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", os.defpath)])
     environment["VIRTUAL_ENV"] = str(VENV)
     environment["JAVA_HOME"] = (CACHE / "java_home").read_text().strip()

@@ -16,13 +16,13 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.worker.reuse": "true",
+    # Each task begins with a few short messages, for which TCP waits 40 ms in all.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 _LOOPBACK: Final = "127.0.0.1"
 _LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": _LOOPBACK,
     "spark.driver.bindAddress": _LOOPBACK,
-    # Each task begins with a few short messages, for which TCP waits 40 ms in all.
-    "spark.python.unix.domain.socket.enabled": "true",
     # Java only hands on bytes here: to optimise it, beside its compiler's and collector's
     # threads, takes more of few cores than it ever gives back.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
