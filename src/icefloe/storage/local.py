@@ -33,7 +33,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby, islice
+from itertools import batched, islice
 from typing import Final, NoReturn
 
 from icefloe import effects
@@ -391,13 +391,20 @@ class LocalBackend:
             ) from error
 
     def _delete(self, names: Mapping[str, str]) -> DeleteReport:
+        # In the order in which they come: that of a listing is quicker than any other.
+        by_folder: dict[str, list[str]] = {}
+        for name in names:
+            by_folder.setdefault(name.rpartition("/")[0], []).append(name)
         failures: dict[str, str] = {}
-        for folder, group in groupby(sorted(names, key=_split), key=lambda name: _split(name)[0]):
-            while batch := list(islice(group, _DELETE_BATCH)):
-                reasons = self._delete_in(folder, [_split(name)[1] for name in batch])
-                for name, reason in zip(batch, reasons, strict=True):
-                    if reason is not None:
-                        failures[names[name]] = reason
+        for folder, group in by_folder.items():
+            for batch in batched(group, _DELETE_BATCH):
+                skip = len(folder) + bool(folder)
+                reasons = self._delete_in(folder, [name[skip:] for name in batch])
+                failures |= {
+                    names[name]: reason
+                    for name, reason in zip(batch, reasons, strict=True)
+                    if reason is not None
+                }
         return DeleteReport(len(names) - len(failures), failures)
 
     def _delete_in(self, folder: str, names: Sequence[str]) -> Sequence[str | None]:
