@@ -63,7 +63,7 @@ class Rates:
 
     parsing: Range = Range(1.0, 2.5)
     """Seconds for a file, as multiples of what the sample took on this machine."""
-    references: Range = Range(60_000, 300_000)
+    references: Range = Range(100_000, 600_000)
     """References a second, through shuffle and manifests."""
     starting: Range = Range(1, 8)
     """Seconds until workers have loaded everything, and for the stages themselves."""

@@ -158,10 +158,10 @@ class KeySet:
     def _settle(self) -> None:
         if not self._new:
             return
-        run = _distinct(np.concatenate(self._new))
-        self._new, self._new_count = [], 0
+        run = _distinct(_taken(self._new))
+        self._new_count = 0
         while self._held and len(self._held[-1]) < 2 * len(run):
-            run = _distinct(np.concatenate([self._held.pop(), run]))
+            run = _distinct(_taken([self._held.pop(), run]))
         self._held.append(run)
         if sum(map(len, self._held)) > self._most:
             self._spill()
@@ -170,9 +170,19 @@ class KeySet:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="icefloe-")
         path = Path(self._folder.name) / f"{len(self._runs)}.keys"
-        _distinct(np.concatenate(self._held)).tofile(path)
-        self._held = []
+        _distinct(_taken(self._held)).tofile(path)
         self._runs.append(np.memmap(path, np.uint64, "r"))
+
+
+def _taken(pieces: list[Keys]) -> Keys:
+    """Put pieces together, and let go of each as soon as it is copied: it may be all we hold."""
+    whole = np.empty(sum(map(len, pieces)), np.uint64)
+    end = len(whole)
+    while pieces:
+        piece = pieces.pop()
+        whole[end - len(piece) : end] = piece
+        end -= len(piece)
+    return whole
 
 
 def _distinct(keys: Keys) -> Keys:
