@@ -1,4 +1,4 @@
-"""A real cluster, and a driver on it, for as long as a module of tests needs them."""
+"""A real cluster, and a driver on it, for all tests that need them."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.cluster.drivers import Driver, driver_on
 from tests.spark.conftest import JAVA_HOME
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def java_home() -> Iterator[None]:
     """Use the Java that the project's setup chose."""
     with pytest.MonkeyPatch.context() as environment:
@@ -18,7 +18,7 @@ def java_home() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(java_home: None) -> Iterator[SparkCluster]:
     """Start a master and two workers, with room for more sessions than there ever are at once.
 
@@ -28,7 +28,7 @@ def cluster(java_home: None) -> Iterator[SparkCluster]:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def driver(cluster: SparkCluster) -> Iterator[Driver]:
     """Start a driver for all tests that leave it alive."""
     with driver_on(cluster.url) as started:

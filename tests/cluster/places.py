@@ -4,10 +4,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.pipeline.files.access import SourceAccess
-from icefloe.spark import JobReport, append, virtualize
+from icefloe.spark import CopyReport, JobReport, append, rechunk, virtualize
+from icefloe.spark import ingest as ingest_natively
 from icefloe.testing.archives import Archive
 from icefloe.testing.servers import S3Endpoint
 from tests.spark.archives import TIME
@@ -102,3 +107,40 @@ def ingest(spark: Any, site: Site, sources: Any = None, access: SourceAccess | N
 def add(spark: Any, site: Site) -> JobReport:
     """Add what is new."""
     return append(spark, site.open(), site.pattern, TIME, access=site.access)
+
+
+def write_noise(site: Site) -> NDArray[np.int32]:
+    """Make a repository with an array, all of whose chunks are objects: noise does not shrink."""
+    values = np.random.default_rng(7).integers(0, 2**31, (24, 20, 10), np.int32)
+    with site.create().transaction("main", message="noise") as store:
+        names = ["time", "lat", "lon"]
+        zarr.create_array(store, name="a", data=values, chunks=(1, 20, 10), dimension_names=names)
+    return values
+
+
+def copy_files(spark: Any, site: Site, **options: Any) -> CopyReport:
+    """Copy the values of all files, into chunks that are objects of their own."""
+    return ingest_natively(
+        spark,
+        site.open(),
+        site.pattern,
+        TIME,
+        chunks={"time": 4},
+        compressors=None,
+        access=site.access,
+        **options,
+    )
+
+
+def copy_site(spark: Any, source: Site, target: Site, **options: Any) -> CopyReport:
+    """Turn the maps of a repository into series in another one."""
+    chunks = {"time": -1, "lat": 5, "lon": 5}
+    version = source.open().readonly_session("main")
+    return rechunk(spark, target.open(), version, chunks=chunks, **options)
+
+
+def assert_not_kept(secret: str, *folders: Path) -> list[Path]:
+    """Look into all files of some folders, and name those that there are."""
+    kept = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in kept if secret.encode() in path.read_bytes()] == []
+    return kept

@@ -20,7 +20,7 @@ def event_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(event_logs: Path) -> Iterator[Any]:
+def spark(event_logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Start Spark on the Java that the project's setup chose."""
     with pytest.MonkeyPatch.context() as environment:
         if JAVA_HOME.exists():
@@ -35,6 +35,7 @@ def spark(event_logs: Path) -> Iterator[Any]:
                 "spark.eventLog.compress": "false",
                 "spark.eventLog.rolling.enabled": "false",
                 "spark.eventLog.dir": event_logs.as_uri(),
+                "spark.local.dir": str(tmp_path_factory.mktemp("blocks")),
                 # Java may run already, and elsewhere, for a test that changed its directory.
                 "spark.executorEnv.PYTHONPATH": str(ROOT),
             },

@@ -18,9 +18,20 @@ from icefloe.testing.clusters import SparkConnectServer, spark_connect_server
 from icefloe.testing.servers import S3Endpoint
 from tests.cluster.drivers import ROOT, Driver, driver_on
 from tests.cluster.gates import Gate, GatedAccess
-from tests.cluster.places import Site, add, ingest, on_disk, on_s3, upload
+from tests.cluster.places import (
+    Site,
+    add,
+    assert_not_kept,
+    copy_files,
+    copy_site,
+    ingest,
+    on_disk,
+    on_s3,
+    upload,
+)
 from tests.spark.archives import TIME, assert_complete, assert_sound
 from tests.spark.conftest import JAVA_HOME
+from tests.spark.copies import assert_clean, used_chunks
 
 pytestmark = pytest.mark.spark
 
@@ -51,6 +62,11 @@ def server(events: Path) -> Iterator[SparkConnectServer]:
 def client(server: SparkConnectServer) -> Iterator[Driver]:
     with driver_on(server.url) as started:
         yield started
+
+
+def artifacts(server: SparkConnectServer) -> set[str]:
+    """Name what clients sent that is kept."""
+    return {path.name for path in server.folder.rglob("icefloe-*") if path.is_file()}
 
 
 def planned(spark: Any, site: Site) -> tuple[bytes, bytes]:
@@ -87,10 +103,36 @@ def test_a_job_in_a_bucket_leaves_no_credentials_behind(
     shipped_whole, plan = client.run(planned, site)
     assert word in shipped_whole
     assert word not in plan
-    kept = [path for top in (events, server.folder) for path in top.rglob("*") if path.is_file()]
+    kept = assert_not_kept(s3_endpoint.secret_access_key, events, server.folder)
     assert any(path.name.startswith("icefloe-") for path in kept)  # the artifacts
     assert any(b"SparkListenerTaskEnd" in path.read_bytes() for path in kept)
-    assert [path for path in kept if word in path.read_bytes()] == []
+
+
+@pytest.mark.server
+def test_copies_in_a_bucket_leave_no_credentials_behind(
+    client: Driver,
+    server: SparkConnectServer,
+    events: Path,
+    s3_endpoint: S3Endpoint,
+    prefix: str,
+    tmp_path: Path,
+) -> None:
+    archive = write_archive(tmp_path / "data", 6, steps=2)
+    source, target = (on_s3(s3_endpoint, f"{prefix}/{name}") for name in ("source", "target"))
+    upload(source, archive)
+    repository, other = source.create(), target.create()
+    before = artifacts(server)
+    report = client.run(copy_files, source)
+    assert (report.scan.used, report.written) == (6, 2 * 3 + 3)
+    report = client.run(copy_site, source, target)
+    assert (report.written, report.objects) == (2 * 3 * 4 + 3, 2 * 3 * 4 + 3)
+    for copy in (repository, other):
+        assert_complete(copy.readonly_session("main"), archive)
+        assert_clean(copy)
+    assert len(used_chunks(repository)) == 2 * 3
+    assert len(artifacts(server) - before) >= 1 + 2 + 2  # of scan, copies, and their sources
+    kept = assert_not_kept(s3_endpoint.secret_access_key, events, server.folder)
+    assert any(b"SparkListenerTaskEnd" in path.read_bytes() for path in kept)
 
 
 def with_progress(spark: Any, site: Site) -> list[str]:

@@ -43,7 +43,13 @@ from icefloe.pipeline.writing.plans import ArrayPlan
 from icefloe.spark.attempts import JOB_METADATA
 from icefloe.spark.committing import Target, cleaning, log_writer, persisted
 from icefloe.spark.native_report import CopiedWave, CopyReport
-from icefloe.spark.native_write import SentSource, Stages, copy, gather_copies
+from icefloe.spark.native_write import (
+    SentSource,
+    Stages,
+    attempts_may_differ,
+    copy,
+    gather_copies,
+)
 from icefloe.spark.session import cores_of
 from icefloe.spark.watching import OnProgress, Watch
 from icefloe.spark.workers import Shipped, sent, shipped
@@ -264,7 +270,11 @@ class _Wave:
         )
         built = copy(job.spark, stages, cores=job.cores)
         is_small = regions.objects <= job.options.few_references
-        with cleaning(context, job.id) as outcome, persisted(built, wanted=not is_small) as kept:
+        with (
+            attempts_may_differ(job.spark),
+            cleaning(context, job.id) as outcome,
+            persisted(built, wanted=not is_small) as kept,
+        ):
             with job.watch.stage("copy", _what(self.found, slabs, regions.objects)):
                 done = gather_copies(kept, with_changes=is_small)
             written = done.written

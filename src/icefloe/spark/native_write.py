@@ -5,6 +5,7 @@ the driver gathers is summaries of manifests, and which attempts they refer to.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,9 @@ BUILT_OF_COPIES: Final = f"{BUILT}, notes string"
 
 _COPIES: Final = -1
 """Stands in notes for the region of a manifest."""
+
+_ROLLS_BACK: Final = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
+"""Whether Spark takes back all that followed from a task which, run again, gives something else."""
 
 type SentSource = Callable[[], CopySource]
 
@@ -63,6 +67,24 @@ def copy(spark: "SparkSession", stages: Stages, *, cores: int) -> "DataFrame":
         .groupBy("array", "region")
         .applyInArrow(_builder(stages), BUILT_OF_COPIES)
     )
+
+
+@contextmanager
+def attempts_may_differ(spark: "SparkSession") -> Iterator[None]:
+    """Have Spark go on when a task that is run again, as an executor was lost, names new objects.
+
+    Since 4.2 it would fail the job if some manifests are written already. But these are as good as
+    the others: what an attempt wrote stays for as long as any manifest refers to it.
+    """
+    before = spark.conf.get(_ROLLS_BACK, None)
+    spark.conf.set(_ROLLS_BACK, "false")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_ROLLS_BACK)
+        else:
+            spark.conf.set(_ROLLS_BACK, before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,9 @@ from icefloe.storage.selective import list_wanted
 _log = logging.getLogger(__name__)
 
 BATCH: Final = 1000
-"""Objects that one request deletes."""
+"""Objects that one request deletes, at most."""
+_SMALL_BATCH: Final = 100
+"""Fewer than so many are not worth another request."""
 _MOST_ERRORS: Final = 1000
 
 
@@ -173,7 +175,9 @@ class Sweeper:
 
     async def delete(self, kind: Kind, objects: Objects) -> None:
         """Delete objects; those that cannot be are noted, and too many of them raise."""
-        batches = objects.batches(BATCH)
+        # A store deletes the objects of one request one after the other: use all requests.
+        even_share = -(-len(objects) // self._concurrency)
+        batches = objects.batches(min(BATCH, max(_SMALL_BATCH, even_share)))
         outcomes = await map_concurrently(
             lambda batch: self._delete_batch(kind, batch), batches, limit=self._concurrency
         )
