@@ -1,5 +1,6 @@
 """Repositories and archives that every process of a cluster can reach, and jobs on them."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,17 @@ def copy_site(spark: Any, source: Site, target: Site, **options: Any) -> CopyRep
     return rechunk(spark, target.open(), version, chunks=chunks, **options)
 
 
-def assert_not_kept(secret: str, *folders: Path) -> list[Path]:
-    """Look into all files of some folders, and name those that there are."""
-    kept = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    assert [path for path in kept if secret.encode() in path.read_bytes()] == []
-    return kept
+def contents(*folders: Path) -> dict[Path, bytes]:
+    """Read all files of some folders but those that vanish meanwhile."""
+    found: dict[Path, bytes] = {}
+    for path in (path for folder in folders for path in folder.rglob("*")):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[path] = path.read_bytes()
+    return found
+
+
+def assert_not_told(secret: str, kept: dict[Path, bytes]) -> None:
+    """Check that a secret is in none of some files."""
+    told = [path for path, content in kept.items() if secret.encode() in content]
+    assert not told, f"a secret is in {told}"
