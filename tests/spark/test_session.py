@@ -1,10 +1,13 @@
 """The Java that the setup chose runs a real Spark session."""
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+
+from icefloe.spark.workers import sent
 
 pytestmark = pytest.mark.spark
 
@@ -20,3 +23,16 @@ def test_arrow_batches_reach_python_workers_and_come_back(spark: Any) -> None:
 
     rows = spark.range(10).mapInArrow(double, "id long").collect()
     assert sorted(row.id for row in rows) == list(range(0, 20, 2))
+
+
+def test_modules_are_not_looked_through_after_each_task(spark: Any) -> None:
+    with sent(spark, "a word") as give:
+
+        def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            assert give() == "a word"
+            for batch in batches:
+                frozen = [gc.get_freeze_count()] * len(batch)
+                yield pa.record_batch({"frozen": pa.array(frozen)})
+
+        rows = spark.range(4).mapInArrow(look, "frozen long").collect()
+    assert min(row.frozen for row in rows) > 100_000
