@@ -71,7 +71,7 @@ _INLINE_BYTES: Final = 256 * 1024
 """Asynchronous callers get smaller transfers on the loop: a thread would cost more."""
 
 _LIST_BATCH: Final = 1000
-_WANTED_BATCH: Final = 16 * 1024
+_WANTED_BATCH: Final = 4 * 1024
 """Names that are judged at once."""
 _DELETE_BATCH: Final = 256  # deletions under one lock
 _READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang us
