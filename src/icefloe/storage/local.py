@@ -397,8 +397,8 @@ class LocalBackend:
             by_folder.setdefault(name.rpartition("/")[0], []).append(name)
         failures: dict[str, str] = {}
         for folder, group in by_folder.items():
+            skip = len(folder) + bool(folder)
             for batch in batched(group, _DELETE_BATCH):
-                skip = len(folder) + bool(folder)
                 reasons = self._delete_in(folder, [name[skip:] for name in batch])
                 failures |= {
                     names[name]: reason
