@@ -28,6 +28,8 @@ SETTINGS: Final = {
     "spark.executor.memory": "512m",
     "spark.executorEnv.PYTHONPATH": str(ROOT),
     "spark.python.worker.reuse": "true",
+    # What an executor wrote is lost with it, even if one on the same machine could read its files.
+    "spark.shuffle.readHostLocalDisk": "false",
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "1s",
     "spark.sql.shuffle.partitions": "2",

@@ -30,9 +30,11 @@ def test_modules_are_not_looked_through_after_each_task(spark: Any) -> None:
 
         def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             assert give() == "a word"
+            looked_through, frozen = len(gc.get_objects()), gc.get_freeze_count()
             for batch in batches:
-                frozen = [gc.get_freeze_count()] * len(batch)
-                yield pa.record_batch({"frozen": pa.array(frozen)})
+                counts = {"looked_through": looked_through, "frozen": frozen}
+                yield pa.record_batch({k: pa.array([n] * len(batch)) for k, n in counts.items()})
 
-        rows = spark.range(4).mapInArrow(look, "frozen long").collect()
-    assert min(row.frozen for row in rows) > 100_000
+        rows = spark.range(4).mapInArrow(look, "looked_through long, frozen long").collect()
+    for row in rows:
+        assert row.frozen > 10 * row.looked_through
