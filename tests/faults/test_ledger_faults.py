@@ -23,6 +23,7 @@ from icefloe.effects import run_blocking
 from icefloe.engine import lifecycle
 from icefloe.engine.context import RepoContext
 from icefloe.engine.repo_object import RepoObjectLedger
+from icefloe.engine.settled_config import settled
 from icefloe.errors import (
     ConflictError,
     OutcomeUnknownError,
@@ -170,7 +171,9 @@ class Trial:
         """Open through a backend, without counting the steps of opening."""
         known = run_blocking(lifecycle.open_(storage))
         wrapped = WrappedStorage(storage, lambda _: backend)
-        return RepoContext.of(wrapped, known.user_config, spec_version=self.spec_version, access={})
+        return RepoContext.of(
+            wrapped, settled(wrapped, known.user_config), spec_version=self.spec_version, access={}
+        )
 
 
 def faulty(fault: Fault, backend: Backend) -> FaultyBackend:

@@ -16,6 +16,7 @@ from icefloe.engine import chunks, commit, lifecycle, nodes, rearrange
 from icefloe.engine.context import RepoContext
 from icefloe.engine.repo_object import RepoObjectLedger
 from icefloe.engine.session import SessionMode, SessionState, open_session
+from icefloe.engine.settled_config import settled
 from icefloe.errors import StorageError
 from icefloe.format.ids import SnapshotId
 from icefloe.storage import Storage
@@ -153,7 +154,7 @@ class Trial:
         known = run_blocking(lifecycle.open_(storage))
         wrapped = WrappedStorage(storage, lambda _: backend)
         return RepoContext.of(
-            wrapped, known.user_config, spec_version=known.spec_version, access={}
+            wrapped, settled(wrapped, known.user_config), spec_version=known.spec_version, access={}
         )
 
     async def play(self, context: RepoContext) -> None:

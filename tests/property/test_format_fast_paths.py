@@ -19,8 +19,9 @@ from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.manifest import ManifestFile, encode_manifest
 from icefloe.format.node_table import ManifestRef, NodeTable
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
-from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
+from icefloe.format.stored_nodes import StoredNodes
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,
@@ -201,6 +202,17 @@ def test_snapshots(snapshot: Snapshot) -> None:
             assert snapshot_as_dict(found) == snapshot_as_dict(snapshot)
 
 
+@given(snapshots(), st.text(max_size=4))
+@fast
+def test_nodes_are_found_one_by_one(snapshot: Snapshot, other: str) -> None:
+    data = encode_snapshot(snapshot)
+    for path in [*snapshot.nodes.paths.to_strings(), f"/{other}"]:
+        found = open_snapshot(data).contents
+        assert isinstance(found, StoredNodes)
+        assert found.find(path) == snapshot.nodes.find(path)
+    assert snapshot_as_dict(open_snapshot(data)) == snapshot_as_dict(snapshot)
+
+
 @given(
     st.lists(st.binary(min_size=12, max_size=12), min_size=1, max_size=12, unique=True), st.data()
 )
@@ -252,9 +264,9 @@ def test_a_repo_object_that_grows_equals_one_written_anew(
             (snapshot_id(1),) if number % 3 == 1 else (),
         )
         if repo.snapshots.row_of(new.id) is None:
-            repo = replace(repo, snapshots=repo.snapshots.with_entry(new))
+            repo = replace(repo, history=repo.snapshots.with_entry(new))
         log_now = repo.updates.with_newest(update, f"copy {number}")
-        repo = replace(repo, updates=log_now.newest(data.draw(st.integers(1, len(log_now)))))
+        repo = replace(repo, log=log_now.newest(data.draw(st.integers(1, len(log_now)))))
     grown = encode_repo_info(repo, few=MANY)
     anew = decode_repo_info(grown)
     assert repo_as_dict(anew) == repo_as_dict(repo)

@@ -13,7 +13,12 @@ from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import ManifestFile, encode_manifest
 from icefloe.format.metadata import encode_metadata_value
 from icefloe.format.node_table import NodeTable
-from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.repo_info import (
+    RepoInfo,
+    decode_repo_info,
+    encode_repo_info,
+    open_repo_info,
+)
 from icefloe.format.snapshot import ManifestFiles, Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.transaction_log import (
@@ -187,7 +192,7 @@ def test_snapshots_of_spec_1(snapshot: Snapshot, parent: SnapshotId | None) -> N
         snapshot.nodes,
         num_chunks=np.minimum(snapshot.nodes.array_lengths, 1).astype(np.uint32),
     )
-    old = replace(snapshot, spec_version=1, parent_id=parent, nodes=regular)
+    old = replace(snapshot, spec_version=1, parent_id=parent, contents=regular)
     data = encode_snapshot(old)
     assert snapshot_as_dict(decode_snapshot(data)) == snapshot_as_dict(old)
     assert oracle.read_snapshot(expanded(data)) == snapshot_as_dict(old)
@@ -248,9 +253,7 @@ def repos(draw: st.DrawFn) -> RepoInfo:
 
 def repo_as_dict(repo: RepoInfo) -> dict[str, Any]:
     return {
-        name: getattr(repo, name)
-        for name in RepoInfo.__slots__
-        if name not in {"snapshots", "updates"}
+        name: getattr(repo, name) for name in RepoInfo.__slots__ if name not in {"history", "log"}
     } | {
         "snapshots": [repo.snapshots.entry(row) for row in range(len(repo.snapshots))],
         "updates": repo.updates.entries(),
@@ -262,6 +265,7 @@ def repo_as_dict(repo: RepoInfo) -> dict[str, Any]:
 def test_repo_objects(repo: RepoInfo) -> None:
     data = encode_repo_info(repo)
     assert repo_as_dict(decode_repo_info(data)) == repo_as_dict(repo)
+    assert repo_as_dict(open_repo_info(data)) == repo_as_dict(repo)
     scalar = oracle.read_repo(expanded(data))
     assert scalar["branches"] == repo.branches
     assert scalar["tags"] == repo.tags

@@ -35,7 +35,8 @@ from icefloe.format.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.format.layout import chunk_key, manifest_key, snapshot_key, transaction_log_key
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import Manifest, ManifestFile, WrittenManifest, encode_manifest
-from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.node_table import NodeTable
+from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,
@@ -111,7 +112,7 @@ class Assets:
 
         async def load() -> Snapshot:
             try:
-                snapshot = await self._load(snapshot_key(snapshot_id), decode_snapshot)
+                snapshot = await self._load(snapshot_key(snapshot_id), open_snapshot)
             except ObjectNotFoundError as missing:
                 raise _no_snapshot(snapshot_id) from missing
             _check_id(snapshot_key(snapshot_id), snapshot_id, snapshot.id)
@@ -316,7 +317,9 @@ def _too_short(key: str, offset: int, length: int) -> StorageError:
 
 
 def _snapshot_bytes(snapshot: Snapshot) -> int:
-    return _held_bytes(snapshot.nodes) + _held_bytes(snapshot.manifests) + _FIXED_BYTES
+    nodes = snapshot.contents
+    size = _held_bytes(nodes) if isinstance(nodes, NodeTable) else nodes.memory_bytes
+    return size + _held_bytes(snapshot.manifests) + _FIXED_BYTES
 
 
 def _log_bytes(log: TransactionLog) -> int:

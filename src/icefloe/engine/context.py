@@ -13,14 +13,13 @@ from icefloe.config import (
     EffectiveConfig,
     RepositoryConfig,
     VirtualChunkContainer,
-    effective_config,
 )
 from icefloe.credentials import AnyCredential
 from icefloe.engine.ledger import Ledger
 from icefloe.engine.ref_ledger import RefFilesLedger
 from icefloe.engine.repo_object import RepoObjectLedger, StoredRepo
+from icefloe.engine.settled_config import SettledConfig, settled
 from icefloe.engine.virtual import VirtualReader
-from icefloe.engine.virtual.clients import settings_for_containers
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.storage import Backend, Storage, Version
 from icefloe.storage.specs import LocalSpec, MemorySpec, S3Spec
@@ -61,7 +60,7 @@ class RepoContext:
     def of(
         cls,
         storage: Storage,
-        user_config: RepositoryConfig,
+        settings: SettledConfig,
         *,
         spec_version: int,
         access: Access,
@@ -78,8 +77,7 @@ class RepoContext:
         repo object of spec 2 as far as it is known, `config_version` the state of config.yaml of
         spec 1 that the configuration was made from.
         """
-        usual = storage.default_settings()
-        config = effective_config(user_config, storage_defaults=usual)
+        config = settings.effective
         backend = storage.open(config.storage, attribution)
         assets = Assets(backend, config, spec_version)
         ledger: Ledger
@@ -101,16 +99,16 @@ class RepoContext:
             ledger,
             spec_version,
             config,
-            user_config,
+            settings.user,
             dict(access),
             virtual
             or VirtualReader(
                 config.virtual_chunk_containers,
                 access,
                 trusted=trusted,
-                disputed=user_config.disputed_prefixes,
+                disputed=settings.user.disputed_prefixes,
                 home_region=_home_region(storage),
-                settings=settings_for_containers(user_config.storage or usual, usual),
+                settings=settings.for_containers,
                 attribution=attribution,
             ),
             attribution,
@@ -161,4 +159,4 @@ def _home_region(storage: Storage) -> str | None:
 def _restore(described: bytes) -> RepoContext:
     """Open what was described; a process to which many sessions travel opens it once."""
     storage, user_config, settings = pickle.loads(described)  # noqa: S301 - part of a pickle
-    return RepoContext.of(storage, user_config, **settings)
+    return RepoContext.of(storage, settled(storage, user_config), **settings)

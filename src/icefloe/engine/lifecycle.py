@@ -12,7 +12,6 @@ from icefloe.config import (
     SpecVersion,
     StorageSettings,
     VirtualChunkContainer,
-    effective_config,
 )
 from icefloe.engine.config_yaml import create_config_file, load_config_file
 from icefloe.engine.context import Access, Clock, RepoContext, now_microseconds
@@ -25,6 +24,7 @@ from icefloe.engine.repo_object import (
     load_repo,
     stored_config,
 )
+from icefloe.engine.settled_config import SettledConfig, settled, settled_over
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -52,15 +52,27 @@ _INITIAL_METADATA: Final[Metadata] = {"__icechunk": {"is_root": True}}
 class _Found:
     """What a storage holds of a repository."""
 
-    config: RepositoryConfig | None
-    repo: StoredRepo | None = None
+    repo: StoredRepo | None
     """The repo object; None in spec 1."""
+    config_file: RepositoryConfig | None = None
+    """What is in config.yaml in spec 1; None if there is no such file."""
     config_version: Version | None = None
-    """The state of config.yaml in spec 1; None if there is no such file."""
+    """The state of that file."""
 
     @property
     def spec_version(self) -> SpecVersion:
         return SpecVersion.v1 if self.repo is None else SpecVersion.v2
+
+    @property
+    def config(self) -> RepositoryConfig | None:
+        """The stored configuration, if there is any."""
+        return self.config_file if self.repo is None else stored_config(self.repo.info)
+
+    def settled(self, storage: Storage, given: RepositoryConfig | None) -> SettledConfig:
+        """Work out what applies, with what the opener gave on top."""
+        if self.repo is not None:
+            return settled_over(storage, self.repo.info.config, given)
+        return settled(storage, self.config_file, given)
 
 
 # -- creating ------------------------------------------------------------------------------
@@ -83,22 +95,21 @@ async def create(
     """
     _require_storage(storage)
     version = _supported(spec_version)
-    given = config or RepositoryConfig()
-    shown = _with_storage_defaults(storage, given)
-    effective = effective_config(shown)
-    backend = storage.open(shown.storage, attribution)
+    settings = settled(storage, config)
+    effective = settings.effective
+    backend = storage.open(effective.storage, attribution)
     _require_own_place(storage)
     await (_require_clean(backend) if check_clean_root else _require_none(backend))
     assets = Assets(backend, effective, version)
-    is_stored = given != RepositoryConfig()
+    stored = None if config is None or config == RepositoryConfig() else settings.user
     snapshot = initial_snapshot(clock(), version)
     await assets.save_snapshot(snapshot)
     if version == SpecVersion.v1:
-        found = await _create_v1(backend, shown if is_stored else None)
+        found = await _create_v1(backend, stored)
     else:
         await assets.save_transaction_log(TransactionLog(INITIAL_SNAPSHOT_ID))
-        found = await _create_v2(backend, effective, snapshot, shown if is_stored else None, clock)
-    return _context(storage, found, given, access, attribution, clock)
+        found = await _create_v2(backend, effective, snapshot, stored, clock)
+    return _context(storage, found, config, access, attribution, clock)
 
 
 def initial_snapshot(flushed_at: int, spec_version: int) -> Snapshot:
@@ -120,7 +131,7 @@ async def _create_v1(backend: Backend, config: RepositoryConfig | None) -> _Foun
         await create_ref(backend, branch_key(MAIN_BRANCH), INITIAL_SNAPSHOT_ID)
     except PreconditionFailedError:
         raise _exists(ErrorKind.BRANCH_UPDATE_CONFLICT) from None
-    return _Found(config, None, version)
+    return _Found(None, config, version)
 
 
 async def _create_v2(
@@ -136,7 +147,7 @@ async def _create_v2(
     stored = None if config is None else encode_config_flexbuffer(config)
     info = created(entry, max(clock(), snapshot.flushed_at), stored)
     try:
-        return _Found(config, await create_repo(backend, info, level=effective.compression.level))
+        return _Found(await create_repo(backend, info, level=effective.compression.level))
     except PreconditionFailedError:
         raise _exists(ErrorKind.REPO_INFO_UPDATED) from None
 
@@ -213,9 +224,8 @@ async def open_(
     This takes one request in spec 2. `trusted` are the containers of virtual chunks that the
     caller vouches for, whatever else is in `config`; if not given, all of those in it.
     """
-    given = config or RepositoryConfig()
-    found = await _find(storage, given.storage, attribution)
-    return _context(storage, found, given, access, attribution, clock, trusted)
+    found = await _find(storage, None if config is None else config.storage, attribution)
+    return _context(storage, found, config, access, attribution, clock, trusted)
 
 
 async def open_or_create(
@@ -319,7 +329,7 @@ async def _find(
         repo = await load_repo(backend)
     except ObjectNotFoundError:
         return await _find_v1(storage, backend)
-    return _Found(stored_config(repo.info), repo)
+    return _Found(repo)
 
 
 async def _find_v1(storage: Storage, backend: Backend) -> _Found:
@@ -335,35 +345,29 @@ async def _find_v1(storage: Storage, backend: Backend) -> _Found:
             f"there is no repository in {storage!r}: create it first, or check the place"
         ) from None
     config, version = await load_config_file(backend)
-    return _Found(config, None, version)
+    return _Found(None, config, version)
 
 
 def _context(
     storage: Storage,
     found: _Found,
-    given: RepositoryConfig,
+    given: RepositoryConfig | None,
     access: Access | None,
     attribution: Attribution | None,
     clock: Clock,
     trusted: Iterable[VirtualChunkContainer] | None = None,
 ) -> RepoContext:
-    shown = _with_storage_defaults(storage, found.config, given)
+    if trusted is None:
+        own = None if given is None else given.virtual_chunk_containers
+        trusted = (own or {}).values()
     return RepoContext.of(
         storage,
-        shown,
+        found.settled(storage, given),
         spec_version=found.spec_version,
         access=access or {},
-        trusted=(given.virtual_chunk_containers or {}).values() if trusted is None else trusted,
+        trusted=trusted,
         attribution=attribution,
         clock=clock,
         repo=found.repo,
         config_version=found.config_version,
     )
-
-
-def _with_storage_defaults(storage: Storage, *layers: RepositoryConfig | None) -> RepositoryConfig:
-    """Merge configurations above the settings that suit the storage."""
-    merged = RepositoryConfig(storage=storage.default_settings())
-    for layer in layers:
-        merged = merged if layer is None else merged.merge(layer)
-    return merged

@@ -101,8 +101,8 @@ def with_update(repo: RepoInfo, entry: UpdateEntry, *, backup_name: str, cap: in
     updates = repo.updates.with_newest(entry, backup_name)
     for row in range(max(cap, 1), len(updates)):
         if copy := updates.backup_paths[row]:
-            return replace(repo, updates=updates.newest(row), repo_before_updates=copy.decode())
-    return replace(repo, updates=updates)
+            return replace(repo, log=updates.newest(row), repo_before_updates=copy.decode())
+    return replace(repo, log=updates)
 
 
 def require_online(repo: RepoInfo) -> None:
@@ -189,7 +189,7 @@ def _with_snapshot(repo: RepoInfo, entry: SnapshotEntry) -> RepoInfo:
                 f" {entry.flushed_at} and {before} microseconds",
                 ErrorKind.SNAPSHOT_TIMESTAMP,
             )
-    return replace(repo, snapshots=repo.snapshots.with_entry(entry))
+    return replace(repo, history=repo.snapshots.with_entry(entry))
 
 
 def _require_tip(repo: RepoInfo, branch: str, expected: SnapshotId) -> None:

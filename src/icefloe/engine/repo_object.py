@@ -33,7 +33,7 @@ from icefloe.format.envelope import FileType, object_attributes
 from icefloe.format.ids import SeriesOfIds, SnapshotId
 from icefloe.format.json_value import JsonValue
 from icefloe.format.layout import REPO_KEY, backup_key, backup_name
-from icefloe.format.repo_info import SPEC_VERSION, RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.repo_info import SPEC_VERSION, RepoInfo, encode_repo_info, open_repo_info
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
 from icefloe.storage import Backend, Version
@@ -57,7 +57,7 @@ async def load_repo(backend: Backend, known: StoredRepo | None = None) -> Stored
     version = fetched.info.version
     if known is not None and version == known.version != Version():
         return known
-    return StoredRepo(await effects.offload(lambda: decode_repo_info(fetched.data)), version)
+    return StoredRepo(await effects.offload(lambda: open_repo_info(fetched.data)), version)
 
 
 async def create_repo(backend: Backend, info: RepoInfo, *, level: int) -> StoredRepo:

@@ -80,10 +80,10 @@ class SessionState:
     def base(self) -> BaseNodes:
         """The nodes of the snapshot; under their new names in a session that moved some."""
         if self._base is None:
-            nodes = self.snapshot.nodes
+            base = BaseNodes(self.snapshot.contents)
             for source, target in self.changes.moves:
-                nodes = renamed(nodes, source, target)
-            self._base = BaseNodes(nodes)
+                base = BaseNodes(renamed(base.table, source, target))
+            self._base = base
         return self._base
 
     @property

@@ -8,23 +8,29 @@ from icefloe.engine.changes import ChangeSet
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId, NodeId, raw_rows
 from icefloe.format.node_table import ManifestRef, Node, NodeTable
+from icefloe.format.stored_nodes import StoredNodes
 
 
 class BaseNodes:
     """The nodes of a snapshot, with what repeated lookups need; shared by what reads it."""
 
-    def __init__(self, table: NodeTable) -> None:
-        self.table = table
+    def __init__(self, nodes: NodeTable | StoredNodes) -> None:
+        self._nodes = nodes
         self._found: dict[str, Node | None] = {}
         self._paths: list[str] | None = None
         self._by_id: dict[bytes, int] | None = None
+
+    @property
+    def table(self) -> NodeTable:
+        """All of them in columns."""
+        return self._nodes.table()
 
     def find(self, path: str) -> Node | None:
         """Look up a node by its path."""
         try:
             return self._found[path]
         except KeyError:
-            node = self._found[path] = self.table.find(path)
+            node = self._found[path] = self._nodes.find(path)
             return node
 
     def by_id(self, node: NodeId) -> Node | None:

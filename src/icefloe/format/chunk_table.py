@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import reduce
+from itertools import accumulate
 from typing import Any, Final, Self
 
 import numpy as np
@@ -198,13 +199,16 @@ class ChunkTable:
         bounds = np.empty((self.dimensions, 2), np.uint32)
         for dimension in range(self.dimensions):
             column = self.coordinates[:, dimension]
-            last = int(column.max())
+            if dimension == 0:  # by which rows are sorted
+                first, last = column.item(0), column.item(-1)
+            else:
+                first, last = int(column.min()), int(column.max())
             if last == _LARGEST_INDEX:
                 raise InvalidInputError(
                     f"a chunk coordinate of {last} is one more than an array can have",
                     ErrorKind.INVALID_CHUNK_INDEX,
                 )
-            bounds[dimension] = column.min(), last + 1
+            bounds[dimension] = first, last + 1
         return bounds
 
     def row_of(self, coordinates: Sequence[int]) -> int | None:
@@ -308,6 +312,8 @@ class ChunkTable:
             return self
         first, last = np.searchsorted(self.coordinates[:, 0], extents[0])
         part = self if last - first == len(self) else self.take(slice(first, last))
+        if self.dimensions == 1:
+            return part
         inside = np.ones(len(part), np.bool_)
         for dimension in range(1, self.dimensions):
             column = part.coordinates[:, dimension]
@@ -399,14 +405,12 @@ def concat_tables[T: ChunkTable](tables: Sequence[T]) -> T:
     if len(tables) == 1:
         return tables[0]
     targets = []
-    starts = dict.fromkeys(ChunkKind, 0)
+    starts = [0] * (len(ChunkKind) + 1)
     for table in tables:
-        shift = np.zeros(len(ChunkKind) + 1, np.uint32)
-        for kind, start in starts.items():
-            shift[kind] = start
-            starts[kind] += len(getattr(table, _TARGETS[kind]))
-        targets.append(table.targets + shift[table.kinds])
-    etag_starts = np.cumsum([0, *(len(table.etags) for table in tables)])
+        shifts = np.array(starts, np.uint32)
+        targets.append(table.targets + shifts[table.kinds] if any(starts) else table.targets)
+        for kind, name in _TARGETS.items():
+            starts[kind] += len(getattr(table, name))
     return type(tables[0])(
         coordinates=np.concatenate([table.coordinates for table in tables]),
         kinds=np.concatenate([table.kinds for table in tables]),
@@ -417,7 +421,7 @@ def concat_tables[T: ChunkTable](tables: Sequence[T]) -> T:
         locations=_concat_filled([table.locations for table in tables]),
         inline=_concat_filled([table.inline for table in tables]),
         etags=_concat_filled([table.etags for table in tables]),
-        etag_rows=_concat_etag_rows(tables, etag_starts),
+        etag_rows=_concat_etag_rows(tables),
         last_modified=_concat_modified(tables),
     ).sorted()
 
@@ -426,10 +430,11 @@ def _concat_filled(columns: Sequence[BytesColumn]) -> BytesColumn:
     return concat_bytes([column for column in columns if len(column)])
 
 
-def _concat_etag_rows(tables: Sequence[ChunkTable], starts: Ints) -> NDArray[np.int32] | None:
+def _concat_etag_rows(tables: Sequence[ChunkTable]) -> NDArray[np.int32] | None:
     if all(table.etag_rows is None for table in tables):
         return None
     rows = []
+    starts = accumulate((len(table.etags) for table in tables), initial=0)
     for table, start in zip(tables, starts, strict=False):
         own = np.full(len(table), -1, np.int32) if table.etag_rows is None else table.etag_rows
         rows.append(np.where(own < 0, own, own + np.int32(start)))

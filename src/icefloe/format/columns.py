@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from operator import lt
+from operator import lt, ne
 from typing import Any, Final, Self
 
 import numpy as np
@@ -27,6 +27,8 @@ FEW_ROWS: Final = 2048
 
 _SHORT_BYTES: Final = 64
 """Rows that are not longer on average are quicker to move byte by byte, all at once."""
+_ROWS_OF_A_RUN: Final = 64
+"""Unless so many of one length stand together on average, as names of files do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +154,7 @@ class BytesColumn:
         if len(self) > FEW_ROWS:
             return arrow_kernels.heads_of_runs(self.data, self.splits)
         rows = self.to_list()
-        return np.array([True, *(a != b for a, b in pairwise(rows))][: len(rows)], np.bool_)
+        return np.array([True, *map(ne, rows, rows[1:])][: len(rows)], np.bool_)
 
     def distinct(self) -> tuple[Self, NDArray[np.uint32]]:
         """Drop repeated rows; also give, for each old row, its new number.
@@ -161,10 +163,12 @@ class BytesColumn:
         of files are often in order: comparing is cheap, hashing is not.
         """
         if len(self) <= FEW_ROWS:
-            numbers = dict[bytes, int]()
-            of_row = [numbers.setdefault(row, len(numbers)) for row in self.to_list()]
-            texts = self if len(numbers) == len(of_row) else self.from_list([*numbers])
-            return texts, np.array(of_row, np.uint32)
+            texts = self.to_list()
+            if len(set(texts)) == len(texts):
+                return self, np.arange(len(texts), dtype=np.uint32)
+            numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+            of_row = np.array([numbers[text] for text in texts], np.uint32)
+            return self.from_list([*numbers]), of_row
         heads, of_head = self.runs()
         if heads.is_ascending():
             return heads, of_head
@@ -180,27 +184,30 @@ class BytesColumn:
 
     def framed(self) -> Bytes:
         """Put its length before each row, and one to four zero bytes behind, up to a whole word."""
-        if len(self) > FEW_ROWS:
-            return arrow_kernels.framed(self.data, self.splits)
         lengths = self.lengths()
+        cuts = np.flatnonzero(lengths[1:] != lengths[:-1]) + 1
+        is_even = len(cuts) <= len(self) // _ROWS_OF_A_RUN
+        if len(self) > FEW_ROWS and not is_even:
+            return arrow_kernels.framed(self.data, self.splits)
         starts = splits_of(framed_bytes(lengths))
         out = np.zeros(int(starts[-1]), np.uint8)
         out.view("<u4")[starts[:-1] >> 2] = lengths
-        if len(self.data) <= _SHORT_BYTES * len(self):
-            out[ranges(starts[:-1] + 4, lengths)] = self.data
+        if is_even or len(self.data) > _SHORT_BYTES * len(self):
+            self._frame_runs(out, starts, cuts)
         else:
-            self._frame_runs(out, starts, lengths)
+            out[ranges(starts[:-1] + 4, lengths)] = self.data
         return out
 
-    def _frame_runs(self, out: Bytes, starts: Ints, lengths: Ints) -> None:
+    def _frame_runs(self, out: Bytes, starts: Ints, cuts: Ints) -> None:
         """Copy rows into their frames, all those of one length that stand together at once."""
-        edges = np.flatnonzero(np.diff(lengths, prepend=-1, append=-1))
-        at, splits, rows = starts[edges].tolist(), self.splits[edges].tolist(), np.diff(edges)
+        edges = [0, *cuts.tolist(), len(self)]
+        at, splits = starts[edges].tolist(), self.splits[edges].tolist()
+        rows = [last - first for first, last in pairwise(edges)]
         view, target = self.data.data, out.data
         for begin, end, first, last, count in zip(
-            at, at[1:], splits, splits[1:], rows.tolist(), strict=False
+            at, at[1:], splits, splits[1:], rows, strict=False
         ):
-            if count == 1:
+            if count <= 1:
                 target[begin + 4 : begin + 4 + last - first] = view[first:last]
                 continue
             run = self.data[first:last].reshape(count, -1)

@@ -27,7 +27,9 @@ from icefloe.format.flatbuffer_writer import (
     Tail,
 )
 
-_BLOCK_ROWS: Final = 512
+_BLOCK_BITS: Final = 9
+_BLOCK_ROWS: Final = 1 << _BLOCK_BITS
+_IN_BLOCK: Final = _BLOCK_ROWS - 1
 _BATCH_BLOCKS: Final = 64
 
 
@@ -88,8 +90,9 @@ class BlockSection:
         for blobs in self._blobs:
             blobs.area_starts = sizes.copy()
             sizes += blobs.area_bytes
-        sizes += -sizes % 8
-        self._block_starts = splits_of(sizes)
+        paddings = -sizes % 8
+        self._paddings: list[int] = paddings.tolist()
+        self._block_starts = splits_of(sizes + paddings)
         for blobs in self._blobs:
             blobs.place(self._block_starts)
 
@@ -99,32 +102,25 @@ class BlockSection:
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
         """Say where tables lie."""
-        blocks = rows // _BLOCK_ROWS
-        where: Ints = self._block_starts[blocks] + rows % _BLOCK_ROWS * self._stride
+        where: Ints = self._block_starts[rows >> _BLOCK_BITS] + (rows & _IN_BLOCK) * self._stride
         where += self.start + len(self._layout.vtables)
         return where
 
     def pieces(self) -> Iterator[Bytes]:
-        """Write a batch of blocks at a time."""
-        for first in range(0, len(self._block_starts) - 1, _BATCH_BLOCKS):
-            yield self._batch(first, min(first + _BATCH_BLOCKS, len(self._block_starts) - 1))
-
-    def _batch(self, first: int, last: int) -> Bytes:
-        records = self._records(first * _BLOCK_ROWS, min(last * _BLOCK_ROWS, self.rows))
-        areas = [blobs.areas(first, last) for blobs in self._blobs]
-        starts = self._block_starts
-        out = np.zeros(starts[last] - starts[first], np.uint8)
-        head = len(self._layout.vtables)
+        """Write block after block; the tables of a batch of them are made at once."""
+        count = len(self._paddings)
         block_bytes = _BLOCK_ROWS * self._stride
-        for number, block in enumerate(range(first, last)):
-            at = starts[block] - starts[first]
-            out[at : at + head] = self._layout.vtables
-            tables = records[number * block_bytes : (number + 1) * block_bytes]
-            out[at + head : at + head + len(tables)] = tables
-            for blobs, area in zip(self._blobs, areas, strict=True):
-                begin = at + blobs.area_starts[block]
-                out[begin : begin + blobs.area_bytes[block]] = area[number]
-        return out
+        for first in range(0, count, _BATCH_BLOCKS):
+            last = min(first + _BATCH_BLOCKS, count)
+            tables = self._records(first * _BLOCK_ROWS, min(last * _BLOCK_ROWS, self.rows))
+            areas = [blobs.areas(first, last) for blobs in self._blobs]
+            for number, padding in enumerate(self._paddings[first:last]):
+                yield self._layout.vtables
+                yield tables[number * block_bytes : (number + 1) * block_bytes]
+                for area in areas:
+                    yield area[number]
+                if padding:
+                    yield np.zeros(padding, np.uint8)
 
     def _records(self, first: int, last: int) -> Bytes:
         dimensions = self._coordinates.shape[1]
@@ -135,7 +131,7 @@ class BlockSection:
         rows = np.arange(first, last)
         where = self.positions(rows)
         records = np.zeros(len(rows), self._layout.record_dtype(self._stride, tail))
-        vtables_at = self.start + self._block_starts[rows // _BLOCK_ROWS]
+        vtables_at = self.start + self._block_starts[rows >> _BLOCK_BITS]
         self._layout.fill(records, where, vtables_at, first)
         records["count"] = dimensions
         if dimensions:

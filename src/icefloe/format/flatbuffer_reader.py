@@ -10,6 +10,7 @@ with the size of the buffer.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NoReturn
 
 import numpy as np
@@ -26,6 +27,7 @@ from icefloe.format.columns import (
     splits_of,
 )
 from icefloe.format.envelope import MAX_DIMENSIONS
+from icefloe.format.flatbuffer_grid import Grid
 
 type Presence = Bools | bool
 """Which tables have a field: one answer for all where they agree."""
@@ -272,10 +274,14 @@ class Tables:
         self.positions = positions
         buffer.charge(_TABLE_COST_BYTES * len(positions))
         buffer.check_range(positions, 4, 4)
-        vtables = positions - buffer.i32[positions >> 2]
-        self._vtables, self._vtable_of = _distinct_runs(vtables)
+        grid = Grid.of(positions)
+        vtables = positions - _numbers(buffer, buffer.i32, positions, grid)
+        self._is_head = _heads_of_runs(vtables)
+        self._vtables, self._vtable_of_run = _few_distinct(vtables[self._is_head])
         self._check_vtables()
         self._unite_vtables()
+        # Only fields of tables that are alike are as far apart as the tables.
+        self._grid = grid if len(self._vtables) == 1 else None
         buffer.check_range(positions, self._expand(self._table_bytes), 4)
 
     def __len__(self) -> int:
@@ -301,10 +307,15 @@ class Tables:
         is_head = np.ones(len(contents), np.bool_)
         np.any(contents[1:] != contents[:-1], axis=1, out=is_head[1:])
         if not is_head.all():
-            self._vtable_of = (np.cumsum(is_head) - 1)[self._vtable_of]
+            self._vtable_of_run = (np.cumsum(is_head) - 1)[self._vtable_of_run]
             self._vtables, self._vtable_bytes, self._table_bytes = (
                 each[is_head] for each in (self._vtables, self._vtable_bytes, self._table_bytes)
             )
+
+    @cached_property
+    def _vtable_of(self) -> Ints:
+        """The number of the vtable of each table: in runs, usually long ones."""
+        return self._vtable_of_run[np.cumsum(self._is_head) - 1]
 
     def _expand(self, of_vtable: Ints) -> Ints | int:
         """Spread a value per vtable over the tables; one number where all agree."""
@@ -344,12 +355,11 @@ class Tables:
     def _scalar[T: np.generic](self, slot: int, view: NDArray[T], default: int) -> NDArray[T]:
         width = view.itemsize
         where, present = self._field(slot, width, width)
-        items: Ints = where >> (width.bit_length() - 1)  # dividing takes several times as long
         if present is True:
-            return view[items]
+            return _numbers(self.buffer, view, where, self._grid)
         values = np.full(len(self), default, view.dtype)
         if present is not False:
-            values[present] = view[items]
+            values[present] = _numbers(self.buffer, view, where)
         return values
 
     def u8(self, slot: int, default: int = 0) -> Bytes:
@@ -392,7 +402,7 @@ class Tables:
         """Read a struct of bytes; zeros where it is absent."""
         where, present = self._field(slot, width, 1)
         if present is True:
-            return _byte_rows(self.buffer, where, width), self._spread(present)
+            return _byte_rows(self.buffer, where, width, self._grid), self._spread(present)
         rows = np.zeros((len(self), width), np.uint8)
         if present is not False:
             rows[present] = _byte_rows(self.buffer, where, width)
@@ -444,28 +454,45 @@ def _vector_heads(buffer: Buffer, fields: Ints, item_bytes: int) -> tuple[Ints, 
     return starts, counts
 
 
-def _byte_rows(buffer: Buffer, where: Ints, width: int) -> Bytes:
-    """Copy rows of a few bytes each, by words where they are aligned."""
-    by_word = width % 4 == 0 and not (np.bitwise_or.reduce(where) & 3 if len(where) else 0)
-    view, step = (buffer.u32, 4) if by_word else (buffer.u8, 1)
-    rows = np.empty((len(where), width // step), view.dtype)
-    first = where >> 2 if by_word else where
-    for place in range(width // step):
-        rows[:, place] = view[first + place]
-    return rows.view(np.uint8)
+def _numbers[T: np.generic](
+    buffer: Buffer, view: NDArray[T], where: Ints, grid: Grid | None = None
+) -> NDArray[T]:
+    """Read a number at each place, which is aligned to its width."""
+    in_grid = 0 if grid is None else len(grid)
+    # Dividing would take several times as long.
+    items: Ints = where[in_grid:] >> (view.itemsize.bit_length() - 1)
+    if grid is None:
+        return view[items]
+    numbers = np.empty(len(where), view.dtype)
+    grid.read(buffer.u8, int(where[0]), numbers[:in_grid])
+    numbers[in_grid:] = view[items]
+    return numbers
 
 
-def _distinct_runs(values: Ints) -> tuple[Ints, Ints]:
-    """List values without repeats in a row (none at all, if many), and the number of each."""
-    is_head = _heads_of_runs(values)
-    heads = values[is_head]
-    if len(heads) == 1:
-        return heads, np.zeros(len(values), np.int64)
-    numbers = np.cumsum(is_head) - 1
-    if len(heads) <= _FEW_RUNS:
-        return heads, numbers
-    distinct, of_head = np.unique(heads, return_inverse=True)
-    return distinct, of_head[numbers]
+def _byte_rows(buffer: Buffer, where: Ints, width: int, grid: Grid | None = None) -> Bytes:
+    """Copy rows of a few bytes each."""
+    rows = np.empty((len(where), width), np.uint8)
+    in_grid = 0 if grid is None else len(grid)
+    if grid is not None:
+        grid.read(buffer.u8, int(where[0]), rows[:in_grid].view(f"V{width}"))
+    _copy_rows(buffer, where[in_grid:], rows[in_grid:])
+    return rows
+
+
+def _copy_rows(buffer: Buffer, where: Ints, into: Bytes) -> None:
+    """Copy rows that lie anywhere, by words where they are aligned."""
+    by_word = into.shape[1] % 4 == 0 and not (np.bitwise_or.reduce(where) & 3 if len(where) else 0)
+    view, first = (buffer.u32, where >> 2) if by_word else (buffer.u8, where)
+    items = into.view(view.dtype)
+    for place in range(items.shape[1]):
+        items[:, place] = view[first + place]
+
+
+def _few_distinct(values: Ints) -> tuple[Ints, Ints]:
+    """List values, without repeats if they are many, and the number of each."""
+    if len(values) <= _FEW_RUNS:
+        return values, np.arange(len(values))
+    return np.unique(values, return_inverse=True)
 
 
 def _heads_of_runs(values: Ints) -> Bools:

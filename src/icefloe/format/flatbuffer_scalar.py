@@ -62,6 +62,10 @@ class ScalarBuffer:
         self.charge(_TABLE_COST_BYTES)
         return ScalarTable(self, at)
 
+    def child_at(self, field: int) -> "ScalarTable":
+        """Follow an offset to a table."""
+        return self.table(field + self.word(field))
+
     def fields(self, start: int, count: int) -> range:
         """List the fields of a vector of offsets, accounting for what they point at."""
         self.charge(count * (4 + ITEM_COST_BYTES + _TABLE_COST_BYTES))
@@ -198,7 +202,7 @@ class ScalarTable:
         at = self.field(slot, 4, 4)
         if at is None:
             refuse("a required table is missing")
-        return self._buffer.table(at + self._buffer.word(at))
+        return self._buffer.child_at(at)
 
     def children(self, slot: int) -> "list[ScalarTable]":
         """Follow a required vector of tables."""

@@ -13,7 +13,8 @@ columnar writer (`icefloe.format.flatbuffer_writer`) takes over where there are 
 (b'Ada', 1815)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from struct import Struct, calcsize
 from typing import Final
 
@@ -126,6 +127,15 @@ class Tree:
         out += count.to_bytes(4, "little")
         out += bytes(4 * count)
         return range(at + 4, at + 4 + 4 * count, 4)
+
+    def written_tables(self, tables: Sequence[bytes], lead_bytes: int, field: int) -> None:
+        """Add a vector of tables that were written already, each in whole words after its lead."""
+        out = self._out
+        fields = self.links(len(tables), field)
+        starts = accumulate(map(len, tables), initial=len(out) + lead_bytes)
+        offsets = [start - each for each, start in zip(fields, starts, strict=False)]
+        out[fields.start : fields.stop] = Struct(f"<{len(offsets)}I").pack(*offsets)
+        out += b"".join(tables)
 
     def link_outside(self, target: Target, field: int) -> None:
         """Point at the first row of another section."""

@@ -99,45 +99,55 @@ class RecordLayout:
 
     def _place_fields(self) -> None:
         """Put wide fields first, after the 4-byte link to the vtable, without gaps."""
-        widths = {id(f): (f.dtype().base.itemsize, f.dtype().itemsize) for f in self.fields}
-        by_width = sorted(self.fields, key=lambda f: -widths[id(f)][0])
+        self.dtypes = {f.slot: f.dtype() for f in self.fields}
+        widths = {slot: (kind.base.itemsize, kind.itemsize) for slot, kind in self.dtypes.items()}
+        by_width = sorted(widths, key=lambda slot: -widths[slot][0])
         # An 8-byte field must lie at 8: one 4-byte field may go before it for free. The last one
         # given: in a chunk reference the place of its location, which repeats from block to block
         # as the link to the vtable beside it does, so that both compress as one.
-        small = next((f for f in reversed(by_width) if widths[id(f)] == (4, 4)), None)
-        if small is not None and any(widths[id(f)][0] == 8 for f in by_width):
+        small = next((slot for slot in reversed(by_width) if widths[slot] == (4, 4)), None)
+        if small is not None and any(widths[slot][0] == 8 for slot in by_width):
             by_width.remove(small)
             by_width.insert(0, small)
-        self.offsets, at = {}, 4
-        for f in by_width:
-            base, size = widths[id(f)]
+        self.offsets, at = dict[int, int](), 4
+        for slot in by_width:
+            base, size = widths[slot]
             at += -at % base
-            self.offsets[f.slot] = at
+            self.offsets[slot] = at
             at += size
         self.table_bytes = at + -at % 4
 
     def _make_vtables(self, rows: int) -> None:
+        codes, self.vtable_of_row = self._sets_of_fields(rows)
+        raw = b"".join(map(self._vtable, codes))
+        self.vtable_bytes = len(raw) // len(codes)
+        self.vtables = np.frombuffer(raw + bytes(-len(raw) % 8), np.uint8)
+
+    def _sets_of_fields(self, rows: int) -> tuple[list[int], Ints | None]:
+        """List the sets of fields that tables have, a bit for each; which one each table has."""
         always = sum(1 << bit for bit, f in enumerate(self.fields) if f.present is None)
-        code = np.full(rows if always + 1 < 1 << len(self.fields) else 1, always, np.int16)
+        if always + 1 == 1 << len(self.fields):
+            return [always], None
+        code = np.full(rows, always, np.int16)
         for bit, f in enumerate(self.fields):
             if f.present is not None:
                 code |= f.present.astype(np.int16) << bit
-        codes, self.vtable_of_row = code[:1], None
-        if (code != code[:1]).any():
-            codes, self.vtable_of_row = np.unique(code, return_inverse=True)
-        one = np.zeros((len(codes), 2 + self.slots), "<u2")
-        one[:, 0] = 4 + 2 * self.slots
-        one[:, 1] = self.table_bytes
+        if (code == code[0]).all():
+            return code[:1].tolist(), None
+        codes, of_row = np.unique(code, return_inverse=True)
+        return codes.tolist(), of_row
+
+    def _vtable(self, code: int) -> bytes:
+        places = [0] * self.slots
         for bit, f in enumerate(self.fields):
-            one[:, 2 + f.slot] = np.where(codes >> bit & 1, self.offsets[f.slot], 0)
-        self.vtable_bytes = one.shape[1] * 2
-        raw = one.tobytes()
-        self.vtables = np.frombuffer(raw + bytes(-len(raw) % 8), np.uint8)
+            if code >> bit & 1:
+                places[f.slot] = self.offsets[f.slot]
+        return np.array([4 + 2 * self.slots, self.table_bytes, *places], "<u2").tobytes()
 
     def record_dtype(self, stride: int, extra: dict[str, tuple[object, int]]) -> np.dtype[np.void]:
         """Describe one table, and what follows it within its stride, to numpy."""
         named = {"vtable": ("<i4", 0)} | extra
-        named |= {f"slot{f.slot}": (f.dtype(), self.offsets[f.slot]) for f in self.fields}
+        named |= {f"slot{slot}": (kind, self.offsets[slot]) for slot, kind in self.dtypes.items()}
         return np.dtype(
             {
                 "names": list(named),

@@ -83,6 +83,8 @@ _ARRAY: Final = TableShape((_Array.REFS, OFFSET), (_Array.NODE_ID, f"{NodeId.WID
 FEW_REFS: Final = 64
 """Arrays with up to so many references have them written and read one by one."""
 _FEW_ARRAYS: Final = 64
+_PART_REFS: Final = 1 << 15
+"""So many are decoded at a time: they fit in the processor's cache, with what is made of them."""
 
 _FEW_LOOKUPS: Final = 8
 _REFS_PER_LOOKUP: Final = 256
@@ -155,37 +157,38 @@ def _begin(
 
 
 def _reference_section(table: ChunkTable, compressed: BytesColumn | None) -> BlockSection:
-    masks = {kind: _mask(table.kinds, kind) for kind in ChunkKind}
-    has_range = _mask(table.kinds, ChunkKind.NATIVE, ChunkKind.VIRTUAL)
-    fields = [
-        Field(RefSlot.OFFSET, table.offsets, has_range),
-        Field(RefSlot.LENGTH, table.lengths, has_range),
-    ]
-    native = masks[ChunkKind.NATIVE]
-    if len(table.chunk_ids) and (native is None or native.any()):
+    masks = _masks(table.kinds)
+    fields, blobs = list[Field](), list[SharedBlobs]()
+    if ChunkKind.NATIVE in masks or ChunkKind.VIRTUAL in masks:
+        has_range = table.kinds != ChunkKind.INLINE if ChunkKind.INLINE in masks else None
+        fields.append(Field(RefSlot.OFFSET, table.offsets, has_range))
+        fields.append(Field(RefSlot.LENGTH, table.lengths, has_range))
+    if ChunkKind.NATIVE in masks:
         ids = table.chunk_ids[np.minimum(table.targets, len(table.chunk_ids) - 1)]
-        fields.append(Field(RefSlot.CHUNK_ID, ids, native))
+        fields.append(Field(RefSlot.CHUNK_ID, ids, masks[ChunkKind.NATIVE]))
     if table.last_modified is not None:
         fields.append(number(RefSlot.LAST_MODIFIED, table.last_modified))
-    virtual = masks[ChunkKind.VIRTUAL]
-    if compressed is None:
-        locations = SharedBlobs(RefSlot.LOCATION, table.locations, table.targets, virtual)
-    else:
-        locations = SharedBlobs(RefSlot.COMPRESSED_LOCATION, compressed, table.targets, virtual)
-    blobs = [
-        locations,
-        SharedBlobs(RefSlot.INLINE, table.inline, table.targets, masks[ChunkKind.INLINE]),
-    ]
+    if ChunkKind.VIRTUAL in masks:
+        slot, locations = RefSlot.LOCATION, table.locations
+        if compressed is not None:
+            slot, locations = RefSlot.COMPRESSED_LOCATION, compressed
+        blobs.append(SharedBlobs(slot, locations, table.targets, masks[ChunkKind.VIRTUAL]))
+    if ChunkKind.INLINE in masks:
+        inline = masks[ChunkKind.INLINE]
+        blobs.append(SharedBlobs(RefSlot.INLINE, table.inline, table.targets, inline))
     if table.etag_rows is not None:
         blobs.append(SharedBlobs(RefSlot.ETAG, table.etags, table.etag_rows, table.etag_rows >= 0))
     return BlockSection(table.coordinates, fields, blobs, coordinates_slot=RefSlot.INDEX)
 
 
-def _mask(kinds: Bytes, *wanted: ChunkKind) -> NDArray[np.bool_] | None:
-    mask = kinds == wanted[0]
-    for kind in wanted[1:]:
-        mask |= kinds == kind
-    return None if mask.all() else mask
+def _masks(kinds: Bytes) -> dict[ChunkKind, NDArray[np.bool_] | None]:
+    """Say for each kind that occurs which references are of it; None for all of them."""
+    counts = np.bincount(kinds, minlength=len(ChunkKind) + 1).tolist()
+    return {
+        kind: None if counts[kind] == len(kinds) else kinds == kind
+        for kind in ChunkKind
+        if counts[kind]
+    }
 
 
 def _compress_all(
@@ -340,10 +343,9 @@ class ManifestFile:
                     _few_chunk_ids(map(self._ref_table, range(start, start + 4 * count, 4)))
                 )
             else:
-                ids, present = self._refs(start, count).optional_struct(
-                    RefSlot.CHUNK_ID, ChunkId.WIDTH
-                )
-                parts.append(ids if present.all() else ids[present])
+                for _, refs in self._parts(start, count):
+                    ids, is_native = refs.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH)
+                    parts.append(ids if is_native.all() else ids[is_native])
         return np.concatenate(parts)
 
     def native_ranges(self, node: NodeId) -> NativeRanges | None:
@@ -356,15 +358,15 @@ class ManifestFile:
             return None
         self._buffer.renew_budget()
         self._scalar.renew_budget()
-        refs = self._refs(start, count)
-        if not refs.has(RefSlot.CHUNK_ID).all():
-            return None
-        return NativeRanges(
-            read_index(self._ref_table(start)),
-            refs.struct(RefSlot.CHUNK_ID, ChunkId.WIDTH),
-            refs.u64(RefSlot.OFFSET),
-            refs.u64(RefSlot.LENGTH),
-        )
+        ranges = NativeRanges.of_size(read_index(self._ref_table(start)), count)
+        for rows, refs in self._parts(start, count):
+            ids, is_native = refs.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH)
+            if not is_native.all():
+                return None
+            ranges.chunk_ids[rows] = ids
+            ranges.offsets[rows] = refs.u64(RefSlot.OFFSET)
+            ranges.lengths[rows] = refs.u64(RefSlot.LENGTH)
+        return ranges
 
     def tables(self) -> dict[NodeId, ChunkTable]:
         """Decode everything."""
@@ -435,11 +437,18 @@ class ManifestFile:
             refuse("the references of an array are not sorted by their coordinates")
         return coordinates
 
+    def _parts(self, start: int, count: int) -> Iterator[tuple[slice, Tables]]:
+        """Address references a part at a time."""
+        for first in range(0, count, _PART_REFS):
+            rows = slice(first, min(first + _PART_REFS, count))
+            yield rows, self._refs(start + 4 * first, rows.stop - first)
+
     def _refs(self, start: int, count: int) -> Tables:
         self._buffer.charge(count * (4 + ITEM_COST_BYTES))
-        fields = start + 4 * np.arange(count, dtype=np.int64)
-        self._buffer.check_range(fields, 4, 4)
-        return Tables(self._buffer, fields + self._buffer.u32[fields >> 2])
+        positions = np.arange(start, start + 4 * count, 4)
+        self._buffer.check_range(positions[:1], 4 * count, 4)
+        positions += self._buffer.u32[start >> 2 : (start >> 2) + count]
+        return Tables(self._buffer, positions)
 
     @cached_property
     def _dictionary(self) -> bytes | None:

@@ -1,11 +1,13 @@
 """The native chunks of an array without their coordinates: which bytes of which objects."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.columns import Bools, Bytes, Ints
+from icefloe.format.ids import ChunkId
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,6 +19,23 @@ class NativeRanges:
     chunk_ids: Bytes
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
+
+    @classmethod
+    def of_size(cls, first: tuple[int, ...], count: int) -> "NativeRanges":
+        """Make room for as many rows, to be filled."""
+        ids = np.empty((count, ChunkId.WIDTH), np.uint8)
+        return cls(first, ids, np.empty(count, np.uint64), np.empty(count, np.uint64))
+
+    @classmethod
+    def joined(cls, first: tuple[int, ...], parts: Sequence["NativeRanges"]) -> "NativeRanges":
+        """Copy parts, one behind the other."""
+        every = [cls.of_size(first, 0), *parts]
+        return cls(
+            first,
+            np.concatenate([part.chunk_ids for part in every]),
+            np.concatenate([part.offsets for part in every]),
+            np.concatenate([part.lengths for part in every]),
+        )
 
     @property
     def nbytes(self) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.format.deferred import Deferred
 from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import Buffer, Vectors, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
@@ -16,7 +17,7 @@ from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import Section, seal_buffer
 from icefloe.format.ids import SnapshotId
 from icefloe.format.metadata_items import Metadata, read_metadata, write_metadata
-from icefloe.format.snapshot_table import SnapshotTable
+from icefloe.format.snapshot_table import SnapshotTable, read_snapshot_id
 from icefloe.format.update_table import Status, UpdateTable, read_status, write_status
 
 SPEC_VERSION = 2
@@ -52,8 +53,8 @@ class RepoInfo:
     """Everything about a repository that is not in a snapshot."""
 
     branches: Mapping[str, SnapshotId]
-    snapshots: SnapshotTable
-    updates: UpdateTable
+    history: SnapshotTable | Deferred[SnapshotTable]
+    log: UpdateTable | Deferred[UpdateTable]
     tags: Mapping[str, SnapshotId] = field(default_factory=dict)
     deleted_tags: tuple[str, ...] = ()
     status: Status = field(default_factory=Status)
@@ -64,6 +65,16 @@ class RepoInfo:
     """The stored configuration, still encoded; `None` when it was never set."""
     enabled_flags: tuple[int, ...] | None = None
     disabled_flags: tuple[int, ...] | None = None
+
+    @property
+    def snapshots(self) -> SnapshotTable:
+        """All snapshots."""
+        return self.history() if isinstance(self.history, Deferred) else self.history
+
+    @property
+    def updates(self) -> UpdateTable:
+        """The log of operations, newest first."""
+        return self.log() if isinstance(self.log, Deferred) else self.log
 
 
 def encode_repo_info(
@@ -126,28 +137,51 @@ def _write_refs(tree: Tree, refs: Mapping[str, SnapshotId], repo: RepoInfo, fiel
 
 
 def decode_repo_info(data: bytes | bytearray | memoryview, *, few: int = FEW_ENTRIES) -> RepoInfo:
-    """Read a repo object; lists of up to `few` entries one by one."""
-    envelope = open_envelope(data, FileType.REPO_INFO)
-    buffer = ScalarBuffer(decompress(envelope.payload))
-    root = buffer.root()
-    spec_version = root.number(_Repo.SPEC_VERSION, "B")
+    """Read a repo object, all of it; lists of up to `few` entries one by one."""
+    buffer = _open(data)
+    return _read_repo(buffer, _read_snapshots(buffer, few), _read_updates(buffer, few))
+
+
+def open_repo_info(data: bytes | bytearray | memoryview) -> RepoInfo:
+    """Read a repo object, and its history and log when somebody asks for them.
+
+    Those who only read a branch never do; damage there is not noticed.
+    """
+    buffer = _open(data)
+    return _read_repo(
+        buffer,
+        Deferred(lambda: _read_snapshots(ScalarBuffer(buffer.data), FEW_ENTRIES)),
+        Deferred(lambda: _read_updates(ScalarBuffer(buffer.data), FEW_ENTRIES)),
+    )
+
+
+def _open(data: bytes | bytearray | memoryview) -> ScalarBuffer:
+    buffer = ScalarBuffer(decompress(open_envelope(data, FileType.REPO_INFO).payload))
+    spec_version = buffer.root().number(_Repo.SPEC_VERSION, "B")
     if spec_version != SPEC_VERSION:
         raise FormatError(
             f"the repository is of spec version {spec_version}: upgrade icefloe",
             ErrorKind.UNSUPPORTED_SPEC_VERSION,
         )
-    snapshots = _read_snapshots(buffer, root, few)
-    branches = _read_refs(root, _Repo.BRANCHES, snapshots)
+    return buffer
+
+
+def _read_repo(
+    buffer: ScalarBuffer,
+    history: SnapshotTable | Deferred[SnapshotTable],
+    log: UpdateTable | Deferred[UpdateTable],
+) -> RepoInfo:
+    root = buffer.root()
+    branches = _read_refs(buffer, _Repo.BRANCHES)
     if MAIN_BRANCH not in branches:
         refuse("the repository has no branch main")
-    updates = _read_updates(buffer, root, few)
-    if len(updates) == 0:
+    if root.vector(_Repo.LATEST_UPDATES, 4)[1] == 0:
         refuse("the log of operations is empty")
     return RepoInfo(
         branches,
-        snapshots,
-        updates,
-        _read_refs(root, _Repo.TAGS, snapshots),
+        history,
+        log,
+        _read_refs(buffer, _Repo.TAGS),
         tuple(root.texts(_Repo.DELETED_TAGS)),
         read_status(root.child(_Repo.STATUS)),
         read_metadata(root.optional_children(_Repo.METADATA) or [], SPEC_VERSION),
@@ -158,13 +192,15 @@ def decode_repo_info(data: bytes | bytearray | memoryview, *, few: int = FEW_ENT
     )
 
 
-def _read_snapshots(buffer: ScalarBuffer, root: ScalarTable, few: int) -> SnapshotTable:
+def _read_snapshots(buffer: ScalarBuffer, few: int) -> SnapshotTable:
+    root = buffer.root()
     if root.vector(_Repo.SNAPSHOTS, 4)[1] <= few:
         return SnapshotTable.read_few(root.children(_Repo.SNAPSHOTS), SPEC_VERSION)
     return SnapshotTable.read(_vectors(buffer, _Repo.SNAPSHOTS), SPEC_VERSION)
 
 
-def _read_updates(buffer: ScalarBuffer, root: ScalarTable, few: int) -> UpdateTable:
+def _read_updates(buffer: ScalarBuffer, few: int) -> UpdateTable:
+    root = buffer.root()
     if root.vector(_Repo.LATEST_UPDATES, 4)[1] <= few:
         return UpdateTable.read_few(root.children(_Repo.LATEST_UPDATES))
     return UpdateTable.read(_vectors(buffer, _Repo.LATEST_UPDATES))
@@ -175,14 +211,16 @@ def _vectors(buffer: ScalarBuffer, slot: int) -> Vectors:
     return Buffer(buffer.data).root().vectors(slot, required=True)
 
 
-def _read_refs(root: ScalarTable, slot: int, snapshots: SnapshotTable) -> dict[str, SnapshotId]:
+def _read_refs(buffer: ScalarBuffer, slot: int) -> dict[str, SnapshotId]:
+    root = buffer.root()
     tables = root.children(slot)
     rows = {table.text(_REF_NAME): table.number(_REF_SNAPSHOT, "I") for table in tables}
     if len(rows) < len(tables):
         refuse("two branches or two tags have the same name")
-    if max(rows.values(), default=-1) >= len(snapshots):
+    start, count = root.vector(_Repo.SNAPSHOTS, 4)
+    if max(rows.values(), default=-1) >= count:
         refuse("a branch or tag points at a snapshot that is not in the list")
-    return {name: snapshots.id(row) for name, row in rows.items()}
+    return {name: read_snapshot_id(buffer.child_at(start + 4 * row)) for name, row in rows.items()}
 
 
 def _read_flags(root: ScalarTable, slot: int) -> tuple[int, ...] | None:

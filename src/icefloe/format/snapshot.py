@@ -2,16 +2,22 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from operator import lt
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import InvalidInputError
-from icefloe.format.columns import Bytes, Ints, ranges, splits_of
-from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope, seal
-from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
+from icefloe.format.columns import Bytes, Ints
+from icefloe.format.envelope import (
+    DEFAULT_LEVEL,
+    Envelope,
+    FileType,
+    decompress,
+    open_envelope,
+    seal,
+)
+from icefloe.format.flatbuffer_reader import Buffer, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import (
@@ -26,7 +32,8 @@ from icefloe.format.flatbuffer_writer import (
     number,
     seal_buffer,
 )
-from icefloe.format.ids import ManifestId, NodeId, SnapshotId, id_rows
+from icefloe.format.ids import ManifestId, SnapshotId, id_rows
+from icefloe.format.layout import snapshot_key
 from icefloe.format.metadata_items import Metadata, read_metadata, write_metadata
 from icefloe.format.node_table import NodeTable
 from icefloe.format.snapshot_nodes import (
@@ -38,10 +45,10 @@ from icefloe.format.snapshot_nodes import (
     ArraySlot,
     NodeKind,
     NodeSlot,
-    read_node,
     write_node,
 )
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.stored_nodes import FEW_NODES, StoredNodes, nodes_of, read_nodes
 
 
 class _Snapshot(IntEnum):
@@ -83,10 +90,6 @@ _ROOT_V1_WITH_PARENT: Final = TableShape(*_HEAD, _ID, _PARENT_ID)
 _FILE: Final = TableShape(
     (_FILE_NUM_REFS, "I"), (_FILE_SIZE_BYTES, "Q"), (_FILE_ID, f"{ManifestId.WIDTH}s")
 )
-
-FEW_NODES: Final = 32
-"""Up to so many nodes are written and read one by one."""
-_SMALL_BYTES: Final = 1 << 18  # even a few nodes may have very much below them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,12 +134,18 @@ class Snapshot:
     flushed_at: int
     """Microseconds since 1970, UTC."""
     message: str
-    nodes: NodeTable = field(default_factory=lambda: NodeTable.from_nodes([]))
+    contents: NodeTable | StoredNodes = field(default_factory=lambda: NodeTable.from_nodes([]))
+    """The nodes, perhaps as they are in a file."""
     manifests: ManifestFiles = field(default_factory=lambda: ManifestFiles.from_list([]))
     metadata: Metadata = field(default_factory=dict)
     parent_id: SnapshotId | None = None
     """Stored in spec 1 only; spec 2 keeps parents in the repo object."""
     spec_version: int = 2
+
+    @property
+    def nodes(self) -> NodeTable:
+        """All nodes in columns."""
+        return self.contents.table()
 
 
 # -- writing -------------------------------------------------------------------------------
@@ -182,7 +191,7 @@ def _write_nodes(tree: Tree, snapshot: Snapshot, field: int, few_nodes: int) -> 
         tree.link_outside(sections[0], field)
         return sections
     for row, each in enumerate(tree.links(len(nodes), field)):
-        write_node(tree, nodes.node(row), each, is_v1=is_v1)
+        write_node(tree, nodes, row, each, is_v1=is_v1)
     return []
 
 
@@ -330,27 +339,49 @@ def with_parent(
 def decode_snapshot(
     data: bytes | bytearray | memoryview, *, few_nodes: int = FEW_NODES
 ) -> Snapshot:
-    """Read a snapshot file."""
+    """Read a snapshot file, all of it."""
+    envelope, buffer = _open(data)
+    nodes = read_nodes(buffer, _Snapshot.NODES, few_nodes)
+    return _read_snapshot(buffer, nodes, few_nodes, envelope.spec_version)
+
+
+def open_snapshot(data: bytes | bytearray | memoryview) -> Snapshot:
+    """Read a snapshot file, and nodes of it when somebody asks for them.
+
+    Damage to one that nobody asks for is not noticed.
+    """
+    envelope, buffer = _open(data)
+    key = snapshot_key(SnapshotId(buffer.root().struct(_Snapshot.ID, SnapshotId.WIDTH)))
+    nodes = nodes_of(buffer, _Snapshot.NODES, key)
+    return _read_snapshot(buffer, nodes, FEW_NODES, envelope.spec_version)
+
+
+def _open(data: bytes | bytearray | memoryview) -> tuple[Envelope, ScalarBuffer]:
     envelope = open_envelope(data, FileType.SNAPSHOT)
-    buffer = ScalarBuffer(decompress(envelope.payload))
+    return envelope, ScalarBuffer(decompress(envelope.payload))
+
+
+def _read_snapshot(
+    buffer: ScalarBuffer, nodes: NodeTable | StoredNodes, few: int, spec_version: int
+) -> Snapshot:
     root = buffer.root()
     parent = root.optional_struct(_Snapshot.PARENT_ID, SnapshotId.WIDTH)
     return Snapshot(
         SnapshotId(root.struct(_Snapshot.ID, SnapshotId.WIDTH)),
         root.number(_Snapshot.FLUSHED_AT, "Q"),
         root.text(_Snapshot.MESSAGE),
-        _read_nodes(buffer, few_nodes),
-        _read_files(buffer, few_nodes),
-        read_metadata(root.children(_Snapshot.METADATA), envelope.spec_version),
+        nodes,
+        _read_files(buffer, few),
+        read_metadata(root.children(_Snapshot.METADATA), spec_version),
         None if parent is None else SnapshotId(parent),
-        envelope.spec_version,
+        spec_version,
     )
 
 
 def decode_snapshot_entry(data: bytes | bytearray | memoryview) -> SnapshotEntry:
     """Read what a snapshot file says of its place in the history, and none of its nodes."""
-    envelope = open_envelope(data, FileType.SNAPSHOT)
-    root = ScalarBuffer(decompress(envelope.payload)).root()
+    envelope, buffer = _open(data)
+    root = buffer.root()
     parent = root.optional_struct(_Snapshot.PARENT_ID, SnapshotId.WIDTH)
     return SnapshotEntry(
         SnapshotId(root.struct(_Snapshot.ID, SnapshotId.WIDTH)),
@@ -383,95 +414,3 @@ def _read_files(buffer: ScalarBuffer, few: int) -> ManifestFiles:
         np.array([file.number(_FILE_SIZE_BYTES, "Q") for file in files], np.uint64),
         np.array([file.number(_FILE_NUM_REFS, "I") for file in files], np.uint32),
     )
-
-
-def _read_nodes(buffer: ScalarBuffer, few_nodes: int) -> NodeTable:
-    count = buffer.root().vector(_Snapshot.NODES, 4)[1]
-    if count > few_nodes or buffer.size > _SMALL_BYTES:
-        return _decode_nodes(Buffer(buffer.data).root().vectors(_Snapshot.NODES).tables())
-    nodes = [read_node(table) for table in buffer.root().children(_Snapshot.NODES)]
-    paths = [node.path.encode() for node in nodes]
-    if not all(map(lt, paths, paths[1:])):
-        refuse("the nodes are not sorted by their paths")
-    return NodeTable.from_nodes(nodes)
-
-
-def _decode_nodes(tables: Tables) -> NodeTable:
-    kinds = tables.u8(NodeSlot.KIND)
-    is_array = kinds == NodeKind.ARRAY
-    if not (is_array | (kinds == NodeKind.GROUP)).all():
-        refuse("a node is neither a group nor an array")
-    arrays = tables.children(NodeSlot.CONTENT).where(is_array)
-    paths = tables.blobs(NodeSlot.PATH, required=True).column()
-    paths.check_text()
-    if not paths.is_ascending():
-        refuse("the nodes are not sorted by their paths")
-    shape_counts, lengths, num_chunks = _decode_shapes(arrays)
-    names = arrays.vectors(ArraySlot.DIMENSION_NAMES)
-    texts = names.tables().blobs(DIMENSION_NAME).column()
-    texts.check_text()
-    manifests = arrays.vectors(ArraySlot.MANIFESTS, required=True)
-    refs = manifests.tables()
-    extents = refs.vectors(REF_EXTENTS, 8, required=True)
-
-    def of_nodes(of_arrays: Ints) -> Ints:
-        spread = np.zeros(len(tables), np.int64)
-        spread[is_array] = of_arrays
-        return spread
-
-    has_names = is_array.copy()
-    has_names[is_array] = names.present
-
-    return NodeTable(
-        ids=tables.struct(NodeSlot.ID, NodeId.WIDTH),
-        paths=paths,
-        user_data=tables.blobs(NodeSlot.USER_DATA, required=True).column(),
-        is_array=is_array,
-        shape_splits=splits_of(of_nodes(shape_counts)),
-        array_lengths=lengths,
-        num_chunks=num_chunks,
-        has_names=has_names,
-        name_splits=splits_of(of_nodes(names.counts)),
-        names=texts,
-        manifest_splits=splits_of(of_nodes(manifests.counts)),
-        manifest_ids=refs.struct(REF_ID, ManifestId.WIDTH),
-        extent_splits=extents.splits(),
-        extents=extents.u32_structs(2),
-    )
-
-
-def _decode_shapes(
-    arrays: Tables,
-) -> tuple[Ints, NDArray[np.uint64], NDArray[np.uint32]]:
-    """Read shapes of either form: number of dimensions, array lengths, numbers of chunks."""
-    old = arrays.vectors(ArraySlot.SHAPE, 16, required=True)
-    new = arrays.vectors(ArraySlot.SHAPE_V2)
-    is_new = new.present
-    counts = np.where(is_new, new.counts, old.counts)
-    tables = new.tables()
-    new_lengths, new_chunks = tables.u64(ARRAY_LENGTH), tables.u32(NUM_CHUNKS)
-    if is_new.all():
-        return counts, new_lengths, new_chunks
-    pairs = old.u64_structs(2)
-    old_lengths, old_chunks = pairs[:, 0], _v1_num_chunks(pairs)
-    splits = splits_of(counts)
-    lengths = np.empty(splits[-1], np.uint64)
-    chunks = np.empty(splits[-1], np.uint32)
-    to_new = ranges(splits[:-1][is_new], counts[is_new])
-    lengths[to_new], chunks[to_new] = new_lengths, new_chunks
-    to_old = ranges(splits[:-1][~is_new], counts[~is_new])
-    from_old = ranges(splits_of(old.counts)[:-1][~is_new], counts[~is_new])
-    lengths[to_old], chunks[to_old] = old_lengths[from_old], old_chunks[from_old]
-    return counts, lengths, chunks
-
-
-def _v1_num_chunks(pairs: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    lengths, chunk_lengths = pairs[:, 0], pairs[:, 1]
-    if ((chunk_lengths == 0) & (lengths != 0)).any():
-        refuse("an array that is not empty has chunks of no length")
-    divisors = np.maximum(chunk_lengths, 1)
-    chunks = lengths // divisors + (lengths % divisors != 0)
-    if len(chunks) and chunks.max() > np.iinfo(np.uint32).max:
-        refuse("an array has more chunks along a dimension than 32 bits can count")
-    counts: NDArray[np.uint32] = chunks.astype(np.uint32)
-    return counts

@@ -1,16 +1,17 @@
 """Single nodes of a snapshot: written and read one by one, where there are few."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from struct import Struct
 from typing import Final
 
 from icefloe.format.flatbuffer_reader import refuse
 from icefloe.format.flatbuffer_scalar import ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.ids import ManifestId, NodeId
-from icefloe.format.node_table import ArrayInfo, ManifestRef, Node
+from icefloe.format.ids import ManifestId, NodeId, raw_rows
+from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
 
 
 class NodeSlot(IntEnum):
@@ -55,6 +56,10 @@ _DIMENSION: Final = TableShape((NUM_CHUNKS, "I"), (ARRAY_LENGTH, "Q"))
 _NAME: Final = TableShape((DIMENSION_NAME, OFFSET))
 _NO_NAME: Final = TableShape()
 _REF: Final = TableShape((REF_EXTENTS, OFFSET), (REF_ID, f"{ManifestId.WIDTH}s"))
+_REF_START: Final = _REF.blank()[: _REF.lead_bytes + _REF.at[REF_EXTENTS]]
+_REF_HEAD: Final = _REF_START + (_REF.table_bytes - _REF.at[REF_EXTENTS]).to_bytes(4, "little")
+"""What all links to manifests begin with, up to the id."""
+_EXTENT_BYTES: Final = 8
 _LARGEST_COUNT: Final = 2**32 - 1
 
 
@@ -66,46 +71,70 @@ def _array_shape(*, has_names: bool, is_v1: bool) -> TableShape:
     return TableShape(*((slot, OFFSET) for slot in slots))
 
 
-def write_node(tree: Tree, node: Node, field: int, *, is_v1: bool) -> None:
+def write_node(tree: Tree, nodes: NodeTable, row: int, field: int, *, is_v1: bool) -> None:
     """Add a node and all that is below it."""
-    kind = NodeKind.GROUP if node.array is None else NodeKind.ARRAY
-    at = tree.table(_NODE, node.id.raw, kind, field=field)
-    tree.blob(node.path.encode(), at + _NODE.at[NodeSlot.PATH])
-    tree.blob(node.user_data, at + _NODE.at[NodeSlot.USER_DATA])
+    is_array = bool(nodes.is_array[row])
+    kind = NodeKind.ARRAY if is_array else NodeKind.GROUP
+    at = tree.table(_NODE, nodes.ids[row].tobytes(), kind, field=field)
+    tree.blob(nodes.paths[row], at + _NODE.at[NodeSlot.PATH])
+    tree.blob(nodes.user_data[row], at + _NODE.at[NodeSlot.USER_DATA])
     content = at + _NODE.at[NodeSlot.CONTENT]
-    if node.array is None:
+    if is_array:
+        _write_array(tree, nodes, row, content, is_v1=is_v1)
+    else:
         tree.table(_GROUP, field=content)
-    else:
-        _write_array(tree, node.array, content, is_v1=is_v1)
 
 
-def _write_array(tree: Tree, array: ArrayInfo, field: int, *, is_v1: bool) -> None:
-    names = array.dimension_names
-    shape = _array_shape(has_names=names is not None, is_v1=is_v1)
+def _write_array(tree: Tree, nodes: NodeTable, row: int, field: int, *, is_v1: bool) -> None:
+    has_names = bool(nodes.has_names[row])
+    shape = _array_shape(has_names=has_names, is_v1=is_v1)
     at = tree.table(shape, field=field)
-    sizes = list(zip(array.shape, array.num_chunks, strict=True))
-    if is_v1:
-        pairs = [(length, -(-length // count) if count else 0) for length, count in sizes]
-        raw = Struct(f"<{2 * len(pairs)}Q").pack(*chain.from_iterable(pairs))
-        tree.items(len(pairs), raw, at + shape.at[ArraySlot.SHAPE], alignment=8)
-    else:
-        tree.items(0, b"", at + shape.at[ArraySlot.SHAPE], alignment=8)
-        dimensions = tree.links(len(sizes), at + shape.at[ArraySlot.SHAPE_V2])
+    fields = {slot: at + place for slot, place in shape.at.items()}
+    _write_shape(tree, nodes, row, fields)
+    if has_names:
+        _write_names(tree, nodes, row, fields[ArraySlot.DIMENSION_NAMES])
+    refs = _written_refs(nodes, row)
+    tree.written_tables(refs, _REF.lead_bytes, fields[ArraySlot.MANIFESTS])
+
+
+def _write_shape(tree: Tree, nodes: NodeTable, row: int, fields: Mapping[int, int]) -> None:
+    first, last = nodes.shape_splits[row : row + 2].tolist()
+    lengths, counts = nodes.array_lengths[first:last], nodes.num_chunks[first:last]
+    sizes = list(zip(lengths.tolist(), counts.tolist(), strict=True))
+    if ArraySlot.SHAPE_V2 in fields:
+        tree.items(0, b"", fields[ArraySlot.SHAPE], alignment=8)
+        dimensions = tree.links(len(sizes), fields[ArraySlot.SHAPE_V2])
         for each, (length, count) in zip(dimensions, sizes, strict=True):
             tree.table(_DIMENSION, count, length, field=each)
-    if names is not None:
-        fields = tree.links(len(names), at + shape.at[ArraySlot.DIMENSION_NAMES])
-        for each, name in zip(fields, names, strict=True):
-            if name:
-                named = tree.table(_NAME, field=each)
-                tree.blob(name.encode(), named + _NAME.at[DIMENSION_NAME])
-            else:
-                tree.table(_NO_NAME, field=each)
-    fields = tree.links(len(array.manifests), at + shape.at[ArraySlot.MANIFESTS])
-    for each, ref in zip(fields, array.manifests, strict=True):
-        one = tree.table(_REF, ref.id.raw, field=each)
-        raw = Struct(f"<{2 * len(ref.extents)}I").pack(*chain.from_iterable(ref.extents))
-        tree.items(len(ref.extents), raw, one + _REF.at[REF_EXTENTS])
+    else:
+        pairs = [(length, -(-length // count) if count else 0) for length, count in sizes]
+        raw = Struct(f"<{2 * len(pairs)}Q").pack(*chain.from_iterable(pairs))
+        tree.items(len(pairs), raw, fields[ArraySlot.SHAPE], alignment=8)
+
+
+def _write_names(tree: Tree, nodes: NodeTable, row: int, field: int) -> None:
+    first, last = nodes.name_splits[row : row + 2].tolist()
+    fields = tree.links(last - first, field)
+    for each, name in zip(fields, nodes.names.rows(first, last), strict=True):
+        if name:
+            named = tree.table(_NAME, field=each)
+            tree.blob(name, named + _NAME.at[DIMENSION_NAME])
+        else:
+            tree.table(_NO_NAME, field=each)
+
+
+def _written_refs(nodes: NodeTable, row: int) -> list[bytes]:
+    """Write the links to manifests, of which an array may have hundreds; extents lie behind."""
+    first, last = nodes.manifest_splits[row : row + 2].tolist()
+    splits = nodes.extent_splits[first : last + 1].tolist()
+    extents = nodes.extents[splits[0] : splits[-1]].astype("<u4").tobytes()
+    edges = [_EXTENT_BYTES * (split - splits[0]) for split in splits]
+    return [
+        b"".join((_REF_HEAD, raw, (end - begin).to_bytes(4, "little"), extents[at:to]))
+        for raw, (begin, end), (at, to) in zip(
+            raw_rows(nodes.manifest_ids[first:last]), pairwise(splits), pairwise(edges), strict=True
+        )
+    ]
 
 
 def read_node(table: ScalarTable) -> Node:

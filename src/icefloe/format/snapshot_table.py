@@ -404,6 +404,11 @@ def _not_listed(snapshot: SnapshotId | None) -> SnapshotNotFoundError:
     return SnapshotNotFoundError(f"the repository does not list the snapshot {snapshot}")
 
 
+def read_snapshot_id(table: ScalarTable) -> SnapshotId:
+    """Read which snapshot an entry of the list is of."""
+    return SnapshotId(table.struct(_Info.ID, SnapshotId.WIDTH))
+
+
 def _repeated() -> InvalidInputError:
     return InvalidInputError(
         "a snapshot id occurs more than once: each commit makes a new one",

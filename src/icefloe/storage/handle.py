@@ -48,6 +48,23 @@ from icefloe.storage.specs import (
 from icefloe.values import Value
 
 
+def usual_settings(kind: type) -> StorageSettings:
+    """Make the settings that suit a kind of storage, named by the class that describes it."""
+    if issubclass(kind, MemorySpec):
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(5, 1),
+            retries=StorageRetriesSettings(1, 0, 0),
+        )
+    if issubclass(kind, LocalSpec):
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(5, 4096),
+            retries=StorageRetriesSettings(1, 0, 0),
+            unsafe_use_conditional_update=False,
+            unsafe_use_metadata=False,
+        )
+    return StorageSettings()
+
+
 @dataclass(frozen=True, slots=True)
 class StorageObjectInfo(Value):
     """An object in a storage: key, size, and when it was written."""
@@ -286,21 +303,7 @@ class Storage:
         other programs must find them in the configuration of a repository; our own updates are
         conditional there nevertheless.
         """
-        match self._spec:
-            case MemorySpec():
-                return StorageSettings(
-                    concurrency=StorageConcurrencySettings(5, 1),
-                    retries=StorageRetriesSettings(1, 0, 0),
-                )
-            case LocalSpec():
-                return StorageSettings(
-                    concurrency=StorageConcurrencySettings(5, 4096),
-                    retries=StorageRetriesSettings(1, 0, 0),
-                    unsafe_use_conditional_update=False,
-                    unsafe_use_metadata=False,
-                )
-            case _:
-                return StorageSettings()
+        return usual_settings(type(self._spec))
 
     def open(
         self,

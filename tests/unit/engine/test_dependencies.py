@@ -178,7 +178,9 @@ def shrink(repo: icefloe.Repository, chunks: int) -> str:
         num_chunks=np.full_like(snapshot.nodes.num_chunks, chunks),
         array_lengths=np.full_like(snapshot.nodes.array_lengths, chunks),
     )
-    new = replace(snapshot, id=SnapshotId.random(), nodes=nodes, flushed_at=snapshot.flushed_at + 1)
+    new = replace(
+        snapshot, id=SnapshotId.random(), contents=nodes, flushed_at=snapshot.flushed_at + 1
+    )
     run_blocking(context.assets.save_snapshot(new))
     entry = SnapshotEntry(new.id, tip, new.flushed_at, "smaller")
     run_blocking(context.ledger.add_detached(entry))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import icefloe
 from icefloe.config import (
     CachingConfig,
     RepositoryConfig,
@@ -177,6 +178,21 @@ class TestConfiguration:
             context.user_config.compression.level is None
         )
         assert run_blocking(lifecycle.fetch_config(storage)) != context.user_config
+
+    def test_that_a_caller_changes_later_stays_as_it_was(
+        self, storage: Storage, spec_version: int
+    ) -> None:
+        run_blocking(lifecycle.create(storage, SMALL, spec_version=spec_version))
+        for given in (None, RepositoryConfig(max_concurrent_requests=9)):
+            opened = icefloe.Repository.open(storage, given)
+            for mine in (given, opened.config, icefloe.Repository.fetch_config(storage)):
+                if mine is not None:
+                    mine.inline_chunk_threshold_bytes = 8
+                    mine.caching = CachingConfig(num_chunk_refs=5)
+            again = icefloe.Repository.open(storage)
+            for repository in (opened, again):
+                assert repository.config.inline_chunk_threshold_bytes == 7
+                assert repository.config.caching != CachingConfig(num_chunk_refs=5)
 
     def test_is_saved_and_saved_again(self, storage: Storage, spec_version: int) -> None:
         run_blocking(lifecycle.create(storage, spec_version=spec_version))

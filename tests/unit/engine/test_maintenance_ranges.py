@@ -102,9 +102,10 @@ def test_against_sets(seed: int, is_split: bool) -> None:
     assert sum(row.native_bytes for row in in_arrays) == stats.native_bytes  # none in both
 
 
-def test_ranges_are_those_of_the_whole_table() -> None:
+@pytest.mark.parametrize("count", [100, 70_000])
+def test_ranges_are_those_of_the_whole_table(count: int) -> None:
     growing = Growing(is_split=False, seed=3)
-    growing.refer("a", np.arange(100), growing.ids(100), offset=7)
+    growing.refer("a", np.arange(count), growing.ids(count), offset=7)
     files = stored(growing.storage.open())
     [key] = [key for key in needed_by_refs(files) if key.startswith(MANIFESTS_PREFIX)]
     file = ManifestFile(files[key])
@@ -113,6 +114,7 @@ def test_ranges_are_those_of_the_whole_table() -> None:
     assert ranges is not None
     assert ranges.first == (0,)
     assert np.array_equal(ranges.chunk_ids, table.chunk_ids[table.targets])
+    assert np.array_equal(ranges.chunk_ids, file.chunk_ids())
     assert np.array_equal(ranges.offsets, table.offsets)
     assert np.array_equal(ranges.lengths, table.lengths)
 

@@ -241,7 +241,7 @@ async def leave_loose_links(context: RepoContext) -> None:
         replace(empty, array=replace(empty.array, manifests=(of_a,))),
     ]
     nodes = tip.nodes.overlay(NodeTable.from_nodes(changed))
-    new = replace(tip, id=SnapshotId.random(), flushed_at=tip.flushed_at + 1, nodes=nodes)
+    new = replace(tip, id=SnapshotId.random(), flushed_at=tip.flushed_at + 1, contents=nodes)
     await context.assets.save_snapshot(new)
     await context.assets.save_transaction_log(TransactionLog(new.id))
     entry = SnapshotEntry(new.id, tip.id, new.flushed_at, new.message, new.metadata)

@@ -452,6 +452,24 @@ def test_what_was_read_ahead_counts_as_what_it_was(bucket: Bucket) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("on_change", ["strict", "off"])
+def test_where_changes_do_not_matter_the_length_still_does(
+    bucket: Bucket, on_change: OnChange
+) -> None:
+    reader = bucket.reader(on_change=on_change)
+    recorded = "old" if on_change == "off" else None
+    assert read(reader, bucket.chunk(0, 10, recorded)) == BYTES[:10]
+    bucket.put(BYTES[50_000:150_000])
+    assert read(reader, bucket.chunk(20_000, 10, recorded)) == BYTES[70_000:70_010]
+    for offset in (99_999, 150_000):
+        with pytest.raises(StorageError) as caught:
+            read(reader, bucket.chunk(offset, 10, recorded))
+        assert caught.value.kind == ErrorKind.INVALID_OBJECT_SIZE
+    bucket.put(BYTES * 2)
+    assert read(reader, bucket.chunk(300_000, 10, recorded)) == BYTES[100_000:100_010]
+
+
+@pytest.mark.server
 def test_a_container_may_only_warn_of_changes(
     bucket: Bucket, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -91,7 +91,7 @@ def test_a_parent_must_be_listed() -> None:
 def test_every_kind_of_operation(kind: UpdateKind) -> None:
     entries = [samples.update_entry(kind, number) for number in range(3)]
     assert UpdateTable.from_entries(entries).entries() == entries
-    repo = replace(samples.repo_info(), updates=UpdateTable.from_entries(entries))
+    repo = replace(samples.repo_info(), log=UpdateTable.from_entries(entries))
     data = encode_repo_info(repo)
     assert decode_repo_info(data).updates.entries() == entries
     assert oracle.read_repo(expanded(data))["updates"] == entries
@@ -102,7 +102,7 @@ def test_operations_of_all_kinds_interleaved() -> None:
     data = encode_repo_info(samples.repo_info())
     read = decode_repo_info(data).updates
     assert read.entries() == entries
-    again = replace(samples.repo_info(), updates=read)
+    again = replace(samples.repo_info(), log=read)
     assert oracle.read_repo(expanded(encode_repo_info(again)))["updates"] == entries
 
 
@@ -140,7 +140,7 @@ def test_a_repository_has_a_main_branch_and_a_log() -> None:
         decode_repo_info(encode_repo_info(replace(repo, branches={})))
     nothing = UpdateTable.from_entries([])
     with pytest.raises(FormatError, match="log of operations is empty"):
-        decode_repo_info(encode_repo_info(replace(repo, updates=nothing)))
+        decode_repo_info(encode_repo_info(replace(repo, log=nothing)))
 
 
 def hand_made(**changes: dict[int, bytes | str]) -> bytes:

@@ -11,7 +11,14 @@ from icefloe.format.envelope import FileType
 from icefloe.format.json_value import MAX_ENCODED_BYTES
 from icefloe.format.metadata_items import MetadataItems
 from icefloe.format.node_table import ArrayInfo, Node, NodeTable
-from icefloe.format.snapshot import ManifestFiles, Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.snapshot import (
+    ManifestFiles,
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+    open_snapshot,
+)
+from icefloe.format.stored_nodes import StoredNodes
 from tests.fuzz.bombs import Layout, enclosed
 from tests.unit.format import oracle, samples
 from tests.unit.format.samples import node_id, snapshot_id
@@ -115,6 +122,24 @@ def test_many_nodes() -> None:
     data = encode_snapshot(snapshot)
     assert oracle.node_list(decode_snapshot(data).nodes) == nodes
     assert oracle.read_snapshot(samples.expanded(data))["nodes"] == nodes
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_some_nodes_are_read_one_by_one_and_many_together(spec_version: int) -> None:
+    paths = [f"/node {number:03d}" for number in range(100)]
+    nodes = NodeTable.from_nodes([group(path) for path in paths])
+    data = encode_snapshot(Snapshot(snapshot_id(1), 1, "", nodes, spec_version=spec_version))
+    stored = open_snapshot(data).contents
+    assert isinstance(stored, StoredNodes)
+    wanted = ["/", "/node", "/node 0000", "/\ud800", "/z", *paths]
+    assert [stored.find(path) for path in wanted] == [nodes.find(path) for path in wanted]
+    assert stored.table().paths.to_strings() == paths
+
+
+def test_large_files_are_read_at_once() -> None:
+    large = [replace(group(f"/{number}"), user_data=bytes(1 << 16)) for number in range(5)]
+    data = encode_snapshot(Snapshot(snapshot_id(1), 1, "", NodeTable.from_nodes(large)))
+    assert isinstance(open_snapshot(data).contents, NodeTable)
 
 
 def test_manifest_files_are_sorted() -> None:

@@ -160,7 +160,7 @@ class SmallRepository:
             node = snapshot.nodes.find("/a")
             assert node is not None
             nodes = NodeTable.from_nodes([group_node(), change(node)])
-            return replace(snapshot, nodes=nodes)
+            return replace(snapshot, contents=nodes)
 
         self.change_snapshot(which, with_array)
 
@@ -175,7 +175,7 @@ class SmallRepository:
         def with_entry(repo: RepoInfo) -> RepoInfo:
             entries = [repo.snapshots.entry(row) for row in range(len(repo.snapshots))]
             changed = [replace(e, **fields) if e.id == which else e for e in entries]
-            return replace(repo, snapshots=SnapshotTable.from_entries(changed))
+            return replace(repo, history=SnapshotTable.from_entries(changed))
 
         self.change_repo(with_entry)
 
@@ -184,7 +184,7 @@ class SmallRepository:
     ) -> None:
         self.change_repo(
             lambda repo: replace(
-                repo, updates=UpdateTable.from_entries(change(repo.updates.entries()))
+                repo, log=UpdateTable.from_entries(change(repo.updates.entries()))
             ),
             key,
         )

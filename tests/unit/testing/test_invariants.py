@@ -306,7 +306,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     ),
     "deleted unnamed": (
         lambda r: r.change_snapshot(
-            SECOND, lambda s: replace(s, nodes=s.nodes.take(np.array([1])))
+            SECOND, lambda s: replace(s, contents=s.nodes.take(np.array([1])))
         ),
         f"log of {SECOND} does not name the deleted node {GROUP}",
     ),

@@ -105,7 +105,7 @@ def plan_in_repo(repo: RepoInfo, rules: ExpirationRules) -> tuple[Expiration, Re
     for tip in (*left.branches.values(), *left.tags.values()):
         is_kept[repo_changes.require_listed(repo, tip)] = True
     kept = pruning.without(table, is_kept, to_root=True)
-    return Expiration(table.ids[~is_kept], branches, tags), replace(left, snapshots=kept)
+    return Expiration(table.ids[~is_kept], branches, tags), replace(left, history=kept)
 
 
 def plan_among(

@@ -298,7 +298,7 @@ class _Collection:
 
         def change(repo: RepoInfo) -> Changed:
             repo_changes.require_online(repo)
-            return Changed(replace(repo, snapshots=self._left(repo)), UpdateKind.GC_RAN)
+            return Changed(replace(repo, history=self._left(repo)), UpdateKind.GC_RAN)
 
         await ledger.update(change)
 

@@ -22,6 +22,7 @@ NAME_LETTERS: Final = 20
 _HEAD_LETTERS: Final = 12
 _NOT_A_DIGIT: Final = 255
 _PAD_BITS: Final = 0b1111
+_ID: Final = np.dtype([("head", ">u8"), ("tail", ">u4")])
 _STEPS: Final = (
     (np.uint64(0xBF58476D1CE4E5B9), np.uint64(27)),
     (np.uint64(0x94D049BB133111EB), np.uint64(31)),
@@ -47,11 +48,16 @@ def keys_of_ids(rows: Bytes) -> Keys:
     Two ids have the same number about once in 2**64 pairs. That is why these numbers only ever
     say what is to be kept.
     """
-    whole = np.ascontiguousarray(rows)
-    first = np.ascontiguousarray(whole[:, :8]).view(">u8").ravel().astype(np.uint64)
-    last = np.ascontiguousarray(whole[:, 8:]).view(">u4").ravel().astype(np.uint64)
+    ids = np.ascontiguousarray(rows).view(_ID).ravel()
+    first, last = ids["head"].astype(np.uint64), ids["tail"].astype(np.uint64)
     tail = (first & np.uint64(_PAD_BITS)) << np.uint64(32) | last
     return mixed(first >> np.uint64(4), tail << np.uint64(4))
+
+
+def heads_of_ids(rows: Bytes) -> NDArray[np.uint64]:
+    """See the first eight bytes of each id in the rows of a matrix as a number."""
+    heads: NDArray[np.uint64] = np.ascontiguousarray(rows).view(_ID).ravel()["head"]
+    return heads
 
 
 def keys_of_names(names: Sequence[str]) -> tuple[Keys, Bools]:

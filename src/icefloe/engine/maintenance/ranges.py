@@ -162,7 +162,8 @@ async def parts_of(context: RepoContext, survey: Survey, limits: ReadLimits) -> 
         limits.tell(done, len(survey.manifests))
 
 
-_MANY_REFS: Final = 10_000
+_MANY_REFS: Final = 100_000
+"""A smaller manifest is decoded in so many short steps that threads wait for each other."""
 
 
 def _readers(context: RepoContext, facts: Sequence[ManifestFact], limits: ReadLimits) -> int:
@@ -202,22 +203,21 @@ class _RecentRanges:
 
 def _changed(ranges: NativeRanges, last: NativeRanges) -> NativeRanges:
     """Keep rows that differ: in blocks, nearly all of which are the same in every row."""
-    count = len(ranges)
-    blocks = [slice(at, at + _BLOCK_ROWS) for at in range(0, count, _BLOCK_ROWS)]
+    blocks = [slice(at, at + _BLOCK_ROWS) for at in range(0, len(ranges), _BLOCK_ROWS)]
     changed = [
-        block.start + _changed_rows(ranges.take(block), last.take(block)) for block in blocks
+        part for block in blocks for part in _changed_parts(ranges.take(block), last.take(block))
     ]
-    rows = np.concatenate([np.empty(0, np.int64), *changed])
-    return ranges if len(rows) == count else ranges.take(rows)
+    is_all = sum(map(len, changed)) == len(ranges)
+    return ranges if is_all else NativeRanges.joined(ranges.first, changed)
 
 
-def _changed_rows(block: NativeRanges, last: NativeRanges) -> Ints:
-    if block.equals(last):
-        return np.empty(0, np.int64)
+def _changed_parts(block: NativeRanges, last: NativeRanges) -> Iterator[NativeRanges]:
     shared = min(len(block), len(last))
-    is_changed = np.ones(len(block), np.bool_)
-    is_changed[:shared] = block.take(slice(shared)).differs(last.take(slice(shared)))
-    return np.flatnonzero(is_changed)
+    now, before = block.take(slice(shared)), last.take(slice(shared))
+    if not now.equals(before):
+        yield now.take(np.flatnonzero(now.differs(before)))
+    if shared < len(block):
+        yield block.take(slice(shared, None))
 
 
 def _native(ranges: NativeRanges) -> Ranges:

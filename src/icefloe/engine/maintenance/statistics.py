@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from icefloe.engine.context import RepoContext
 from icefloe.engine.dependencies.summary import NO_CONTAINER, container_numbers
-from icefloe.engine.maintenance.key_set import Keys, KeySet
+from icefloe.engine.maintenance.key_set import Keys, KeySet, heads_of_ids
 from icefloe.engine.maintenance.ranges import Ranges, parts_of, survey_of
 from icefloe.engine.maintenance.reachability import ReadLimits
 from icefloe.engine.virtual.grouping import absolute_all, canonical_all
@@ -27,7 +27,6 @@ OWN_CHUNKS: Final = "(in the repository)"
 
 _LARGEST_CHUNK_BYTES: Final = 2**40
 """Chunks that claim to be larger count as this: no such chunk exists, and no sum overflows."""
-_HEAD_BYTES: Final = 8
 _MOST_WAITING: Final = 4_000_000
 """Native chunks that are brought together before they are counted."""
 
@@ -135,9 +134,9 @@ def _have_own_objects(parts: Sequence[Ranges]) -> bool:
     The beginnings of ids tell: there are hardly ever two alike, and if so we only look closer.
     """
     ids = [part.chunk_ids for part in parts if part.chunk_ids is not None]
-    heads = np.concatenate([np.ascontiguousarray(each[:, :_HEAD_BYTES]) for each in ids])
-    ranked = np.sort(heads.view(np.uint64).ravel())
-    return not (ranked[1:] == ranked[:-1]).any()
+    heads = np.concatenate([heads_of_ids(each) for each in ids])
+    heads.sort()
+    return not (heads[1:] == heads[:-1]).any()
 
 
 async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> dict[str, Usage]:

@@ -144,8 +144,10 @@ class _Work:
         is_touched = boxes_holding(self._boxes, touched)
         if len(touched):
             is_touched |= np.array([not ref.extents for ref in self.before], np.bool_)
-        is_wanted = np.array([ref.id in opened for ref in self.before], np.bool_)
-        return np.flatnonzero(is_inside & ~is_touched & ~is_wanted)
+        may_stay = is_inside & ~is_touched
+        if opened:
+            may_stay &= np.array([ref.id not in opened for ref in self.before], np.bool_)
+        return np.flatnonzero(may_stay)
 
     def _touched(self) -> Coordinates:
         return np.concatenate([self._new.coordinates, self._deleted])

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
 from icefloe.assets.files import Assets, EncodedManifest
 from icefloe.engine.manifests.partition import Box, boxes_meeting, boxes_of
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -75,23 +73,21 @@ def link_parts(
     Their boxes must be apart, as a chunk is looked for in one manifest only. An array of one
     chunk without coordinates has one manifest.
     """
-    linked = (*before, *parts)
+    linked = sorted((*before, *parts), key=lambda ref: ref.extents)
     if len(linked) > 1 and not all(ref.extents for ref in linked):
         raise InvalidInputError(
             "a manifest without extents covers all of an array: it cannot be linked with others",
             ErrorKind.INVALID_CHUNK_INDEX,
         )
     _require_apart(linked)
-    return tuple(sorted(linked, key=lambda ref: ref.extents))
+    return tuple(linked)
 
 
 def _require_apart(refs: Sequence[ManifestRef]) -> None:
-    if len(refs) < 2:
+    """Refuse boxes that meet; they come in the order of where they begin."""
+    if all(one.extents[0][1] <= other.extents[0][0] for one, other in pairwise(refs)):
         return
     boxes = boxes_of([ref.extents for ref in refs], len(refs[0].extents))
-    order = np.argsort(boxes[:, 0, 0], kind="stable")
-    if all(boxes[a, 0, 1] <= boxes[b, 0, 0] for a, b in pairwise(order.tolist())):
-        return
     for row in range(1, len(boxes)):
         met = boxes_meeting(boxes[:row], boxes[row : row + 1])
         if met.any():

@@ -115,7 +115,7 @@ def _mended(repo: RepoInfo, mending: Mending) -> RepoInfo:
     if mending.truths or mending.parents or mending.lost_logs:
         table = repo.snapshots
         entries = [_entry(one, mending) for one in table.entries(range(len(table)))]
-        repo = replace(repo, snapshots=SnapshotTable.from_entries(entries))
+        repo = replace(repo, history=SnapshotTable.from_entries(entries))
     if mending.replaces_config:
         repo = replace(repo, config=mending.config)
     if mending.updates is not None:
@@ -126,7 +126,7 @@ def _mended(repo: RepoInfo, mending: Mending) -> RepoInfo:
             kept = UpdateTable.from_entries(mending.updates)
         else:
             kept = repo.updates.newest(count)
-        repo = replace(repo, updates=kept, repo_before_updates=None)
+        repo = replace(repo, log=kept, repo_before_updates=None)
     return repo
 
 
@@ -322,7 +322,7 @@ def without_versions(repo: RepoInfo, lost: frozenset[SnapshotId]) -> tuple[RepoI
     ]
     is_kept = np.array([table.id(row) not in lost for row in range(len(table))], np.bool_)
     kept = pruning.without(table, is_kept, to_root=False)
-    return replace(repo, branches=branches, tags=tags, snapshots=kept), told
+    return replace(repo, branches=branches, tags=tags, history=kept), told
 
 
 def versions_with(damages: Iterable[Damage], kinds: frozenset[DamageKind]) -> frozenset[SnapshotId]:

@@ -85,7 +85,7 @@ async def rebuild_repo_object(shop: Workshop, problem: str, damaged: Version | N
     repo = replace(
         repo_changes.created(entries[INITIAL_SNAPSHOT_ID], shop.clock()),
         branches=branches,
-        snapshots=SnapshotTable.from_entries([*entries.values()]),
+        history=SnapshotTable.from_entries([*entries.values()]),
     )
     kept = await shop.replace(
         REPO_KEY,
@@ -213,7 +213,7 @@ def _listing(name: str, tip: SnapshotId, line: Sequence[SnapshotEntry]) -> Chang
         for entry in line:
             if table.row_of(entry.id) is None:
                 table = table.with_entry(entry)
-        made = replace(repo, snapshots=table, branches={**repo.branches, name: tip})
+        made = replace(repo, history=table, branches={**repo.branches, name: tip})
         return Changed(made, UpdateKind.BRANCH_CREATED, name)
 
     return change

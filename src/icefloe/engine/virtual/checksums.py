@@ -54,6 +54,11 @@ def find_change(chunk: VirtualChunk, info: ObjectInfo) -> Change | None:
     return None
 
 
+def is_watched(chunk: VirtualChunk, policy: OnChange) -> bool:
+    """Tell whether it matters in which state the object of a chunk is."""
+    return policy != "off" and not (chunk.etag is None and chunk.last_modified is None)
+
+
 class ChangeWatch:
     """Acts on changed objects, as the container of each demands."""
 
@@ -63,7 +68,7 @@ class ChangeWatch:
 
     def check(self, chunk: VirtualChunk, info: ObjectInfo, policy: OnChange) -> None:
         """Raise `StorageError`, warn once per object, or do nothing."""
-        if policy == "off" or (chunk.etag is None and chunk.last_modified is None):
+        if not is_watched(chunk, policy):
             return
         change = find_change(chunk, info)
         if change is None:

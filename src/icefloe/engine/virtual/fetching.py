@@ -4,11 +4,12 @@ Absurd offsets and lengths cost no memory: a storage says how long an object is 
 bytes are read, and what does not lie within it is refused there.
 """
 
+from collections.abc import Hashable
 from typing import Final
 
 from icefloe.config import Attribution, StorageSettings
 from icefloe.config.containers import OnChange
-from icefloe.engine.virtual.checksums import ChangeWatch
+from icefloe.engine.virtual.checksums import ChangeWatch, is_watched
 from icefloe.engine.virtual.clients import Client, Clients
 from icefloe.engine.virtual.coalescing import Coalescer
 from icefloe.engine.virtual.urls import shown
@@ -20,9 +21,12 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format.chunk_table import VirtualChunk
-from icefloe.storage import Buffer, ByteRange, Fetched
+from icefloe.storage import Buffer, ByteRange, Fetched, ObjectInfo
 
 _LARGEST_OFFSET: Final = 2**63 - 1
+_REMEMBERED_OBJECTS: Final = 4096
+_SMALL_BYTES: Final = 1 << 20
+"""A longer request waits for bytes so long that a step more makes no difference."""
 
 
 class Fetching:
@@ -33,6 +37,7 @@ class Fetching:
     ) -> None:
         self._coalescer = Coalescer()
         self._watch = ChangeWatch()
+        self._seen: dict[tuple[Hashable, str], ObjectInfo] = {}
         self.clients = Clients(settings, attribution)
 
     @property
@@ -57,7 +62,9 @@ class Fetching:
         if last > _LARGEST_OFFSET:
             raise _too_short(chunk, last)
         try:
-            fetched = await self._fetch(client, key, (first, last))
+            fetched = await self._fetch(
+                client, key, (first, last), with_state=is_watched(chunk, on_change)
+            )
         except IcefloeError as error:
             failure = _explained(chunk, last, error)
             if failure is error:
@@ -66,13 +73,36 @@ class Fetching:
         self._watch.check(chunk, fetched.info, on_change)
         return fetched.data
 
-    async def _fetch(self, client: Client, key: str, byte_range: ByteRange) -> Fetched:
-        get = client.backend.get
+    async def _fetch(
+        self, client: Client, key: str, byte_range: ByteRange, *, with_state: bool
+    ) -> Fetched:
         if client.is_near:
-            return await get(key, byte_range)
-        return await self._coalescer.read(
-            (client.key, key), byte_range, lambda window: get(key, window)
-        )
+            return await client.backend.get(key, byte_range)
+
+        async def fetch(window: ByteRange) -> Fetched:
+            if with_state:
+                return await client.backend.get(key, window)
+            return await self._fetch_without_state(client, key, window)
+
+        return await self._coalescer.read((client.key, key, with_state), byte_range, fetch)
+
+    async def _fetch_without_state(self, client: Client, key: str, window: ByteRange) -> Fetched:
+        """Fetch bytes of an object whose state nobody compares with anything.
+
+        Storages hand over the state in a step of its own, so the first answer has to do. What
+        does not lie within the object as it was then is left to the storage to judge.
+        """
+        source = (client.key, key)
+        seen = self._seen.get(source)
+        first, last = window
+        if seen is not None and last <= seen.size_bytes and last - first <= _SMALL_BYTES:
+            [data] = await client.backend.get_ranges(key, (window,))
+            return Fetched(data, seen)
+        fetched = await client.backend.get(key, window)
+        if len(self._seen) >= _REMEMBERED_OBJECTS:
+            self._seen.clear()
+        self._seen[source] = fetched.info
+        return fetched
 
 
 def _explained(chunk: VirtualChunk, last: int, error: IcefloeError) -> IcefloeError:

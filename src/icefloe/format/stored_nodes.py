@@ -1,0 +1,191 @@
+"""The nodes in a snapshot file: read one by one, or all into columns."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import lt
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import FormatError
+from icefloe.format.columns import Ints, ranges, splits_of
+from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
+from icefloe.format.flatbuffer_scalar import ScalarBuffer
+from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.node_table import Node, NodeTable
+from icefloe.format.snapshot_nodes import (
+    ARRAY_LENGTH,
+    DIMENSION_NAME,
+    NUM_CHUNKS,
+    REF_EXTENTS,
+    REF_ID,
+    ArraySlot,
+    NodeKind,
+    NodeSlot,
+    read_node,
+)
+
+FEW_NODES: Final = 32
+"""Up to so many nodes are written and read one by one."""
+_SMALL_BYTES: Final = 1 << 18  # even a few nodes may have very much below them
+_FEW_LOOKUPS: Final = 8
+"""Whoever looks up more nodes than so many will ask for all of them."""
+
+
+class StoredNodes:
+    """The nodes in a buffer, of which only those are read that somebody asks for.
+
+    Most readers want one array and its coordinates, of perhaps a hundred. From them a list that is
+    out of order, which nobody writes, may hide a node; those who ask for all see it refused.
+    """
+
+    __slots__ = ("_data", "_key", "_lookups", "_slot", "_table")
+
+    def __init__(self, data: bytes, slot: int, key: str) -> None:
+        """Take the contents of the file `key`, in whose root a slot holds the nodes."""
+        self._data, self._slot, self._key = data, slot, key
+        self._table: NodeTable | None = None
+        self._lookups = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory they take, as they are or in columns."""
+        return len(self._data)
+
+    def table(self) -> NodeTable:
+        """Give all nodes in columns."""
+        if self._table is None:
+            with self._naming_damaged():
+                self._table = read_nodes(ScalarBuffer(self._data), self._slot, FEW_NODES)
+        return self._table
+
+    def find(self, path: str) -> Node | None:
+        """Look up one node."""
+        self._lookups += 1
+        if self._table is not None or self._lookups > _FEW_LOOKUPS:
+            return self.table().find(path)
+        with self._naming_damaged():
+            return _find_node(ScalarBuffer(self._data), self._slot, path)
+
+    @contextmanager
+    def _naming_damaged(self) -> Iterator[None]:
+        try:
+            yield
+        except FormatError as damaged:
+            damaged.add_note(f"key: {self._key}")
+            raise
+
+
+def _find_node(buffer: ScalarBuffer, slot: int, path: str) -> Node | None:
+    wanted = path.encode(errors="surrogatepass")
+    start, high = buffer.root().vector(slot, 4)
+    low = 0
+    while low < high:
+        middle = (low + high) // 2
+        node = buffer.child_at(start + 4 * middle)
+        found = node.blob(NodeSlot.PATH)
+        if found == wanted:
+            return read_node(node)
+        low, high = (middle + 1, high) if found < wanted else (low, middle)
+    return None
+
+
+def nodes_of(buffer: ScalarBuffer, slot: int, key: str) -> NodeTable | StoredNodes:
+    """Leave nodes as they are until somebody asks, unless they are so many that it takes long."""
+    if buffer.size > _SMALL_BYTES:
+        return read_nodes(buffer, slot, FEW_NODES)
+    return StoredNodes(buffer.data, slot, key)
+
+
+def read_nodes(buffer: ScalarBuffer, slot: int, few: int) -> NodeTable:
+    """Read all nodes; up to `few` of them one by one."""
+    count = buffer.root().vector(slot, 4)[1]
+    if count > few or buffer.size > _SMALL_BYTES:
+        return _decode_nodes(Buffer(buffer.data).root().vectors(slot).tables())
+    nodes = [read_node(table) for table in buffer.root().children(slot)]
+    paths = [node.path.encode() for node in nodes]
+    if not all(map(lt, paths, paths[1:])):
+        refuse("the nodes are not sorted by their paths")
+    return NodeTable.from_nodes(nodes)
+
+
+def _decode_nodes(tables: Tables) -> NodeTable:
+    kinds = tables.u8(NodeSlot.KIND)
+    is_array = kinds == NodeKind.ARRAY
+    if not (is_array | (kinds == NodeKind.GROUP)).all():
+        refuse("a node is neither a group nor an array")
+    arrays = tables.children(NodeSlot.CONTENT).where(is_array)
+    paths = tables.blobs(NodeSlot.PATH, required=True).column()
+    paths.check_text()
+    if not paths.is_ascending():
+        refuse("the nodes are not sorted by their paths")
+    shape_counts, lengths, num_chunks = _decode_shapes(arrays)
+    names = arrays.vectors(ArraySlot.DIMENSION_NAMES)
+    texts = names.tables().blobs(DIMENSION_NAME).column()
+    texts.check_text()
+    manifests = arrays.vectors(ArraySlot.MANIFESTS, required=True)
+    refs = manifests.tables()
+    extents = refs.vectors(REF_EXTENTS, 8, required=True)
+
+    def of_nodes(of_arrays: Ints) -> Ints:
+        spread = np.zeros(len(tables), np.int64)
+        spread[is_array] = of_arrays
+        return spread
+
+    has_names = is_array.copy()
+    has_names[is_array] = names.present
+
+    return NodeTable(
+        ids=tables.struct(NodeSlot.ID, NodeId.WIDTH),
+        paths=paths,
+        user_data=tables.blobs(NodeSlot.USER_DATA, required=True).column(),
+        is_array=is_array,
+        shape_splits=splits_of(of_nodes(shape_counts)),
+        array_lengths=lengths,
+        num_chunks=num_chunks,
+        has_names=has_names,
+        name_splits=splits_of(of_nodes(names.counts)),
+        names=texts,
+        manifest_splits=splits_of(of_nodes(manifests.counts)),
+        manifest_ids=refs.struct(REF_ID, ManifestId.WIDTH),
+        extent_splits=extents.splits(),
+        extents=extents.u32_structs(2),
+    )
+
+
+def _decode_shapes(
+    arrays: Tables,
+) -> tuple[Ints, NDArray[np.uint64], NDArray[np.uint32]]:
+    """Read shapes of either form: number of dimensions, array lengths, numbers of chunks."""
+    old = arrays.vectors(ArraySlot.SHAPE, 16, required=True)
+    new = arrays.vectors(ArraySlot.SHAPE_V2)
+    is_new = new.present
+    counts = np.where(is_new, new.counts, old.counts)
+    tables = new.tables()
+    new_lengths, new_chunks = tables.u64(ARRAY_LENGTH), tables.u32(NUM_CHUNKS)
+    if is_new.all():
+        return counts, new_lengths, new_chunks
+    pairs = old.u64_structs(2)
+    old_lengths, old_chunks = pairs[:, 0], _v1_num_chunks(pairs)
+    splits = splits_of(counts)
+    lengths = np.empty(splits[-1], np.uint64)
+    chunks = np.empty(splits[-1], np.uint32)
+    to_new = ranges(splits[:-1][is_new], counts[is_new])
+    lengths[to_new], chunks[to_new] = new_lengths, new_chunks
+    to_old = ranges(splits[:-1][~is_new], counts[~is_new])
+    from_old = ranges(splits_of(old.counts)[:-1][~is_new], counts[~is_new])
+    lengths[to_old], chunks[to_old] = old_lengths[from_old], old_chunks[from_old]
+    return counts, lengths, chunks
+
+
+def _v1_num_chunks(pairs: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    lengths, chunk_lengths = pairs[:, 0], pairs[:, 1]
+    if ((chunk_lengths == 0) & (lengths != 0)).any():
+        refuse("an array that is not empty has chunks of no length")
+    divisors = np.maximum(chunk_lengths, 1)
+    chunks = lengths // divisors + (lengths % divisors != 0)
+    if len(chunks) and chunks.max() > np.iinfo(np.uint32).max:
+        refuse("an array has more chunks along a dimension than 32 bits can count")
+    counts: NDArray[np.uint32] = chunks.astype(np.uint32)
+    return counts
