@@ -69,11 +69,17 @@ def needed_by_refs(contents: dict[str, bytes]) -> set[str]:
         todo += [] if parent is None else [parent]
         needed |= {snapshot_key(at), transaction_log_key(at)}
         needed |= needed_by_snapshot(contents, at)
-    if "repo" in contents:
-        table = decode_repo_info(contents["repo"]).snapshots
-        for row in range(len(table)):
-            needed |= {transaction_log_key(one) for one in table.entry(row).pruned_ancestors}
-    return needed
+    return needed | {log for at in seen for log in _logs_of_pruned(contents, at)}
+
+
+def _logs_of_pruned(contents: dict[str, bytes], snapshot: SnapshotId) -> set[str]:
+    """Give the logs that expiration left to a snapshot, if it is still listed."""
+    if "repo" not in contents:
+        return set()
+    table = decode_repo_info(contents["repo"]).snapshots
+    row = table.row_of(snapshot)
+    pruned = () if row is None else table.entry(row).pruned_ancestors
+    return {transaction_log_key(one) for one in pruned}
 
 
 def needed_by_snapshot(contents: dict[str, bytes], snapshot: SnapshotId) -> set[str]:
@@ -117,6 +123,7 @@ def _with_ancestors(contents: dict[str, bytes], snapshot: SnapshotId) -> set[str
     at: SnapshotId | None = snapshot
     while at is not None and snapshot_key(at) in contents:
         needed |= {snapshot_key(at), transaction_log_key(at), *needed_by_snapshot(contents, at)}
+        needed |= _logs_of_pruned(contents, at)
         at = decode_snapshot(contents[snapshot_key(at)]).parent_id
     return needed
 
