@@ -1,6 +1,7 @@
 """Copies on Spark: the values of the source, in chunks of one's choice, and nothing left behind."""
 
 import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, override
@@ -29,6 +30,7 @@ from icefloe.spark import (
 )
 from icefloe.spark.committing import Target
 from icefloe.spark.native_job import CopyJob, CopyOptions
+from icefloe.spark.native_write import attempts_may_differ
 from icefloe.testing.archives import Fault, write_archive
 from tests.pipeline.repositories import opened
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
@@ -344,3 +346,15 @@ def test_what_a_killed_driver_left_of_a_copy_can_be_removed(tmp_path: Path) -> N
     assert discard_attempt(repository, "dead") == 2
     assert list_attempts(repository) == []
     assert_clean(repository)
+
+
+def test_the_last_of_copies_beside_each_other_puts_the_setting_back(spark: Any) -> None:
+    name = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
+    before = spark.conf.get(name)
+    assert before == "true"
+    with ExitStack() as first, ExitStack() as second:
+        for copy in (first, second):
+            copy.enter_context(attempts_may_differ(spark))
+        first.close()
+        assert spark.conf.get(name) == "false"
+    assert spark.conf.get(name) == before

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from icefloe.effects import run_blocking
@@ -69,6 +70,19 @@ def copy(spark: "SparkSession", stages: Stages, *, cores: int) -> "DataFrame":
     )
 
 
+@dataclass(slots=True)
+class _Changed:
+    """What a setting was before, and how many copies need it to be otherwise."""
+
+    before: str | None
+    users: int = 0
+
+
+_changed: Final[dict[int, _Changed]] = {}
+"""By session; copies may run beside each other in one."""
+_changing: Final = Lock()
+
+
 @contextmanager
 def attempts_may_differ(spark: "SparkSession") -> Iterator[None]:
     """Have Spark go on when a task that is run again, as an executor was lost, names new objects.
@@ -76,15 +90,26 @@ def attempts_may_differ(spark: "SparkSession") -> Iterator[None]:
     Since 4.2 it would fail the job if some manifests are written already. But these are as good as
     the others: what an attempt wrote stays for as long as any manifest refers to it.
     """
-    before = spark.conf.get(_ROLLS_BACK, None)
-    spark.conf.set(_ROLLS_BACK, "false")
+    with _changing:
+        if id(spark) not in _changed:
+            before = spark.conf.get(_ROLLS_BACK, None)
+            spark.conf.set(_ROLLS_BACK, "false")
+            _changed[id(spark)] = _Changed(before)
+        _changed[id(spark)].users += 1
     try:
         yield
     finally:
-        if before is None:
-            spark.conf.unset(_ROLLS_BACK)
-        else:
-            spark.conf.set(_ROLLS_BACK, before)
+        with _changing:
+            _changed[id(spark)].users -= 1
+            if _changed[id(spark)].users == 0:
+                _restore(spark, _changed.pop(id(spark)).before)
+
+
+def _restore(spark: "SparkSession", before: str | None) -> None:
+    if before is None:
+        spark.conf.unset(_ROLLS_BACK)
+    else:
+        spark.conf.set(_ROLLS_BACK, before)
 
 
 @dataclass(frozen=True, slots=True)
