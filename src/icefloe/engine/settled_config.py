@@ -37,7 +37,7 @@ def settled_over(
     """Put a configuration, if there is any, above the one in a repo object."""
     kind: type = type(storage.spec)
     below = _settled_once(kind, stored)
-    return below if given is None else settled(storage, below.user, given)
+    return below if given is None else _of(usual_settings(kind), below.user.merge(given))
 
 
 @lru_cache(maxsize=16)
@@ -50,6 +50,10 @@ def _settled(usual: StorageSettings, *layers: RepositoryConfig | None) -> Settle
     user = RepositoryConfig(storage=usual)
     for layer in layers:
         user = user if layer is None else user.merge(layer)
+    return _of(usual, user)
+
+
+def _of(usual: StorageSettings, user: RepositoryConfig) -> SettledConfig:
     return SettledConfig(
         user,
         effective_config(user, storage_defaults=usual),
