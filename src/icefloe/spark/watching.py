@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
@@ -35,6 +35,9 @@ class StageProgress:
     """What it works on, in words."""
     tasks_done: int
     tasks: int
+    """As far as known: 0 if Spark Connect told nothing of a short stage."""
+    is_over: bool = False
+    """Whether this is the last word about a stage."""
 
 
 type OnProgress = Callable[[StageProgress], None]
@@ -63,23 +66,36 @@ class Watch:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
 
-    def _telling(self, name: str, what: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def _telling(self, name: str, what: str) -> Iterator[None]:
         if self._on_progress is None:
-            return nullcontext()
+            yield
+            return
+        last = StageProgress(name, what, 0, 0)
 
         def update(done: int, total: int) -> None:
-            if self._on_progress is None:
-                return
-            try:
-                self._on_progress(StageProgress(name, what, done, total))
-            except Exception:  # noqa: BLE001 - whatever the caller's code raises
-                # A job that may be committed already must not fail because nobody can see it.
-                _log.warning("progress cannot be shown", exc_info=True)
-                self._on_progress = None
+            nonlocal last
+            last = replace(last, tasks_done=done, tasks=total)
+            self._tell(last)
 
         if is_classic(self._spark):
-            return _polled(self._spark, self._name, update)
-        return _told(self._spark, update)
+            heard = _polled(self._spark, self._name, update)
+        else:
+            heard = _told(self._spark, update)
+        with heard:
+            yield
+        # Stages that were skipped count as done, and so does what nobody heard the end of.
+        self._tell(replace(last, tasks_done=last.tasks, is_over=True))
+
+    def _tell(self, progress: StageProgress) -> None:
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(progress)
+        except Exception:  # noqa: BLE001 - whatever the caller's code raises
+            # A job that may be committed already must not fail because nobody can see it.
+            _log.warning("progress cannot be shown", exc_info=True)
+            self._on_progress = None
 
 
 def _interrupt_behind(failed: BaseException) -> KeyboardInterrupt | None:
@@ -127,7 +143,7 @@ def _polled(
     before = set(tracker.getJobIdsForGroup(group))
     ended = threading.Event()
 
-    def ask(*, is_over: bool = False) -> None:
+    def ask() -> None:
         done = total = 0
         for job in set(tracker.getJobIdsForGroup(group)) - before:
             stages = tracker.getJobInfo(job)
@@ -136,7 +152,7 @@ def _polled(
                 if info is not None:
                     done += info.numCompletedTasks
                     total += info.numTasks
-        update(total if is_over else done, total)  # stages that were skipped count as done
+        update(done, total)
 
     def keep_asking() -> None:
         while not ended.wait(_POLL_SECONDS):
@@ -149,12 +165,12 @@ def _polled(
     finally:
         ended.set()
         asking.join()
-    ask(is_over=True)
+    ask()
 
 
 @contextmanager
 def _told(spark: Any, update: Callable[[int, int], None]) -> Iterator[None]:
-    """Listen to what the server says, which is seldom the end."""
+    """Listen to what the server says: something every two seconds, seldom the end."""
     tasks: dict[str | None, tuple[int, int]] = {}
 
     def listen(stages: Any, operation_id: str | None = None, **_: Any) -> None:
@@ -167,8 +183,6 @@ def _told(spark: Any, update: Callable[[int, int], None]) -> Iterator[None]:
         yield
     finally:
         spark.removeProgressHandler(listen)
-    total = sum(each for _, each in tasks.values())
-    update(total, total)
 
 
 @contextmanager
@@ -189,7 +203,7 @@ def terminal_progress() -> Iterator[OnProgress | None]:
         def show(each: StageProgress) -> None:
             if each.stage not in bars:
                 bars[each.stage] = progress.add_task(each.stage, total=None, what=each.what)
-            total = each.tasks or None
+            total = each.tasks if each.tasks or each.is_over else None
             progress.update(bars[each.stage], completed=each.tasks_done, total=total)
 
         yield show
