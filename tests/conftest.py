@@ -6,10 +6,17 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from icefloe.testing.gcs_server import GcsEndpoint, gcs_server
 from icefloe.testing.processes import log_tail
 from icefloe.testing.servers import AzureEndpoint, S3Endpoint, azurite, has_node, seaweedfs
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile(
+    "patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 
 AZURITE_PROJECT = Path(__file__).parent.parent / "tools" / "azurite"
 

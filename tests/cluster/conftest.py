@@ -29,7 +29,14 @@ def cluster(java_home: None) -> Iterator[SparkCluster]:
 
 
 @pytest.fixture(scope="session")
-def driver(cluster: SparkCluster) -> Iterator[Driver]:
+def shared_driver(cluster: SparkCluster) -> Iterator[Driver]:
     """Start a driver for all tests that leave it alive."""
     with driver_on(cluster.url) as started:
         yield started
+
+
+@pytest.fixture
+def driver(shared_driver: Driver) -> Driver:
+    """Give the driver with all its executors, whatever tests before have killed."""
+    shared_driver.wait_for_executors()
+    return shared_driver

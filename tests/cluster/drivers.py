@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -16,14 +16,16 @@ import psutil
 
 from icefloe.spark import session_for
 from icefloe.testing.clusters import QUICK_JAVA
+from tests.cluster.gates import wait_until
 
 ROOT: Final = Path(__file__).parents[2]
-PATIENCE_SECONDS: Final = 150
+PATIENCE_SECONDS: Final = 240
+EXECUTORS: Final = 2
 SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
-    "spark.cores.max": "2",
+    "spark.cores.max": str(EXECUTORS),
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
     "spark.executorEnv.PYTHONPATH": str(ROOT),
@@ -55,6 +57,26 @@ def _stop(spark: Any) -> None:
     spark.stop()
 
 
+def _wait_for_executors(spark: Any) -> None:
+    scheduler = spark.sparkContext._jsc.sc()
+    wait_until(
+        lambda: scheduler.getExecutorIds().size() == EXECUTORS, "a complete set of executors"
+    )
+
+
+def wait_until_dead(processes: Sequence[psutil.Process]) -> None:
+    """Wait until none of them does anything any more."""
+    wait_until(lambda: not any(map(_is_alive, processes)), "the end of all processes")
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        # The dead stay listed until a parent asks for them, which that of orphans may never do.
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Driver:
     """A process with a session, which does what it is told, one thing after the other."""
 
@@ -69,6 +91,10 @@ class Driver:
     def run[T](self, action: Callable[..., T], *args: Any) -> T:
         """Have an action done."""
         return self.submit(action, *args).result(PATIENCE_SECONDS)
+
+    def wait_for_executors(self) -> None:
+        """Wait until those that were lost are replaced: jobs begin with whatever is there."""
+        self.run(_wait_for_executors)
 
 
 @contextmanager
@@ -86,5 +112,4 @@ def _driver(start: Callable[[], None]) -> Iterator[Driver]:
         yield driver
         with suppress(BrokenProcessPool):  # it may be dead
             driver.run(_stop)
-    _, alive = psutil.wait_procs(java, timeout=30)
-    assert not alive
+    wait_until_dead(java)

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 import icefloe
 from icefloe.testing.clusters import SparkCluster
 from icefloe.testing.servers import S3Endpoint
-from tests.cluster.drivers import PATIENCE_SECONDS, Driver
+from tests.cluster.drivers import PATIENCE_SECONDS, Driver, wait_until_dead
 from tests.cluster.gates import Gate, GatedStorage, wait_until
 from tests.cluster.places import Site, assert_not_told, contents, copy_site, on_s3, write_noise
 from tests.spark.copies import assert_clean, group_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 
 OBJECTS = 4 * 2
 
@@ -59,7 +59,7 @@ def test_between_repositories_with_keys_that_expire(
         def renew() -> icefloe.S3StaticCredentials:
             with Path(calls).open("a") as file:
                 file.write(f"{name}-{os.getpid()}\n")
-            soon = datetime.now(UTC) + timedelta(milliseconds=1)
+            soon = datetime.now(UTC) + timedelta(microseconds=1)
             return icefloe.S3StaticCredentials(*keys, None, soon)
 
         return renew
@@ -124,6 +124,7 @@ def test_an_executor_is_killed_and_takes_along_which_objects_it_wrote(
     executor = next(each for each in worker.parents() if each.name() == "java")
     assert executor.pid not in {each.pid for each in psutil.Process(driver.pid).children()}
     executor.kill()
+    wait_until_dead([executor, worker])  # which would go on writing for a moment
     built.open()
     report = job.result(PATIENCE_SECONDS)
     assert (report.written, report.objects) == (OBJECTS, OBJECTS)

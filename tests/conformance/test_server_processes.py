@@ -15,19 +15,19 @@ import psutil
 import pytest
 
 from icefloe.testing.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
+from tests.conformance.waiting import wait_for
 
 pytestmark = pytest.mark.server
 SPAWN = multiprocessing.get_context("spawn")
 
 
 def answers(port: int) -> bool:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=30)
     try:
         connection.request("GET", "/")
-    except OSError:
-        return False
-    else:
         return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
     finally:
         connection.close()
 
@@ -45,12 +45,12 @@ def web_server(folder: Path) -> Launch:
 def use_until_told(shared: Path, has_begun: Event, may_end: Event) -> None:
     with running("web", web_server, shared=shared):
         has_begun.set()
-        may_end.wait(60)
+        may_end.wait(300)  # longer than any test may take
 
 
 def eventually(is_true: Callable[[], bool]) -> bool:
     """Wait for what another process is about to do."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if is_true():
             return True
@@ -85,9 +85,10 @@ def test_server_ends_when_the_block_fails() -> None:
 
 def test_shared_server_ends_with_its_last_user(tmp_path: Path) -> None:
     has_begun, may_end = SPAWN.Event(), SPAWN.Event()
-    other = SPAWN.Process(target=use_until_told, args=(tmp_path, has_begun, may_end))
+    arguments = (tmp_path, has_begun, may_end)
+    other = SPAWN.Process(target=use_until_told, args=arguments, daemon=True)
     other.start()
-    assert has_begun.wait(60)
+    wait_for(has_begun, other)
     with running("web", web_server, shared=tmp_path) as address:
         assert len(servers_in(tmp_path / "web" / "data")) == 1
         may_end.set()
@@ -101,14 +102,45 @@ def test_shared_server_ends_with_its_last_user(tmp_path: Path) -> None:
 
 def test_server_ends_when_its_user_is_killed(tmp_path: Path) -> None:
     has_begun, may_end = SPAWN.Event(), SPAWN.Event()
-    user = SPAWN.Process(target=use_until_told, args=(tmp_path, has_begun, may_end))
+    arguments = (tmp_path, has_begun, may_end)
+    user = SPAWN.Process(target=use_until_told, args=arguments, daemon=True)
     user.start()
-    assert has_begun.wait(60)
+    wait_for(has_begun, user)
     (server,) = servers_in(tmp_path / "web" / "data")
     assert user.pid is not None
     os.kill(user.pid, signal.SIGKILL)
     user.join()
     assert eventually(lambda: not server.is_running() and not (tmp_path / "web").exists())
+
+
+WRITER = """
+import itertools, os, pathlib, sys, time
+server, place, ends = os.getppid(), pathlib.Path(sys.argv[1]), None
+place.mkdir()
+for number in itertools.cycle(range(50)):
+    (place / str(number)).write_text("still here")
+    if ends is None and os.getppid() != server:
+        ends = time.monotonic() + 0.5
+    if ends is not None and time.monotonic() > ends:
+        break
+"""
+SERVER = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], start_new_session=True).wait()
+"""
+
+
+def test_no_folder_stays_although_helpers_outlive_their_server_for_a_moment(
+    tmp_path: Path,
+) -> None:
+    def plan(folder: Path) -> Launch:
+        place = folder / "data" / "deep"
+        command = [sys.executable, "-c", SERVER, WRITER, str(place)]
+        return Launch(command, {}, (place / "0").exists)
+
+    with running("untidy", plan, shared=tmp_path):
+        assert (tmp_path / "untidy").exists()
+    assert eventually(lambda: not (tmp_path / "untidy").exists())
 
 
 def test_failed_start_shows_the_log() -> None:

@@ -18,9 +18,12 @@ from icefloe.storage import Backend, local_filesystem_storage
 from icefloe.storage.directory import hold_lock, open_directory
 from icefloe.storage.local import LocalBackend
 from icefloe.testing.storage_suite import increment, infos_of
+from tests.conformance.waiting import wait_for
 
 PROCESSES = 8
 INCREMENTS = 50
+PATIENCE_SECONDS = 120
+"""How long to wait for what should happen at once."""
 FORK = multiprocessing.get_context("fork")
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -96,9 +99,11 @@ def test_killed_writers_leave_nothing_torn_and_block_nobody(tmp_path: Path) -> N
     moments = random.Random(20_240_501)
     for number in range(5):
         begun = SPAWN.Event()
-        writer = SPAWN.Process(target=write_for_ever, args=(str(tmp_path), number, begun))
+        writer = SPAWN.Process(
+            target=write_for_ever, args=(str(tmp_path), number, begun), daemon=True
+        )
         writer.start()
-        assert begun.wait(60)
+        wait_for(begun, writer)
         time.sleep(moments.uniform(0, 0.02))
         writer.kill()
         writer.join()
@@ -123,16 +128,17 @@ def test_a_dead_holder_does_not_block(tmp_path: Path, through_file: bool) -> Non
     version = run_blocking(backend.put("object", b"1"))
     held = SPAWN.Event()
     target = hold_file_and_tell if through_file else hold_and_tell
-    holder = SPAWN.Process(target=target, args=(str(tmp_path), held))
+    holder = SPAWN.Process(target=target, args=(str(tmp_path), held), daemon=True)
     holder.start()
-    assert held.wait(60)
-    waiter = Thread(target=replace, args=(backend, version, through_file, str(tmp_path)))
+    wait_for(held, holder)
+    arguments = (backend, version, through_file, str(tmp_path))
+    waiter = Thread(target=replace, args=arguments, daemon=True)
     waiter.start()
     waiter.join(0.2)
     assert waiter.is_alive()  # the lock is real
     assert (tmp_path / "object").read_bytes() == b"1"
     holder.kill()
-    waiter.join(10)
+    waiter.join(PATIENCE_SECONDS)
     assert not waiter.is_alive()
     assert (tmp_path / "object").read_bytes() == b"2"
     holder.join()
@@ -164,14 +170,16 @@ def test_a_forked_child_does_not_inherit_a_lock(tmp_path: Path) -> None:
             _fork_while_locked(str(tmp_path), writer)
         finally:
             os._exit(1)
+    os.close(writer)  # so that the end of a child that tells nothing is seen
     grandchild = int(os.read(reader, 100))
+    os.close(reader)
     os.waitpid(middle, 0)  # it was killed in the middle of its critical section
     try:
         backend = LocalBackend(str(tmp_path))
         version = run_blocking(backend.put("object", b"1"))
         done = Thread(target=replace, args=(backend, version, False, str(tmp_path)), daemon=True)
         done.start()
-        done.join(10)
+        done.join(PATIENCE_SECONDS)
         assert not done.is_alive()
     finally:
         os.kill(grandchild, signal.SIGKILL)

@@ -3,7 +3,7 @@
 import multiprocessing
 import random
 import time
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Barrier, Event
 
 import pytest
 
@@ -13,6 +13,7 @@ from icefloe.storage import Backend, Storage
 from icefloe.testing.servers import S3Endpoint
 from icefloe.testing.storage_suite import increment, infos_of
 from tests.conformance.storages import s3_storage_at
+from tests.conformance.waiting import wait_for
 
 pytestmark = pytest.mark.server
 
@@ -28,9 +29,12 @@ def increment_often(storage: Storage) -> None:
         run_blocking(increment(backend, "counter"))
 
 
-def write_for_ever(storage: Storage, size: int, number: int, begun: Event) -> None:
+def write_for_ever(
+    storage: Storage, size: int, number: int, all_are_here: Barrier, begun: Event
+) -> None:
     """Overwrite one object, and create others, each of one repeated byte."""
     backend = storage.open(IN_PARTS)
+    all_are_here.wait()  # else one of them fills the disk while the other starts
     turn = 0
     while True:
         content = bytes([turn % 256]) * size
@@ -67,16 +71,19 @@ def test_killed_writers_leave_no_torn_object(
     moments = random.Random(20_240_501)
     for round_number in range(rounds):
         begun = [SPAWN.Event() for _ in range(2)]
+        all_are_here = SPAWN.Barrier(len(begun))
         writers = [
             SPAWN.Process(
-                target=write_for_ever, args=(storage, size, 2 * round_number + number, event)
+                target=write_for_ever,
+                args=(storage, size, 2 * round_number + number, all_are_here, event),
+                daemon=True,
             )
             for number, event in enumerate(begun)
         ]
         for writer in writers:
             writer.start()
         for event in begun:
-            assert event.wait(60)
+            wait_for(event, *writers)
         for writer in writers:
             time.sleep(moments.uniform(0, 0.05))
             writer.kill()

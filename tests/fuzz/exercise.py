@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from operator import lt
 
 import numpy as np
 
@@ -10,8 +11,9 @@ from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.config_file import decode_config_flexbuffer, decode_config_yaml
 from icefloe.format.description import describe_file
 from icefloe.format.envelope import FileType
-from icefloe.format.ids import NodeId
+from icefloe.format.ids import ManifestId, NodeId, raw_rows
 from icefloe.format.manifest import ManifestFile
+from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.repo_info import decode_repo_info, open_repo_info
 from icefloe.format.snapshot import decode_snapshot, open_snapshot
 from icefloe.format.transaction_log import ID_LISTS, decode_transaction_log
@@ -44,7 +46,9 @@ def _look_up(file_type: FileType | None, data: bytes) -> None:
     """Read what those who want a single thing read."""
     match file_type:
         case FileType.SNAPSHOT:
-            open_snapshot(data).contents.find("/")
+            snapshot = open_snapshot(data)
+            snapshot.contents.find("/")
+            snapshot.files.size_of(ManifestId(bytes(ManifestId.WIDTH)))
         case FileType.REPO_INFO:
             repr(open_repo_info(data).branches)
         case _:
@@ -99,12 +103,22 @@ def _snapshot(data: bytes) -> None:
         node = snapshot.nodes.node(row)
         assert in_columns.nodes.node(row) == node
         assert open_snapshot(data).contents.find(node.path) == node
+    _manifest_list(data, snapshot.manifests)
     for row in _some(len(snapshot.nodes)):
         repr(snapshot.nodes.node(row))
     snapshot.nodes.find("/")
     snapshot.nodes.take(np.arange(len(snapshot.nodes)))
     assert len(snapshot.manifests.ids) == len(snapshot.manifests)
     repr((snapshot.id, snapshot.message, snapshot.metadata, snapshot.parent_id))
+
+
+def _manifest_list(data: bytes, files: ManifestFiles) -> None:
+    """Look manifests up one by one, unless the list is not sorted, which only hides some."""
+    ids = list(map(ManifestId, raw_rows(files.ids)))
+    is_sorted = all(map(lt, ids, ids[1:]))
+    for row in _some(len(files)):
+        found = open_snapshot(data).files.size_of(ids[row])
+        assert found == files.sizes_bytes[row] or not is_sorted
 
 
 def _transaction_log(data: bytes) -> None:

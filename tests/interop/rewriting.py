@@ -108,4 +108,4 @@ def _with_true_sizes(snapshot: Snapshot, path: Path) -> Snapshot:
     # Collection may have deleted manifests of snapshots that nothing names any more.
     places = [path / Kind.MANIFESTS / str(name) for name in names]
     sizes = np.array([p.stat().st_size if p.exists() else 0 for p in places], np.uint64)
-    return replace(snapshot, manifests=replace(snapshot.manifests, sizes_bytes=sizes))
+    return replace(snapshot, files=replace(snapshot.manifests, sizes_bytes=sizes))

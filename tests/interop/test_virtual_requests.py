@@ -1,5 +1,6 @@
 """How many requests virtual chunks take, counted at the server, beside the reference."""
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ def place(
     s3_endpoint: S3Endpoint, tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("requests")
-    prefix = f"requests-{folder.name}"
+    prefix = f"requests-{uuid.uuid4().hex}"  # other workers of the test run use the bucket too
     run_blocking(s3_storage_at(s3_endpoint, prefix).open().put("big.nc", content))
     with cutting_proxy(s3_endpoint.url) as proxy:
         yield Place(folder, f"s3://{s3_endpoint.bucket}/{prefix}/", s3_endpoint, proxy)
@@ -104,8 +105,8 @@ def test_chunks_in_order_take_a_tenth_of_the_requests(place: Place, content: byt
         assert array[:].tobytes() == content
         requests[library], fetched = place.counted()
         assert fetched <= 1.01 * len(content)
-    assert requests[ic] == COUNT
-    assert requests[icefloe] <= requests[ic] // 10
+    assert requests[ic] >= COUNT  # more if one had to be repeated
+    assert requests[icefloe] <= COUNT // 10
 
 
 def test_chunks_one_by_one_in_order_are_read_ahead(place: Place, content: bytes) -> None:
@@ -131,5 +132,5 @@ def test_chunks_in_random_order_take_no_more_than_the_reference(
             at = row * CHUNK
             assert array[at : at + CHUNK].tobytes() == content[at : at + CHUNK]
         requests[library], fetched[library] = place.counted()
-    assert requests[icefloe] <= requests[ic] == len(order)
+    assert requests[icefloe] <= len(order) <= requests[ic]
     assert fetched[icefloe] <= 1.02 * fetched[ic]

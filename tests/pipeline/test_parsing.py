@@ -1,8 +1,10 @@
 """Broken, odd and changing files each get their own error, which names the file."""
 
+import os
 import pickle
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +130,13 @@ class ChangingStorage:
 
 
 def test_a_file_that_changes_while_it_is_parsed(archive: Archive) -> None:
+    path = archive.path(0)
+    moments = count(path.stat().st_mtime + 10, 10)  # no file system's clock is too coarse for that
+
     def change() -> None:
         archive.write(0)
+        moment = next(moments)
+        os.utime(path, (moment, moment))
 
     storage = icefloe.local_filesystem_storage(str(archive.folder))
     access = SourceAccess()

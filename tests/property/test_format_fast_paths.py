@@ -15,7 +15,7 @@ from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import FEW_ROWS, BytesColumn
 from icefloe.format.flatbuffer_scalar import ScalarBuffer
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.ids import NodeId, SnapshotId
+from icefloe.format.ids import ManifestId, NodeId, SnapshotId, ids_of_rows
 from icefloe.format.manifest import ManifestFile, encode_manifest
 from icefloe.format.node_table import ManifestRef, NodeTable
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
@@ -49,7 +49,12 @@ MANY = 1000
 
 short = st.binary(max_size=20)
 long = st.binary(min_size=60, max_size=200)
-columns = (st.lists(short, max_size=30) | st.lists(long, max_size=10)).map(BytesColumn.from_list)
+even = st.integers(1, 3).flatmap(
+    lambda width: st.lists(st.binary(min_size=width, max_size=width), max_size=30)
+)
+columns = (st.lists(short, max_size=30) | even | st.lists(long, max_size=10)).map(
+    BytesColumn.from_list
+)
 texts = st.lists(st.text(max_size=5).map(str.encode) | short, max_size=8)
 
 
@@ -211,6 +216,17 @@ def test_nodes_are_found_one_by_one(snapshot: Snapshot, other: str) -> None:
         assert isinstance(found, StoredNodes)
         assert found.find(path) == snapshot.nodes.find(path)
     assert snapshot_as_dict(open_snapshot(data)) == snapshot_as_dict(snapshot)
+
+
+@given(snapshots())
+@fast
+def test_manifests_are_found_one_by_one(snapshot: Snapshot) -> None:
+    files = snapshot.manifests
+    for written in (0, MANY):
+        data = encode_snapshot(snapshot, few_nodes=written)
+        assert len(open_snapshot(data).files) == len(files)
+        for one in [*ids_of_rows(ManifestId, files.ids), ManifestId.random()]:
+            assert open_snapshot(data).files.size_of(one) == files.size_of(one)
 
 
 @given(

@@ -18,8 +18,8 @@ from icefloe.engine.manifests.partition import (
     boxes_of,
 )
 from icefloe.format.ids import ManifestId
+from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.node_table import ManifestRef
-from icefloe.format.snapshot import ManifestFiles
 
 type Point = tuple[int, ...]
 type Part = frozenset[Point]
@@ -160,8 +160,10 @@ def test_lookup_finds_what_a_scan_finds(layout: Layout, points: set[Point]) -> N
     sizes = {ref.id: 100 + n for n, ref in enumerate(refs)}
     lookup = ArrayLookup(tuple(refs), files)
     for index in np.ndindex(42, 8):
-        held = [(ref, sizes[ref.id]) for ref in refs if _inside(index, ref.extents)]
+        held = [ref.id for ref in refs if _inside(index, ref.extents)]
         assert lookup.find(index) == (held[0] if held else None)
+    assert all(lookup.size_of(one) == size for one, size in lookup.sizes())
+    assert dict(lookup.sizes()) == sizes
 
 
 @pytest.mark.parametrize("spiral", [True, False])
@@ -178,6 +180,5 @@ def test_lookup_finds_its_way_where_no_straight_cut_does(spiral: bool) -> None:
     refs = tuple(ManifestRef(ManifestId.random(), each) for each in boxes)
     lookup = ArrayLookup(refs, ManifestFiles.from_list([]))
     for index in np.ndindex(7, 7):
-        found = lookup.find(index)
-        held = [ref for ref in refs if not ref.extents or _inside(index, ref.extents)]
-        assert (found[0] if found else None) == (held[0] if held else None)
+        held = [ref.id for ref in refs if not ref.extents or _inside(index, ref.extents)]
+        assert lookup.find(index) == (held[0] if held else None)

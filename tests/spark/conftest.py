@@ -11,6 +11,12 @@ from icefloe.spark import local_session
 
 ROOT = Path(__file__).parents[2]
 JAVA_HOME = ROOT / ".cache" / "java_home"
+EVENTS_PATIENCE = 90_000  # milliseconds
+
+
+def wait_for_events(spark: Any) -> None:
+    """Wait until all that happened so far is logged: jobs end without waiting for that."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(EVENTS_PATIENCE)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from icefloe.spark.attempts import note_key
 from icefloe.spark.watching import Watch
 from icefloe.testing.archives import write_archive
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
+from tests.spark.conftest import wait_for_events
 
 pytestmark = pytest.mark.spark
 
@@ -50,14 +52,15 @@ def test_a_worker_that_dies_while_it_parses_is_made_up_for(spark: Any, tmp_path:
 
 def python_workers() -> list[psutil.Process]:
     """List the processes in which tasks run: children of a process that forks them."""
-    found = psutil.Process().children(recursive=True)
-    daemons = {each.pid for each in found if is_daemon(each)}
-    return [each for each in found if each.pid in daemons and each.ppid() in daemons]
+    return [each for each in psutil.Process().children(recursive=True) if is_worker(each)]
 
 
-def is_daemon(process: psutil.Process) -> bool:
+def is_worker(process: psutil.Process) -> bool:
     try:
-        return "pyspark.daemon" in " ".join(process.cmdline())
+        parent = process.parent()
+        return all(
+            each is not None and "pyspark.daemon" in each.cmdline() for each in (process, parent)
+        )
     except psutil.Error:  # it ended meanwhile
         return False
 
@@ -72,8 +75,9 @@ def test_workers_killed_while_manifests_are_written_are_made_up_for(
     def kill(each: StageProgress) -> None:
         if each.stage == "write" and not killed:
             for worker in python_workers():
-                worker.kill()
-                killed.append(worker.pid)
+                with suppress(psutil.NoSuchProcess):
+                    worker.kill()
+                    killed.append(worker.pid)
 
     virtualize(spark, repository, archive.urls(), TIME, on_progress=kill)
     assert killed
@@ -165,6 +169,7 @@ def test_secrets_are_not_in_event_logs(spark: Any, tmp_path: Path, event_logs: P
     )
     access = SourceAccess({"s3://private/": private})
     virtualize(spark, repository, archive.urls(), CombineOptions(("time",)), access=access)
+    wait_for_events(spark)
     told = b"".join(path.read_bytes() for path in event_logs.rglob("*") if path.is_file())
     assert b"scan: 3 files" in told
     assert SECRET.encode() not in told

@@ -21,6 +21,7 @@ from tests.cluster.places import (
     upload,
 )
 from tests.spark.archives import assert_complete
+from tests.spark.conftest import wait_for_events
 from tests.spark.copies import assert_clean, assert_same_values, group_of, used_chunks
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -63,6 +64,7 @@ def test_files_to_chunks_to_packs(
     assert spark.conf.getAll == settings
     for folder in (onlooker.variables, onlooker.blocks):
         assert any(path.is_relative_to(folder) for path in onlooker.seen)
+    wait_for_events(spark)
     logged = contents(event_logs)
     assert any(b"copy: 27 objects" in content for content in logged.values())
     assert_not_told(s3_endpoint.secret_access_key, {**logged, **onlooker.seen})

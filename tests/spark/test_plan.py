@@ -25,6 +25,7 @@ from icefloe.spark import (
 )
 from icefloe.testing.archives import Fault, write_archive
 from tests.spark.archives import TIME, stored_repository
+from tests.spark.conftest import wait_for_events
 from tests.spark.copies import plain_repository
 
 
@@ -34,8 +35,9 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
             yield from (json.loads(line) for line in path.read_text().splitlines())
 
 
-def stages_since(folder: Path, seen: set[int]) -> tuple[list[int], int]:
+def stages_since(spark: Any, folder: Path, seen: set[int]) -> tuple[list[int], int]:
     """Give the numbers of tasks of stages that are new, and how much they shuffled."""
+    wait_for_events(spark)
     tasks, shuffled = [], 0
     for event in events(folder):
         if event["Event"] != "SparkListenerStageCompleted":
@@ -69,9 +71,9 @@ def test_a_job_does_what_was_planned(spark: Any, tmp_path: Path, event_logs: Pat
     urls = archive.urls()
     planned = plan(repository, urls[:30], TIME, cores=2)
     seen: set[int] = set()
-    stages_since(event_logs, seen)
+    stages_since(spark, event_logs, seen)
     assert_as_planned(planned, virtualize(spark, repository, urls[:30], TIME))
-    tasks, shuffled = stages_since(event_logs, seen)
+    tasks, shuffled = stages_since(spark, event_logs, seen)
     [wave] = planned.waves
     assert {planned.scan_tasks, wave.tasks} <= set(tasks)
     assert planned.tasks <= sum(tasks) <= 2 * planned.tasks

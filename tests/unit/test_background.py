@@ -132,8 +132,6 @@ async def slow():
     begun.set()
     go_on.wait(1)
     notes.append("step ended")
-async def never():
-    print("never")
 """
 
 
@@ -161,4 +159,20 @@ print("the parent goes on:", notes)
 
 
 def test_the_end_of_the_program_waits_for_the_step_only() -> None:
-    assert run(_SLOW + "BackgroundWork.start([slow, never])\nbegun.wait()\nprint('end')") == "end\n"
+    found = run(
+        """
+import threading
+from icefloe.background import BackgroundWork
+begun = threading.Event()
+async def step():
+    begun.set()
+    threading.main_thread().join()
+    print("step ended")
+async def never():
+    print("never")
+BackgroundWork.start([step, never])
+begun.wait()
+print("end")
+"""
+    )
+    assert found.splitlines() == ["end", "step ended"]

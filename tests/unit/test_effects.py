@@ -12,6 +12,7 @@ from icefloe import effects
 from icefloe.effects import (
     AsyncCloseableIterator,
     Gate,
+    both,
     is_blocking,
     iterate_blocking,
     map_concurrently,
@@ -130,10 +131,49 @@ def test_the_first_failure_is_raised_and_ends_the_work(drive: Driver) -> None:
         return number
 
     with pytest.raises(ValueError, match="three"):
-        drive(map_concurrently(work, range(1000), limit=2))
-    assert len(started) < 1000
+        drive(map_concurrently(work, range(3000), limit=2))
+    assert len(started) < 3000
 
 
+@DRIVERS
+@pytest.mark.parametrize("failing", ["", "first", "second"])
+def test_two_pieces_of_work_are_under_way_at_once(drive: Driver, failing: str) -> None:
+    begun = {"first": threading.Event(), "second": threading.Event()}
+
+    async def work(name: str, other: str) -> str:
+        begun[name].set()
+        while not begun[other].is_set():
+            await sleep(0.001)
+        if name == failing:
+            raise ValueError(name)
+        return name
+
+    async def pair() -> list[int]:
+        found = await both(lambda: work("first", "second"), lambda: work("second", "first"))
+        return [len(name) for name in found]
+
+    if failing:
+        with pytest.raises(ValueError, match=failing):
+            drive(pair())
+    else:
+        assert drive(pair()) == [5, 6]
+
+
+def test_where_nothing_may_be_done_at_once_two_pieces_follow_each_other() -> None:
+    order: list[int] = []
+
+    async def note(number: int) -> int:
+        order.append(number)
+        return number
+
+    async def pair() -> tuple[int, int]:
+        return await both(lambda: note(1), lambda: note(2))
+
+    assert run_blocking(pair(), "worker") == (1, 2)
+    assert order == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_has_a_pool_of_its_own() -> None:
     async def one(number: int) -> int:
         return number
@@ -147,6 +187,7 @@ def test_a_forked_child_has_a_pool_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_finds_the_gate_empty() -> None:
     gate = Gate(1)
     read, write = os.pipe()

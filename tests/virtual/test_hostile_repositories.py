@@ -5,6 +5,7 @@ server listens, and what is read is read through zarr. Where an attack could suc
 test beside it shows that the bait is real: with consent it is taken.
 """
 
+import ipaddress
 import os
 import pickle
 import socket
@@ -764,9 +765,19 @@ def private_names(port: int) -> list[str]:
         "192.168.0.1",
         "[::1]",
     ]
-    if socket.gethostname().isascii():
+    if socket.gethostname().isascii() and is_nowhere_public(socket.gethostname()):
         names.append(f"{socket.gethostname()}:{port}")
     return names
+
+
+def is_nowhere_public(host: str) -> bool:
+    """Some machines know themselves by their address on the internet."""
+    try:
+        found = socket.getaddrinfo(host, None)
+    except OSError:
+        return True
+    addresses = [str(address[0]).partition("%")[0] for *_, address in found]
+    return not any(ipaddress.ip_address(each).is_global for each in addresses)
 
 
 @SPECS

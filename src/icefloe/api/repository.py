@@ -24,7 +24,7 @@ from icefloe.engine.conflicts import ConflictSolver
 from icefloe.engine.context import RepoContext
 from icefloe.engine.flags import MOVE_NODE
 from icefloe.engine.packing import PackingOptions
-from icefloe.engine.session import SessionMode, SessionState, open_session
+from icefloe.engine.session import SessionMode, SessionState, begin_session
 from icefloe.errors import IcefloeError
 from icefloe.storage import Storage
 from icefloe.zarr_store import IcechunkStore
@@ -296,14 +296,16 @@ class Repository(
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
     ) -> Session:
-        snapshot = await history.resolve(
+        found = history.resolve(
             self._context,
             branch=branch,
             tag=tag,
             snapshot_id=snapshot_id,
             as_of=None if as_of is None else to_microseconds(as_of, "as_of"),
         )
-        return Session(await open_session(self._context, snapshot, SessionMode.readonly))
+        at_tip = branch if as_of is None else None
+        base = await history.load_found(self._context, found, at_tip)
+        return Session(begin_session(self._context, base, SessionMode.readonly))
 
     def writable_session(self, branch: str, *, packing: PackingOptions | bool = False) -> Session:
         """Open the newest version of a branch for writing.
@@ -316,10 +318,11 @@ class Repository(
     async def writable_session_async(
         self, branch: str, *, packing: PackingOptions | bool = False
     ) -> Session:
+        tip = self._context.ledger.writable_tip(branch)
         return self._session(
-            await open_session(
+            begin_session(
                 self._context,
-                await self._context.ledger.writable_tip(branch),
+                await history.load_found(self._context, tip, branch),
                 SessionMode.writable,
                 branch=branch,
                 packing=PackingOptions() if packing is True else packing or None,
@@ -332,9 +335,10 @@ class Repository(
 
     async def rearrange_session_async(self, branch: str) -> Session:
         self._context.require_spec(2, "moving nodes")
-        tip = await self._context.ledger.writable_tip(branch, flag=MOVE_NODE)
+        tip = self._context.ledger.writable_tip(branch, flag=MOVE_NODE)
+        base = await history.load_found(self._context, tip, branch)
         return self._session(
-            await open_session(self._context, tip, SessionMode.rearrange, branch=branch)
+            begin_session(self._context, base, SessionMode.rearrange, branch=branch)
         )
 
     def _session(self, session: SessionState) -> Session:

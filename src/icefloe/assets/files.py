@@ -35,6 +35,7 @@ from icefloe.format.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.format.layout import chunk_key, manifest_key, snapshot_key, transaction_log_key
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import Manifest, ManifestFile, WrittenManifest, encode_manifest
+from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.node_table import NodeTable
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.transaction_log import (
@@ -121,6 +122,10 @@ class Assets:
 
         snapshot: Snapshot = await self._loading.run(snapshot_id, load)
         return snapshot
+
+    def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
+        """Say whether a snapshot is in memory."""
+        return self._snapshots.get(snapshot_id) is not None
 
     async def read_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         """Read a snapshot as it is stored now, beside the cache: for those who read very many.
@@ -317,9 +322,11 @@ def _too_short(key: str, offset: int, length: int) -> StorageError:
 
 
 def _snapshot_bytes(snapshot: Snapshot) -> int:
-    nodes = snapshot.contents
+    nodes, files = snapshot.contents, snapshot.files
     size = _held_bytes(nodes) if isinstance(nodes, NodeTable) else nodes.memory_bytes
-    return size + _held_bytes(snapshot.manifests) + _FIXED_BYTES
+    # Those that are still in the file are counted with its nodes.
+    listed = _held_bytes(files) if isinstance(files, ManifestFiles) else 0
+    return size + listed + _FIXED_BYTES
 
 
 def _log_bytes(log: TransactionLog) -> int:

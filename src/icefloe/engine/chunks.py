@@ -28,14 +28,14 @@ async def find_ref(session: SessionState, node: Node, index: Index) -> ChunkRef 
         found = session.changes.get_chunk(node.id, index)
         if found is not MISSING:
             return found
-    place = session.lookup(node).find(index)
-    if place is None:
+    lookup = session.lookup(node)
+    manifest = lookup.find(index)
+    if manifest is None:
         return None
-    manifest, size_bytes = place
     assets = session.context.assets
-    file = assets.held_manifest(manifest.id)
+    file = assets.held_manifest(manifest)
     if file is None:
-        file = await assets.load_manifest(manifest.id, size_bytes)
+        file = await assets.load_manifest(manifest, lookup.size_of(manifest))
     return file.find(node.id, index)
 
 
@@ -150,7 +150,7 @@ async def chunk_tables(session: SessionState, node: Node) -> AsyncIterator[Chunk
     grid = np.array([(0, count) for count in array.num_chunks], np.uint32).reshape(-1, 2)
     settled = session.changes.settled(node.id)
     for manifest, size_bytes in session.lookup(node).sizes():
-        file = await session.context.assets.load_manifest(manifest.id, size_bytes)
+        file = await session.context.assets.load_manifest(manifest, size_bytes)
         table = file.table(node.id)
         if len(table) == 0:
             continue
@@ -175,7 +175,7 @@ async def chunk_coordinates(session: SessionState, node: Node) -> AsyncIterator[
         return
     # Without changes to lay over them, what else the references hold need not be decoded.
     for manifest, size_bytes in session.lookup(node).sizes():
-        file = await session.context.assets.load_manifest(manifest.id, size_bytes)
+        file = await session.context.assets.load_manifest(manifest, size_bytes)
         coordinates = file.coordinates(node.id)
         if len(coordinates) == 0:
             continue

@@ -28,9 +28,10 @@ from icefloe.engine.session import SessionMode, SessionState
 from icefloe.errors import ConflictError, ErrorKind, ObjectNotFoundError, SessionStateError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.layout import transaction_log_key
+from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.metadata_items import Metadata
 from icefloe.format.node_table import ManifestRef, Node, NodeTable
-from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 

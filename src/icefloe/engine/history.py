@@ -1,12 +1,14 @@
 """Which snapshot somebody means, and what came before it."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from icefloe.effects import both
 from icefloe.engine.context import RepoContext
-from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
+from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, SnapshotNotFoundError
 from icefloe.format.ids import SnapshotId
+from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,6 +35,34 @@ async def resolve(
     if tag is not None:
         return await context.ledger.tag_target(tag)
     return (await context.ledger.entry(parse_snapshot(snapshot_id))).id
+
+
+async def load_found(
+    context: RepoContext, found: Awaitable[SnapshotId], branch: str | None = None
+) -> Snapshot:
+    """Load the snapshot that a lookup finds.
+
+    Over a network, the one where `branch` ended when we looked last comes at the same time:
+    branches seldom move between two looks.
+    """
+    assets = context.assets
+    likely = None if branch is None or context.is_near else context.ledger.last_tip(branch)
+    if likely is None or assets.has_snapshot(likely):
+        return await assets.load_snapshot(await found)
+
+    async def look() -> SnapshotId:
+        return await found
+
+    async def fetch() -> Snapshot | None:
+        try:
+            return await assets.load_snapshot(likely)
+        except IcefloeError:  # whoever needs it will see
+            return None
+
+    snapshot, fetched = await both(look, fetch)
+    if fetched is not None and fetched.id == snapshot:
+        return fetched
+    return await assets.load_snapshot(snapshot)
 
 
 async def ancestry(

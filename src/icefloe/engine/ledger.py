@@ -47,6 +47,10 @@ class Ledger(Protocol):
         """Say where a branch ends, or raise `RefNotFoundError`."""
         ...
 
+    def last_tip(self, name: str) -> SnapshotId | None:
+        """Say where a branch ended when the storage was last asked, as far as that is known."""
+        ...
+
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
         """Say where a branch ends that is to be written to, and whether that is allowed.
 

@@ -87,6 +87,10 @@ class RefFilesLedger:
         """Say where a branch ends."""
         return (await self._branch(name))[0]
 
+    def last_tip(self, name: str) -> SnapshotId | None:
+        """Say nothing: what a file held is not remembered."""
+        return None
+
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
         """Say where a branch ends; spec 1 has no status and no flags to ask for."""
         if flag is not None:

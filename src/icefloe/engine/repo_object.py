@@ -119,6 +119,10 @@ class RepoObjectLedger:
         """Say where a branch ends."""
         return repo_changes.branch_tip(await self.repo(), name)
 
+    def last_tip(self, name: str) -> SnapshotId | None:
+        """Say where a branch ended when we looked last."""
+        return None if self._known is None else self._known.info.branches.get(name)
+
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
         """Say where a branch ends that is to be written to."""
         repo = await self.repo()

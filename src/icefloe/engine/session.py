@@ -15,8 +15,9 @@ from icefloe.engine.tree import BaseNodes, Tree, renamed
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId, SnapshotId
+from icefloe.format.manifest_files import ManifestFiles, StoredFiles
 from icefloe.format.node_table import Node
-from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.snapshot import Snapshot
 from icefloe.values import NamedNumber
 
 
@@ -87,10 +88,10 @@ class SessionState:
         return self._base
 
     @property
-    def manifest_files(self) -> ManifestFiles:
+    def manifest_files(self) -> ManifestFiles | StoredFiles:
         """The manifests of the snapshot, and those that the session linked."""
         if not self.changes.links:
-            return self.snapshot.manifests
+            return self.snapshot.files
         if self._files is None:
             new = [part.manifest for one in self.changes.links.values() for part in one.parts]
             self._files = self.snapshot.manifests.with_files(
@@ -199,8 +200,20 @@ async def open_session(
     branch: str | None = None,
     packing: PackingOptions | None = None,
 ) -> SessionState:
-    """Begin a session on a snapshot, and in the background to fetch what it may need soon."""
+    """Load a snapshot, and begin a session on it."""
     base = await context.assets.load_snapshot(snapshot)
+    return begin_session(context, base, mode, branch=branch, packing=packing)
+
+
+def begin_session(
+    context: RepoContext,
+    base: Snapshot,
+    mode: SessionMode,
+    *,
+    branch: str | None = None,
+    packing: PackingOptions | None = None,
+) -> SessionState:
+    """Begin a session on a snapshot, and in the background to fetch what it may need soon."""
     session = SessionState(context, base, mode, branch=branch, packing=packing)
     if mode is not SessionMode.rearrange:
         is_writing = mode is SessionMode.writable

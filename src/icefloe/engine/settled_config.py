@@ -1,5 +1,6 @@
 """The configuration of an open repository, worked out once for all who open it as it is."""
 
+import pickle
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,25 +36,24 @@ def settled_over(
     storage: Storage, stored: bytes | None, given: RepositoryConfig | None
 ) -> SettledConfig:
     """Put a configuration, if there is any, above the one in a repo object."""
+    # A copy that nobody can change, and a key: equal ones of the caller's need not be the same.
     kind: type = type(storage.spec)
-    below = _settled_once(kind, stored)
-    return below if given is None else _of(usual_settings(kind), below.user.merge(given))
+    return _settled_once(kind, stored, None if given is None else pickle.dumps(given))
 
 
 @lru_cache(maxsize=16)
-def _settled_once(kind: type, stored: bytes | None) -> SettledConfig:
-    config = None if stored is None else decode_config_flexbuffer(stored)
-    return _settled(usual_settings(kind), config)
+def _settled_once(kind: type, stored: bytes | None, given: bytes | None) -> SettledConfig:
+    return _settled(
+        usual_settings(kind),
+        None if stored is None else decode_config_flexbuffer(stored),
+        None if given is None else pickle.loads(given),  # noqa: S301 - pickled above
+    )
 
 
 def _settled(usual: StorageSettings, *layers: RepositoryConfig | None) -> SettledConfig:
     user = RepositoryConfig(storage=usual)
     for layer in layers:
         user = user if layer is None else user.merge(layer)
-    return _of(usual, user)
-
-
-def _of(usual: StorageSettings, user: RepositoryConfig) -> SettledConfig:
     return SettledConfig(
         user,
         effective_config(user, storage_defaults=usual),

@@ -68,6 +68,9 @@ class BytesColumn:
     @classmethod
     def gather(cls, source: Bytes, starts: Ints, lengths: Ints) -> Self:
         """Copy slices of a buffer, which must be within its bounds, into a column."""
+        if width := _only_length(lengths):
+            places = np.ndarray(len(source) - width + 1, f"V{width}", source, strides=1)
+            return cls(places[starts].view(np.uint8), splits_of(lengths))
         if len(starts) > FEW_ROWS:
             return cls(*arrow_kernels.gather(source, starts, lengths))
         if lengths.sum() <= _SHORT_BYTES * len(starts):
@@ -139,6 +142,8 @@ class BytesColumn:
         """Say whether each row sorts after the one before."""
         if len(self) > FEW_ROWS:
             return arrow_kernels.is_ascending(self.data, self.splits)
+        if (even := self._even_rows()) is not None:
+            return is_ascending(even)
         rows = self.to_list()
         return all(map(lt, rows, rows[1:]))
 
@@ -153,8 +158,16 @@ class BytesColumn:
     def _heads_of_runs(self) -> Bools:
         if len(self) > FEW_ROWS:
             return arrow_kernels.heads_of_runs(self.data, self.splits)
+        if (even := self._even_rows()) is not None:
+            return np.append(True, even[1:] != even[:-1])
         rows = self.to_list()
         return np.array([True, *map(ne, rows, rows[1:])][: len(rows)], np.bool_)
+
+    def _even_rows(self) -> NDArray[np.bytes_] | None:
+        """Give rows that are all of one length, which numpy compares as they are."""
+        width = _only_length(self.lengths())
+        data = self.data[self.splits[0] : self.splits[-1]]
+        return data.view(f"S{width}") if width else None
 
     def distinct(self) -> tuple[Self, NDArray[np.uint32]]:
         """Drop repeated rows; also give, for each old row, its new number.
@@ -163,6 +176,8 @@ class BytesColumn:
         of files are often in order: comparing is cheap, hashing is not.
         """
         if len(self) <= FEW_ROWS:
+            if (even := self._even_rows()) is not None and is_ascending(even):
+                return self, np.arange(len(self), dtype=np.uint32)
             texts = self.to_list()
             if len(set(texts)) == len(texts):
                 return self, np.arange(len(texts), dtype=np.uint32)
@@ -226,6 +241,12 @@ class BytesColumn:
         return np.array_equal(self.splits, other.splits) and np.array_equal(self.data, other.data)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _only_length(lengths: Ints) -> int:
+    """Give the length that all rows have; 0 if they differ, or if there are none."""
+    width = lengths.item(0) if len(lengths) else 0
+    return width if (lengths == width).all() else 0
 
 
 def framed_bytes(lengths: Ints) -> Ints:

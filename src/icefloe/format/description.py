@@ -20,9 +20,10 @@ from icefloe.format.envelope import Envelope, FileType, open_envelope
 from icefloe.format.flexbuffers import decode_flexbuffer
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.manifest import ManifestFile
+from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.node_table import Node
 from icefloe.format.repo_info import decode_repo_info
-from icefloe.format.snapshot import ManifestFiles, decode_snapshot
+from icefloe.format.snapshot import decode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import ID_LISTS, Move, decode_transaction_log
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind

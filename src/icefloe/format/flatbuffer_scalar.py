@@ -5,11 +5,12 @@ length and alignment before use, and a budget for what is read, because a small 
 can describe a huge structure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, NoReturn
 
 from icefloe.errors import FormatError
+from icefloe.format.columns import find_sorted
 from icefloe.format.flatbuffer_reader import (
     BUDGET_FACTOR,
     FREE_BUDGET_BYTES,
@@ -216,6 +217,18 @@ class ScalarTable:
         buffer = self._buffer
         fields = buffer.fields(*buffer.vector(at, 4))
         return [ScalarTable(buffer, each + buffer.word(each)) for each in fields]
+
+    def find_child(
+        self, slot: int, wanted: bytes, key_of: "Callable[[ScalarTable], bytes]"
+    ) -> "ScalarTable | None":
+        """Find the table with a key in a required vector that is sorted by it."""
+        start, count = self.vector(slot, 4)
+
+        def child(row: int) -> ScalarTable:
+            return self._buffer.child_at(start + 4 * row)
+
+        row = find_sorted(count, wanted, lambda row: key_of(child(row)))
+        return None if row is None else child(row)
 
     def texts(self, slot: int) -> list[str]:
         """Read a required vector of strings."""

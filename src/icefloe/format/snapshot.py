@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import InvalidInputError
-from icefloe.format.columns import Bytes, Ints
+from icefloe.format.columns import Ints
 from icefloe.format.envelope import (
     DEFAULT_LEVEL,
     Envelope,
@@ -17,8 +17,8 @@ from icefloe.format.envelope import (
     open_envelope,
     seal,
 )
-from icefloe.format.flatbuffer_reader import Buffer, refuse
-from icefloe.format.flatbuffer_scalar import ScalarBuffer
+from icefloe.format.flatbuffer_reader import refuse
+from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
 from icefloe.format.flatbuffer_writer import (
     BlobSection,
@@ -32,8 +32,15 @@ from icefloe.format.flatbuffer_writer import (
     number,
     seal_buffer,
 )
-from icefloe.format.ids import ManifestId, SnapshotId, id_rows
+from icefloe.format.ids import SnapshotId
 from icefloe.format.layout import snapshot_key
+from icefloe.format.manifest_files import (
+    FILE_STRUCT,
+    ManifestFiles,
+    StoredFiles,
+    read_files,
+    write_files,
+)
 from icefloe.format.metadata_items import Metadata, read_metadata, write_metadata
 from icefloe.format.node_table import NodeTable
 from icefloe.format.snapshot_nodes import (
@@ -48,7 +55,7 @@ from icefloe.format.snapshot_nodes import (
     write_node,
 )
 from icefloe.format.snapshot_table import SnapshotEntry
-from icefloe.format.stored_nodes import FEW_NODES, StoredNodes, nodes_of, read_nodes
+from icefloe.format.stored_nodes import FEW_NODES, SMALL_BYTES, StoredNodes, read_nodes
 
 
 class _Snapshot(IntEnum):
@@ -64,17 +71,6 @@ class _Snapshot(IntEnum):
     MANIFEST_FILES_V2 = 7
 
 
-_FILE_ID, _FILE_SIZE_BYTES, _FILE_NUM_REFS = 0, 1, 2
-_FILE_STRUCT = np.dtype(
-    {
-        "names": ["id", "size_bytes", "num_chunk_refs"],
-        "formats": [("u1", ManifestId.WIDTH), "<u8", "<u4"],
-        "offsets": [0, 16, 24],
-        "itemsize": 32,
-    }
-)
-
-
 _HEAD: Final = (
     (_Snapshot.NODES, OFFSET),
     (_Snapshot.FLUSHED_AT, "Q"),
@@ -87,43 +83,6 @@ _PARENT_ID: Final = (_Snapshot.PARENT_ID, f"{SnapshotId.WIDTH}s")
 _ROOT: Final = TableShape(*_HEAD, (_Snapshot.MANIFEST_FILES_V2, OFFSET), _ID)
 _ROOT_V1: Final = TableShape(*_HEAD, _ID)
 _ROOT_V1_WITH_PARENT: Final = TableShape(*_HEAD, _ID, _PARENT_ID)
-_FILE: Final = TableShape(
-    (_FILE_NUM_REFS, "I"), (_FILE_SIZE_BYTES, "Q"), (_FILE_ID, f"{ManifestId.WIDTH}s")
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ManifestFiles:
-    """The manifests that a snapshot uses, sorted by id."""
-
-    ids: Bytes
-    sizes_bytes: NDArray[np.uint64]
-    """Exact sizes of the files: readers fetch just so many bytes."""
-    num_chunk_refs: NDArray[np.uint32]
-
-    @classmethod
-    def from_list(cls, files: list[tuple[ManifestId, int, int]]) -> Self:
-        """Pack (id, size in bytes, number of references)."""
-        files = sorted(files)
-        return cls(
-            id_rows(ManifestId, [one for one, _, _ in files]),
-            np.array([size for _, size, _ in files], np.uint64),
-            np.array([refs for _, _, refs in files], np.uint32),
-        )
-
-    def __len__(self) -> int:
-        return len(self.sizes_bytes)
-
-    def with_files(self, files: list[tuple[ManifestId, int, int]]) -> Self:
-        """Add others."""
-        new = self.from_list(files)
-        ids = np.concatenate([self.ids, new.ids])
-        order = np.argsort(np.ascontiguousarray(ids).view(f"S{ManifestId.WIDTH}").ravel())
-        return type(self)(
-            ids[order],
-            np.concatenate([self.sizes_bytes, new.sizes_bytes])[order],
-            np.concatenate([self.num_chunk_refs, new.num_chunk_refs])[order],
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +95,8 @@ class Snapshot:
     message: str
     contents: NodeTable | StoredNodes = field(default_factory=lambda: NodeTable.from_nodes([]))
     """The nodes, perhaps as they are in a file."""
-    manifests: ManifestFiles = field(default_factory=lambda: ManifestFiles.from_list([]))
+    files: ManifestFiles | StoredFiles = field(default_factory=lambda: ManifestFiles.from_list([]))
+    """The list of manifests, perhaps as it is in a file."""
     metadata: Metadata = field(default_factory=dict)
     parent_id: SnapshotId | None = None
     """Stored in spec 1 only; spec 2 keeps parents in the repo object."""
@@ -146,6 +106,11 @@ class Snapshot:
     def nodes(self) -> NodeTable:
         """All nodes in columns."""
         return self.contents.table()
+
+    @property
+    def manifests(self) -> ManifestFiles:
+        """The list of manifests in columns."""
+        return self.files.table()
 
 
 # -- writing -------------------------------------------------------------------------------
@@ -172,13 +137,13 @@ def encode_snapshot(
     tree.blob(snapshot.message.encode(), root + shape.at[_Snapshot.MESSAGE])
     metadata = root + shape.at[_Snapshot.METADATA]
     write_metadata(tree, snapshot.metadata, snapshot.spec_version, metadata)
-    structs = _file_structs(snapshot.manifests) if is_v1 else b""
-    count = len(structs) // _FILE_STRUCT.itemsize
+    structs = snapshot.manifests.to_structs() if is_v1 else b""
+    count = len(structs) // FILE_STRUCT.itemsize
     tree.items(count, structs, root + shape.at[_Snapshot.MANIFEST_FILES], alignment=8)
     sections = _write_nodes(tree, snapshot, root + shape.at[_Snapshot.NODES], few_nodes)
     if not is_v1:
         files = root + shape.at[_Snapshot.MANIFEST_FILES_V2]
-        sections += _write_files(tree, snapshot.manifests, files, few_nodes)
+        sections += write_files(tree, snapshot.manifests, files, few_nodes)
     return seal_buffer([tree, *sections], FileType.SNAPSHOT, snapshot.spec_version, level=level)
 
 
@@ -193,40 +158,6 @@ def _write_nodes(tree: Tree, snapshot: Snapshot, field: int, few_nodes: int) -> 
     for row, each in enumerate(tree.links(len(nodes), field)):
         write_node(tree, nodes, row, each, is_v1=is_v1)
     return []
-
-
-def _write_files(tree: Tree, files: ManifestFiles, field: int, few: int) -> list[Section]:
-    if len(files) > few:
-        tables = _file_tables(files)
-        file_list = ListSection(len(files), tables)
-        tree.link_outside(file_list, field)
-        return [file_list, tables]
-    raw, width = files.ids.tobytes(), ManifestId.WIDTH
-    rows = zip(files.sizes_bytes.tolist(), files.num_chunk_refs.tolist(), strict=True)
-    fields = tree.links(len(files), field)
-    for place, (each, (size, refs)) in enumerate(zip(fields, rows, strict=True)):
-        one = raw[place * width : (place + 1) * width]
-        tree.table(_FILE, refs, size, one, field=each)
-    return []
-
-
-def _file_structs(files: ManifestFiles) -> bytes:
-    structs = np.zeros(len(files), _FILE_STRUCT)
-    structs["id"] = files.ids
-    structs["size_bytes"] = files.sizes_bytes
-    structs["num_chunk_refs"] = files.num_chunk_refs
-    return structs.tobytes()
-
-
-def _file_tables(files: ManifestFiles) -> TableSection:
-    return TableSection(
-        len(files),
-        [
-            Field(_FILE_ID, files.ids),
-            number(_FILE_SIZE_BYTES, files.sizes_bytes),
-            number(_FILE_NUM_REFS, files.num_chunk_refs),
-        ],
-    )
 
 
 class _Either:
@@ -341,19 +272,41 @@ def decode_snapshot(
 ) -> Snapshot:
     """Read a snapshot file, all of it."""
     envelope, buffer = _open(data)
-    nodes = read_nodes(buffer, _Snapshot.NODES, few_nodes)
-    return _read_snapshot(buffer, nodes, few_nodes, envelope.spec_version)
+    return _read_whole(buffer, envelope.spec_version, few_nodes)
 
 
 def open_snapshot(data: bytes | bytearray | memoryview) -> Snapshot:
-    """Read a snapshot file, and nodes of it when somebody asks for them.
+    """Read a snapshot file; its nodes and manifests when somebody asks for them.
 
-    Damage to one that nobody asks for is not noticed.
+    Damage to one that nobody asks for is not noticed. A large file is read at once.
     """
     envelope, buffer = _open(data)
+    if buffer.size > SMALL_BYTES:
+        return _read_whole(buffer, envelope.spec_version, FEW_NODES)
     key = snapshot_key(SnapshotId(buffer.root().struct(_Snapshot.ID, SnapshotId.WIDTH)))
-    nodes = nodes_of(buffer, _Snapshot.NODES, key)
-    return _read_snapshot(buffer, nodes, FEW_NODES, envelope.spec_version)
+    files: ManifestFiles | StoredFiles | None = _read_file_structs(buffer.root())
+    if files is None:
+        files = StoredFiles(buffer.data, _Snapshot.MANIFEST_FILES_V2, key)
+    nodes = StoredNodes(buffer.data, _Snapshot.NODES, key)
+    return _read_snapshot(buffer, nodes, files, envelope.spec_version)
+
+
+def _read_whole(buffer: ScalarBuffer, spec_version: int, few: int) -> Snapshot:
+    nodes = read_nodes(buffer, _Snapshot.NODES, few)
+    files = _read_file_structs(buffer.root())
+    if files is None:
+        files = read_files(buffer, _Snapshot.MANIFEST_FILES_V2, few)
+    return _read_snapshot(buffer, nodes, files, spec_version)
+
+
+def _read_file_structs(root: ScalarTable) -> ManifestFiles | None:
+    """Read the manifests as spec 1 lists them; None where there is another list."""
+    structs = root.items(_Snapshot.MANIFEST_FILES, FILE_STRUCT.itemsize, 8)
+    if structs is None:
+        refuse("a required field is missing")
+    if root.field(_Snapshot.MANIFEST_FILES_V2, 4, 4) is not None:
+        return None
+    return ManifestFiles.from_structs(structs)
 
 
 def _open(data: bytes | bytearray | memoryview) -> tuple[Envelope, ScalarBuffer]:
@@ -362,7 +315,10 @@ def _open(data: bytes | bytearray | memoryview) -> tuple[Envelope, ScalarBuffer]
 
 
 def _read_snapshot(
-    buffer: ScalarBuffer, nodes: NodeTable | StoredNodes, few: int, spec_version: int
+    buffer: ScalarBuffer,
+    nodes: NodeTable | StoredNodes,
+    files: ManifestFiles | StoredFiles,
+    spec_version: int,
 ) -> Snapshot:
     root = buffer.root()
     parent = root.optional_struct(_Snapshot.PARENT_ID, SnapshotId.WIDTH)
@@ -371,7 +327,7 @@ def _read_snapshot(
         root.number(_Snapshot.FLUSHED_AT, "Q"),
         root.text(_Snapshot.MESSAGE),
         nodes,
-        _read_files(buffer, few),
+        files,
         read_metadata(root.children(_Snapshot.METADATA), spec_version),
         None if parent is None else SnapshotId(parent),
         spec_version,
@@ -389,28 +345,4 @@ def decode_snapshot_entry(data: bytes | bytearray | memoryview) -> SnapshotEntry
         root.number(_Snapshot.FLUSHED_AT, "Q"),
         root.text(_Snapshot.MESSAGE),
         read_metadata(root.children(_Snapshot.METADATA), envelope.spec_version),
-    )
-
-
-def _read_files(buffer: ScalarBuffer, few: int) -> ManifestFiles:
-    root = buffer.root()
-    structs = root.items(_Snapshot.MANIFEST_FILES, _FILE_STRUCT.itemsize, 8)
-    if structs is None:
-        refuse("a required field is missing")
-    if root.field(_Snapshot.MANIFEST_FILES_V2, 4, 4) is None:
-        raw = np.frombuffer(structs, _FILE_STRUCT)
-        return ManifestFiles(raw["id"], raw["size_bytes"], raw["num_chunk_refs"])
-    if root.vector(_Snapshot.MANIFEST_FILES_V2, 4)[1] > few:
-        tables = Buffer(buffer.data).root().vectors(_Snapshot.MANIFEST_FILES_V2).tables()
-        return ManifestFiles(
-            tables.struct(_FILE_ID, ManifestId.WIDTH),
-            tables.u64(_FILE_SIZE_BYTES),
-            tables.u32(_FILE_NUM_REFS),
-        )
-    files = root.children(_Snapshot.MANIFEST_FILES_V2)
-    ids = b"".join(file.struct(_FILE_ID, ManifestId.WIDTH) for file in files)
-    return ManifestFiles(
-        np.frombuffer(ids, np.uint8).reshape(-1, ManifestId.WIDTH),
-        np.array([file.number(_FILE_SIZE_BYTES, "Q") for file in files], np.uint64),
-        np.array([file.number(_FILE_NUM_REFS, "I") for file in files], np.uint32),
     )

@@ -1,17 +1,15 @@
 """The nodes in a snapshot file: read one by one, or all into columns."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from operator import lt
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.errors import FormatError
 from icefloe.format.columns import Ints, ranges, splits_of
+from icefloe.format.deferred import StoredList
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
-from icefloe.format.flatbuffer_scalar import ScalarBuffer
+from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.node_table import Node, NodeTable
 from icefloe.format.snapshot_nodes import (
@@ -28,80 +26,44 @@ from icefloe.format.snapshot_nodes import (
 
 FEW_NODES: Final = 32
 """Up to so many nodes are written and read one by one."""
-_SMALL_BYTES: Final = 1 << 18  # even a few nodes may have very much below them
-_FEW_LOOKUPS: Final = 8
-"""Whoever looks up more nodes than so many will ask for all of them."""
+SMALL_BYTES: Final = 1 << 18  # even a few nodes may have very much below them
 
 
-class StoredNodes:
+class StoredNodes(StoredList[NodeTable]):
     """The nodes in a buffer, of which only those are read that somebody asks for.
 
-    Most readers want one array and its coordinates, of perhaps a hundred. From them a list that is
-    out of order, which nobody writes, may hide a node; those who ask for all see it refused.
+    Most readers want one array and its coordinates, of perhaps a hundred. Those who ask for all
+    see a list refused that is out of order.
     """
 
-    __slots__ = ("_data", "_key", "_lookups", "_slot", "_table")
-
-    def __init__(self, data: bytes, slot: int, key: str) -> None:
-        """Take the contents of the file `key`, in whose root a slot holds the nodes."""
-        self._data, self._slot, self._key = data, slot, key
-        self._table: NodeTable | None = None
-        self._lookups = 0
+    __slots__ = ()
 
     @property
     def memory_bytes(self) -> int:
         """About how much memory they take, as they are or in columns."""
         return len(self._data)
 
-    def table(self) -> NodeTable:
-        """Give all nodes in columns."""
-        if self._table is None:
-            with self._naming_damaged():
-                self._table = read_nodes(ScalarBuffer(self._data), self._slot, FEW_NODES)
-        return self._table
-
     def find(self, path: str) -> Node | None:
         """Look up one node."""
-        self._lookups += 1
-        if self._table is not None or self._lookups > _FEW_LOOKUPS:
+        if self._is_asked_often():
             return self.table().find(path)
-        with self._naming_damaged():
-            return _find_node(ScalarBuffer(self._data), self._slot, path)
+        with self._reading() as buffer:
+            wanted = path.encode(errors="surrogatepass")
+            node = buffer.root().find_child(self._slot, wanted, _raw_path)
+            return None if node is None else read_node(node)
 
-    @contextmanager
-    def _naming_damaged(self) -> Iterator[None]:
-        try:
-            yield
-        except FormatError as damaged:
-            damaged.add_note(f"key: {self._key}")
-            raise
+    def _read(self, buffer: ScalarBuffer) -> NodeTable:
+        return read_nodes(buffer, self._slot, FEW_NODES)
 
 
-def _find_node(buffer: ScalarBuffer, slot: int, path: str) -> Node | None:
-    wanted = path.encode(errors="surrogatepass")
-    start, high = buffer.root().vector(slot, 4)
-    low = 0
-    while low < high:
-        middle = (low + high) // 2
-        node = buffer.child_at(start + 4 * middle)
-        found = node.blob(NodeSlot.PATH)
-        if found == wanted:
-            return read_node(node)
-        low, high = (middle + 1, high) if found < wanted else (low, middle)
-    return None
-
-
-def nodes_of(buffer: ScalarBuffer, slot: int, key: str) -> NodeTable | StoredNodes:
-    """Leave nodes as they are until somebody asks, unless they are so many that it takes long."""
-    if buffer.size > _SMALL_BYTES:
-        return read_nodes(buffer, slot, FEW_NODES)
-    return StoredNodes(buffer.data, slot, key)
+def _raw_path(node: ScalarTable) -> bytes:
+    return node.blob(NodeSlot.PATH)
 
 
 def read_nodes(buffer: ScalarBuffer, slot: int, few: int) -> NodeTable:
     """Read all nodes; up to `few` of them one by one."""
     count = buffer.root().vector(slot, 4)[1]
-    if count > few or buffer.size > _SMALL_BYTES:
+    if count > few or buffer.size > SMALL_BYTES:
         return _decode_nodes(Buffer(buffer.data).root().vectors(slot).tables())
     nodes = [read_node(table) for table in buffer.root().children(slot)]
     paths = [node.path.encode() for node in nodes]

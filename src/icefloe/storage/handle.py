@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, cast
 
 from icefloe.config import (
@@ -63,6 +64,18 @@ def usual_settings(kind: type) -> StorageSettings:
             unsafe_use_metadata=False,
         )
     return StorageSettings()
+
+
+def _effective_settings(spec: Spec, given: StorageSettings | None) -> EffectiveStorageSettings:
+    kind: type = type(spec)
+    if given is None:
+        return _usual_effective_settings(kind)
+    return effective_storage_settings(usual_settings(kind), given)
+
+
+@cache
+def _usual_effective_settings(kind: type) -> EffectiveStorageSettings:
+    return effective_storage_settings(usual_settings(kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +335,7 @@ class Storage:
             return opened.usual
         effective = settings
         if not isinstance(effective, EffectiveStorageSettings):
-            effective = effective_storage_settings(self.default_settings(), effective)
+            effective = _effective_settings(self._spec, effective)
         agent = user_agent() if attribution is None else attribution.label(user_agent())
         if (backend := opened.backends.get((effective, agent))) is None:
             # Two threads may both open; one of them is kept.

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import batched, count
 from threading import Lock
 from typing import Final
@@ -118,9 +118,15 @@ class MemoryBackend:
         self, key: str, data: bytes, attributes: Mapping[str, str], content_type: str | None
     ) -> Version:
         version = Version(etag=str(next(self._states)))
-        info = ObjectInfo(key, len(data), datetime.now(UTC), version)
+        info = ObjectInfo(key, len(data), _exact_now(), version)
         self._objects[key] = _Stored(data, info, dict(attributes), content_type)
         return version
+
+
+def _exact_now() -> datetime:
+    """Read the clock; a whole second would be taken for a time that was rounded."""
+    now = datetime.now(UTC)
+    return now if now.microsecond else now + timedelta(microseconds=1)
 
 
 def _slice(key: str, data: bytes, byte_range: ByteRange) -> memoryview:

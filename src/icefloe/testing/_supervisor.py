@@ -14,8 +14,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
+
+_REMOVAL_SECONDS = 60
 
 
 def _detach() -> None:
@@ -27,6 +30,15 @@ def _detach() -> None:
 def _report_when_ended(server: "subprocess.Popen[bytes]", folder: Path) -> None:
     code = server.wait()
     (folder / "ended").write_text(str(code))
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder into which those that the server has started may write for a moment yet."""
+    deadline = time.monotonic() + _REMOVAL_SECONDS
+    shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:
@@ -50,8 +62,8 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)  # its data are thrown away: no need to ask
-        reporter.join()  # nobody writes into the folder any more
-        shutil.rmtree(folder, ignore_errors=True)
+        reporter.join()
+        _remove(folder)
 
 
 if __name__ == "__main__":

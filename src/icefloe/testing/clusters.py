@@ -30,6 +30,8 @@ QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options of Java with which processes that live for seconds start with less work."""
 
 _DAEMON_MEMORY: Final = "256m"
+_MASTER_OPTIONS: Final = "-Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false"
+"""If its port is taken, a master must not choose another one, which nobody would know of."""
 _SERVER_MEMORY: Final = "768m"
 
 
@@ -168,7 +170,11 @@ def _plan_master(home: Path, given: Mapping[str, str], folder: Path) -> Launch:
         command,
         {"url": f"spark://{LOOPBACK}:{port}"},
         partial(_has_told, folder, "New state: ALIVE"),
-        {"SPARK_DAEMON_MEMORY": _DAEMON_MEMORY, **_environment(home, given, folder)},
+        {
+            "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY,
+            "SPARK_MASTER_OPTS": _MASTER_OPTIONS,
+            **_environment(home, given, folder),
+        },
     )
 
 

@@ -40,7 +40,7 @@ class Launch:
     """What a user of the server must know; shared with other processes as JSON."""
     is_ready: Callable[[], bool]
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    patience_seconds: float = 60.0
+    patience_seconds: float = 120.0
 
 
 def free_ports(count: int) -> list[int]:
@@ -150,7 +150,7 @@ def _became_ready(folder: Path, launch: Launch) -> bool:
     return False
 
 
-def _wait_until_gone(folder: Path, patience_seconds: float = 20.0) -> None:
+def _wait_until_gone(folder: Path, patience_seconds: float = 60.0) -> None:
     """Wait for a supervisor to remove the folder of its run."""
     deadline = time.monotonic() + patience_seconds
     while folder.exists():

@@ -150,8 +150,8 @@ def _plan_seaweedfs(
         "-webdav=false",
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
-        f"-filer.localSocket={folder / 'filer.sock'}",
-        f"-s3.localSocket={folder / 's3.sock'}",
+        "-filer.localSocket=filer.sock",  # in its folder, whose path may be too long for sockets
+        "-s3.localSocket=s3.sock",
     ]
     if domains:
         command.append(f"-s3.domainName={','.join(domains)}")

@@ -8,6 +8,7 @@ import pytest
 
 import icefloe
 from icefloe.effects import run_blocking
+from icefloe.engine.maintenance import cutoffs
 from icefloe.engine.maintenance.cutoffs import effective_cutoffs
 from icefloe.engine.maintenance.sweeping import Kind
 from icefloe.storage.port import ObjectInfo
@@ -51,11 +52,24 @@ def test_files_get_the_time_of_a_slow_clock(tmp_path: Path) -> None:
     repo = icefloe.Repository.create(storage)
     wanted = dict.fromkeys(Kind, datetime.now(UTC) + TOMORROW)
     for number in range(50):
-        cutoffs = run_blocking(effective_cutoffs(repo._context, wanted, at_once=False))
+        found = run_blocking(effective_cutoffs(repo._context, wanted, at_once=False))
         path = tmp_path / str(number)
         path.write_bytes(b"")
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        assert all(cutoff is not None and written >= cutoff for cutoff in cutoffs.values())
+        assert all(one is not None and written >= one for one in found.values())
+
+
+def test_a_clock_that_lags_far_behind_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lag = timedelta(milliseconds=30)
+    monkeypatch.setattr(cutoffs, "_lag_of_files", lambda: lag)
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
+    called = datetime.now(UTC)
+    wanted = dict.fromkeys(Kind, called + TOMORROW)
+    found = run_blocking(effective_cutoffs(repo._context, wanted, at_once=False))
+    latest = datetime.now(UTC) - lag
+    assert all(one is not None and called <= one <= latest for one in found.values())
 
 
 def test_what_was_written_before_the_call_goes(tmp_path: Path) -> None:

@@ -486,7 +486,7 @@ def test_a_container_may_ignore_changes(bucket: Bucket, caplog: pytest.LogCaptur
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read(reader, bucket.chunk(0, 10, "old")) == BYTES[:10]
-    assert not caplog.records
+    assert not [each for each in caplog.records if each.name.startswith("icefloe.")]
 
 
 @pytest.mark.parametrize("on_change", ["strict", "warn", "off"])

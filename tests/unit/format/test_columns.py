@@ -52,6 +52,25 @@ def test_gather_copies_short_long_empty_and_overlapping_slices() -> None:
     assert not np.shares_memory(column.data, source)
 
 
+@pytest.mark.parametrize("width", [1, 12, 200])
+def test_gather_copies_slices_of_one_length(width: int) -> None:
+    source = np.frombuffer(bytes(range(200)), np.uint8)
+    starts = np.array([0, 200 - width, 0, (200 - width) // 2], np.int64)
+    column = BytesColumn.gather(source, starts, np.full(4, width))
+    assert column.to_list() == [bytes(range(a, a + width)) for a in starts.tolist()]
+    assert not np.shares_memory(column.data, source)
+
+
+def test_rows_of_one_length_compare_as_bytes_wherever_they_begin() -> None:
+    column = BytesColumn(np.frombuffer(b"?a\0a\0a\xffb\0!", np.uint8), np.array([1, 3, 5, 7, 9]))
+    distinct, numbers = column.distinct()
+    assert distinct.to_list() == [b"a\0", b"a\xff", b"b\0"]
+    assert numbers.tolist() == [0, 0, 1, 2]
+    assert distinct.is_ascending()
+    assert not column.is_ascending()
+    assert column.runs()[0] == distinct
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_gather_of_nothing(count: int) -> None:
     nothing = np.zeros(count, np.int64)

@@ -8,16 +8,13 @@ import pytest
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.columns import BytesColumn
 from icefloe.format.envelope import FileType
+from icefloe.format.ids import ManifestId
 from icefloe.format.json_value import MAX_ENCODED_BYTES
+from icefloe.format.layout import snapshot_key
+from icefloe.format.manifest_files import ManifestFiles, StoredFiles
 from icefloe.format.metadata_items import MetadataItems
 from icefloe.format.node_table import ArrayInfo, Node, NodeTable
-from icefloe.format.snapshot import (
-    ManifestFiles,
-    Snapshot,
-    decode_snapshot,
-    encode_snapshot,
-    open_snapshot,
-)
+from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.stored_nodes import StoredNodes
 from tests.fuzz.bombs import Layout, enclosed
 from tests.unit.format import oracle, samples
@@ -136,10 +133,37 @@ def test_some_nodes_are_read_one_by_one_and_many_together(spec_version: int) -> 
     assert stored.table().paths.to_strings() == paths
 
 
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_some_manifests_are_looked_up_and_many_read_together(spec_version: int) -> None:
+    ids = [samples.manifest_id(number) for number in range(100)]
+    listed = ManifestFiles.from_list([(one, 7 + n, n) for n, one in enumerate(ids) if n % 3])
+    made = Snapshot(snapshot_id(1), 1, "", files=listed, spec_version=spec_version)
+    stored = open_snapshot(encode_snapshot(made)).files
+    assert isinstance(stored, StoredFiles if spec_version > 1 else ManifestFiles)
+    assert len(stored) == len(listed)
+    assert [stored.size_of(one) for one in ids] == [7 + n if n % 3 else 0 for n in range(100)]
+    assert stored.table().num_chunk_refs.tolist() == listed.num_chunk_refs.tolist()
+
+
+def test_damage_to_a_list_of_manifests_names_the_file() -> None:
+    manifest = ManifestId(b"one manifest")
+    listed = ManifestFiles.from_list([(manifest, 7, 1)])
+    data = encode_snapshot(Snapshot(snapshot_id(1), 1, "", files=listed))
+    contents = bytearray(samples.expanded(data))
+    at = contents.index(manifest.raw)
+    contents[at - 16 : at - 12] = b"\xff" * 4  # where its table leads to what describes it
+    stored = open_snapshot(enclosed(FileType.SNAPSHOT, bytes(contents))).files
+    for ask in (lambda: stored.size_of(manifest), stored.table):
+        with pytest.raises(FormatError) as caught:
+            ask()
+        assert snapshot_key(snapshot_id(1)) in "".join(caught.value.__notes__)
+
+
 def test_large_files_are_read_at_once() -> None:
     large = [replace(group(f"/{number}"), user_data=bytes(1 << 16)) for number in range(5)]
     data = encode_snapshot(Snapshot(snapshot_id(1), 1, "", NodeTable.from_nodes(large)))
     assert isinstance(open_snapshot(data).contents, NodeTable)
+    assert isinstance(open_snapshot(data).files, ManifestFiles)
 
 
 def test_manifest_files_are_sorted() -> None:

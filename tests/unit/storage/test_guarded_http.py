@@ -718,7 +718,7 @@ def test_gone_is_gone() -> None:
 def hold(handler: ScriptedHandler) -> None:
     """Wait until the other side has gone; if it is patient, go on after all."""
     handler.wfile.flush()
-    handler.connection.settimeout(3)
+    handler.connection.settimeout(30)
     with suppress(TimeoutError):
         handler.connection.recv(1)
     handler.close_connection = True

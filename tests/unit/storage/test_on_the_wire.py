@@ -324,7 +324,7 @@ def test_retries_are_ours_alone_and_counted(server: Recorder) -> None:
 def test_operation_timeout_ends_retrying(server: Recorder) -> None:
     settings = StorageSettings(
         retries=StorageRetriesSettings(max_tries=1000, initial_backoff_ms=20, max_backoff_ms=20),
-        timeouts=StorageTimeoutSettings(operation_timeout_ms=200),
+        timeouts=StorageTimeoutSettings(operation_timeout_ms=1000),
     )
     server.statuses = [503] * 2000
     with pytest.raises(StorageError):

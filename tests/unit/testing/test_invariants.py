@@ -22,8 +22,8 @@ from icefloe.format.layout import (
     tag_tombstone_key,
     transaction_log_key,
 )
+from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.node_table import ManifestRef, Node
-from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.transaction_log import Move
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.memory import MemoryBackend
@@ -168,19 +168,17 @@ BROKEN: dict[str, tuple[Break, str]] = {
     ),
     # Manifests: listed just when used, exact, tight, disjoint.
     "not listed": (
-        lambda r: r.change_snapshot(SECOND, lambda s: replace(s, manifests=r.listed(INLINE))),
+        lambda r: r.change_snapshot(SECOND, lambda s: replace(s, files=r.listed(INLINE))),
         f"an array uses the manifest {NATIVE}, which is not in the list",
     ),
     "listed for nothing": (
-        lambda r: r.change_snapshot(
-            FIRST, lambda s: replace(s, manifests=r.listed(INLINE, NATIVE))
-        ),
+        lambda r: r.change_snapshot(FIRST, lambda s: replace(s, files=r.listed(INLINE, NATIVE))),
         f"it lists the manifest {NATIVE}, which no array uses",
     ),
     "inexact size": (
         lambda r: r.change_snapshot(
             FIRST,
-            lambda s: replace(s, manifests=ManifestFiles.from_list([(INLINE, 1, 2)])),
+            lambda s: replace(s, files=ManifestFiles.from_list([(INLINE, 1, 2)])),
         ),
         "bytes, the list says 1",
     ),
@@ -188,7 +186,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
         lambda r: r.change_snapshot(
             FIRST,
             lambda s: replace(
-                s, manifests=replace(s.manifests, num_chunk_refs=np.array([3], np.uint32))
+                s, files=replace(s.manifests, num_chunk_refs=np.array([3], np.uint32))
             ),
         ),
         "has 2 references, the list says 3",

@@ -1,6 +1,8 @@
 """The conformance suite notices storages that break a promise."""
 
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import count
 
 import pytest
 
@@ -19,7 +21,12 @@ from icefloe.testing.storage_suite import StorageConformance
 
 
 class LooksThenWrites(MemoryBackend):
-    """Checks conditions, but not in one step with the write."""
+    """Checks conditions, but not in one step with the write: two do so before either writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first_two = threading.Barrier(2)
+        self._turns = count()
 
     async def put(
         self,
@@ -37,7 +44,8 @@ class LooksThenWrites(MemoryBackend):
             found = None
         if (if_absent and found is not None) or (if_version is not None and found != if_version):
             raise PreconditionFailedError(key)
-        await effects.sleep(0.001)
+        if (if_absent or if_version is not None) and next(self._turns) < 2:
+            self._first_two.wait(60)
         return await super().put(key, data, attributes=attributes, content_type=content_type)
 
 

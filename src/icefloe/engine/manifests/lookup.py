@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from icefloe.engine.manifests.partition import Boxes, boxes_of
 from icefloe.format.columns import Ints
 from icefloe.format.ids import ManifestId, id_rows
+from icefloe.format.manifest_files import ManifestFiles, StoredFiles
 from icefloe.format.node_table import ManifestRef
-from icefloe.format.snapshot import ManifestFiles
 
 _NOWHERE = -1
 
@@ -19,12 +19,14 @@ _NOWHERE = -1
 class ArrayLookup:
     """The manifests of one array, with the boxes of chunks that they cover."""
 
-    def __init__(self, manifests: tuple[ManifestRef, ...], files: ManifestFiles) -> None:
+    def __init__(
+        self, manifests: tuple[ManifestRef, ...], files: ManifestFiles | StoredFiles
+    ) -> None:
         self.manifests = manifests
-        self._sizes, self._counts = listed_in(files, [ref.id for ref in manifests])
+        self._files = files
 
-    def find(self, index: tuple[int, ...]) -> tuple[ManifestRef, int] | None:
-        """Find the manifest whose box holds a chunk; also its size in bytes."""
+    def find(self, index: tuple[int, ...]) -> ManifestId | None:
+        """Find the manifest whose box holds a chunk."""
         manifests = self.manifests
         if not manifests:
             return None
@@ -33,15 +35,16 @@ class ArrayLookup:
             at = at.next(index)
         if at == _NOWHERE or not _holds(manifests[at].extents, index):
             return None
-        return manifests[at], self._sizes[at]
+        return manifests[at].id
 
-    def sizes(self) -> list[tuple[ManifestRef, int]]:
+    def size_of(self, manifest: ManifestId) -> int:
+        """Look up the size of a manifest in bytes; 0 if the snapshot does not list it."""
+        return self._files.size_of(manifest)
+
+    def sizes(self) -> list[tuple[ManifestId, int]]:
         """List all manifests with their sizes."""
-        return list(zip(self.manifests, self._sizes, strict=True))
-
-    def counts(self) -> list[tuple[ManifestRef, int]]:
-        """List all manifests with their numbers of references, of all arrays in each."""
-        return list(zip(self.manifests, self._counts, strict=True))
+        ids = [ref.id for ref in self.manifests]
+        return list(zip(ids, sizes_of(ids, self._files), strict=True))
 
     @cached_property
     def _index(self) -> "_Branch":
@@ -117,15 +120,18 @@ def _holds(box: tuple[tuple[int, int], ...], index: tuple[int, ...]) -> bool:
     return True
 
 
-def sizes_of(ids: list[ManifestId], files: ManifestFiles) -> list[int]:
+def sizes_of(ids: list[ManifestId], files: ManifestFiles | StoredFiles) -> list[int]:
     """Look up the sizes of manifests in the list of a snapshot; 0 for one that is not there."""
     return listed_in(files, ids)[0]
 
 
-def listed_in(files: ManifestFiles, ids: list[ManifestId]) -> tuple[list[int], list[int]]:
+def listed_in(
+    files: ManifestFiles | StoredFiles, ids: list[ManifestId]
+) -> tuple[list[int], list[int]]:
     """Look up the sizes and reference counts of manifests; 0 for one that is not in the list."""
     if not ids or not len(files):
         return [0] * len(ids), [0] * len(ids)
+    files = files.table()
     stored = np.ascontiguousarray(files.ids).view(f"S{ManifestId.WIDTH}").ravel()
     wanted = np.ascontiguousarray(id_rows(ManifestId, ids)).view(f"S{ManifestId.WIDTH}").ravel()
     rows = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)

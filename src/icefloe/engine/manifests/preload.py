@@ -59,7 +59,7 @@ def start_preload(
     config = context.config
     conditions = config.manifest.preload if has_conditions or is_default else None
     sets = config.chunk_manifests.preload if has_sets or is_default else None
-    if (conditions is None and sets is None) or len(snapshot.manifests) == 0:
+    if (conditions is None and sets is None) or len(snapshot.files) == 0:
         return None
     return BackgroundWork.start(_steps(context, snapshot, conditions, sets))
 

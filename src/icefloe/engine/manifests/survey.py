@@ -19,8 +19,9 @@ from icefloe.engine.manifests.partition import Box
 from icefloe.engine.manifests.sets import ArrayFacts
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import Manifest
+from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.node_table import ManifestRef, Node
-from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

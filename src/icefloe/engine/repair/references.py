@@ -34,8 +34,9 @@ from icefloe.format.columns import Bools
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId
 from icefloe.format.layout import manifest_key, snapshot_key
 from icefloe.format.manifest import ManifestFile
+from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.node_table import ManifestRef, Node
-from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.snapshot import Snapshot
 
 MESSAGE: Final = "drop references to lost data"
 _AT_ONCE: Final = 8
@@ -84,7 +85,7 @@ async def drop_references(shop: Workshop, context: RepoContext, branch: str) -> 
         return
     session = SessionState(
         context,
-        snapshot if exact is None else replace(snapshot, manifests=exact),
+        snapshot if exact is None else replace(snapshot, files=exact),
         SessionMode.writable,
         branch=branch,
     )
