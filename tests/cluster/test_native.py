@@ -21,7 +21,7 @@ from tests.cluster.gates import Gate, GatedStorage, wait_until
 from tests.cluster.places import Site, assert_not_told, contents, copy_site, on_s3, write_noise
 from tests.spark.copies import assert_clean, group_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 OBJECTS = 4 * 2
 

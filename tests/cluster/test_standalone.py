@@ -33,7 +33,7 @@ from tests.cluster.places import (
 )
 from tests.spark.archives import assert_complete, assert_sound
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # the first has a cluster started
+pytestmark = pytest.mark.spark
 
 FILES = 12
 HELD = "model_000003.nc"

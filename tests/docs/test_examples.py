@@ -35,7 +35,6 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)  # a whole Spark of its own, and six jobs
 def test_the_demo_runs_and_its_hints_can_be_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ from tests.spark.archives import TIME, assert_complete, assert_sound
 from tests.spark.conftest import JAVA_HOME
 from tests.spark.copies import assert_clean, used_chunks
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # the first has a server started
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
