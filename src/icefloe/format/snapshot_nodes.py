@@ -151,6 +151,13 @@ def read_node(table: ScalarTable) -> Node:
     )
 
 
+def num_links(table: ScalarTable) -> int:
+    """Count the manifests of a node."""
+    if table.number(NodeSlot.KIND, "B") != NodeKind.ARRAY:
+        return 0
+    return table.child(NodeSlot.CONTENT).vector(ArraySlot.MANIFESTS, 4)[1]
+
+
 def _read_array(table: ScalarTable) -> ArrayInfo:
     names = table.optional_children(ArraySlot.DIMENSION_NAMES)
     shape, num_chunks = _read_shape(table)

@@ -21,12 +21,17 @@ from icefloe.format.snapshot_nodes import (
     ArraySlot,
     NodeKind,
     NodeSlot,
+    num_links,
     read_node,
 )
 
 FEW_NODES: Final = 32
 """Up to so many nodes are written and read one by one."""
-SMALL_BYTES: Final = 1 << 18  # even a few nodes may have very much below them
+SMALL_BYTES: Final = 1 << 18
+"""A larger file is read at once."""
+_FEW_BYTES: Final = 1 << 14  # even a few nodes may have very much below them
+_FEW_LINKS: Final = 128
+"""A node with more manifests is read with all others in columns, which is quicker."""
 
 
 class StoredNodes(StoredList[NodeTable]):
@@ -50,7 +55,11 @@ class StoredNodes(StoredList[NodeTable]):
         with self._reading() as buffer:
             wanted = path.encode(errors="surrogatepass")
             node = buffer.root().find_child(self._slot, wanted, _raw_path)
-            return None if node is None else read_node(node)
+            if node is None:
+                return None
+            if num_links(node) <= _FEW_LINKS:
+                return read_node(node)
+        return self.table().find(path)
 
     def _read(self, buffer: ScalarBuffer) -> NodeTable:
         return read_nodes(buffer, self._slot, FEW_NODES)
@@ -63,7 +72,7 @@ def _raw_path(node: ScalarTable) -> bytes:
 def read_nodes(buffer: ScalarBuffer, slot: int, few: int) -> NodeTable:
     """Read all nodes; up to `few` of them one by one."""
     count = buffer.root().vector(slot, 4)[1]
-    if count > few or buffer.size > SMALL_BYTES:
+    if count > few or buffer.size > _FEW_BYTES:
         return _decode_nodes(Buffer(buffer.data).root().vectors(slot).tables())
     nodes = [read_node(table) for table in buffer.root().children(slot)]
     paths = [node.path.encode() for node in nodes]

@@ -13,7 +13,7 @@ from icefloe.format.json_value import MAX_ENCODED_BYTES
 from icefloe.format.layout import snapshot_key
 from icefloe.format.manifest_files import ManifestFiles, StoredFiles
 from icefloe.format.metadata_items import MetadataItems
-from icefloe.format.node_table import ArrayInfo, Node, NodeTable
+from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.stored_nodes import StoredNodes
 from tests.fuzz.bombs import Layout, enclosed
@@ -131,6 +131,21 @@ def test_some_nodes_are_read_one_by_one_and_many_together(spec_version: int) -> 
     wanted = ["/", "/node", "/node 0000", "/\ud800", "/z", *paths]
     assert [stored.find(path) for path in wanted] == [nodes.find(path) for path in wanted]
     assert stored.table().paths.to_strings() == paths
+
+
+@pytest.mark.parametrize("num_manifests", [3, 300])
+def test_an_array_is_looked_up_however_many_manifests_it_has(num_manifests: int) -> None:
+    links = tuple(
+        ManifestRef(samples.manifest_id(number), ((number, number + 1), (0, 2)))
+        for number in range(num_manifests)
+    )
+    array = replace(
+        group("/a"), array=ArrayInfo((num_manifests, 2), (num_manifests, 2), None, links)
+    )
+    nodes = NodeTable.from_nodes([group("/"), array, group("/b")])
+    stored = open_snapshot(encode_snapshot(Snapshot(snapshot_id(1), 1, "", nodes))).contents
+    assert isinstance(stored, StoredNodes)
+    assert [stored.find(path) for path in ("/", "/a", "/b")] == [group("/"), array, group("/b")]
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
