@@ -20,7 +20,14 @@ from icefloe.format.chunk_table import (
     NativeChunk,
     sort_keys,
 )
-from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
+from icefloe.format.columns import (
+    Bools,
+    Bytes,
+    BytesColumn,
+    concat_bytes,
+    find_sorted,
+    is_ascending,
+)
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
 from icefloe.format.flatbuffer_reader import ITEM_COST_BYTES, Buffer, Tables, refuse
@@ -532,7 +539,7 @@ def _decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
         targets = targets.astype(np.uint32)
         targets[is_inline] = rows_held
         lengths[is_inline] = inline.lengths[is_inline]
-    etags, etag_rows, last_modified = _decode_checksums(refs)
+    etags, etag_rows, last_modified = _decode_checksums(refs, is_virtual)
     return ChunkTable(
         coordinates,
         kinds,
@@ -589,13 +596,17 @@ def _decode_mixed(
 
 
 def _decode_checksums(
-    refs: Tables,
+    refs: Tables, is_virtual: Bools
 ) -> tuple[BytesColumn, NDArray[np.int32] | None, NDArray[np.uint32] | None]:
+    """Give distinct etags, the one of each row or -1, and the times; others have none of these."""
+    if not is_virtual.any():
+        return BytesColumn.empty(), None, None
     etags, etag_rows = BytesColumn.empty(), None
-    blobs = refs.blobs(RefSlot.ETAG)
+    blobs = refs.blobs(RefSlot.ETAG).where(is_virtual)
     if blobs.present.any():
         etags, rows = blobs.distinct()
         etags.check_text()
-        etag_rows = np.where(blobs.present, rows.astype(np.int32), np.int32(-1))
-    modified = refs.u32(RefSlot.LAST_MODIFIED)
+        etag_rows = np.full(len(refs), -1, np.int32)
+        etag_rows[is_virtual] = np.where(blobs.present, rows.astype(np.int32), np.int32(-1))
+    modified = np.where(is_virtual, refs.u32(RefSlot.LAST_MODIFIED), np.uint32(0))
     return etags, etag_rows, modified if modified.any() else None

@@ -193,13 +193,15 @@ def mixed_locations(*, dictionary: bytes | None, algorithm: int | None = None) -
     layout.table("plain", {0: "index0", 3: length, 5: "location"})
     layout.table("compressed", {0: "index1", 3: length, 8: "frame"})
     layout.table("inline", {0: "index2", 1: "bytes"})
-    layout.table("native", {0: "index3", 3: length, 4: bytes(range(12)), 5: "location", 1: "bytes"})
+    unused: dict[int, bytes | str] = {1: "bytes", 5: "location", 6: "etag", 7: b"time"}
+    layout.table("native", {0: "index3", 3: length, 4: bytes(range(12)), **unused})
     layout.table("both", {0: "index4", 3: length, 5: "location", 8: "frame", 1: "bytes"})
     for n in range(5):
         layout.vector(f"index{n}", 1, n.to_bytes(4, "little"))
     layout.vector("location", 5, b"s3://")
     layout.vector("frame", len(frames[42]), frames[42])
     layout.vector("bytes", 3, b"abc")
+    layout.vector("etag", 3, b"tag")
     used = trained if dictionary == b"trained" else dictionary or b""
     layout.vector("dictionary", len(used), used)
     return enclosed(FileType.MANIFEST, layout.finish())
@@ -217,6 +219,15 @@ def test_plain_and_compressed_locations_may_be_mixed() -> None:
     assert [table.ref(row) for row in range(3)] == expected
     assert table.ref(4) == expected[1], "a compressed location goes before a plain one"
     assert [file.find(NODE, (row,)) for row in range(5)] == [table.ref(row) for row in range(5)]
+
+
+def test_only_virtual_chunks_have_checksums() -> None:
+    file = ManifestFile(mixed_locations(dictionary=b"trained"))
+    one_by_one, in_columns = (file.table(NODE, few_refs=few) for few in (10, 0))
+    assert one_by_one == in_columns
+    for table in (one_by_one, in_columns):
+        assert table.etag_rows is None
+        assert table.last_modified is None
 
 
 @pytest.mark.parametrize(("dictionary", "algorithm"), [(None, None), (None, 1), (b"trained", 0)])
