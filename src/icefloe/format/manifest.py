@@ -9,9 +9,8 @@ from operator import lt
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import (
     ChunkKind,
     ChunkRef,
@@ -20,28 +19,15 @@ from icefloe.format.chunk_table import (
     NativeChunk,
     sort_keys,
 )
-from icefloe.format.columns import (
-    Bools,
-    Bytes,
-    BytesColumn,
-    concat_bytes,
-    find_sorted,
-    is_ascending,
-)
+from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
-from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
 from icefloe.format.flatbuffer_reader import ITEM_COST_BYTES, Buffer, Tables, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import (
-    Field,
-    ListSection,
-    Section,
-    number,
-    seal_buffer,
-)
+from icefloe.format.flatbuffer_writer import ListSection, Section, seal_buffer
 from icefloe.format.ids import ChunkId, ManifestId, NodeId
-from icefloe.format.locations import LocationCompression, compress_locations, expand_locations
+from icefloe.format.locations import LocationCompression, compress_locations
+from icefloe.format.manifest_columns import decode_table, reference_section
 from icefloe.format.manifest_refs import (
     NativeRefs,
     RefSlot,
@@ -138,7 +124,7 @@ def encode_manifest(
         if len(table) <= few_refs and compressed is None:
             write_refs(tree, table, refs)
         else:
-            block = _reference_section(table, None if compressed is None else compressed[place])
+            block = reference_section(table, None if compressed is None else compressed[place])
             one_list = ListSection(len(table), block)
             tree.link_outside(one_list, refs)
             sections += [one_list, block]
@@ -161,41 +147,6 @@ def _begin(
         shape = _ROOT_V1
         at = tree.table(shape, manifest_id.raw)
     return tree, at + shape.at[_Manifest.ARRAYS]
-
-
-def _reference_section(table: ChunkTable, compressed: BytesColumn | None) -> BlockSection:
-    masks = _masks(table.kinds)
-    fields, blobs = list[Field](), list[SharedBlobs]()
-    if ChunkKind.NATIVE in masks or ChunkKind.VIRTUAL in masks:
-        has_range = table.kinds != ChunkKind.INLINE if ChunkKind.INLINE in masks else None
-        fields.append(Field(RefSlot.OFFSET, table.offsets, has_range))
-        fields.append(Field(RefSlot.LENGTH, table.lengths, has_range))
-    if ChunkKind.NATIVE in masks:
-        ids = table.chunk_ids[np.minimum(table.targets, len(table.chunk_ids) - 1)]
-        fields.append(Field(RefSlot.CHUNK_ID, ids, masks[ChunkKind.NATIVE]))
-    if table.last_modified is not None:
-        fields.append(number(RefSlot.LAST_MODIFIED, table.last_modified))
-    if ChunkKind.VIRTUAL in masks:
-        slot, locations = RefSlot.LOCATION, table.locations
-        if compressed is not None:
-            slot, locations = RefSlot.COMPRESSED_LOCATION, compressed
-        blobs.append(SharedBlobs(slot, locations, table.targets, masks[ChunkKind.VIRTUAL]))
-    if ChunkKind.INLINE in masks:
-        inline = masks[ChunkKind.INLINE]
-        blobs.append(SharedBlobs(RefSlot.INLINE, table.inline, table.targets, inline))
-    if table.etag_rows is not None:
-        blobs.append(SharedBlobs(RefSlot.ETAG, table.etags, table.etag_rows, table.etag_rows >= 0))
-    return BlockSection(table.coordinates, fields, blobs, coordinates_slot=RefSlot.INDEX)
-
-
-def _masks(kinds: Bytes) -> dict[ChunkKind, NDArray[np.bool_] | None]:
-    """Say for each kind that occurs which references are of it; None for all of them."""
-    counts = np.bincount(kinds, minlength=len(ChunkKind) + 1).tolist()
-    return {
-        kind: None if counts[kind] == len(kinds) else kinds == kind
-        for kind in ChunkKind
-        if counts[kind]
-    }
 
 
 def _compress_all(
@@ -326,7 +277,7 @@ class ManifestFile:
         last: list[int] = []
         for first in range(0, count, rows_at_once):
             refs = self._refs(start + 4 * first, min(rows_at_once, count - first))
-            table = _decode_table(refs, self._dictionary)
+            table = decode_table(refs, self._dictionary)
             if table.coordinates[0].tolist() <= last:
                 refuse("the references of an array are not sorted by their coordinates")
             last = table.coordinates[-1].tolist()
@@ -387,7 +338,7 @@ class ManifestFile:
             return ChunkTable.empty(0)
         if count <= few_refs:
             return self._decode_few(start, count)
-        return _decode_table(self._refs(start, count), self._dictionary)
+        return decode_table(self._refs(start, count), self._dictionary)
 
     def _decode_few(self, start: int, count: int) -> ChunkTable:
         tables = [self._ref_table(start + 4 * row) for row in range(count)]
@@ -511,102 +462,3 @@ def _few_chunk_ids(refs: Iterable[ScalarTable]) -> Bytes:
     found = [ref.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH) for ref in refs]
     raw = b"".join(one for one in found if one is not None)
     return np.frombuffer(raw, np.uint8).reshape(-1, ChunkId.WIDTH)
-
-
-def _decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
-    coordinates = refs.vectors(RefSlot.INDEX, required=True).u32_matrix()
-    if not is_ascending(sort_keys(coordinates)[0]):
-        refuse("the references of an array are not sorted by their coordinates")
-    ids, is_native = refs.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH)
-    locations, location_rows, is_virtual = _decode_locations(refs, dictionary)
-    is_virtual &= ~is_native
-    inline = refs.blobs(RefSlot.INLINE)
-    is_inline = inline.present & ~is_native & ~is_virtual
-    if not (is_native | is_virtual | is_inline).all():
-        refuse("a chunk reference is neither native, virtual nor inline")
-    kinds = is_native * ChunkKind.NATIVE + is_virtual * ChunkKind.VIRTUAL
-    kinds = (kinds + is_inline * ChunkKind.INLINE).astype(np.uint8)
-    targets = location_rows
-    lengths = refs.u64(RefSlot.LENGTH)
-    if is_native.any():
-        targets = np.where(is_native, np.cumsum(is_native) - 1, targets)
-        ids = ids[is_native]
-    else:
-        ids = ids[:0]
-    held = BytesColumn.empty()
-    if is_inline.any():
-        held, rows_held = inline.where(is_inline).stored()
-        targets = targets.astype(np.uint32)
-        targets[is_inline] = rows_held
-        lengths[is_inline] = inline.lengths[is_inline]
-    etags, etag_rows, last_modified = _decode_checksums(refs, is_virtual)
-    return ChunkTable(
-        coordinates,
-        kinds,
-        refs.u64(RefSlot.OFFSET),
-        lengths,
-        targets.astype(np.uint32, copy=False),
-        chunk_ids=ids,
-        locations=locations,
-        inline=held,
-        etags=etags,
-        etag_rows=etag_rows,
-        last_modified=last_modified,
-    )
-
-
-def _decode_locations(
-    refs: Tables, dictionary: bytes | None
-) -> tuple[BytesColumn, NDArray[np.uint32], NDArray[np.bool_]]:
-    """Give distinct locations, the one of each row, and which rows have one."""
-    compressed = refs.blobs(RefSlot.COMPRESSED_LOCATION)
-    plain = refs.blobs(RefSlot.LOCATION)
-    if not compressed.present.any():
-        if not plain.present.any():
-            return BytesColumn.empty(), np.zeros(len(refs), np.uint32), plain.present
-        column, rows = plain.distinct()
-        column.check_text()
-        return column, rows, plain.present
-    if dictionary is None:
-        raise FormatError("compressed locations without the dictionary to expand them")
-    is_compressed = compressed.present
-    if is_compressed.all():
-        frames, rows = compressed.runs()
-        expanded = expand_locations(frames, dictionary, charge=refs.buffer.charge)
-        column, numbers = expanded.distinct()
-        column.check_text()
-        return column, numbers[rows], is_compressed
-    return _decode_mixed(refs, dictionary)
-
-
-def _decode_mixed(
-    refs: Tables, dictionary: bytes
-) -> tuple[BytesColumn, NDArray[np.uint32], NDArray[np.bool_]]:
-    """Decode plain and compressed locations, or none, row by row kind: rare but valid."""
-    compressed, plain = refs.blobs(RefSlot.COMPRESSED_LOCATION), refs.blobs(RefSlot.LOCATION)
-    is_compressed, is_plain = compressed.present, plain.present & ~compressed.present
-    frames, frame_rows = compressed.where(is_compressed).distinct()
-    plain_column, plain_rows = plain.distinct()
-    rows = plain_rows + np.uint32(len(frames))
-    rows[is_compressed] = frame_rows
-    expanded = expand_locations(frames, dictionary, charge=refs.buffer.charge)
-    column = concat_bytes([expanded, plain_column])
-    column.check_text()
-    return column, rows, is_compressed | is_plain
-
-
-def _decode_checksums(
-    refs: Tables, is_virtual: Bools
-) -> tuple[BytesColumn, NDArray[np.int32] | None, NDArray[np.uint32] | None]:
-    """Give distinct etags, the one of each row or -1, and the times; others have none of these."""
-    if not is_virtual.any():
-        return BytesColumn.empty(), None, None
-    etags, etag_rows = BytesColumn.empty(), None
-    blobs = refs.blobs(RefSlot.ETAG).where(is_virtual)
-    if blobs.present.any():
-        etags, rows = blobs.distinct()
-        etags.check_text()
-        etag_rows = np.full(len(refs), -1, np.int32)
-        etag_rows[is_virtual] = np.where(blobs.present, rows.astype(np.int32), np.int32(-1))
-    modified = np.where(is_virtual, refs.u32(RefSlot.LAST_MODIFIED), np.uint32(0))
-    return etags, etag_rows, modified if modified.any() else None
