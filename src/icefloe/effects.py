@@ -20,7 +20,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, ContextVar, copy_context
 from functools import cache
 from types import coroutine
@@ -241,38 +241,10 @@ def _map_in_threads[A, T](
 async def both[A, B](
     first: Callable[[], Awaitable[A]], second: Callable[[], Awaitable[B]]
 ) -> tuple[A, B]:
-    """Do two pieces of core work at the same time; when blocking, the first on this thread.
-
-    A failure is raised once both have ended, or the other one is cancelled.
-    """
-    match _mode.get():
-        case "async":
-            return await _both_on_loop(first, second)
-        case "blocking":
-            other = _pool().submit(lambda: run_blocking(_awaited(second), "worker"))
-            try:
-                found = await first()
-            finally:
-                wait([other])
-            return found, other.result()
-        case _:
-            return await first(), await second()
-
-
-async def _both_on_loop[A, B](
-    first: Callable[[], Awaitable[A]], second: Callable[[], Awaitable[B]]
-) -> tuple[A, B]:
-    try:
-        async with asyncio.TaskGroup() as group:
-            other = group.create_task(_awaited(second))
-            found = await first()
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return found, other.result()
-
-
-async def _awaited[T](work: Callable[[], Awaitable[T]]) -> T:
-    return await work()
+    """Do two pieces of core work at the same time; failures are those of `map_concurrently`."""
+    pieces: list[Callable[[], Awaitable[object]]] = [first, second]
+    one, other = await map_concurrently(lambda piece: piece(), pieces, limit=2)
+    return cast("A", one), cast("B", other)
 
 
 type Company = tuple[int, object]
