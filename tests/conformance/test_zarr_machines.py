@@ -38,7 +38,7 @@ from tests.conformance.zarr_sessions import (
 # Zarr's machine draws data types of all kinds; what it says of some is not about stores.
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
-RUNS = settings(max_examples=10, stateful_step_count=30, deadline=None)
+RUNS = settings(max_examples=10, stateful_step_count=30)
 PIPELINES = ["BatchedCodecPipeline", "FusedCodecPipeline"]
 SIDE = 3
 

@@ -142,7 +142,7 @@ def test_one_is_held_up_at_every_step(spec: int, actors: tuple[Actor, ...]) -> N
 
 
 @pytest.mark.parametrize(("spec", "actors"), PAIRS, ids=names)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(schedule=st.lists(st.integers(0, 1), max_size=80))
 def test_random_orders_of_two(spec: int, actors: tuple[Actor, ...], schedule: list[int]) -> None:
     race = Race(spec, actors)
@@ -150,7 +150,7 @@ def test_random_orders_of_two(spec: int, actors: tuple[Actor, ...], schedule: li
 
 
 @pytest.mark.parametrize(("spec", "actors"), CROWDS, ids=names)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(schedule=st.lists(st.integers(0, 2), max_size=120))
 def test_random_orders_of_three(spec: int, actors: tuple[Actor, ...], schedule: list[int]) -> None:
     race = Race(spec, actors)

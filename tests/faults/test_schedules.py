@@ -141,7 +141,7 @@ def test_one_dies_and_the_other_goes_on(spec: int, steps: int) -> None:
 
 
 @SPECS
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(schedule=st.lists(st.integers(0, 2), max_size=40))
 def test_three_that_rebase_all_succeed(spec: int, schedule: list[int]) -> None:
     race = Race(spec, rebasing, rebasing, rebasing)
@@ -152,7 +152,7 @@ def test_three_that_rebase_all_succeed(spec: int, schedule: list[int]) -> None:
 
 
 @SPECS
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schedule=st.lists(st.integers(0, 2), max_size=40), steps=st.integers(0, 10))
 def test_three_of_which_one_dies(spec: int, schedule: list[int], steps: int) -> None:
     race = Race(spec, rebasing, rebasing, plain, crashes={0: steps})

@@ -135,7 +135,7 @@ def attach(group: h5py.Group) -> None:
                     each.dims[axis].attach_scale(scale)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(datasets(), max_size=4),
     st.lists(datasets(), max_size=2),

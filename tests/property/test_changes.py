@@ -3,7 +3,7 @@
 import pickle
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.engine.array_changes import MISSING, ArrayChanges, Index, table_of_refs
@@ -72,7 +72,6 @@ def _agrees(changes: ArrayChanges, model: dict[Index, ChunkRef | None]) -> None:
     assert changes.is_empty() == (not model)
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_the_newest_change_of_a_chunk_wins(steps: list) -> None:  # type: ignore[type-arg]
     changes, model = ArrayChanges(2), dict[Index, ChunkRef | None]()
@@ -83,7 +82,6 @@ def test_the_newest_change_of_a_chunk_wins(steps: list) -> None:  # type: ignore
     _agrees(changes, model)
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_changes_survive_pickling(steps: list) -> None:  # type: ignore[type-arg]
     node, model = NodeId.random(), dict[Index, ChunkRef | None]()

@@ -99,7 +99,7 @@ def repeated(side: Ours, operations: list[Operation]) -> Tree:
 
 
 @pytest.mark.parametrize("spec", [1, 2])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(OPERATIONS, st.lists(OPERATIONS, min_size=1, max_size=2))
 def test_what_does_not_conflict_is_like_one_after_the_other(
     spec: int, ours: list[Operation], theirs: list[list[Operation]]
@@ -121,7 +121,7 @@ def test_what_does_not_conflict_is_like_one_after_the_other(
     assert is_sound(expected)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     OPERATIONS, OPERATIONS, st.sampled_from([VersionSelection.UseOurs, VersionSelection.UseTheirs])
 )
@@ -141,7 +141,7 @@ def test_no_solution_does_damage(
     assert is_sound(side.tree())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(OPERATIONS, OPERATIONS, OPERATIONS)
 def test_what_merges_is_like_one_after_the_other(
     before: list[Operation], first: list[Operation], second: list[Operation]

@@ -40,7 +40,7 @@ def _outcome(file: bytes, *, few_arrays: int) -> list[list[int]] | str:
 counts = st.one_of(st.integers(65, 600), st.sampled_from([511, 512, 513, 1024, 1500]))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(counts, st.integers(1, 4))
 def test_our_own_layout_is_recognised(count: int, dimensions: int) -> None:
     file = _log(count, dimensions)
@@ -53,7 +53,7 @@ def test_our_own_layout_is_recognised(count: int, dimensions: int) -> None:
     assert known.tolist() == _outcome(file, few_arrays=0)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(counts, st.integers(1, 3), st.data())
 def test_a_changed_byte_is_read_alike(count: int, dimensions: int, data: st.DataObject) -> None:
     payload = bytearray(_payload(_log(count, dimensions)))

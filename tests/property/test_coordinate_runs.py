@@ -20,7 +20,6 @@ def rows_of(points: set[tuple[int, ...]], dimensions: int) -> Coordinates:
     return np.array(sorted(points), np.uint32).reshape(len(points), dimensions)
 
 
-@settings(deadline=None)
 @given(data=st.data(), dimensions=st.integers(0, 3), few=st.sampled_from([0, 64]))
 def test_pieces_are_written_as_one_column(data: st.DataObject, dimensions: int, few: int) -> None:
     points = st.tuples(*[st.sampled_from([*range(12), 2**32 - 1])] * dimensions)
@@ -37,7 +36,7 @@ def test_pieces_are_written_as_one_column(data: st.DataObject, dimensions: int, 
     )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     order=st.permutations([0, 1, 2]),
     parts=st.integers(1, 9),

@@ -48,7 +48,7 @@ def repository() -> icefloe.Repository:
     return icefloe.Repository.create(icefloe.in_memory_storage(), config)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cubes(), st.integers(400, 4000), st.booleans(), st.integers(1, 30))
 def test_copies_hold_what_the_source_holds(
     cube: tuple[Any, list[int], dict[str, int], dict[str, int]],

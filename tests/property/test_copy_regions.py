@@ -6,7 +6,7 @@ from math import prod
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.copying.regions import CopyShape, Limits, plan_regions, reads_along
@@ -34,7 +34,6 @@ def met(box: tuple[slice, ...], lengths: tuple[int, ...]) -> list[tuple[int, ...
     return list(product(*ranges))
 
 
-@settings(deadline=None)
 @given(arrays(), st.integers(1, 60_000), st.integers(1, 8), st.integers(1, 4))
 def test_every_object_is_written_once_and_memory_is_kept_to(
     array: CopyShape, memory: int, cores: int, in_flight: int
@@ -62,7 +61,6 @@ def test_every_object_is_written_once_and_memory_is_kept_to(
     assert reads == plan.reads
 
 
-@settings(deadline=None)
 @given(st.integers(0, 30), st.integers(0, 60), LENGTHS, LENGTHS)
 def test_reads_are_counted_without_looking(first: int, span: int, length: int, chunk: int) -> None:
     starts = range(first, first + span, length)
@@ -72,7 +70,6 @@ def test_reads_are_counted_without_looking(first: int, span: int, length: int, c
     assert reads_along(first, span, length, chunk) == counted
 
 
-@settings(deadline=None)
 @given(arrays())
 def test_with_room_for_all_of_it_no_chunk_is_read_twice_by_one_core(array: CopyShape) -> None:
     assume(prod(array.shape))
@@ -104,7 +101,6 @@ def test_what_does_not_fit_is_told() -> None:
     assert "'a/b'" in str(caught.value)
 
 
-@settings(deadline=None)
 @given(st.lists(arrays(), max_size=4), st.integers(1, 60))
 def test_slabs_cover_everything_once(found: list[CopyShape], most: int) -> None:
     waves = cut_into_slabs([array.grid for array in found], most)

@@ -275,7 +275,6 @@ def found(repository: icefloe.Repository, by: Any, **options: Any) -> dict[str, 
     return given
 
 
-@settings(deadline=None)
 @given(
     spec_version=st.sampled_from([1, 2]),
     split=st.integers(1, 4),
@@ -306,7 +305,7 @@ def test_summaries_agree_with_looking_at_every_chunk(
     assert found(repository, "bucket", all_versions=True, glob="**/[ab].nc") == some
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(todo=st.lists(operations, min_size=1, max_size=25))
 def test_locations_of_a_session_are_those_of_its_chunks(todo: list[tuple[Any, ...]]) -> None:
     made = Random(2, 2)

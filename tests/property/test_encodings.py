@@ -47,8 +47,6 @@ from icefloe.format.messagepack import decode_messagepack
 from icefloe.format.metadata import decode_metadata_value, encode_metadata_value
 from icefloe.values.model import MASK
 
-patient = settings(deadline=None)  # the machine may be busy
-
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 keys = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=10)
 
@@ -206,7 +204,6 @@ def configs(draw: st.DrawFn) -> RepositoryConfig:
     return config
 
 
-@patient
 @given(json_values, st.sampled_from([1, 2]))
 def test_metadata_round_trips(value: JsonValue, spec_version: int) -> None:
     again = decode_metadata_value(encode_metadata_value(value, spec_version), spec_version)
@@ -220,28 +217,24 @@ def _sorted(value: Any) -> Any:
     return [_sorted(each) for each in value] if isinstance(value, list) else value
 
 
-@patient
 @given(library_values)
 def test_flexbuffers_agree_with_the_library(value: JsonValue) -> None:
     assert library.Loads(encode_flexbuffer(value)) == value
     assert decode_flexbuffer(library.Dumps(value)) == value
 
 
-@patient
 @given(configs())
 def test_configs_round_trip(config: RepositoryConfig) -> None:
     assert decode_config_yaml(encode_config_yaml(config)) == config
     assert decode_config_flexbuffer(encode_config_flexbuffer(config)) == config
 
 
-@patient
 @given(configs())
 def test_configs_evaluate_back(config: RepositoryConfig) -> None:
     assume(MASK not in repr(config))
     assert eval(repr(config), {"icefloe": icefloe}) == config
 
 
-@patient
 @given(configs(), configs(), configs())
 def test_merging_is_a_monoid(a: RepositoryConfig, b: RepositoryConfig, c: RepositoryConfig) -> None:
     nothing = RepositoryConfig()
@@ -254,7 +247,7 @@ DECODERS = [decode_flexbuffer, decode_messagepack, decode_config_flexbuffer, dec
 
 
 @pytest.mark.parametrize("decode", DECODERS, ids=lambda decode: decode.__name__)
-@settings(patient, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=200))
 @example(data=b"\x01" * 4000)
 @example(data=b"\xff" * 4000)
@@ -268,7 +261,7 @@ def test_garbage_raises_only_format_errors(decode: Callable[[bytes], Any], data:
         decode(data)
 
 
-@settings(patient, max_examples=300)
+@settings(max_examples=300)
 @given(
     value=json_values,
     edits=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
@@ -286,7 +279,6 @@ def test_damaged_values_raise_only_format_errors(
                 decode(bytes(damaged))
 
 
-@patient
 @given(
     st.lists(st.sampled_from([0, 1, 2, 3, 4, 8, 0x14, 0x24, 0x28, 0x2A, 0x38, 0x90]), max_size=60),
     st.sampled_from([0x14, 0x24, 0x25, 0x28, 0x29, 0x2A, 0x2B, 0x38, 0x3C, 0x64, 0x90]),

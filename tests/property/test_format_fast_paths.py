@@ -42,7 +42,7 @@ from tests.property.test_format_files import (
 from tests.property.test_format_tables import as_model
 from tests.unit.format.samples import manifest_id, snapshot_id
 
-fast = settings(max_examples=60, deadline=None)
+fast = settings(max_examples=60)
 
 MANY = 1000
 """More than any example has."""

@@ -34,7 +34,7 @@ from tests.property.test_format_tables import in_order, models, node_models, tab
 from tests.unit.format import oracle
 from tests.unit.format.samples import expanded, manifest_id, node_id, snapshot_id, update_entry
 
-thorough = settings(max_examples=60, deadline=None)
+thorough = settings(max_examples=60)
 
 specs = st.sampled_from([1, 2])
 habits = st.builds(oracle.Habits, st.booleans(), st.booleans(), st.booleans())

@@ -9,7 +9,7 @@ from tests.fuzz.bombs import enclosed
 from tests.fuzz.corpus import corpus
 from tests.fuzz.exercise import is_refused
 
-fast = settings(max_examples=80, deadline=None)
+fast = settings(max_examples=80)
 
 each_type = pytest.mark.parametrize("file_type", FileType, ids=lambda one: one.attribute)
 

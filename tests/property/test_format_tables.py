@@ -25,7 +25,7 @@ from tests.unit.format.samples import manifest_id, node_id
 
 type Model = dict[tuple[int, ...], ChunkRef]
 
-fast = settings(max_examples=60, deadline=None)
+fast = settings(max_examples=60)
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 indices = st.integers(0, 4) | st.integers(0, 2**32 - 1)

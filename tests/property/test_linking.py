@@ -79,7 +79,7 @@ def boxes(session: SessionState) -> list[Any]:
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 @pytest.mark.parametrize("name", list(CONFIGS))
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(steps=STEPS, writes_log=st.booleans())
 def test_linked_commits_are_like_others(
     spec_version: int,
@@ -111,7 +111,7 @@ def test_linked_commits_are_like_others(
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_appends_are_cut_as_if_all_had_been_written_at_once(
     spec_version: int, lengths: list[int]

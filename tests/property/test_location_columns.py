@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.config import VirtualChunkContainer, gcs_store, local_filesystem_store, s3_store
@@ -85,14 +85,12 @@ def named(grouped: Grouped) -> list[str]:
     return [names[row] for row in rows.tolist()]
 
 
-@settings(deadline=None)
 @given(locations)
 def test_names_of_containers_are_replaced(texts: list[str]) -> None:
     column = BytesColumn.from_strings(texts)
     assert absolute_all(column, PLACES.absolute).to_strings() == [*map(absolute, texts)]
 
 
-@settings(deadline=None)
 @given(locations)
 def test_canonical_forms(texts: list[str]) -> None:
     found = canonical_all(BytesColumn.from_strings(texts)).to_strings()
@@ -100,7 +98,6 @@ def test_canonical_forms(texts: list[str]) -> None:
     assert not any(re.search(r"://[^/]*@", text) for text in found)
 
 
-@settings(deadline=None)
 @given(locations)
 def test_containers(texts: list[str]) -> None:
     """Whatever can be located lies in the container that reading would take."""
@@ -117,7 +114,6 @@ def test_containers(texts: list[str]) -> None:
         assert CONTAINERS[number] == place.container, text
 
 
-@settings(deadline=None)
 @given(locations)
 def test_places_are_beginnings_of_locations(texts: list[str]) -> None:
     column = canonical_all(BytesColumn.from_strings(texts))
@@ -133,7 +129,6 @@ def test_places_are_beginnings_of_locations(texts: list[str]) -> None:
         assert part == "/".join(whole.split("/")[:3])
 
 
-@settings(deadline=None)
 @given(locations, st.sampled_from(["s3://bucket", "s3://bucket/deep/", "gs", "file:///data"]))
 def test_prefixes_choose_what_they_cover(texts: list[str], prefix: str) -> None:
     column = canonical_all(BytesColumn.from_strings(texts))

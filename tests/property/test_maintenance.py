@@ -162,7 +162,7 @@ shares = st.floats(0, 1)
 
 
 @pytest.mark.parametrize("spec", [1, 2])
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     steps=histories,
     more=histories,

@@ -187,7 +187,7 @@ def _boxes(held: dict[tuple[int, ...], int]) -> set[tuple[tuple[int, int], ...]]
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 @pytest.mark.parametrize("name", list(CONFIGS))
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(commits=COMMITS)
 def test_any_sessions_read_back(
     spec_version: int, name: str, commits: list[list[tuple[str, str, int]]]
@@ -221,7 +221,7 @@ def _large(ours: Ours, rows: int) -> None:
     ours.commit(session)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(rows=st.integers(1, 14), more=st.sets(st.integers(0, 20), min_size=1, max_size=3))
 def test_manifests_are_rewritten_as_predicted(rows: int, more: set[int]) -> None:
     """Writing rows changes the parts that they are in, as if all had been written at once."""

@@ -21,7 +21,7 @@ indices = st.integers(1, 3).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(indices, st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=40))
 def test_lookups_agree_with_the_table(held: set[tuple[int, ...]], wanted: list[list[int]]) -> None:
     rows = sorted(held)
@@ -47,7 +47,7 @@ def native_table(rows: list[tuple[int, ...]], seed: int) -> ChunkTable:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(indices, st.integers(0, 100), st.sampled_from([1, 2]))
 def test_native_lookups_agree_with_the_table(
     held: set[tuple[int, ...]], seed: int, spec_version: int
@@ -80,7 +80,6 @@ def test_rows_are_counted_as_they_are_searched(
     assert finder.find((*[0] * len(box), 0)) is None
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 40),
     st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), max_size=6),

@@ -88,7 +88,7 @@ def _check(context: RepoContext, model: dict[Index, bytes]) -> None:
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(commits=COMMITS)
 def test_any_history_reads_back(spec_version: int, commits: list[dict[str, Any]]) -> None:
     storage = Storage.new_in_memory()

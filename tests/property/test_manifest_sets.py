@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import count
 from random import Random
 
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet
@@ -131,7 +131,6 @@ def assert_sound(
             assert total <= limits.max_manifest_size
 
 
-@settings(deadline=None)
 @given(sparse_arrays, configs(), st.data())
 def test_each_array_is_placed_once_within_the_limits(
     facts: list[ArrayFacts], config: EffectiveChunkManifests, data: st.DataObject
@@ -153,7 +152,6 @@ def test_each_array_is_placed_once_within_the_limits(
             assert modified.isdisjoint(plan.arrays)
 
 
-@settings(deadline=None)
 @given(sparse_arrays, configs(), st.randoms())
 def test_the_order_of_the_input_does_not_matter(
     facts: list[ArrayFacts], config: EffectiveChunkManifests, random: Random
@@ -165,7 +163,6 @@ def test_the_order_of_the_input_does_not_matter(
     assert pack(shuffled, config, before) == pack(facts, config, before)
 
 
-@settings(deadline=None)
 @given(sparse_arrays, configs())
 def test_what_is_packed_stays(facts: list[ArrayFacts], config: EffectiveChunkManifests) -> None:
     plans = pack(facts, config)
@@ -175,7 +172,6 @@ def test_what_is_packed_stays(facts: list[ArrayFacts], config: EffectiveChunkMan
     assert all(plan.unchanged is not None for plan in again)
 
 
-@settings(deadline=None)
 @given(sparse_arrays, configs(), st.data())
 def test_writing_again_to_some_arrays_rewrites_their_manifests_only(
     facts: list[ArrayFacts], config: EffectiveChunkManifests, data: st.DataObject
@@ -211,7 +207,6 @@ def fits_default(
     return len(members) == 1 or total <= (default.max_manifest_size or 0)
 
 
-@settings(deadline=None)
 @given(sparse_arrays, configs(), st.data())
 def test_changes_of_some_arrays_leave_other_manifests_alone(
     facts: list[ArrayFacts], config: EffectiveChunkManifests, data: st.DataObject
@@ -288,7 +283,6 @@ def test_the_fewest_bins_are_counted_right() -> None:
     assert fewest([7, 7, 6, 6, 7, 7], 20) == 2
 
 
-@settings(deadline=None)
 @example([6, 6, 4, 4, 3, 3, 2, 2], 10)
 @given(small_sizes, st.integers(20, 30))
 def test_a_new_layout_has_few_manifests(chunks: list[int], capacity: int) -> None:
@@ -297,7 +291,6 @@ def test_a_new_layout_has_few_manifests(chunks: list[int], capacity: int) -> Non
     assert number <= Fraction(11, 9) * fewest(chunks, capacity) + Fraction(6, 9)
 
 
-@settings(deadline=None)
 @given(small_sizes, st.integers(20, 30), st.data())
 def test_a_layout_with_a_past_has_less_than_twice_the_manifests(
     chunks: list[int], capacity: int, data: st.DataObject
@@ -312,7 +305,6 @@ def test_a_layout_with_a_past_has_less_than_twice_the_manifests(
     assert number <= 2 * fewest(chunks, capacity) - 1
 
 
-@settings(deadline=None)
 @given(small_sizes, st.integers(1, 4))
 def test_a_number_of_arrays_fills_all_manifests_but_one(chunks: list[int], each: int) -> None:
     facts = [some_array(number, size) for number, size in enumerate(chunks)]
@@ -322,7 +314,6 @@ def test_a_number_of_arrays_fills_all_manifests_but_one(chunks: list[int], each:
     assert sum(len(plan.arrays) != each for plan in plans) <= 1
 
 
-@settings(deadline=None)
 @given(
     st.frozensets(st.integers(0, 9)),
     st.lists(st.frozensets(st.integers(0, 9), min_size=1), max_size=6),

@@ -87,7 +87,7 @@ def require_sound(parts: list[Part], expected: set[Point]) -> None:
         assert not boxes_meeting(one, other).any()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(layout=LAYOUTS, batches=st.lists(SETS, max_size=4), new=SETS, extents=st.booleans())
 def test_regions_built_apart_fit_together(
     layout: Layout, batches: list[set[Point]], new: set[Point], extents: bool
@@ -105,7 +105,7 @@ def test_regions_built_apart_fit_together(
         assert all(len(part) <= layout.max_refs for part in parts)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     layout=LAYOUTS,
     rows=st.sets(st.integers(0, 40), min_size=2),
@@ -130,7 +130,7 @@ def test_full_rows_are_cut_as_in_one_commit(
         assert set(storage.build(plan, new)) == set(stored_after(layout, stored, new))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     layout=LAYOUTS,
     cuts=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40)), max_size=8),

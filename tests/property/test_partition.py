@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.engine.manifests.lookup import ArrayLookup
@@ -74,7 +74,6 @@ def stored_after(layout: Layout, stored: list[Part], new: set[Point]) -> list[Pa
             is_open[stored.index(closed[place])] = True
 
 
-@settings(deadline=None)
 @given(layout=LAYOUTS, batches=BATCHES)
 def test_the_way_does_not_matter(layout: Layout, batches: list[set[Point]]) -> None:
     stored: list[Part] = []
@@ -84,7 +83,6 @@ def test_the_way_does_not_matter(layout: Layout, batches: list[set[Point]]) -> N
     assert set(stored) == from_scratch(layout, set().union(*batches))
 
 
-@settings(deadline=None)
 @given(layout=LAYOUTS, points=st.sets(POINTS, max_size=150))
 def test_parts_hold_everything_once_and_are_apart(layout: Layout, points: set[Point]) -> None:
     parts, wanted = cut(layout, points, [])
@@ -137,7 +135,6 @@ def test_a_part_that_became_too_large_is_opened() -> None:
     assert found.wanted.tolist() == [0]
 
 
-@settings(deadline=None)
 @given(boxes=st.lists(st.tuples(POINTS, POINTS), max_size=12), points=st.sets(POINTS, max_size=20))
 def test_boxes_that_hold_points_are_found(
     boxes: list[tuple[Point, Point]], points: set[Point]
@@ -152,7 +149,6 @@ def _inside(point: Point, within: Box) -> bool:
     return all(a <= at < b for at, (a, b) in zip(point, within, strict=True))
 
 
-@settings(deadline=None)
 @given(layout=LAYOUTS, points=st.sets(POINTS, min_size=1, max_size=150))
 def test_lookup_finds_what_a_scan_finds(layout: Layout, points: set[Point]) -> None:
     refs = [ManifestRef(ManifestId.random(), box(part)) for part in from_scratch(layout, points)]

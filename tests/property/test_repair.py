@@ -79,7 +79,7 @@ def storage_with(files: dict[str, bytes]) -> Storage:
 
 
 @given(st.sampled_from([1, 2]), st.lists(HARM, min_size=1, max_size=4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_repair_of_several_damages(spec: int, harms: list[tuple[int, str]]) -> None:
     files = broken(spec, harms)
     storage = storage_with(files)

@@ -71,7 +71,7 @@ def by_first(tables: list[ChunkTable]) -> list[ChunkTable]:
     return sorted(tables, key=lambda table: table.coordinates[0].tolist())
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(indices=st.sets(INDICES, min_size=1, max_size=80), before=LAYOUTS, after=LAYOUTS)
 def test_cutting_pieces_is_cutting_all(
     indices: set[tuple[int, int]], before: Layout, after: Layout
@@ -232,7 +232,7 @@ async def actual_layout(context: RepoContext) -> set[frozenset[tuple[str, int]]]
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(steps=STEPS, config=CONFIGS)
 def test_the_same_references_as_the_configuration_wants_them(
     spec_version: int, steps: list[dict[str, Any]], config: RepositoryConfig

@@ -149,6 +149,6 @@ class LocalMachine(BackendMachine):
 
 
 TestMemory = MemoryMachine.TestCase
-TestMemory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestMemory.settings = settings(max_examples=40, stateful_step_count=30)
 TestLocal = LocalMachine.TestCase
-TestLocal.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLocal.settings = settings(max_examples=40, stateful_step_count=30)

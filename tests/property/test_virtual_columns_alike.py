@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe import (
@@ -46,7 +46,6 @@ rows = st.lists(
     max_size=40,
 )
 text_forms = st.sampled_from(["list", "object", "string", "large", "dictionary", "view"])
-patient = settings(deadline=None)  # the machine may be busy
 number_forms = st.sampled_from(["list", "numpy", "arrow"])
 
 
@@ -105,7 +104,6 @@ def one_by_one(session: Session, given_rows: list[Any], *, validate: bool) -> li
     return refused
 
 
-@patient
 @given(rows, text_forms, text_forms, number_forms, st.booleans())
 def test_columns_are_rows_set_one_by_one(
     given_rows: list[Any], location_form: str, etag_form: str, form: str, validate: bool
@@ -128,7 +126,6 @@ def test_columns_are_rows_set_one_by_one(
     assert table_of(together) == table_of(singly)
 
 
-@patient
 @given(rows)
 def test_a_key_at_a_time_is_the_same(given_rows: list[Any]) -> None:
     by_key, by_spec = new_session(), new_session()
@@ -148,7 +145,6 @@ def test_a_key_at_a_time_is_the_same(given_rows: list[Any]) -> None:
     assert table_of(by_key) == table_of(by_spec)
 
 
-@patient
 @given(
     st.lists(
         st.tuples(st.sampled_from([*LOCATIONS, ""]), st.integers(0, 99)), min_size=6, max_size=6

@@ -40,7 +40,7 @@ ENDS: Final = ("commit", "rebase", "amend", "flush", "move")
 
 def runs(examples: int) -> settings:
     """So many runs of a machine, each of them short enough to be understood."""
-    return settings(max_examples=examples, stateful_step_count=STEPS, deadline=None)
+    return settings(max_examples=examples, stateful_step_count=STEPS)
 
 
 class RepositoryMachine(RuleBasedStateMachine):

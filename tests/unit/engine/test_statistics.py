@@ -161,7 +161,7 @@ def test_what_to_group_by_is_checked() -> None:
 
 
 @SPECS
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(steps=histories, packs=st.booleans())
 def test_against_each_single_chunk(spec: int, steps: list[tuple[Any, ...]], packs: bool) -> None:
     history = Random(spec, packs)

@@ -29,6 +29,7 @@ from icefloe.credentials import (
 )
 from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from tests.unit.logged import own_messages
 
 OPEN = Credentials.S3(S3Credentials.Anonymous())
 MINE = Credentials.S3(s3_credentials(access_key_id="id", secret_access_key="hush"))
@@ -97,17 +98,12 @@ def test_names_of_containers_and_what_covers_nothing_authorise_nothing() -> None
     assert grant(reader, "s3://bucket/k") is None
 
 
-def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """List what the package said; other packages log whenever they like."""
-    return [each.getMessage() for each in caplog.records if each.name.startswith("icefloe.")]
-
-
 def test_malformed_entries_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     entries: Entries = {"s3://user:hush@b/": OPEN, "": OPEN, "s3://b/?q": OPEN, "file://": OPEN}
     with caplog.at_level(logging.WARNING):
         reader = VirtualReader([s3("s3://b/")], entries)
     assert reader.authorised_prefixes == frozenset()
-    assert len(warnings_in(caplog)) == 4
+    assert len(own_messages(caplog)) == 4
     assert "hush" not in caplog.text
 
 
@@ -180,14 +176,14 @@ def test_none_stands_for_what_the_store_says(caplog: pytest.LogCaptureFixture) -
     ]
     with caplog.at_level(logging.WARNING):
         reader = VirtualReader(containers, {"s3": None, "https://host": None, "gs://b": None})
-    assert len(warnings_in(caplog)) == len(containers)
+    assert len(own_messages(caplog)) == len(containers)
     assert "'s3': icefloe.s3_credentials(...)" in caplog.text
     assert grant(reader, "s3://open/k") == ("s3", OPEN)
     assert grant(reader, "s3://mine/k") == ("s3", Credentials.S3(S3Credentials.FromEnv()))
     assert grant(reader, "https://host/k") == ("https://host", HttpAccess)
     google = Credentials.Gcs(GcsCredentials.Anonymous())
     assert grant(reader, "gs://b/k") == ("gs://b", google)
-    assert len(warnings_in(caplog)) == len(containers)  # said at open, not for each chunk
+    assert len(own_messages(caplog)) == len(containers)  # said at open, not for each chunk
     azure = VirtualChunkContainer("az://container/", azure_store(account="fine"))
     with pytest.raises(StorageError, match="azure_credentials"):
         VirtualReader([azure], {"az://container/": None})

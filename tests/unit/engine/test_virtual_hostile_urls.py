@@ -11,7 +11,7 @@ from unicodedata import normalize
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icefloe.config import (
@@ -281,7 +281,6 @@ def found(reader: VirtualReader, location: str) -> Place | None:
     return place
 
 
-@settings(deadline=None)
 @given(_starts, _texts)
 @example("s3://open/open/", "%25252e%2e/closed")
 @example("s3://open/open/", "a\\..\\..\\closed")
@@ -300,7 +299,6 @@ def test_whatever_the_text_an_object_below_an_authorised_prefix_is_read(
         assert lies_below("open", place.key)
 
 
-@settings(deadline=None)
 @given(_texts)
 def test_whatever_the_text_nothing_secret_is_read_of_local_files(root: Path, text: str) -> None:
     reader = file_reader(root)
@@ -308,7 +306,6 @@ def test_whatever_the_text_nothing_secret_is_read_of_local_files(root: Path, tex
         assert attempt(reader, start + text) != SECRET
 
 
-@settings(deadline=None)
 @given(_texts)
 def test_whatever_the_text_recording_and_reading_fail_cleanly(text: str) -> None:
     reader = VirtualReader([VirtualChunkContainer("s3", s3_store(), "any")])

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.config import VirtualChunkContainer, azure_store, gcs_store, http_store, s3_store
@@ -214,7 +214,6 @@ def covers(prefix: Prefix, place: Prefix) -> bool:
     return place.segments[: len(prefix.segments)] == prefix.segments
 
 
-@settings(deadline=None)
 @given(st.lists(_urls(), max_size=5), _urls())
 def test_the_table_agrees_with_looking_at_every_prefix(prefixes: list[str], location: str) -> None:
     parsed = [parse_prefix(each) for each in prefixes]
@@ -229,7 +228,6 @@ def test_the_table_agrees_with_looking_at_every_prefix(prefixes: list[str], loca
         assert found[0] in [each for each in fitting if each.depth == longest]
 
 
-@settings(deadline=None)
 @given(st.lists(_urls(), max_size=4), st.lists(_urls(), min_size=1, max_size=8))
 def test_columns_agree_with_single_locations(prefixes: list[str], rows: list[str]) -> None:
     parsed = [(parse_prefix(each), each) for each in prefixes]

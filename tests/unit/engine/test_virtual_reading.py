@@ -55,6 +55,7 @@ from icefloe.testing.proxy import (
 )
 from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
+from tests.unit.logged import own_messages
 
 BYTES = os.urandom(200_000)
 SECRET = "do-not-tell-anyone"
@@ -486,7 +487,7 @@ def test_a_container_may_ignore_changes(bucket: Bucket, caplog: pytest.LogCaptur
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read(reader, bucket.chunk(0, 10, "old")) == BYTES[:10]
-    assert not [each for each in caplog.records if each.name.startswith("icefloe.")]
+    assert not own_messages(caplog)
 
 
 @pytest.mark.parametrize("on_change", ["strict", "warn", "off"])

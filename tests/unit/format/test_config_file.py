@@ -34,6 +34,7 @@ from icefloe.format.config_file import (
 )
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
 from icefloe.values.yaml_tree import MAX_YAML_BYTES
+from tests.unit.logged import own_messages
 
 Preload = ManifestPreloadCondition
 Split = ManifestSplitCondition
@@ -307,8 +308,7 @@ virtual_chunk_containers:
             "s3://by-key/", ObjectStoreConfig.S3(S3Options(region="x"))
         ),
     }
-    told = [each.getMessage() for each in caplog.records if each.name.startswith("icefloe.")]
-    assert ["wrong-store" in message for message in told] == [True, False]
+    assert ["wrong-store" in message for message in own_messages(caplog)] == [True, False]
 
 
 def test_the_internal_file_name_survives() -> None:
