@@ -7,7 +7,7 @@ N ?= 1000000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench fuzz docs lock clean
+.PHONY: help setup demo test check retest soak lint format bench fuzz docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,19 @@ demo: ## Run the main job: archives to a versioned cube, on Spark (two minutes)
 
 test: ## Run the whole test suite, starting every server it needs
 	@$(RUN) --servers python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+check: ## Run the quick checks: format, style, layers and the tests without servers (a minute)
+	@$(RUN) ruff format --check .
+	@$(RUN) ruff check .
+	@$(RUN) lint-imports --no-logo
+	@$(RUN) python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not (server or spark or interop or slow)' \
+	    $(or $(ARGS),tests/architecture tests/golden tests/unit)
+
+retest:
+	@$(RUN) --servers python -m tools.retest $(ARGS)
+
+soak: ## Let 8 processes work against each other and against faults for ten minutes
+	@$(RUN) --servers python -m tests.soak $(ARGS)
 
 lint: ## Check format, style, types, layers and spelling
 	@$(RUN) ruff format --check .
