@@ -3,9 +3,9 @@
 import pytest
 
 from icefloe.storage.local import LocalBackend
-from icefloe.testing.invariants import check_repository_blocking
 from tests.interop.conftest import CopyOf
 from tests.interop.reference import BUILDERS
+from tests.support.checking import check_repository_blocking
 
 pytestmark = pytest.mark.interop
 
