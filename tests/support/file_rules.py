@@ -49,29 +49,42 @@ def decode_ref(data: bytes) -> bytes:
 
 @lru_cache(_CACHED)
 def repo_problems(repo: Record) -> tuple[str, ...]:
-    """Find what is wrong within a repo object, or a backup of one."""
-    is_spec_2 = repo.spec == repo.spec_version == 2
+    """Find what is wrong within a repo object."""
     return (
-        *(() if is_spec_2 else ("its spec version is not 2",)),
-        *_table_problems(repo),
-        *_ref_problems(repo),
+        *backup_problems(repo),
+        *_root_problems(repo),
         *_setting_problems(repo),
         *_newest_problems(repo),
     )
 
 
+@lru_cache(_CACHED)
+def backup_problems(repo: Record) -> tuple[str, ...]:
+    """Find what is wrong within the backup of a repo object, which may show a broken history."""
+    is_spec_2 = repo.spec == repo.spec_version == 2
+    return (
+        *(() if is_spec_2 else ("its spec version is not 2",)),
+        *_table_problems(repo),
+        *_ref_problems(repo),
+        *(() if repo.latest_updates else ("its log of operations is empty",)),
+    )
+
+
 def _table_problems(repo: Record) -> Iterator[str]:
-    ids = [entry.id for entry in repo.snapshots]
-    if not is_ascending(ids):
+    if not is_ascending(entry.id for entry in repo.snapshots):
         yield "its snapshots are not in order"
-    if INITIAL not in ids:
-        yield "the initial snapshot is not listed"
     for entry in repo.snapshots:
-        if entry.id == INITIAL:
-            if entry.parent_offset != _NO_PARENT:
-                yield "the initial snapshot has a parent"
-        elif not 0 <= entry.parent_offset < len(ids):
-            yield f"{id_text(entry.id)} has no parent in the list"
+        if not _NO_PARENT <= entry.parent_offset < len(repo.snapshots):
+            yield f"the parent of {id_text(entry.id)} is not in the list"
+    for items in (repo.metadata, *(entry.metadata for entry in repo.snapshots)):
+        if len({*_names(items)}) != len(items or ()):
+            yield "two metadata items have the same name"
+
+
+def _root_problems(repo: Record) -> Iterator[str]:
+    roots = [entry.id for entry in repo.snapshots if entry.parent_offset == _NO_PARENT]
+    if roots != [INITIAL]:
+        yield "the initial snapshot is not the only one without a parent"
 
 
 def _ref_problems(repo: Record) -> Iterator[str]:
@@ -113,10 +126,16 @@ def _flexbuffer(data: bytes) -> Any:
         return _NOT_A_VALUE
 
 
+def _message_pack(data: bytes) -> Any:
+    try:
+        return msgpack.unpackb(data)
+    except Exception:  # noqa: BLE001  (the library raises whatever it stumbles over)
+        return _NOT_A_VALUE
+
+
 def _newest_problems(repo: Record) -> Iterator[str]:
     """Check that the newest operation tells of the state that it led to."""
     if not repo.latest_updates:
-        yield "its log of operations is empty"
         return
     newest = repo.latest_updates[0]
     ids = [entry.id for entry in repo.snapshots]
@@ -172,7 +191,7 @@ def entry_problems(entry: Record, snapshot: Record) -> Iterator[str]:
     stored = {item.name: item.value for item in snapshot.metadata}
     if snapshot.spec == 2 and copied == stored:
         return
-    load = msgpack.unpackb if snapshot.spec == 1 else _flexbuffer
+    load = _message_pack if snapshot.spec == 1 else _flexbuffer
     if {name: _flexbuffer(value) for name, value in copied.items()} != {
         name: load(value) for name, value in stored.items()
     }:
@@ -231,6 +250,9 @@ def _snapshot_problems(snapshot: Record) -> Iterator[str]:
         yield "the manifests it lists are not those that its arrays use"
     if not is_ascending(_names(snapshot.metadata)):
         yield "its metadata is not in order"
+    load = _message_pack if snapshot.spec == 1 else _flexbuffer
+    if any(load(item.value) is _NOT_A_VALUE for item in snapshot.metadata):
+        yield "its metadata cannot be read"
 
 
 def _node_problems(node: Record) -> Iterator[str]:

@@ -18,6 +18,7 @@ from typing import Final
 
 from tests.support.file_rules import (
     INITIAL,
+    backup_problems,
     decode_ref,
     entry_problems,
     grid_of,
@@ -183,8 +184,10 @@ class _State:
     def _backup(self, update: Record) -> None:
         key = f"overwritten/{update.backup_path}"
         backup = self._read("Repo", key)
-        if backup is not None and backup.latest_updates:
-            self._report(key, repo_problems(backup))
+        if backup is None:
+            return
+        self._report(key, backup_problems(backup))
+        if backup.latest_updates:
             newest = backup.latest_updates[0]
             self._require(
                 is_same_operation(newest, update),
@@ -286,7 +289,7 @@ class _State:
         for node in snapshot.nodes:
             for ref in manifest_refs(node):
                 manifest = self._named("Manifest", ref.object_id)
-                if manifest is None:
+                if manifest is None or manifest.id != ref.object_id:
                     return None
                 manifests.append(manifest)
                 extents = tuple(ref.extents)

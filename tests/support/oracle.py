@@ -330,6 +330,8 @@ def decode(table: str, data: bytes) -> Record:
 
 
 def _expand_locations(manifest: Record) -> None:
+    if manifest.compression_algorithm not in (0, 1):
+        raise UnreadableError(f"unknown compression {manifest.compression_algorithm} of locations")
     refs = [ref for array in manifest.arrays for ref in array.refs]
     compressed = [ref for ref in refs if ref.compressed_location is not None]
     if not compressed:

@@ -1,6 +1,6 @@
 """What must hold of transaction logs: in order, and true of the versions they lie between."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -120,6 +120,9 @@ class _Step:
     def untold(self) -> Iterator[str]:
         for raw in sorted(self._new.keys() - self._old.keys() - self._ids("new")):
             yield f"the new node {self._new[raw].path} is not named"
+        for raw in sorted(self._new.keys() - self._old.keys()):
+            if self._chunks_of(self._new[raw]).keys() - self._chunks.get(raw, set()):
+                yield f"some chunks of the new array {self._new[raw].path} are not named"
         for raw in sorted(self._old.keys() - self._new.keys() - self._ids("deleted")):
             yield f"the deleted node {self._old[raw].path} is not named"
         named = self._ids("updated", "new")
@@ -135,7 +138,7 @@ class _Step:
     def _has_unnamed_chunks(self, old: Record, new: Record) -> bool:
         shared = {(ref.object_id, *ref.extents) for ref in manifest_refs(old)}
         shared &= {(ref.object_id, *ref.extents) for ref in manifest_refs(new)}
-        before, after = self._references_of(old, shared), self._references_of(new, shared)
+        before, after = self._chunks_of(old, shared), self._chunks_of(new, shared)
         grid, named = grid_of(new), self._chunks.get(new.id, set())
         return any(
             index not in named
@@ -145,11 +148,12 @@ class _Step:
             for index in before.keys() | after.keys()
         )
 
-    def _references_of(
-        self, node: Record, shared: set[tuple[object, ...]]
+    def _chunks_of(
+        self, node: Record, but: Collection[tuple[object, ...]] = ()
     ) -> dict[Coordinate, Target]:
+        """Return the references of a node, but those in some manifests."""
         found: dict[Coordinate, Target] = {}
         for ref in manifest_refs(node):
-            if (ref.object_id, *ref.extents) not in shared:
+            if (ref.object_id, *ref.extents) not in but:
                 found.update(references(self._manifests[ref.object_id]).get(node.id, ()))
         return found
