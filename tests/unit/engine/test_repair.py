@@ -87,6 +87,9 @@ CANNOT = {
     "no JSON": "nothing tells the metadata",
     "other kind": "nothing tells the true kind",
     "other shape": "nothing tells the true shape",
+    "other number of chunks": "nothing tells the true grid",
+    "deleted tag is back": "nothing tells whether the tag is wanted",
+    "flag both ways": "nothing tells which way the flag was set",
 }
 """What cannot be repaired, and why."""
 
