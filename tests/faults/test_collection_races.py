@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.storage import Storage
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import (
     MUTABLE_KEYS,
     Schedule,
@@ -43,6 +42,7 @@ from tests.faults.collection_actors import (
 )
 from tests.faults.pasts import with_a_past
 from tests.property.reachable import read
+from tests.support.checking import check_repository_blocking
 
 ALL_KEYS: Keys = ("",)
 MAY_LOSE: frozenset[Actor] = frozenset(

@@ -22,7 +22,6 @@ from icefloe.testing.faulty import (
     every_crash,
     every_failure,
 )
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import (
     Schedule,
     ScheduleRun,
@@ -34,6 +33,7 @@ from icefloe.testing.schedules import (
 from tests.faults.pasts import copied, versions, with_a_past
 from tests.faults.sessions import BIG, put_chunk
 from tests.property.reachable import listing, needed_by_refs, stored
+from tests.support.checking import check_repository_blocking
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 KEPT = ("snapshots/", "transactions/", "manifests/", "chunks/")

@@ -47,7 +47,6 @@ from icefloe.testing.faulty import (
     every_crash,
     every_failure,
 )
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import (
     MUTABLE_KEYS,
     Schedule,
@@ -57,6 +56,7 @@ from icefloe.testing.schedules import (
     all_schedules,
     run_schedule,
 )
+from tests.support.checking import check_repository_blocking
 
 SPECS = pytest.mark.parametrize("spec_version", [1, 2])
 SMALL = RepositoryConfig(inline_chunk_threshold_bytes=7)

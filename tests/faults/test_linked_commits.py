@@ -24,8 +24,8 @@ from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import SnapshotId
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.testing.faulty import SimulatedCrash, every_crash, every_failure
-from icefloe.testing.invariants import check_repository_blocking
 from tests.faults.test_session_endings import Ending, Trial, begin, prepared, state_of, write
+from tests.support.checking import check_repository_blocking
 from tests.unit.engine.sides import array_json
 
 CHUNKS = np.array([[1], [2], [3]], np.uint32)

@@ -18,10 +18,10 @@ from icefloe.testing.faulty import (
     every_crash,
     every_failure,
 )
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import WrappedStorage
 from tests.faults.pasts import copied, versions, with_a_past
 from tests.property.reachable import listing, needed_by_refs, stored
+from tests.support.checking import check_repository_blocking
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 COLLECTED = ("snapshots/", "transactions/", "manifests/", "chunks/")

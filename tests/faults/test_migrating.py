@@ -17,7 +17,6 @@ from icefloe.testing.faulty import (
     every_crash,
     every_failure,
 )
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import (
     Schedule,
     ScheduleRun,
@@ -29,6 +28,7 @@ from icefloe.testing.schedules import (
 from tests.faults.pasts import copied, versions, with_a_past
 from tests.faults.sessions import BIG, put_chunk
 from tests.property.reachable import listing, stored
+from tests.support.checking import check_repository_blocking
 
 
 def with_tags() -> Storage:

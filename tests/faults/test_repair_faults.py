@@ -24,6 +24,7 @@ from icefloe.testing.faulty import (
 )
 from icefloe.testing.schedules import WrappedStorage
 from tests.property.reachable import stored
+from tests.support.checking import check_repository_blocking
 
 _WRITES = frozenset({"put", "copy", "delete"})
 _EACH_READ = 9  # there are hundreds
@@ -95,6 +96,7 @@ def check_after(storage: Storage, before: dict[str, bytes]) -> None:
     outcome = run_blocking(repair(storage, RULES, dry_run=False))
     assert outcome.after.damages == ()
     assert icefloe.Repository.open(storage).verify(deep=True).is_healthy
+    check_repository_blocking(storage.open())
 
 
 @EACH

@@ -25,7 +25,6 @@ from icefloe.testing.faulty import (
     every_crash,
     every_failure,
 )
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import (
     MUTABLE_KEYS,
     Schedule,
@@ -36,6 +35,7 @@ from icefloe.testing.schedules import (
     run_schedule,
 )
 from tests.faults.sessions import BIG, prepared, put_chunk, seen_in
+from tests.support.checking import check_repository_blocking
 
 ONE_EACH = RepositoryConfig(
     manifest=ManifestConfig(

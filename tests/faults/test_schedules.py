@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.storage import Storage
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import (
     MUTABLE_KEYS,
     Schedule,
@@ -24,6 +23,7 @@ from icefloe.testing.schedules import (
     run_schedule,
 )
 from tests.faults.sessions import BIG, prepared, put_chunk, seen_in
+from tests.support.checking import check_repository_blocking
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 

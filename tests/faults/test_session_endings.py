@@ -27,8 +27,8 @@ from icefloe.testing.faulty import (
     every_crash,
     every_failure,
 )
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import WrappedStorage
+from tests.support.checking import check_repository_blocking
 from tests.unit.engine.sides import array_json, group_json
 
 LARGE = b"x" * 600

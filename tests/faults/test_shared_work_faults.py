@@ -22,9 +22,9 @@ from icefloe.testing.faulty import (
     every_crash,
     every_failure,
 )
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import WrappedStorage
 from tests.faults.sessions import BIG, Seen, Work, prepared, put_chunk, seen_in
+from tests.support.checking import check_repository_blocking
 
 
 async def rebase(repo: icefloe.Repository) -> None:

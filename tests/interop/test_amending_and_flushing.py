@@ -16,7 +16,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.testing.invariants import check_repository_blocking
+from tests.support.checking import check_repository_blocking
 
 pytestmark = pytest.mark.interop
 

@@ -16,7 +16,7 @@ from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.update_table import Status, UpdateEntry
 from icefloe.storage import local_filesystem_storage
-from icefloe.testing.invariants import check_repository_blocking
+from tests.support.checking import check_repository_blocking
 
 pytestmark = pytest.mark.interop
 

@@ -16,8 +16,8 @@ from icefloe.engine.context import RepoContext
 from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.format.chunk_table import ChunkTable, Coordinates
 from icefloe.format.columns import BytesColumn
-from icefloe.testing.invariants import InvariantChecker
 from icefloe.zarr_store import IcechunkStore
+from tests.support.checking import InvariantChecker
 from tests.unit.engine.elsewhere import link, log_writer
 
 WIDE = 8192

@@ -17,7 +17,7 @@ import icefloe
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.format.repo_info import decode_repo_info
 from icefloe.format.update_table import UpdateKind
-from icefloe.testing.invariants import check_repository_blocking
+from tests.support.checking import check_repository_blocking
 
 pytestmark = pytest.mark.interop
 

@@ -25,9 +25,9 @@ from icefloe.engine.session import SessionMode, open_session
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
 from icefloe.storage import local_filesystem_storage
-from icefloe.testing.invariants import InvariantChecker
 from icefloe.zarr_store import IcechunkStore
 from tests.golden.files import GOLDEN
+from tests.support.checking import InvariantChecker
 
 ROWS, WIDE = 5, 8192
 """Four rows fill a manifest."""

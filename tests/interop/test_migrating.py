@@ -13,7 +13,6 @@ import icefloe
 from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.format.repo_info import decode_repo_info
 from icefloe.format.update_table import UpdateKind
-from icefloe.testing.invariants import check_repository_blocking
 from tests.golden.files import GOLDEN
 from tests.interop.reference import Place, build_expired, build_split, build_varied
 from tests.interop.test_maintenance import (
@@ -23,6 +22,7 @@ from tests.interop.test_maintenance import (
     opened,
     reference_at,
 )
+from tests.support.checking import check_repository_blocking
 
 pytestmark = pytest.mark.interop
 

@@ -11,8 +11,8 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.testing.invariants import check_repository_blocking
 from tests.golden.files import GOLDEN
+from tests.support.checking import check_repository_blocking
 
 GOLDEN_NAMES = ["v1-split", "v2-split", "v1-basic", "v2-compressed-locations", "v2-migrated"]
 

@@ -16,6 +16,7 @@ from icefloe.engine.session import SessionState
 from icefloe.errors import RebaseFailedError, SessionStateError
 from icefloe.format.ids import NodeId
 from icefloe.format.node_table import Node, NodeTable
+from tests.support.checking import check_repository_blocking
 from tests.unit.engine.sides import Ours, Tree, array_json, furnish, group_json
 
 type Operation = tuple[str, str, int]
@@ -119,6 +120,7 @@ def test_what_does_not_conflict_is_like_one_after_the_other(
     side.commit(session, allow_empty=True)
     assert side.tree() == expected
     assert is_sound(expected)
+    check_repository_blocking(side.context.backend)
 
 
 @settings(max_examples=50)
@@ -139,6 +141,7 @@ def test_no_solution_does_damage(
     except RebaseFailedError:
         assert side.status(session) == before
     assert is_sound(side.tree())
+    check_repository_blocking(side.context.backend)
 
 
 @settings(max_examples=50)
@@ -165,6 +168,7 @@ def test_what_merges_is_like_one_after_the_other(
     side.commit(session, allow_empty=True)
     assert side.tree() == expected
     assert is_sound(expected)
+    check_repository_blocking(side.context.backend)
 
 
 COORDINATES: Callable[[int], Any] = lambda dimensions: st.sets(  # noqa: E731

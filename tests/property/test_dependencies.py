@@ -17,6 +17,7 @@ import icefloe
 from icefloe.effects import run_blocking
 from icefloe.engine.chunks import find_ref
 from icefloe.format.chunk_table import VirtualChunk
+from tests.support.checking import check_repository_blocking
 
 CONTAINERS = {
     "s3://bucket/": ("wide", icefloe.s3_store(region="us-east-1")),
@@ -287,6 +288,7 @@ def test_summaries_agree_with_looking_at_every_chunk(
     for operation in todo:
         made.do(operation)
     made.commit()
+    check_repository_blocking(made.repository.storage.open())
     repository = made.repository.reopen()  # with nothing in its caches
     versions = every_version(repository)
     chunks = {snapshot: chunks_of(repository, snapshot) for snapshot in versions}

@@ -19,7 +19,7 @@ from icefloe.engine import chunks, lifecycle, nodes
 from icefloe.engine.session import SessionState
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.ids import SnapshotId
-from icefloe.testing.invariants import InvariantChecker
+from tests.support.checking import InvariantChecker
 from tests.unit.engine.elsewhere import link, log_writer, virtual_table
 from tests.unit.engine.sides import Ours
 

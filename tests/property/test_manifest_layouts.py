@@ -28,7 +28,7 @@ from icefloe.engine.session import SessionState
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId
-from icefloe.testing.invariants import InvariantChecker
+from tests.support.checking import InvariantChecker
 from tests.unit.engine.sides import Ours
 
 WIDE = 8192

@@ -25,7 +25,7 @@ from icefloe.engine.context import RepoContext
 from icefloe.engine.nodes import put_metadata, require_array
 from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.storage import Storage
-from icefloe.testing.invariants import check_repository
+from tests.support.checking import check_repository
 
 INDICES = st.tuples(st.integers(0, 5), st.integers(0, 5))
 COMMITS = st.lists(

@@ -15,6 +15,7 @@ from icefloe.engine.repair.values import RepairRules
 from icefloe.errors import RepositoryNotFoundError
 from icefloe.storage import Storage
 from tests.property.reachable import stored
+from tests.support.checking import check_repository_blocking
 
 RULES = RepairRules(
     recover_versions=True,
@@ -99,6 +100,7 @@ def test_repair_of_several_damages(spec: int, harms: list[tuple[int, str]]) -> N
     check_values(storage)
     if not outcome.after.damages:
         assert icefloe.Repository.open(storage).verify().is_healthy
+        check_repository_blocking(storage.open())
 
 
 def check_values(storage: Storage) -> None:

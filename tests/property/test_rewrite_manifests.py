@@ -37,7 +37,7 @@ from icefloe.format.node_table import ManifestRef, Node
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import ID_LISTS
 from icefloe.storage import Storage
-from icefloe.testing.invariants import check_repository
+from tests.support.checking import check_repository
 from tests.unit.engine.sides import array_json, group_json
 
 SIZE = 12

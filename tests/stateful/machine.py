@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from icefloe.storage.local import LocalBackend
-from icefloe.testing.invariants import InvariantChecker
 from tests.stateful.actors import Actor, chunk_key, key_of, put, seen_by, told_by
 from tests.stateful.edits import EDITS, NAMES, Open, attributes, create_node, set_chunks
 from tests.stateful.model import (
@@ -30,6 +29,7 @@ from tests.stateful.model import (
     is_within,
     seen_in,
 )
+from tests.support.checking import InvariantChecker
 
 BRANCHES: Final = ("main", "dev", "ñ/2")
 TAGS: Final = ("v1", "v2")

@@ -53,7 +53,7 @@ def chunk_grid_name(raw: bytes, path: str) -> object:
 
 def _parse_array(document: Mapping[str, Any], path: str) -> ArrayInfo:
     shape = _lengths(document, "shape", path)
-    num_chunks = _num_chunks(document, shape, path)
+    num_chunks = parse_grid(document, shape, path)
     if any(count > _MOST_CHUNKS for count in num_chunks):
         raise InvalidInputError(
             f"the array {path} would have {max(num_chunks)} chunks along one dimension, more "
@@ -64,7 +64,8 @@ def _parse_array(document: Mapping[str, Any], path: str) -> ArrayInfo:
     return ArrayInfo(shape, num_chunks, _dimension_names(document, path))
 
 
-def _num_chunks(document: Mapping[str, Any], shape: tuple[int, ...], path: str) -> tuple[int, ...]:
+def parse_grid(document: Mapping[str, Any], shape: tuple[int, ...], path: str) -> tuple[int, ...]:
+    """Return how many chunks an array has along each dimension, by its document."""
     name, configuration = _grid(document, path)
     match name:
         case "regular":

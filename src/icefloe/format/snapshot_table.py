@@ -226,15 +226,19 @@ class SnapshotTable:
     def entry(self, row: int) -> SnapshotEntry:
         """Give one row as an object."""
         parent = int(self.parents[row])
-        pruned = slice(self.pruned_splits[row], self.pruned_splits[row + 1])
         return SnapshotEntry(
             self.id(row),
             None if parent == NO_PARENT else self.id(parent),
             int(self.flushed_at[row]),
             self.messages[row].decode(),
             self.metadata.decode(row, self.spec_version),
-            tuple(ids_of_rows(SnapshotId, self.pruned_ids[pruned])),
+            tuple(self.pruned_ancestors(row)),
         )
+
+    def pruned_ancestors(self, row: int) -> list[SnapshotId]:
+        """Return the ancestors that expiration took out of the history, oldest first."""
+        pruned = slice(self.pruned_splits[row], self.pruned_splits[row + 1])
+        return ids_of_rows(SnapshotId, self.pruned_ids[pruned])
 
     def page(self, rows: Sequence[int]) -> "SnapshotPage":
         """Give many rows, of which nothing is converted yet."""

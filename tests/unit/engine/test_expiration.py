@@ -9,8 +9,8 @@ import icefloe
 from icefloe.effects import run_blocking
 from icefloe.format.ids import SnapshotId
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, with_parent
-from icefloe.testing.invariants import check_repository_blocking
 from tests.faults.sessions import BIG, prepared, put_chunk
+from tests.support.checking import check_repository_blocking
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 

@@ -13,10 +13,10 @@ from icefloe.engine.maintenance.key_set import KeySet
 from icefloe.storage import Backend, Storage
 from icefloe.storage.port import DeleteReport
 from icefloe.storage.preceded import PrecededBackend
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import WrappedStorage
 from tests.faults.sessions import BIG, prepared, put_chunk, seen_in
 from tests.property.reachable import listing, stored
+from tests.support.checking import check_repository_blocking
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 

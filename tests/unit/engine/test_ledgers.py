@@ -29,7 +29,7 @@ from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind
 from icefloe.storage import Storage
-from icefloe.testing.invariants import InvariantChecker
+from tests.support.checking import InvariantChecker
 
 ABSENT = SnapshotId(bytes([9]) * 12)
 

@@ -23,7 +23,7 @@ from icefloe.errors import (
 )
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.storage import RequestCounts, S3Options, Storage, local_filesystem_storage
-from icefloe.testing.invariants import check_repository_blocking
+from tests.support.checking import check_repository_blocking
 
 SPECS = pytest.mark.parametrize("spec_version", [1, 2])
 SMALL = RepositoryConfig(inline_chunk_threshold_bytes=7)

@@ -34,9 +34,9 @@ from icefloe.format.layout import (
     transaction_log_key,
 )
 from icefloe.storage import Storage
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import WrappedStorage
 from tests.property.reachable import stored
+from tests.support.checking import check_repository_blocking
 from tests.unit.testing.small_repository import BACKUPS, SECOND, SmallRepository
 from tests.unit.testing.test_invariants import BROKEN, V1_BROKEN, golden_files
 
@@ -87,6 +87,9 @@ CANNOT = {
     "no JSON": "nothing tells the metadata",
     "other kind": "nothing tells the true kind",
     "other shape": "nothing tells the true shape",
+    "other number of chunks": "nothing tells the true grid",
+    "deleted tag is back": "nothing tells whether the tag is wanted",
+    "flag both ways": "nothing tells which way the flag was set",
 }
 """What cannot be repaired, and why."""
 

@@ -37,7 +37,7 @@ from icefloe.format.node_table import ManifestRef, NodeTable
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.storage import Storage
-from icefloe.testing.invariants import check_repository_blocking
+from tests.support.checking import check_repository_blocking
 
 THREES = RepositoryConfig(
     manifest=ManifestConfig(

@@ -100,6 +100,10 @@ def stop_the_clock(repository: SmallRepository) -> None:
 type Break = Callable[[SmallRepository], object]
 
 UNKNOWN = NodeId(b"unknown!")
+WITH_GRID = (
+    b'{"node_type":"array","shape":[60],'
+    b'"chunk_grid":{"name":"regular","configuration":{"chunk_shape":[10]}}}'
+)
 INLINE_REF, NATIVE_REF = ManifestRef(INLINE, ((0, 3),)), ManifestRef(NATIVE, ((3, 5),))
 
 BROKEN: dict[str, tuple[Break, str]] = {
@@ -256,6 +260,12 @@ BROKEN: dict[str, tuple[Break, str]] = {
         lambda r: r.change_array(SECOND, lambda n: with_array(n, shape=(59,))),
         "/a has the shape (59,), its metadata say (60,)",
     ),
+    "other number of chunks": (
+        lambda r: r.change_array(
+            SECOND, lambda n: with_array(replace(n, user_data=WITH_GRID), num_chunks=(7,))
+        ),
+        "/a has (7,) chunks, its metadata say (6,)",
+    ),
     # Logs tell nothing wrong ...
     "new but old": (
         lambda r: r.change_log(SECOND, new_arrays=nodes(ARRAY)),
@@ -293,6 +303,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
         lambda r: r.change_log(FIRST, new_arrays=nodes(ARRAY, GROUP), new_groups=nodes()),
         "/ in new_arrays",
     ),
+    "array among groups": (
+        lambda r: r.change_log(SECOND, updated_arrays=nodes(), updated_groups=nodes(ARRAY)),
+        "/a in updated_groups",
+    ),
     "move to nowhere": (
         lambda r: r.change_log(SECOND, moves=(Move("/a", "/b", ARRAY, is_array=True),)),
         "tells of a move to /b, where the node is not",
@@ -315,6 +329,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "chunks unnamed": (
         lambda r: r.change_log(SECOND, updated_chunks={ARRAY: coordinates((3,))}),
         "does not name all chunks of /a that changed",
+    ),
+    "chunks of a new array unnamed": (
+        lambda r: r.change_log(FIRST, updated_chunks={ARRAY: coordinates((2,))}),
+        f"log of {FIRST} does not name all chunks of /a that changed",
     ),
     "move untold": (
         lambda r: r.change_array(SECOND, lambda n: replace(n, path="/b")),
@@ -345,6 +363,14 @@ BROKEN: dict[str, tuple[Break, str]] = {
         lambda r: r.change_updates(lambda u: [u[0], replace(u[1], backup_path=BACKUPS[1])]),
         f"{BACKUPS[1]} is not the backup of NEW_COMMIT at 20",
     ),
+    "backup of another commit": (
+        lambda r: r.change_updates(lambda u: [u[0], replace(u[1], new=SECOND)]),
+        f"{BACKUPS[0]} is not the backup of NEW_COMMIT at 20",
+    ),
+    "newest operation is not what happened": (
+        lambda r: r.change_updates(lambda u: [replace(u[0], new=FIRST), u[1]]),
+        "the newest operation in repo is NEW_COMMIT, but the repository is not as",
+    ),
     "log in a circle": (
         lambda r: r.change_repo(
             lambda repo: replace(repo, repo_before_updates=BACKUPS[1]), backup_key(BACKUPS[1])
@@ -356,6 +382,18 @@ BROKEN: dict[str, tuple[Break, str]] = {
             lambda u: [replace(u[0], updated_at=25)], backup_key(BACKUPS[1])
         ),
         f"{BACKUPS[1]} is not older than what it backs",
+    ),
+    "deleted tag is back": (
+        lambda r: r.change_repo(
+            lambda repo: replace(repo, tags={"v1": FIRST}, deleted_tags=("v1",))
+        ),
+        "the tag 'v1' exists in repo, but is among the deleted tags too",
+    ),
+    "flag both ways": (
+        lambda r: r.change_repo(
+            lambda repo: replace(repo, enabled_flags=(3, 4), disabled_flags=(4,))
+        ),
+        "the feature flags in repo are not sorted, or a flag is both enabled and disabled",
     ),
     "torn configuration": (
         lambda r: r.change_repo(lambda repo: replace(repo, config=b"\xff")),

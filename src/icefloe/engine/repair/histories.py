@@ -226,7 +226,7 @@ def _lost_logs(repo: RepoInfo, damages: Iterable[Damage]) -> frozenset[SnapshotI
     pruned = {
         one
         for row in np.flatnonzero(np.diff(table.pruned_splits)).tolist()
-        for one in table.entry(row).pruned_ancestors
+        for one in table.pruned_ancestors(row)
     }
     return frozenset(one for one in pruned if f"{TRANSACTIONS_PREFIX}{one}" in keys)
 
@@ -242,7 +242,7 @@ async def _sound_updates(shop: Workshop, repo: RepoInfo) -> tuple[UpdateEntry, .
         if backup is None:
             break
         first = backup.repo.updates.entry(0)
-        if (first.kind, first.updated_at) != (entry.kind, entry.updated_at):
+        if replace(first, backup_path=entry.backup_path) != entry:
             break
         kept.append(entry)
     return tuple(kept)

@@ -1,7 +1,7 @@
 """Whether transaction logs tell what happened between a version and its parent."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -10,12 +10,19 @@ import numpy as np
 from icefloe.engine.verification.damage import DamageKind
 from icefloe.engine.verification.findings import Findings
 from icefloe.errors import InvalidInputError
-from icefloe.format.chunk_table import ChunkTable, Coordinates, Extents, concat_tables
+from icefloe.format.chunk_table import (
+    ChunkTable,
+    Coordinates,
+    Extents,
+    concat_tables,
+    sort_keys,
+)
+from icefloe.format.columns import Bytes, is_ascending
 from icefloe.format.ids import ManifestId, NodeId, raw_rows
 from icefloe.format.layout import transaction_log_key
 from icefloe.format.node_table import ManifestRef, Node
 from icefloe.format.snapshot import Snapshot
-from icefloe.format.transaction_log import Move, TransactionLog
+from icefloe.format.transaction_log import ID_LISTS, Move, TransactionLog
 
 type TableReader = Callable[[ManifestRef, NodeId], Awaitable[ChunkTable | None]]
 """Gives the references of an array in a manifest; None where that was found to be damaged."""
@@ -109,8 +116,10 @@ class LogRules:
 
     async def check(self, step: Step, count: RefCounter) -> None:
         """Check the logs of a commit; `count` says how many references a manifest has."""
+        for log in step.logs:
+            self._check_order(step, log)
         before, after = NodeStates(step.parent), NodeStates(step.child)
-        self._check_ids(step, before.ids, after)
+        self._check_ids(step, before, after)
         if not step.is_whole:
             return
         common = before.rows.keys() & after.rows.keys()
@@ -125,6 +134,11 @@ class LogRules:
                 )
             if old.array is not None and new.array is not None and old.array != new.array:
                 await self._check_chunks(step, old, new, count)
+        for raw in sorted(after.rows.keys() - before.rows.keys()):
+            node = after.node(NodeId(raw))
+            if node.array is not None and node.array.manifests:
+                nothing = replace(node, array=replace(node.array, manifests=()))
+                await self._check_chunks(step, nothing, node, count)
 
     def _report(self, step: Step, text: str, node: Node | None = None) -> None:
         self._findings.report(
@@ -137,7 +151,8 @@ class LogRules:
 
     # -- nodes -----------------------------------------------------------------------------
 
-    def _check_ids(self, step: Step, old: set[NodeId], after: NodeStates) -> None:
+    def _check_ids(self, step: Step, before: NodeStates, after: NodeStates) -> None:
+        old = before.ids
         new = step.ids("new_groups", "new_arrays")
         deleted = step.ids("deleted_groups", "deleted_arrays")
         updated = step.ids("updated_groups", "updated_arrays")
@@ -151,11 +166,7 @@ class LogRules:
         }.items():
             for one in sorted(nodes):
                 self._report(step, f" {what}: {one}")
-        for name, is_array in (("new_arrays", True), ("new_groups", False)):
-            for one in sorted(step.ids(name) & after.ids):
-                node = after.node(one)
-                if (node.array is not None) != is_array:
-                    self._report(step, f": {node.path} in {name}", node)
+        self._check_kinds(step, before, after)
         for one in sorted(chunks & after.ids):
             self._check_dimensions(step, after.node(one))
         if step.is_whole:
@@ -164,6 +175,37 @@ class LogRules:
                 self._report(step, f" does not name the new node {node.path}", node)
             for one in sorted(old - after.ids - deleted):
                 self._report(step, f" does not name the deleted node {one}")
+
+    def _check_kinds(self, step: Step, before: NodeStates, after: NodeStates) -> None:
+        """Check that lists of arrays name arrays, and lists of groups name groups."""
+        for name in ID_LISTS:
+            for states in (after, before):
+                for one in sorted(step.ids(name) & states.ids):
+                    node = states.node(one)
+                    if (node.array is not None) != name.endswith("arrays"):
+                        self._report(step, f": {node.path} in {name}", node)
+
+    def _check_order(self, step: Step, log: TransactionLog) -> None:
+        """Check what other readers search, who would miss what is not in its place."""
+        unsorted = [name for name in ID_LISTS if not _is_sorted(getattr(log, name))]
+        nodes = [*log.updated_chunks]
+        if nodes != sorted(nodes):
+            unsorted.append("updated_chunks")
+        unsorted += [
+            f"the chunks of {node}"
+            for node, chunks in log.updated_chunks.items()
+            if not is_ascending(*sort_keys(chunks))
+        ]
+        targets = [move.target.split("/") for move in log.moves]
+        if targets != sorted(targets):
+            unsorted.append("moved_nodes")
+        for name in unsorted:
+            self._findings.report(
+                DamageKind.BAD_LOG,
+                f"log of {log.id}: {name}: not in order, or with something twice",
+                transaction_log_key(log.id),
+                versions=[step.child.id],
+            )
 
     def _check_dimensions(self, step: Step, node: Node) -> None:
         if node.array is None:
@@ -237,6 +279,10 @@ class LogRules:
         except InvalidInputError as failure:
             self._report(step, f": {node.path} over all of its manifests: {failure}", node)
             return None
+
+
+def _is_sorted(ids: Bytes) -> bool:
+    return is_ascending(np.ascontiguousarray(ids).view(f"S{NodeId.WIDTH}").ravel())
 
 
 def _slabs(refs: Sequence[ManifestRef], dimensions: int, count: int) -> list[Extents] | list[None]:

@@ -1,7 +1,7 @@
 """The log of operations of spec 2, and the backups of the repo object in which it goes on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Final
 
@@ -34,6 +34,14 @@ async def check_operations(files: CheckedFiles, repo: RepoInfo, rules: BackupRul
         info.key[prefix:] async for batch in files.backend.list(BACKUPS_PREFIX) for info in batch
     }
     reader = _Backups(files, present, rules.most)
+    newest = repo.updates.entry(0)
+    files.findings.require(
+        _led_to(newest, repo),
+        DamageKind.BAD_OPERATIONS,
+        f"the newest operation in {REPO_KEY} is {newest.kind.name}, but the repository is not as"
+        " that operation leaves it",
+        REPO_KEY,
+    )
     name: str = REPO_KEY
     visited: set[str] = set()
     at: RepoInfo | None = repo
@@ -58,6 +66,25 @@ async def check_operations(files: CheckedFiles, repo: RepoInfo, rules: BackupRul
         name = before
         visited.add(name)
         at = await reader.read(name)
+
+
+def _led_to(newest: UpdateEntry, repo: RepoInfo) -> bool:
+    """Return whether a repository is as its newest operation leaves it."""
+    name = newest.name or ""
+    match newest.kind:
+        case UpdateKind.TAG_CREATED:
+            return name in repo.tags
+        case UpdateKind.TAG_DELETED:
+            return name in repo.deleted_tags
+        case UpdateKind.BRANCH_CREATED | UpdateKind.BRANCH_RESET:
+            return name in repo.branches
+        case UpdateKind.BRANCH_DELETED:
+            return name not in repo.branches
+        case UpdateKind.NEW_COMMIT | UpdateKind.COMMIT_AMENDED:
+            return repo.branches.get(name) == newest.new
+        case UpdateKind.NEW_DETACHED_SNAPSHOT:
+            return newest.new is not None and repo.snapshots.row_of(newest.new) is not None
+    return True
 
 
 class _Backups:
@@ -128,6 +155,6 @@ async def _check_entries(
     for path, entry in with_backup.items():
         first = firsts.get(path)
         require(
-            first is None or (first.kind, first.updated_at) == (entry.kind, entry.updated_at),
+            first is None or replace(first, backup_path=path) == entry,
             f"{path} is not the backup of {entry.kind.name} at {entry.updated_at}",
         )

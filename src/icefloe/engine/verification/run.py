@@ -40,7 +40,7 @@ from icefloe.engine.verification.virtual_objects import (
     lost_virtual_rows,
 )
 from icefloe.engine.virtual import VirtualReader
-from icefloe.errors import IcefloeError
+from icefloe.errors import FormatError, IcefloeError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.ids import (
     INITIAL_SNAPSHOT_ID,
@@ -50,7 +50,7 @@ from icefloe.format.ids import (
     SnapshotId,
     raw_rows,
 )
-from icefloe.format.layout import CHUNKS_PREFIX, chunk_key, transaction_log_key
+from icefloe.format.layout import CHUNKS_PREFIX, chunk_key, snapshot_key, transaction_log_key
 from icefloe.format.node_table import ManifestRef
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
@@ -208,8 +208,7 @@ class _Run:
 
     async def _load(self, snapshot_id: SnapshotId, versions: Versions) -> _Loaded:
         snapshot = await self._files.snapshot(snapshot_id, "a history")
-        entry = versions.entry(snapshot_id)
-        wanted = [*(() if entry is None else entry.pruned_ancestors), snapshot_id]
+        wanted = [*versions.pruned_ancestors(snapshot_id), snapshot_id]
         if (
             snapshot is not None
             and snapshot.spec_version == 1
@@ -247,8 +246,16 @@ class _Run:
         self._nodes.check(snapshot)
         check_manifest_list(self._findings, snapshot)
         self._manifests.check_list(snapshot)
-        if (entry := versions.entry(snapshot_id)) is not None:
-            check_entry(self._findings, snapshot, entry)
+        try:
+            entry = versions.entry(snapshot_id)
+        except FormatError as failure:
+            message = f"what the repo object says of {snapshot_id} cannot be read: {failure}"
+            self._findings.report(
+                DamageKind.BAD_ENTRY, message, snapshot_key(snapshot_id), versions=[snapshot_id]
+            )
+        else:
+            if entry is not None:
+                check_entry(self._findings, snapshot, entry)
         parent_id = versions.parents[snapshot_id]
         if parent_id is None:
             check_initial(self._findings, snapshot)

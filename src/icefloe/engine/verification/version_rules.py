@@ -11,6 +11,8 @@ import numpy as np
 from icefloe.engine.verification.damage import DamageKind
 from icefloe.engine.verification.findings import Findings
 from icefloe.engine.verification.regions import Box
+from icefloe.engine.zarr_metadata import parse_grid
+from icefloe.errors import InvalidInputError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, raw_rows
 from icefloe.format.layout import manifest_key, snapshot_key
 from icefloe.format.node_table import NodeTable
@@ -84,10 +86,17 @@ class NodeRules:
 
 def _digests(nodes: NodeTable, ids: list[bytes]) -> list[bytes]:
     """Give what tells the states of nodes apart, as far as the rules here look at them."""
-    shapes = nodes.array_lengths.tobytes()
+    shapes, grids = nodes.array_lengths.tobytes(), nodes.num_chunks.tobytes()
     splits = nodes.shape_splits.tolist()
     return [
-        _digest(one, path, user_data, b"a" if is_array else b"g", shapes[8 * a : 8 * b])
+        _digest(
+            one,
+            path,
+            user_data,
+            b"a" if is_array else b"g",
+            shapes[8 * a : 8 * b],
+            grids[4 * a : 4 * b],
+        )
         for one, path, user_data, is_array, (a, b) in zip(
             ids,
             nodes.paths.to_list(),
@@ -128,6 +137,12 @@ def _problem(nodes: NodeTable, row: int) -> str | None:
         shape = tuple(shape) if isinstance(shape, list) else shape
         if shape != node.array.shape:
             return f"{node.path} has the shape {node.array.shape}, its metadata say {shape}"
+        try:
+            grid = parse_grid(document, node.array.shape, node.path)
+        except InvalidInputError:
+            return None  # a grid that nothing is known of
+        if grid != node.array.num_chunks:
+            return f"{node.path} has {node.array.num_chunks} chunks, its metadata say {grid}"
     return None
 
 

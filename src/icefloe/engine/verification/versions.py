@@ -1,13 +1,15 @@
 """Which versions there are, by the repo object of spec 2 or the ref files of spec 1."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import lt
 from typing import Final
 
 from icefloe.effects import map_concurrently
 from icefloe.engine.verification.damage import DamageKind
 from icefloe.engine.verification.files import CheckedFiles
+from icefloe.engine.verification.findings import Findings
 from icefloe.engine.verification.operations import BackupRules, check_operations
 from icefloe.errors import FormatError, RepositoryNotFoundError
 from icefloe.format.config_file import decode_config_flexbuffer, decode_config_yaml
@@ -54,6 +56,13 @@ class Versions:
         row = self.repo.snapshots.row_of(snapshot)
         return None if row is None else self.repo.snapshots.entry(row)
 
+    def pruned_ancestors(self, snapshot: SnapshotId) -> list[SnapshotId]:
+        """Return the ancestors that expiration took out of the history, oldest first."""
+        row = None if self.repo is None else self.repo.snapshots.row_of(snapshot)
+        if self.repo is None or row is None:
+            return []
+        return self.repo.snapshots.pruned_ancestors(row)
+
 
 NO_VERSIONS: Final = Versions(2, {})
 
@@ -88,6 +97,7 @@ async def _read_repo_object(files: CheckedFiles, backups: BackupRules) -> Versio
     if found is None:
         return NO_VERSIONS
     repo = found[0]
+    _check_lists(files.findings, repo)
     if backups.follows_log:
         await check_operations(files, repo, backups)
     if repo.config is not None:
@@ -101,6 +111,36 @@ async def _read_repo_object(files: CheckedFiles, backups: BackupRules) -> Versio
     parents = [None if row < 0 else ids[row] for row in table.parents.tolist()]
     times = dict(zip(ids, table.flushed_at.tolist(), strict=True))
     return Versions(2, dict(zip(ids, parents, strict=True)), times, repo)
+
+
+def _check_lists(findings: Findings, repo: RepoInfo) -> None:
+    """Check the order of names and flags: other readers search them and would miss some."""
+    for what, names in {
+        "branches": repo.branches,
+        "tags": repo.tags,
+        "deleted tags": repo.deleted_tags,
+    }.items():
+        findings.require(
+            _is_ascending([name.encode() for name in names]),
+            DamageKind.BAD_REF,
+            f"the {what} in {REPO_KEY} are not sorted by name: readers that search for a name may"
+            " not find it, until the next change of the repository sorts them",
+            REPO_KEY,
+        )
+    for name in sorted({*repo.tags} & {*repo.deleted_tags}):
+        message = f"the tag {name!r} exists in {REPO_KEY}, but is among the deleted tags too"
+        findings.report(DamageKind.BAD_REF, message, REPO_KEY)
+    enabled, disabled = repo.enabled_flags or (), repo.disabled_flags or ()
+    findings.require(
+        _is_ascending(enabled) and _is_ascending(disabled) and not {*enabled} & {*disabled},
+        DamageKind.BAD_CONFIG,
+        f"the feature flags in {REPO_KEY} are not sorted, or a flag is both enabled and disabled",
+        REPO_KEY,
+    )
+
+
+def _is_ascending(items: Sequence[bytes] | Sequence[int]) -> bool:
+    return all(map(lt, items, items[1:]))
 
 
 # -- spec 1 --------------------------------------------------------------------------------
