@@ -14,6 +14,7 @@ from icefloe.effects import map_concurrently
 from icefloe.engine import repo_changes
 from icefloe.engine.context import RepoContext
 from icefloe.engine.maintenance import pruning
+from icefloe.engine.migration.noticing import require_seen, require_unmigrated
 from icefloe.engine.ref_rules import no_branch, no_tag
 from icefloe.engine.repo_changes import Change, Changed
 from icefloe.engine.repo_object import RepoObjectLedger
@@ -24,8 +25,10 @@ from icefloe.errors import (
     FormatError,
     InternalError,
     ObjectNotFoundError,
+    OutcomeUnknownError,
     PreconditionFailedError,
     RefNotFoundError,
+    RepositoryMigratedError,
     SnapshotNotFoundError,
 )
 from icefloe.format.columns import Bools, Bytes
@@ -268,11 +271,14 @@ def _require_roots(history: FileHistory) -> None:
 async def _expire_in_files(context: RepoContext, rules: ExpirationRules) -> Expiration:
     released: set[SnapshotId] = set()
     branches, tags = dict[str, SnapshotId](), dict[str, SnapshotId]()
+    is_begun = False
     for _ in range(_MOST_ATTEMPTS):
-        history = await read_history(context)
-        planned = plan_among(history.entries, history.branches, history.tags, rules)
-        released = (released - history.entries.keys()) | planned.released
         try:
+            history = await read_history(context)
+            planned = plan_among(history.entries, history.branches, history.tags, rules)
+            released = (released - history.entries.keys()) | planned.released
+            await require_unmigrated(context.backend)
+            is_begun = True
             for snapshot, parent in sorted(planned.parents.items()):
                 await _move_below(context, history.entries[snapshot], parent)
             for name, tip in sorted(planned.branches.items()):
@@ -283,12 +289,41 @@ async def _expire_in_files(context: RepoContext, rules: ExpirationRules) -> Expi
                 tags[name] = tip
         except (PreconditionFailedError, RefNotFoundError):
             continue  # somebody else was quicker: look again
+        except RepositoryMigratedError as migrated:
+            if not is_begun:
+                raise
+            raise _half_expired() from migrated
+        if planned.parents:
+            await require_seen(context.backend, "the expiration", _has_parents(planned.parents))
         return Expiration(id_rows(SnapshotId, sorted(released)), branches, tags, planned.parents)
     raise ConflictError(
         message=f"others changed the repository during each of {_MOST_ATTEMPTS} attempts to let"
         " old versions expire: try again later",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
     )
+
+
+def _half_expired() -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        "the repository was migrated to spec version 2 during the expiration: some of the old"
+        " versions may still be there; open it again, and let them expire again"
+    )
+
+
+def _has_parents(
+    parents: Mapping[SnapshotId, SnapshotId],
+) -> Callable[[RepoInfo], bool]:
+    """Make a test whether a migrated repository has the new parents of snapshots."""
+
+    def is_part(repo: RepoInfo) -> bool:
+        table = repo.snapshots
+        rows = {snapshot: table.row_of(snapshot) for snapshot in parents}
+        return all(
+            row is None or table.entry(row).parent == parents[snapshot]
+            for snapshot, row in rows.items()
+        )
+
+    return is_part
 
 
 async def _move_below(context: RepoContext, entry: SnapshotEntry, parent: SnapshotId) -> None:
