@@ -269,38 +269,57 @@ def _require_roots(history: FileHistory) -> None:
 
 
 async def _expire_in_files(context: RepoContext, rules: ExpirationRules) -> Expiration:
-    released: set[SnapshotId] = set()
-    branches, tags = dict[str, SnapshotId](), dict[str, SnapshotId]()
-    is_begun = False
-    for _ in range(_MOST_ATTEMPTS):
-        try:
-            history = await read_history(context)
-            planned = plan_among(history.entries, history.branches, history.tags, rules)
-            released = (released - history.entries.keys()) | planned.released
-            await require_unmigrated(context.backend)
-            is_begun = True
-            for snapshot, parent in sorted(planned.parents.items()):
-                await _move_below(context, history.entries[snapshot], parent)
-            for name, tip in sorted(planned.branches.items()):
-                await _delete_branch(context, name, tip)
-                branches[name] = tip
-            for name, tip in sorted(planned.tags.items()):
-                await context.ledger.delete_tag(name)
-                tags[name] = tip
-        except (PreconditionFailedError, RefNotFoundError):
-            continue  # somebody else was quicker: look again
-        except RepositoryMigratedError as migrated:
-            if not is_begun:
-                raise
+    expiring = _ExpiringInFiles(context, rules)
+    try:
+        for _ in range(_MOST_ATTEMPTS):
+            if (done := await expiring.attempt()) is not None:
+                return done
+    except RepositoryMigratedError as migrated:
+        if expiring.is_begun:
             raise _half_expired() from migrated
-        if planned.parents:
-            await require_seen(context.backend, "the expiration", _has_parents(planned.parents))
-        return Expiration(id_rows(SnapshotId, sorted(released)), branches, tags, planned.parents)
+        raise
     raise ConflictError(
         message=f"others changed the repository during each of {_MOST_ATTEMPTS} attempts to let"
         " old versions expire: try again later",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
     )
+
+
+class _ExpiringInFiles:
+    """An expiration in spec 1, which may take several attempts."""
+
+    def __init__(self, context: RepoContext, rules: ExpirationRules) -> None:
+        self._context = context
+        self._rules = rules
+        self._released: set[SnapshotId] = set()
+        self._branches: dict[str, SnapshotId] = {}
+        self._tags: dict[str, SnapshotId] = {}
+        self.is_begun = False
+        """Whether anything may have been changed."""
+
+    async def attempt(self) -> Expiration | None:
+        """Let old versions go; None if somebody else changed the repository meanwhile."""
+        context = self._context
+        history = await read_history(context)
+        planned = plan_among(history.entries, history.branches, history.tags, self._rules)
+        self._released = (self._released - history.entries.keys()) | planned.released
+        await require_unmigrated(context.backend)
+        self.is_begun = True
+        try:
+            for snapshot, parent in sorted(planned.parents.items()):
+                await _move_below(context, history.entries[snapshot], parent)
+            for name, tip in sorted(planned.branches.items()):
+                await _delete_branch(context, name, tip)
+                self._branches[name] = tip
+            for name, tip in sorted(planned.tags.items()):
+                await context.ledger.delete_tag(name)
+                self._tags[name] = tip
+        except (PreconditionFailedError, RefNotFoundError):
+            return None
+        if planned.parents:
+            await require_seen(context.backend, "the expiration", _has_parents(planned.parents))
+        released = id_rows(SnapshotId, sorted(self._released))
+        return Expiration(released, self._branches, self._tags, planned.parents)
 
 
 def _half_expired() -> OutcomeUnknownError:

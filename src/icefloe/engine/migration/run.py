@@ -86,6 +86,8 @@ async def migrate(
         return await _finish(backend, stored.info, await list_small_files(backend), rules)
     at_once = 1 if context.is_near else max(rules.at_once, 1)
     seen = await look(context, at_once=at_once, progress=progress)
+    if MAIN_BRANCH not in seen.refs.branches and await _is_complete(backend):
+        raise _migrated_by_others()
     if rules.dry_run:
         return _migration(context, _repo_of(context, seen), seen)
     if stored is None:
@@ -114,6 +116,12 @@ async def _repo_object(backend: Backend) -> StoredRepo | None:
         return None
 
 
+async def _is_complete(backend: Backend) -> bool:
+    """Tell whether somebody has migrated the repository, and perhaps moved its files aside."""
+    stored = await _repo_object(backend)
+    return stored is not None and not is_unfinished(stored.info)
+
+
 # -- the two writes ------------------------------------------------------------------------
 
 
@@ -124,10 +132,14 @@ async def _announce(context: RepoContext, seen: Look) -> StoredRepo:
     try:
         return await create_repo(context.backend, repo, level=level)
     except PreconditionFailedError:
-        raise ConflictError(
-            message="somebody else migrated the repository at the same time: open it again",
-            kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
-        ) from None
+        raise _migrated_by_others() from None
+
+
+def _migrated_by_others() -> ConflictError:
+    return ConflictError(
+        message="somebody else migrated the repository at the same time: open it again",
+        kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
+    )
 
 
 async def _complete(
@@ -138,20 +150,23 @@ async def _complete(
     The first write of this loop has all that was acknowledged in spec 1. Those that follow are
     for programs that do not look for the repo object, and for writes that were under way.
     """
-    level = context.config.compression.level
+    backend, level = context.backend, context.config.compression.level
     for _ in range(_MOST_LOOKS):
         before, seen = seen, await look_again(context, seen, at_once=at_once)
         if seen is before and not is_unfinished(stored.info):
             return stored.info, seen
-        try:
-            stored = await replace_repo(
-                context.backend, _repo_of(context, seen), stored.version, level=level
-            )
-        except PreconditionFailedError:
-            stored = await load_repo(context.backend)
-            if not is_unfinished(stored.info):  # somebody finished it, or went on in spec 2
-                await _require_known(context.backend, stored.info, sorted(seen.refs.tips))
-                return stored.info, seen
+        if MAIN_BRANCH in seen.refs.branches or not await _is_complete(backend):
+            try:
+                stored = await replace_repo(
+                    backend, _repo_of(context, seen), stored.version, level=level
+                )
+                continue
+            except PreconditionFailedError:
+                pass
+        stored = await load_repo(backend)
+        if not is_unfinished(stored.info):  # somebody finished it, or went on in spec 2
+            await _require_known(backend, stored.info, sorted(seen.refs.tips))
+            return stored.info, seen
     raise ConflictError(
         message="the repository was migrated, but some program that knows only spec version 1 goes"
         f" on changing its files ({', '.join(seen.files.keys)}), which does not show: stop it,"
