@@ -30,7 +30,6 @@ class Told:
     tagged: dict[str, str] = field(default_factory=dict)
     refused: str | None = None
     """The message of a commit, or the name of a tag, that was refused for certain."""
-    ending: str = ""
 
 
 def write_until_migrated(
@@ -54,10 +53,15 @@ def write_until_migrated(
                 all_write.wait()
             if stop.is_set():
                 break
-    except (icefloe.RepositoryMigratedError, icefloe.OutcomeUnknownError) as error:
-        own.ending = type(error).__name__
-        own.refused = attempt if isinstance(error, icefloe.RepositoryMigratedError) else None
-    told.put(own)
+    except icefloe.RepositoryMigratedError:
+        own.refused = attempt
+    except icefloe.OutcomeUnknownError:
+        pass  # it may be there, or not
+    except BaseException:
+        all_write.abort()  # else the others would wait for ever
+        raise
+    finally:
+        told.put(own)
 
 
 def created(storage: Storage) -> Storage:
@@ -106,10 +110,9 @@ def check_accounts(storage: Storage, accounts: list[Told]) -> None:
     check_repository_blocking(storage.open())
 
 
-@pytest.mark.parametrize("removes", [False, True], ids=["kept", "removed"])
-def test_on_local_disk(tmp_path: Path, removes: bool) -> None:
+def test_on_local_disk(tmp_path: Path) -> None:
     storage = created(icefloe.local_filesystem_storage(str(tmp_path)))
-    check_accounts(storage, migrate_among_writers(storage, removes=removes))
+    check_accounts(storage, migrate_among_writers(storage, removes=False))
 
 
 @pytest.mark.server
