@@ -8,6 +8,7 @@
     ├── AlreadyExistsError       choose another name
     ├── ReadOnlyError            open writable
     ├── SessionStateError        wrong moment
+    │   └── RepositoryMigratedError (RuntimeError)   open the repository again
     ├── InvalidInputError (ValueError)   fix the call
     ├── StorageError             the environment failed; see `retryable`
     │   ├── ObjectNotFoundError (also a NotFoundError)
@@ -141,6 +142,7 @@ class ErrorKind(StrEnum):
     SOURCE_CHANGED = "source-changed"
     SOURCE_MISFIT = "source-misfit"
     SPARK_NOT_AVAILABLE = "spark-not-available"
+    REPOSITORY_MIGRATED = "repository-migrated"
 
 
 class IcefloeError(Exception):
@@ -281,6 +283,15 @@ class SessionStateError(IcefloeError):
     """Not allowed in the session's present state."""
 
     default_kind = ErrorKind.NOT_ALLOWED
+
+
+class RepositoryMigratedError(SessionStateError, RuntimeError):
+    """The repository was opened in spec 1 and migrated to spec 2 since: open it again.
+
+    The refused operation changed nothing.
+    """
+
+    default_kind = ErrorKind.REPOSITORY_MIGRATED
 
 
 class InvalidInputError(IcefloeError, ValueError):

@@ -1,7 +1,9 @@
 """Migration does to a repository of spec 1 what the reference does to a copy of it."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ import icefloe
 from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.format.repo_info import decode_repo_info
 from icefloe.format.update_table import UpdateKind
+from icefloe.storage import Backend, Storage
+from icefloe.storage.preceded import PrecededBackend
+from icefloe.testing.schedules import WrappedStorage
 from tests.golden.files import GOLDEN
 from tests.interop.reference import Place, build_expired, build_split, build_varied
 from tests.interop.test_maintenance import (
@@ -149,6 +154,66 @@ def test_refusals_are_the_same(tmp_path: Path) -> None:
     assert ours.value.kind == theirs.value.kind == "invalid-repository-migration"
 
 
+class Interrupting(PrecededBackend):
+    """Lets somebody else do something before a write of the repo object."""
+
+    def __init__(self, inner: Backend, write: int, work: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._writes_left = write
+        self._work = work
+
+    async def _before(self, *keys: str, writes: bool) -> None:
+        if writes and "repo" in keys:
+            self._writes_left -= 1
+            if self._writes_left == 0:
+                self._work()
+
+
+def interrupted(path: Path, write: int, work: Callable[[], object]) -> Storage:
+    storage = icefloe.local_filesystem_storage(str(path))
+    return WrappedStorage(storage, lambda inner: Interrupting(inner, write, work))
+
+
+@pytest.mark.parametrize("write", [1, 2])
+def test_commits_of_the_reference_before_either_write_are_migrated(
+    tmp_path: Path, write: int
+) -> None:
+    shutil.copytree(GOLDEN / "v1-basic", tmp_path / "repo")
+    theirs = reference_at(tmp_path / "repo")
+    committed: list[str] = []
+
+    def commit() -> None:
+        session = theirs.writable_session("main")
+        zarr.create_group(session.store, path=f"new-{len(committed)}")
+        committed.append(session.commit("by the reference"))
+        theirs.create_tag("theirs", committed[-1])
+
+    icefloe.migrate_repository(interrupted(tmp_path / "repo", write, commit))
+    repo = opened(tmp_path / "repo")
+    assert [repo.lookup_branch("main")] == committed
+    assert repo.lookup_tag("theirs") == reference_at(tmp_path / "repo").lookup_tag("theirs")
+
+
+def test_between_the_two_writes_the_reference_can_only_read(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "v1-basic", tmp_path / "repo")
+    before = opened(tmp_path / "repo").lookup_branch("main")
+
+    def look() -> None:
+        repo = reference_at(tmp_path / "repo")
+        assert repo.spec_version == ic.SpecVersion.v2
+        assert repo.lookup_branch("main") == before
+        with pytest.raises(ic.ReadOnlyError, match="icefloe migrate"):
+            repo.create_tag("theirs", before)
+        with pytest.raises(ic.ReadOnlyError):
+            repo.garbage_collect(datetime.now(UTC))
+        looks.append(True)
+
+    looks: list[bool] = []
+    icefloe.migrate_repository(interrupted(tmp_path / "repo", 2, look))
+    assert looks == [True]
+    reference_at(tmp_path / "repo").create_tag("theirs", before)
+
+
 def test_the_old_object_is_of_no_use(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "v1-basic", tmp_path / "repo")
     old = opened(tmp_path / "repo")
@@ -156,5 +221,6 @@ def test_the_old_object_is_of_no_use(tmp_path: Path) -> None:
     assert old.list_branches() == same.list_branches()
     assert same.spec_version == 1
     icefloe.upgrade_icechunk_repository(old, dry_run=False)
-    with pytest.raises(RuntimeError, match="was migrated"):
+    with pytest.raises(RuntimeError, match="was migrated") as caught:
         old.list_branches()
+    assert isinstance(caught.value, icefloe.RepositoryMigratedError)

@@ -11,7 +11,7 @@ from icefloe.effects import run_blocking
 from icefloe.engine import lifecycle
 from icefloe.engine.context import RepoContext
 from icefloe.engine.migration.run import SET_ASIDE_PREFIX, Migration, MigrationRules, migrate
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, RepositoryMigratedError
 from icefloe.storage import Storage
 from icefloe.values.progress import Progress
 
@@ -97,10 +97,11 @@ def migrate_repository(
 ) -> MigrationReport:
     """Make a repository of spec 1 one of spec 2, and say what was done.
 
-    Only one object is written, `repo`; all versions stay where they are. Nobody else may use the
-    repository meanwhile: if somebody changes it, that is noticed, and nothing is migrated. The
-    small files of spec 1 stay, unless they are to go: then they are moved below
-    `overwritten/spec-1/`. A `dry_run` reads everything, and changes nothing.
+    Only one object is written, `repo`; all versions stay where they are. Others may write to the
+    repository with this library meanwhile: what they were told is committed is migrated with the
+    rest, and after that they get a `RepositoryMigratedError`. Programs that write with `icechunk`
+    do not notice: stop them first. The small files of spec 1 stay, unless they are to go: then
+    they are moved below `overwritten/spec-1/`. A `dry_run` reads everything, and changes nothing.
 
     >>> import icefloe
     >>> storage = icefloe.in_memory_storage()
@@ -192,7 +193,7 @@ class _Replaced:
     """Stands where the state of a repository was that is of another spec version now."""
 
     def __getattr__(self, name: str) -> Never:
-        raise RuntimeError(
+        raise RepositoryMigratedError(
             "this repository was migrated to spec version 2: use the object that"
             " upgrade_icechunk_repository gave, or open it again"
         )

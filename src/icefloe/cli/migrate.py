@@ -33,9 +33,9 @@ def migrate(
 ) -> None:
     """Migrate a repository from spec version 1 to 2; all versions, branches and tags stay.
 
-    Writes one object, `repo`, in the end. Nobody else may use the repository meanwhile: stop all
-    writers first. If somebody changes it nevertheless, nothing is migrated. Can be interrupted
-    at any time and run again.
+    Writes one object, `repo`. Programs that use icefloe may go on: what they commit meanwhile is
+    migrated, and then they are told to open the repository again. Stop programs that write with
+    icechunk first: they do not notice. Can be interrupted at any time and run again.
 
     Exit code 0: done, or there was nothing to do. 11: migrated, but some files of spec 1 could
     not be removed; they do no harm, run it again.

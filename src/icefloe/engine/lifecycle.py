@@ -1,6 +1,7 @@
 """Repositories are created, opened, and opened again with other settings."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,7 @@ from icefloe.config import (
 from icefloe.engine.config_yaml import create_config_file, load_config_file
 from icefloe.engine.context import Access, Clock, RepoContext, now_microseconds
 from icefloe.engine.copying.marker import has_unfinished_clone
+from icefloe.engine.migration.unfinished import is_unfinished
 from icefloe.engine.ref_files import create_ref
 from icefloe.engine.repo_changes import created
 from icefloe.engine.repo_object import (
@@ -329,6 +331,8 @@ async def _find(
         repo = await load_repo(backend)
     except ObjectNotFoundError:
         return await _find_v1(storage, backend)
+    if is_unfinished(repo.info):
+        return await _find_v1(storage, backend)  # what was committed last is in its files only
     return _Found(repo)
 
 
@@ -336,6 +340,8 @@ async def _find_v1(storage: Storage, backend: Backend) -> _Found:
     try:
         await backend.head(branch_key(MAIN_BRANCH))
     except ObjectNotFoundError:
+        with suppress(ObjectNotFoundError):
+            return _Found(await load_repo(backend))  # somebody migrated it since we looked
         if await has_unfinished_clone(backend):
             raise RepositoryNotFoundError(
                 f"in {storage!r} there is a clone that is not finished: clone once more to the"

@@ -47,15 +47,11 @@ async def move_ref(backend: Backend, key: str, known: Version, snapshot: Snapsho
     await backend.put(key, ref_bytes(snapshot), if_version=known, content_type=_JSON)
 
 
-async def list_branches(backend: Backend) -> set[str]:
-    """List the names of branches."""
-    return _names(await _keys(backend, _BRANCH), _BRANCH, _REF_FILE)
-
-
-async def list_tags(backend: Backend) -> set[str]:
-    """List the names of tags, without those that were deleted."""
-    keys = await _keys(backend, _TAG)
-    return _names(keys, _TAG, _REF_FILE) - _names(keys, _TAG, _TOMBSTONE)
+async def list_refs(backend: Backend) -> tuple[set[str], set[str]]:
+    """List the names of branches, and of tags without those that were deleted."""
+    keys = [info.key async for batch in backend.list(REFS_PREFIX) for info in batch]
+    tags = _names(keys, _TAG, _REF_FILE) - _names(keys, _TAG, _TOMBSTONE)
+    return _names(keys, _BRANCH, _REF_FILE), tags
 
 
 def checked_name(name: str) -> str:
@@ -69,17 +65,10 @@ def checked_name(name: str) -> str:
     return name
 
 
-async def _keys(backend: Backend, prefix: str) -> list[str]:
-    return [
-        info.key
-        async for batch in backend.list(REFS_PREFIX)
-        for info in batch
-        if info.key.startswith(prefix)
-    ]
-
-
 def _names(keys: list[str], start: str, end: str) -> set[str]:
-    return {key[len(start) : -len(end)] for key in keys if key.endswith(end)}
+    return {
+        key[len(start) : -len(end)] for key in keys if key.startswith(start) and key.endswith(end)
+    }
 
 
 def ref_bytes(snapshot: SnapshotId) -> bytes:

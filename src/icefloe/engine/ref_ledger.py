@@ -1,18 +1,23 @@
-"""The ledger of spec 1: a small file for each branch and tag, parents in the snapshots."""
+"""The ledger of spec 1: a small file for each branch and tag, parents in the snapshots.
+
+Every change looks for the repo object before and after it, at the cost of two HEAD requests:
+somebody may have migrated the repository since it was opened (`icefloe.engine.migration`).
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Never
 
 from icefloe.assets.files import Assets
 from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
 from icefloe.effects import map_concurrently
 from icefloe.engine.config_yaml import load_config_file, replace_config_file
+from icefloe.engine.migration.noticing import require_seen, require_unmigrated
 from icefloe.engine.ref_files import (
     bury_ref,
     checked_name,
     create_ref,
-    list_branches,
-    list_tags,
+    list_refs,
     move_ref,
     read_ref,
 )
@@ -24,6 +29,7 @@ from icefloe.engine.ref_rules import (
     require_expected,
     tag_exists,
 )
+from icefloe.engine.repo_object import stored_config
 from icefloe.engine.settling import MOST_WRITES
 from icefloe.errors import (
     ConflictError,
@@ -33,12 +39,14 @@ from icefloe.errors import (
     OutcomeUnknownError,
     PreconditionFailedError,
     RefNotFoundError,
+    RepositoryMigratedError,
     SnapshotNotFoundError,
     StorageError,
 )
 from icefloe.format.ids import SnapshotId
 from icefloe.format.json_value import JsonValue
 from icefloe.format.layout import branch_key, tag_key, tag_tombstone_key
+from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
@@ -69,11 +77,11 @@ class RefFilesLedger:
 
     async def branch_names(self) -> set[str]:
         """List branches."""
-        return await list_branches(self._backend)
+        return (await self._names())[0]
 
     async def tag_names(self) -> set[str]:
         """List tags, without those that were deleted."""
-        return await list_tags(self._backend)
+        return (await self._names())[1]
 
     async def branches(self) -> dict[str, SnapshotId]:
         """List branches and where they end."""
@@ -109,63 +117,87 @@ class RefFilesLedger:
         """Make a branch that ends at a snapshot."""
         key = branch_key(checked_name(name))
         await self._assets.load_snapshot(snapshot)
-        try:
-            await create_ref(self._backend, key, snapshot)
-        except PreconditionFailedError:
-            tip = await self.branch_tip(name)
-            raise ConflictError(
-                None,
-                str(tip),
-                f"the branch {name!r} exists already, at {tip}:"
-                " choose another name, or move it with reset_branch",
-                ErrorKind.BRANCH_UPDATE_CONFLICT,
-                branch=name,
-            ) from None
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.branches.get(name) == snapshot
+
+        async with self._noticing(f"the branch {name!r}", is_part):
+            try:
+                await create_ref(self._backend, key, snapshot)
+            except PreconditionFailedError:
+                tip = await self.branch_tip(name)
+                raise ConflictError(
+                    None,
+                    str(tip),
+                    f"the branch {name!r} exists already, at {tip}:"
+                    " choose another name, or move it with reset_branch",
+                    ErrorKind.BRANCH_UPDATE_CONFLICT,
+                    branch=name,
+                ) from None
 
     async def delete_branch(self, name: str) -> None:
         """Take a branch away."""
         require_deletable(name)
-        await self.branch_tip(name)
-        key = branch_key(name)
-        report = await self._backend.delete_many([key])
-        if key in report.failures:
-            raise StorageError(
-                f"the branch {name!r} could not be deleted: {report.failures[key]}",
-                retryable=key in report.retryable,
-                key=key,
-            )
+
+        def is_part(repo: RepoInfo) -> bool:
+            return name not in repo.branches
+
+        async with self._noticing(f"the deletion of the branch {name!r}", is_part):
+            await self.branch_tip(name)
+            key = branch_key(name)
+            report = await self._backend.delete_many([key])
+            if key in report.failures:
+                raise StorageError(
+                    f"the branch {name!r} could not be deleted: {report.failures[key]}",
+                    retryable=key in report.retryable,
+                    key=key,
+                )
 
     async def reset_branch(
         self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
     ) -> None:
         """Let a branch end elsewhere."""
-        tip, version = await self._branch(name)
-        await self._assets.load_snapshot(snapshot)
-        require_expected(name, tip, expected)
 
         async def has_landed(now: SnapshotId) -> bool:
             return now == snapshot
 
-        elsewhere = await self._move(name, tip, version, snapshot, has_landed)
-        if elsewhere is not None:
-            require_expected(name, elsewhere, tip)
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.branches.get(name) == snapshot
+
+        async with self._noticing(f"the new end of the branch {name!r}", is_part):
+            tip, version = await self._branch(name)
+            await self._assets.load_snapshot(snapshot)
+            require_expected(name, tip, expected)
+            elsewhere = await self._move(name, tip, version, snapshot, has_landed)
+            if elsewhere is not None:
+                require_expected(name, elsewhere, tip)
 
     async def create_tag(self, name: str, snapshot: SnapshotId) -> None:
         """Name a snapshot for good."""
         key = tag_key(checked_name(name))
         await self._assets.load_snapshot(snapshot)
-        try:
-            await create_ref(self._backend, key, snapshot)
-        except PreconditionFailedError:
-            raise tag_exists(name) from None
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.tags.get(name) == snapshot
+
+        async with self._noticing(f"the tag {name!r}", is_part):
+            try:
+                await create_ref(self._backend, key, snapshot)
+            except PreconditionFailedError:
+                raise tag_exists(name) from None
 
     async def delete_tag(self, name: str) -> None:
         """Take a tag away."""
-        await self.tag_target(name)
-        try:
-            await bury_ref(self._backend, tag_tombstone_key(name))
-        except PreconditionFailedError:
-            raise no_tag(name) from None
+
+        def is_part(repo: RepoInfo) -> bool:
+            return name in repo.deleted_tags
+
+        async with self._noticing(f"the deletion of the tag {name!r}", is_part):
+            await self.tag_target(name)
+            try:
+                await bury_ref(self._backend, tag_tombstone_key(name))
+            except PreconditionFailedError:
+                raise no_tag(name) from None
 
     # -- snapshots -------------------------------------------------------------------------
 
@@ -207,37 +239,51 @@ class RefFilesLedger:
         async def has_landed(now: SnapshotId) -> bool:
             return await self._is_between(new.id, now, base)
 
-        try:
-            tip: SnapshotId | None
-            tip, version = await self._branch(branch)
-            if tip == base:
-                tip = await self._move(branch, base, version, new.id, has_landed)
-        except RefNotFoundError:
-            raise branch_gone(branch) from None
-        if tip is not None:
-            raise ConflictError(str(base), str(tip), branch=branch)
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.snapshots.row_of(new.id) is not None
+
+        async with self._noticing(f"the commit {new.id}", is_part):
+            try:
+                tip: SnapshotId | None
+                tip, version = await self._branch(branch)
+                if tip == base:
+                    tip = await self._move(branch, base, version, new.id, has_landed)
+            except RefNotFoundError:
+                raise branch_gone(branch) from None
+            if tip is not None:
+                raise ConflictError(str(base), str(tip), branch=branch)
 
     async def amend(self, branch: str, replaced: SnapshotId, new: SnapshotEntry) -> None:
         """Refuse: snapshots of spec 1 hold their parents, so none can take another's place."""
         _unsupported("amended commits")
 
     async def add_detached(self, new: SnapshotEntry) -> None:
-        """Do nothing: a snapshot is known by its file."""
+        """Write nothing, as a snapshot is known by its file; in spec 2 it would not be."""
+        await self.check_writable()
 
     async def check_writable(self) -> None:
-        """Do nothing: spec 1 has no status."""
+        """Raise `RepositoryMigratedError` if the repository is not of spec 1 any more."""
+        await require_unmigrated(self._backend)
 
     # -- settings --------------------------------------------------------------------------
 
     async def load_config(self) -> RepositoryConfig | None:
         """Give the stored configuration, if there is one."""
-        return (await load_config_file(self._backend))[0]
+        config, version = await load_config_file(self._backend)
+        if version is None:
+            await require_unmigrated(self._backend)
+        return config
 
     async def save_config(self, config: RepositoryConfig) -> None:
         """Store a configuration, unless somebody changed it since ours was read."""
-        self.config_version = await replace_config_file(
-            self._backend, config, self.config_version, self._clock
-        )
+
+        def is_part(repo: RepoInfo) -> bool:
+            return stored_config(repo) == config
+
+        async with self._noticing("the configuration", is_part):
+            self.config_version = await replace_config_file(
+                self._backend, config, self.config_version, self._clock
+            )
 
     async def metadata(self) -> dict[str, JsonValue]:
         """Refuse: not in spec 1."""
@@ -278,6 +324,21 @@ class RefFilesLedger:
 
     # -- files -----------------------------------------------------------------------------
 
+    @asynccontextmanager
+    async def _noticing(
+        self, what: str, is_part: Callable[[RepoInfo], bool]
+    ) -> AsyncIterator[None]:
+        """Surround a change: it is refused, or called into question, after a migration."""
+        await require_unmigrated(self._backend)
+        yield
+        await require_seen(self._backend, what, is_part)
+
+    async def _names(self) -> tuple[set[str], set[str]]:
+        branches, tags = await list_refs(self._backend)
+        if MAIN_BRANCH not in branches:
+            await require_unmigrated(self._backend)
+        return branches, tags
+
     async def _targets(
         self, names: list[str], read: Callable[[str], Awaitable[SnapshotId]]
     ) -> dict[str, SnapshotId]:
@@ -294,12 +355,14 @@ class RefFilesLedger:
         try:
             return await read_ref(self._backend, branch_key(checked_name(name)))
         except ObjectNotFoundError:
+            await require_unmigrated(self._backend)
             raise no_branch(name) from None
 
     async def _tag_file(self, name: str) -> SnapshotId:
         try:
             return (await read_ref(self._backend, tag_key(checked_name(name))))[0]
         except ObjectNotFoundError:
+            await require_unmigrated(self._backend)
             raise no_tag(name) from None
 
     async def _move(
@@ -310,7 +373,7 @@ class RefFilesLedger:
         target: SnapshotId,
         has_landed: Callable[[SnapshotId], Awaitable[bool]],
     ) -> SnapshotId | None:
-        """Move a branch from a snapshot to another; if it is elsewhere by now, say where.
+        """Move a branch from a snapshot to another; if it is elsewhere by now, return where.
 
         Lost answers are settled by reading back, as in `put_settled`; `has_landed` tells by the
         present tip whether our move was made, perhaps with others on top.
@@ -325,17 +388,37 @@ class RefFilesLedger:
                 failure = unknown = error
             else:
                 return None
-            try:
-                tip, version = await self._branch(branch)
-                if unknown is not None and await has_landed(tip):
-                    return None
-            except (StorageError, FormatError, SnapshotNotFoundError) as unreadable:
-                if unknown is None:
-                    raise
-                raise unknown from unreadable
+            present = await self._end_after(branch, unknown, has_landed)
+            if present is None:
+                return None
+            tip, version = present
             if tip != start:
                 return tip
         raise unknown or failure
+
+    async def _end_after(
+        self,
+        branch: str,
+        unknown: OutcomeUnknownError | None,
+        has_landed: Callable[[SnapshotId], Awaitable[bool]],
+    ) -> tuple[SnapshotId, Version] | None:
+        """Read where a branch ends after a move of it failed; None if it was made after all.
+
+        `unknown` is the failure of a move that may have been made.
+        """
+        try:
+            tip, version = await self._branch(branch)
+            if unknown is not None and await has_landed(tip):
+                return None
+        except RepositoryMigratedError:
+            if unknown is None:
+                raise
+            return None  # the repo object will tell whether it was made
+        except (StorageError, FormatError, SnapshotNotFoundError) as unreadable:
+            if unknown is None:
+                raise
+            raise unknown from unreadable
+        return tip, version
 
     async def _is_between(self, wanted: SnapshotId, tip: SnapshotId, base: SnapshotId) -> bool:
         """Look for a snapshot in the history of another one, as far back as to `base`."""

@@ -62,9 +62,16 @@ async def load_repo(backend: Backend, known: StoredRepo | None = None) -> Stored
 
 async def create_repo(backend: Backend, info: RepoInfo, *, level: int) -> StoredRepo:
     """Write the repo object of a new repository; there must be none yet."""
+    return await replace_repo(backend, info, None, level=level)
+
+
+async def replace_repo(
+    backend: Backend, info: RepoInfo, known: Version | None, *, level: int
+) -> StoredRepo:
+    """Write the repo object in the place of a state of it, without a copy of that state."""
     data = encode_repo_info(info, level=level)
     attributes = object_attributes(FileType.REPO_INFO, SPEC_VERSION)
-    version = await put_settled(backend, REPO_KEY, data, replacing=None, attributes=attributes)
+    version = await put_settled(backend, REPO_KEY, data, replacing=known, attributes=attributes)
     return StoredRepo(info, version)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
-from icefloe.errors import StorageError
+from icefloe.errors import ObjectNotFoundError, StorageError
 from icefloe.storage.port import (
     Backend,
     Buffer,
@@ -219,7 +219,11 @@ class FaultyBackend:
     async def _do[T](self, step: Step, act: Callable[[], Awaitable[T]]) -> T:
         fault = self._faults.get(step.number)
         self._strike(fault, step, "before")
-        result = await act()
+        try:
+            result = await act()
+        except ObjectNotFoundError:
+            self._strike(fault, step, "after")  # the answer that there is none gets lost, too
+            raise
         self._strike(fault, step, "after")
         return result
 

@@ -10,6 +10,7 @@ from icefloe.effects import map_concurrently
 from icefloe.engine import ops_log
 from icefloe.engine.context import RepoContext
 from icefloe.engine.maintenance import pruning
+from icefloe.engine.migration.noticing import require_unmigrated
 from icefloe.engine.migration.spec_one import list_small_files, read_history
 from icefloe.engine.ref_files import parse_ref, ref_bytes
 from icefloe.engine.repo_changes import ONLINE, require_listed
@@ -150,6 +151,8 @@ def _repo_file(data: bytes) -> LastFile:
 
 async def _everything_in_files(context: RepoContext) -> Selection:
     files = await list_small_files(context.backend)
+    if branch_key(MAIN_BRANCH) not in files.infos:
+        await require_unmigrated(context.backend)
 
     async def read(key: str) -> LastFile | None:
         try:

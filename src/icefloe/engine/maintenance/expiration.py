@@ -14,6 +14,7 @@ from icefloe.effects import map_concurrently
 from icefloe.engine import repo_changes
 from icefloe.engine.context import RepoContext
 from icefloe.engine.maintenance import pruning
+from icefloe.engine.migration.noticing import require_seen, require_unmigrated
 from icefloe.engine.ref_rules import no_branch, no_tag
 from icefloe.engine.repo_changes import Change, Changed
 from icefloe.engine.repo_object import RepoObjectLedger
@@ -24,8 +25,10 @@ from icefloe.errors import (
     FormatError,
     InternalError,
     ObjectNotFoundError,
+    OutcomeUnknownError,
     PreconditionFailedError,
     RefNotFoundError,
+    RepositoryMigratedError,
     SnapshotNotFoundError,
 )
 from icefloe.format.columns import Bools, Bytes
@@ -266,29 +269,80 @@ def _require_roots(history: FileHistory) -> None:
 
 
 async def _expire_in_files(context: RepoContext, rules: ExpirationRules) -> Expiration:
-    released: set[SnapshotId] = set()
-    branches, tags = dict[str, SnapshotId](), dict[str, SnapshotId]()
-    for _ in range(_MOST_ATTEMPTS):
-        history = await read_history(context)
-        planned = plan_among(history.entries, history.branches, history.tags, rules)
-        released = (released - history.entries.keys()) | planned.released
-        try:
-            for snapshot, parent in sorted(planned.parents.items()):
-                await _move_below(context, history.entries[snapshot], parent)
-            for name, tip in sorted(planned.branches.items()):
-                await _delete_branch(context, name, tip)
-                branches[name] = tip
-            for name, tip in sorted(planned.tags.items()):
-                await context.ledger.delete_tag(name)
-                tags[name] = tip
-        except (PreconditionFailedError, RefNotFoundError):
-            continue  # somebody else was quicker: look again
-        return Expiration(id_rows(SnapshotId, sorted(released)), branches, tags, planned.parents)
+    expiring = _ExpiringInFiles(context, rules)
+    try:
+        for _ in range(_MOST_ATTEMPTS):
+            if (done := await expiring.attempt()) is not None:
+                return done
+    except RepositoryMigratedError as migrated:
+        if expiring.is_begun:
+            raise _half_expired() from migrated
+        raise
     raise ConflictError(
         message=f"others changed the repository during each of {_MOST_ATTEMPTS} attempts to let"
         " old versions expire: try again later",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
     )
+
+
+class _ExpiringInFiles:
+    """An expiration in spec 1, which may take several attempts."""
+
+    def __init__(self, context: RepoContext, rules: ExpirationRules) -> None:
+        self._context = context
+        self._rules = rules
+        self._released: set[SnapshotId] = set()
+        self._branches: dict[str, SnapshotId] = {}
+        self._tags: dict[str, SnapshotId] = {}
+        self.is_begun = False
+        """Whether anything may have been changed."""
+
+    async def attempt(self) -> Expiration | None:
+        """Let old versions go; None if somebody else changed the repository meanwhile."""
+        context = self._context
+        history = await read_history(context)
+        planned = plan_among(history.entries, history.branches, history.tags, self._rules)
+        self._released = (self._released - history.entries.keys()) | planned.released
+        await require_unmigrated(context.backend)
+        self.is_begun = True
+        try:
+            for snapshot, parent in sorted(planned.parents.items()):
+                await _move_below(context, history.entries[snapshot], parent)
+            for name, tip in sorted(planned.branches.items()):
+                await _delete_branch(context, name, tip)
+                self._branches[name] = tip
+            for name, tip in sorted(planned.tags.items()):
+                await context.ledger.delete_tag(name)
+                self._tags[name] = tip
+        except (PreconditionFailedError, RefNotFoundError):
+            return None
+        if planned.parents:
+            await require_seen(context.backend, "the expiration", _has_parents(planned.parents))
+        released = id_rows(SnapshotId, sorted(self._released))
+        return Expiration(released, self._branches, self._tags, planned.parents)
+
+
+def _half_expired() -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        "the repository was migrated to spec version 2 during the expiration: some of the old"
+        " versions may still be there; open it again, and let them expire again"
+    )
+
+
+def _has_parents(
+    parents: Mapping[SnapshotId, SnapshotId],
+) -> Callable[[RepoInfo], bool]:
+    """Make a test whether a migrated repository has the new parents of snapshots."""
+
+    def is_part(repo: RepoInfo) -> bool:
+        table = repo.snapshots
+        rows = {snapshot: table.row_of(snapshot) for snapshot in parents}
+        return all(
+            row is None or table.entry(row).parent == parents[snapshot]
+            for snapshot, row in rows.items()
+        )
+
+    return is_part
 
 
 async def _move_below(context: RepoContext, entry: SnapshotEntry, parent: SnapshotId) -> None:

@@ -49,6 +49,7 @@ from icefloe.engine.maintenance.sweeping import (
     list_whole_kind,
     together,
 )
+from icefloe.engine.migration.noticing import require_unmigrated
 from icefloe.engine.repo_changes import Changed
 from icefloe.engine.repo_object import RepoObjectLedger
 from icefloe.errors import FormatError, IcefloeError, SnapshotNotFoundError
@@ -151,6 +152,7 @@ class _Collection:
             self._pruned = frozenset(ids_of_rows(SnapshotId, left.pruned_ids))
         else:
             refs = await self._context.ledger.branches(), await self._context.ledger.tags()
+            await require_unmigrated(self._context.backend)
             await self._live.add_with_ancestors(tip for each in refs for tip in each.values())
         if self._needs_chunks:
             await self._live.read_chunks()

@@ -1,26 +1,30 @@
 """The migration of a repository from spec 1 to spec 2.
 
 Snapshots, manifests, logs and chunks stay as they are. All that is written is the repo object,
-in one conditional write: before it there is a repository of spec 1, after it one of spec 2, and
-never anything in between. The small files of spec 1 are not needed any more then. They may stay,
-or are put aside below `overwritten/`, so that there is a way back in either case.
+twice. The first write creates it, and makes everybody who writes in spec 1 notice
+(`icefloe.engine.migration.noticing`); in it the repository is read-only. Then the files of spec 1
+are looked at once more, and the second write replaces the first on condition that it is still
+there: it has everything that was acknowledged in spec 1, and takes changes. Nobody ever deletes
+the repo object. The small files of spec 1 are not needed any more then. They may stay, or are put
+aside below `overwritten/`, so that there is a way back in either case.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from icefloe.effects import map_concurrently
-from icefloe.engine.config_yaml import load_config_file
 from icefloe.engine.context import RepoContext
+from icefloe.engine.migration.looking import Look, look, look_again
 from icefloe.engine.migration.repo_object import migrated
 from icefloe.engine.migration.spec_one import (
+    RefFiles,
     SmallFiles,
     list_small_files,
-    read_history,
-    read_ref_files,
+    read_targets,
 )
-from icefloe.engine.repo_object import StoredRepo, create_repo, load_repo
+from icefloe.engine.migration.unfinished import is_unfinished, unfinished
+from icefloe.engine.repo_object import StoredRepo, create_repo, load_repo, replace_repo
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -29,9 +33,8 @@ from icefloe.errors import (
     SessionStateError,
     StorageError,
 )
-from icefloe.format.config_file import encode_config_flexbuffer
 from icefloe.format.ids import SnapshotId
-from icefloe.format.layout import BACKUPS_PREFIX, CONFIG_KEY, REPO_KEY, branch_key, snapshot_key
+from icefloe.format.layout import BACKUPS_PREFIX, CONFIG_KEY, branch_key, snapshot_key
 from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo, encode_repo_info
 from icefloe.storage import Backend
 from icefloe.values.progress import Progress
@@ -39,7 +42,7 @@ from icefloe.values.progress import Progress
 SET_ASIDE_PREFIX: Final = f"{BACKUPS_PREFIX}spec-1/"
 """Where the small files of spec 1 go when they are not needed any more."""
 _AT_ONCE: Final = 64
-_SHOWN_KEYS: Final = 5
+_MOST_LOOKS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,44 +75,38 @@ class Migration:
 async def migrate(
     context: RepoContext, rules: MigrationRules, progress: Progress | None = None
 ) -> Migration:
-    """Make a repository of spec 1 one of spec 2, unless somebody else changes it meanwhile.
+    """Make a repository of spec 1 one of spec 2, whoever else writes to it meanwhile.
 
-    Where an earlier migration left files of spec 1, a new one puts them aside if it is to.
+    A migration that was interrupted is finished. Where an earlier migration left files of spec 1,
+    a new one puts them aside if it is to.
     """
     backend = context.backend
-    before = await list_small_files(backend)
-    if (stored := await _repo_object(backend)) is not None:
-        return await _finish(backend, stored.info, before, rules)
-    info = await _planned(context, before, rules, progress)
-    level = context.config.compression.level
-    size_bytes = len(encode_repo_info(info, level=level))
-    _require_unchanged(before, await list_small_files(backend))
-    done = Migration(info, size_bytes, len(before.infos))
+    stored = await _repo_object(backend)
+    if stored is not None and not is_unfinished(stored.info):
+        return await _finish(backend, stored.info, await list_small_files(backend), rules)
+    at_once = 1 if context.is_near else max(rules.at_once, 1)
+    seen = await look(context, at_once=at_once, progress=progress)
+    if MAIN_BRANCH not in seen.refs.branches and await _is_complete(backend):
+        raise _migrated_by_others()
     if rules.dry_run:
-        return done
-    try:
-        stored = await create_repo(backend, info, level=level)
-    except PreconditionFailedError:
-        raise ConflictError(
-            message="somebody else migrated the repository at the same time: open it again",
-            kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
-        ) from None
-    await _settle(backend, stored, before)
+        return _migration(context, _repo_of(context, seen), seen)
+    if stored is None:
+        stored = await _announce(context, seen)
+    repo, seen = await _complete(context, stored, seen, at_once)
+    done = _migration(context, repo, seen)
     if not rules.removes_old_files:
         return done
-    removed, left = await _put_aside(backend, before, rules.at_once)
-    return Migration(info, size_bytes, len(before.infos), removed, left)
+    removed, left = await _put_aside(backend, seen.files, rules.at_once)
+    return replace(done, removed=removed, left=left)
 
 
-async def _planned(
-    context: RepoContext, files: SmallFiles, rules: MigrationRules, progress: Progress | None
-) -> RepoInfo:
-    at_once = 1 if context.is_near else max(rules.at_once, 1)
-    refs = await read_ref_files(context.backend, files, at_once=at_once)
-    entries = await read_history(context, refs.tips, at_once=at_once, progress=progress)
-    config, _ = await load_config_file(context.backend)
-    stored = None if config is None else encode_config_flexbuffer(config)
-    return migrated(refs, entries, config=stored, now=context.clock())
+def _migration(context: RepoContext, repo: RepoInfo, seen: Look) -> Migration:
+    size_bytes = len(encode_repo_info(repo, level=context.config.compression.level))
+    return Migration(repo, size_bytes, len(seen.files.infos))
+
+
+def _repo_of(context: RepoContext, seen: Look) -> RepoInfo:
+    return migrated(seen.refs, seen.entries, config=seen.config, now=context.clock())
 
 
 async def _repo_object(backend: Backend) -> StoredRepo | None:
@@ -119,48 +116,63 @@ async def _repo_object(backend: Backend) -> StoredRepo | None:
         return None
 
 
-# -- others --------------------------------------------------------------------------------
+async def _is_complete(backend: Backend) -> bool:
+    """Tell whether somebody has migrated the repository, and perhaps moved its files aside."""
+    stored = await _repo_object(backend)
+    return stored is not None and not is_unfinished(stored.info)
 
 
-def _require_unchanged(before: SmallFiles, now: SmallFiles) -> None:
-    if changed := now.changed_since(before):
-        raise _changed(changed)
+# -- the two writes ------------------------------------------------------------------------
 
 
-def _changed(keys: Sequence[str]) -> ConflictError:
+async def _announce(context: RepoContext, seen: Look) -> StoredRepo:
+    """Create the repo object, so that from now on writers of spec 1 notice."""
+    repo = unfinished(_repo_of(context, seen), context.clock())
+    level = context.config.compression.level
+    try:
+        return await create_repo(context.backend, repo, level=level)
+    except PreconditionFailedError:
+        raise _migrated_by_others() from None
+
+
+def _migrated_by_others() -> ConflictError:
     return ConflictError(
-        message=f"somebody changed the repository meanwhile ({_shown(keys)}): nothing was"
-        " migrated; stop all writers, and migrate again",
+        message="somebody else migrated the repository at the same time: open it again",
         kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
     )
 
 
-async def _settle(backend: Backend, written: StoredRepo, before: SmallFiles) -> None:
-    """Look whether what was written is what is there, and all that there is to know.
+async def _complete(
+    context: RepoContext, stored: StoredRepo, seen: Look, at_once: int
+) -> tuple[RepoInfo, Look]:
+    """Let the repo object say what the files of spec 1 say, and let it take changes.
 
-    Writers of spec 1 do not ask for the repo object. What one of them did between our last look
-    and our write would be lost, so then the write is taken back.
+    The first write of this loop has all that was acknowledged in spec 1. Those that follow are
+    for programs that do not look for the repo object, and for writes that were under way.
     """
-    now = await load_repo(backend)
-    changed = (await list_small_files(backend)).changed_since(before)
-    is_ours = now.version == written.version
-    if not changed:
-        return  # perhaps somebody went on already, in spec 2
-    if not is_ours:
-        raise ConflictError(
-            message=f"the repository was migrated, but some program that knew only spec version 1"
-            f" changed it at the same time ({_shown(changed)}), which does not show; its files are"
-            " all there: compare them with the branches and tags, and set those right",
-            kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
-        )
-    report = await backend.delete_many([REPO_KEY])
-    if report.failures:
-        raise StorageError(
-            f"somebody changed the repository meanwhile ({_shown(changed)}), and {REPO_KEY!r} could"
-            f" not be taken back ({report.failures[REPO_KEY]}): delete it, and migrate again",
-            key=REPO_KEY,
-        )
-    raise _changed(changed)
+    backend, level = context.backend, context.config.compression.level
+    for _ in range(_MOST_LOOKS):
+        before, seen = seen, await look_again(context, seen, at_once=at_once)
+        if seen is before and not is_unfinished(stored.info):
+            return stored.info, seen
+        if MAIN_BRANCH in seen.refs.branches or not await _is_complete(backend):
+            try:
+                stored = await replace_repo(
+                    backend, _repo_of(context, seen), stored.version, level=level
+                )
+                continue
+            except PreconditionFailedError:
+                pass
+        stored = await load_repo(backend)
+        if not is_unfinished(stored.info):  # somebody finished it, or went on in spec 2
+            await _require_known(backend, stored.info, sorted(seen.refs.tips))
+            return stored.info, seen
+    raise ConflictError(
+        message="the repository was migrated, but some program that knows only spec version 1 goes"
+        f" on changing its files ({', '.join(seen.files.keys)}), which does not show: stop it,"
+        " compare the files with the branches and tags, and set those right",
+        kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
+    )
 
 
 # -- afterwards ----------------------------------------------------------------------------
@@ -175,7 +187,8 @@ async def _finish(
             "the repository is of spec version 2 already: there is nothing to migrate",
             ErrorKind.INVALID_REPOSITORY_MIGRATION,
         )
-    refs = await read_ref_files(backend, files, at_once=rules.at_once)
+    read = await read_targets(backend, files.keys, at_once=rules.at_once)
+    refs = RefFiles.of(files, {key: target for key, (target, _) in read.items()})
     await _require_known(backend, repo, sorted(refs.tips))
     if rules.dry_run:
         return Migration(repo, 0, len(files.infos))
@@ -202,13 +215,13 @@ async def _require_known(backend: Backend, repo: RepoInfo, tips: Sequence[Snapsh
 async def _put_aside(
     backend: Backend, files: SmallFiles, at_once: int
 ) -> tuple[int, dict[str, str]]:
-    """Move files below `overwritten/`; give how many, and why others could not be.
+    """Move files below `overwritten/`; return how many, and why others could not be.
 
     The branch main goes first: without it, programs that know spec 1 alone see no repository.
     """
 
     async def keep(key: str) -> None:
-        await backend.copy(key, SET_ASIDE_PREFIX + key)
+        await backend.copy(key, SET_ASIDE_PREFIX + key, if_version=files.infos[key].version)
 
     keys = files.keys
     try:
@@ -225,8 +238,3 @@ async def _put_aside(
             removed += report.deleted
             left |= report.failures
     return removed, left
-
-
-def _shown(keys: Sequence[str]) -> str:
-    more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
-    return ", ".join(keys[:_SHOWN_KEYS]) + more

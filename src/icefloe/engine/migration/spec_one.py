@@ -1,13 +1,13 @@
 """All that a repository of spec 1 keeps in small files, and its history."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from icefloe.effects import map_concurrently
 from icefloe.engine.context import RepoContext
-from icefloe.engine.ref_files import read_ref
+from icefloe.engine.ref_files import parse_ref
 from icefloe.errors import (
     FormatError,
     IcefloeError,
@@ -25,6 +25,7 @@ from icefloe.format.layout import (
 from icefloe.format.snapshot import decode_snapshot_entry
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.storage import Backend, ObjectInfo
+from icefloe.storage.checks import same_state
 from icefloe.values.progress import Progress
 
 _BRANCH: Final = f"{REFS_PREFIX}branch."
@@ -49,15 +50,26 @@ class SmallFiles:
         return sorted(
             key
             for key in self.infos.keys() | before.infos.keys()
-            if self.infos.get(key) != before.infos.get(key)
+            if not _is_same(self.infos.get(key), before.infos.get(key))
         )
 
 
-async def list_small_files(backend: Backend) -> SmallFiles:
-    """Look at the files of branches and tags, and at the configuration."""
+def _is_same(one: ObjectInfo | None, other: ObjectInfo | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one == other or same_state(one.version, other.version)
+
+
+async def list_small_files(backend: Backend, expected: Iterable[str] = ()) -> SmallFiles:
+    """Look at the files of branches and tags, and at the configuration.
+
+    Files that are expected and not listed are asked for by name: a directory that is read while
+    a file in it is replaced may show neither the old nor the new one.
+    """
     infos = {info.key: info async for batch in backend.list(REFS_PREFIX) for info in batch}
-    with suppress(ObjectNotFoundError):
-        infos[CONFIG_KEY] = (await backend.head(CONFIG_KEY)).info
+    for key in sorted({CONFIG_KEY, *expected} - infos.keys()):
+        with suppress(ObjectNotFoundError):
+            infos[key] = (await backend.head(key)).info
     return SmallFiles(infos)
 
 
@@ -70,33 +82,48 @@ class RefFiles:
     deleted_tags: Mapping[str, SnapshotId | None]
     """What they named before; None if nothing tells."""
 
+    @classmethod
+    def of(cls, files: SmallFiles, targets: Mapping[str, SnapshotId]) -> Self:
+        """Sort out where the files with some keys point."""
+
+        def named(start: str) -> dict[str, SnapshotId]:
+            names = sorted(_names(targets, start, _REF_FILE), key=str.encode)
+            return {name: targets[f"{start}{name}{_REF_FILE}"] for name in names}
+
+        buried = sorted(_names(files.keys, _TAG, _TOMBSTONE), key=str.encode)
+        tags = named(_TAG)
+        deleted = {name: tags.pop(name, None) for name in buried}
+        return cls(named(_BRANCH), tags, deleted)
+
     @property
     def tips(self) -> set[SnapshotId]:
         """The versions that branches and tags lead to."""
         return {*self.branches.values(), *self.tags.values()}
 
 
-async def read_ref_files(backend: Backend, files: SmallFiles, *, at_once: int) -> RefFiles:
-    """Read all branches and tags."""
-    branches = _names(files.keys, _BRANCH, _REF_FILE)
-    tags = _names(files.keys, _TAG, _REF_FILE)
-    buried = _names(files.keys, _TAG, _TOMBSTONE)
+async def read_targets(
+    backend: Backend, keys: Iterable[str], *, at_once: int
+) -> dict[str, tuple[SnapshotId, ObjectInfo]]:
+    """Read where the files of branches and tags point, and in which states they were, by key.
 
-    async def target(key: str) -> SnapshotId:
-        return (await read_ref(backend, key))[0]
+    Keys of other files are left out, and files that were deleted since they were listed.
+    """
 
-    async def targets(names: Iterable[str], start: str) -> dict[str, SnapshotId]:
-        ordered = sorted(names, key=str.encode)
-        keys = [f"{start}{name}{_REF_FILE}" for name in ordered]
-        found = await map_concurrently(target, keys, limit=at_once)
-        return dict(zip(ordered, found, strict=True))
+    async def target(key: str) -> tuple[SnapshotId, ObjectInfo] | None:
+        try:
+            found = await backend.get(key)
+        except ObjectNotFoundError:
+            return None
+        return parse_ref(key, bytes(found.data)), found.info
 
-    named = await targets(tags, _TAG)
-    return RefFiles(
-        await targets(branches, _BRANCH),
-        {name: at for name, at in named.items() if name not in buried},
-        {name: named.get(name) for name in sorted(buried, key=str.encode)},
-    )
+    wanted = [key for key in keys if is_ref_file(key)]
+    found = await map_concurrently(target, wanted, limit=at_once)
+    return {key: one for key, one in zip(wanted, found, strict=True) if one is not None}
+
+
+def is_ref_file(key: str) -> bool:
+    """Tell whether a file says where a branch or tag points, by its key."""
+    return key.startswith((_BRANCH, _TAG)) and key.endswith(_REF_FILE)
 
 
 def _names(keys: Iterable[str], start: str, end: str) -> set[str]:
@@ -108,33 +135,48 @@ def _names(keys: Iterable[str], start: str, end: str) -> set[str]:
 # -- history -------------------------------------------------------------------------------
 
 
+async def list_snapshots(backend: Backend) -> dict[SnapshotId, ObjectInfo]:
+    """List the files of all snapshots, and the states that they are in.
+
+    Expiration in spec 1 writes some of them anew.
+    """
+    skip = len(SNAPSHOTS_PREFIX)
+    infos = [info async for batch in backend.list(SNAPSHOTS_PREFIX) for info in batch]
+    return {one: info for info in infos if (one := _parsed(info.key[skip:])) is not None}
+
+
 async def read_history(
     context: RepoContext,
     tips: Iterable[SnapshotId],
     *,
     at_once: int,
+    listed: Collection[SnapshotId] | None = None,
+    known: Mapping[SnapshotId, SnapshotEntry] | None = None,
     progress: Progress | None = None,
 ) -> dict[SnapshotId, SnapshotEntry]:
     """Read all versions that some lead back to, as they are stored now.
 
     Each names its parent, so that they can only be followed one by one. Over a network that
-    would take long: there, all that are listed are read at the same time first.
+    would take long: there, all that are listed are read at the same time first, unless most of
+    them are known.
     """
-    known: dict[SnapshotId, SnapshotEntry] = {}
-    if not context.is_near:
-        known = await _read_listed(context.backend, at_once, progress)
     entries: dict[SnapshotId, SnapshotEntry] = {}
+    read = dict(known or {})
+    if known is None and not context.is_near:
+        if listed is None:
+            listed = await list_snapshots(context.backend)
+        read = await _read_listed(context.backend, sorted(listed), at_once, progress)
     todo = set(tips)
     while todo:
-        unread = sorted(one for one in todo if one not in known)
+        unread = sorted(one for one in todo if one not in read)
         for entry in await map_concurrently(
             lambda one: read_entry(context.backend, one), unread, limit=at_once
         ):
-            known[entry.id] = entry
+            read[entry.id] = entry
         for one in todo:
-            entries[one] = known[one]
+            entries[one] = read[one]
         if progress is not None:
-            progress(len(entries), max(len(entries) + 1, len(known)))
+            progress(len(entries), max(len(entries) + 1, len(read)))
         parents = [entries[one].parent for one in todo]
         todo = {one for one in parents if one is not None and one not in entries}
     if progress is not None:
@@ -162,12 +204,9 @@ async def read_entry(backend: Backend, snapshot_id: SnapshotId) -> SnapshotEntry
 
 
 async def _read_listed(
-    backend: Backend, at_once: int, progress: Progress | None
+    backend: Backend, ids: Sequence[SnapshotId], at_once: int, progress: Progress | None
 ) -> dict[SnapshotId, SnapshotEntry]:
     """Read all snapshots there are; those that cannot be read may not be needed."""
-    skip = len(SNAPSHOTS_PREFIX)
-    names = [info.key[skip:] async for batch in backend.list(SNAPSHOTS_PREFIX) for info in batch]
-    ids = [one for name in names if (one := _parsed(name)) is not None]
 
     async def read(snapshot_id: SnapshotId) -> SnapshotEntry | None:
         try:
