@@ -141,6 +141,8 @@ class ErrorKind(StrEnum):
     SOURCE_CHANGED = "source-changed"
     SOURCE_MISFIT = "source-misfit"
     SPARK_NOT_AVAILABLE = "spark-not-available"
+    STORAGE_FULL = "storage-full"
+    OBJECTS_COLLECTED = "objects-collected"
 
 
 class IcefloeError(Exception):

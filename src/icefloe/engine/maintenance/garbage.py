@@ -112,7 +112,10 @@ class _Collection:
         """Find what may go, and let it go."""
         rules = self._rules
         self._cutoffs = await effective_cutoffs(
-            self._context, rules.cutoffs, at_once=rules.incremental
+            self._context,
+            rules.cutoffs,
+            at_once=rules.incremental,
+            dry_run=rules.dry_run,
         )
         found = await self._list_small()
         snapshots = found[Kind.SNAPSHOTS]
