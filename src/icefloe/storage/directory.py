@@ -10,11 +10,11 @@ import ctypes
 import errno
 import fcntl
 import os
-import random
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Final
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -42,8 +42,9 @@ _RESERVED_BYTES: Final = 512 << 10
 
 _TICK_NS: Final = 10_000_000
 """The kernel's clock for file times lags behind the exact clock by no more, unless it is busy."""
-_SPREAD_BITS: Final = 20
-"""About a millisecond: less than a tick, so that no file seems to be written in the future."""
+_SPREAD_NS: Final = 1_000_000
+"""Less than a tick, so that no file seems to be written in the future."""
+_spread: Final = count(secrets.randbelow(_SPREAD_NS))
 
 # Not `os.posix_fallocate`, which writes to every block where the file system cannot reserve any.
 _fallocate: Final = getattr(ctypes.CDLL(None), "fallocate", None)
@@ -234,13 +235,13 @@ def _date(handle: int, modified_ns: int | None = None) -> None:
 
     The file system dated the file when it was written. That clock has ticks of milliseconds, and
     two states of an object must not share a time. So this process's clock refines the time within
-    a tick; a clock that disagrees with the file system's does not count, and chance refines it.
+    a tick; if it disagrees with the file system's clock, a counter does.
     """
     if modified_ns is None:
         dated_ns = os.fstat(handle).st_mtime_ns
         past_tick_ns = time.time_ns() - dated_ns
         if not 0 <= past_tick_ns <= _TICK_NS:
-            past_tick_ns = random.getrandbits(_SPREAD_BITS)
+            past_tick_ns = next(_spread) % _SPREAD_NS
         modified_ns = dated_ns + past_tick_ns
     os.utime(handle, ns=(modified_ns, modified_ns))
 

@@ -80,6 +80,8 @@ _MOST_AHEAD_NS: Final = 24 * 3600 * 10**9
 """Many replacements on a file system that keeps whole seconds stay far below."""
 _READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang us
 _NOT_THERE: Final = (FileNotFoundError, NotADirectoryError)
+_ABSENT: Final = "absent"
+"""What becomes of a deletion of something that is not there."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -406,19 +408,20 @@ class LocalBackend:
         for name in names:
             by_folder.setdefault(name.rpartition("/")[0], []).append(name)
         failures: dict[str, str] = {}
+        absent: list[str] = []
         for folder, group in by_folder.items():
             skip = len(folder) + bool(folder)
             for batch in batched(group, _DELETE_BATCH):
                 reasons = self._delete_in(folder, [name[skip:] for name in batch])
-                failures |= {
-                    names[name]: reason
-                    for name, reason in zip(batch, reasons, strict=True)
-                    if reason is not None
-                }
-        return DeleteReport(len(names) - len(failures), failures)
+                for name, reason in zip(batch, reasons, strict=True):
+                    if reason is _ABSENT:
+                        absent.append(names[name])
+                    elif reason is not None:
+                        failures[names[name]] = reason
+        return DeleteReport(len(names) - len(failures), failures, absent=frozenset(absent))
 
     def _delete_in(self, folder: str, names: Sequence[str]) -> Sequence[str | None]:
-        """Delete files of one directory; per file, why it may still be there."""
+        """Delete files of one directory; per file, why it may still be there, or `_ABSENT`."""
         try:
             parent = open_directory(self._root, folder)
             try:
@@ -428,7 +431,7 @@ class LocalBackend:
             finally:
                 os.close(parent)
         except _NOT_THERE:
-            return [None] * len(names)
+            return [_ABSENT] * len(names)
         except (OSError, StorageError, InvalidInputError) as error:
             return [str(error)] * len(names)
         return reasons
@@ -479,9 +482,9 @@ def _unlink(parent: int, name: str) -> str | None:
     try:
         os.unlink(name, dir_fd=parent)
     except _NOT_THERE:
-        return None
+        return _ABSENT
     except IsADirectoryError:
-        return None  # a directory is no object
+        return _ABSENT  # a directory is no object
     except OSError as error:
         return error.strerror or type(error).__name__
     return None

@@ -48,17 +48,22 @@ def own_time(context: RepoContext) -> datetime:
 
 
 async def compare_clocks(
-    context: RepoContext, *, resolution: timedelta = timedelta(0), prefixes: Iterable[str] = ()
+    context: RepoContext,
+    *,
+    resolution: timedelta = timedelta(0),
+    prefixes: Iterable[str] = (),
+    must_vanish: bool = False,
 ) -> Comparison:
     """Write a probe and compare its time with our clock; 3 requests, rarely 9.
 
     Differences up to `resolution`, or up to a second if the storage tells whole seconds, do not
     count. If the storage is full, the newest object below `prefixes` stands for the probe: the
-    storage's clock has reached its time at least.
+    storage's clock has reached its time at least. With `must_vanish`, a probe that cannot be
+    deleted is an error.
     """
     for _ in range(_MOST_PROBES):
         before = own_time(context)
-        probed = await _probe(context.backend)
+        probed = await _probe(context.backend, must_vanish=must_vanish)
         after = own_time(context)
         told = probed or min(await _newest(context.backend, prefixes), after)
         if probed is not None and probed.microsecond == 0:
@@ -81,7 +86,7 @@ async def compare_clocks(
     return Comparison(told, lag)
 
 
-async def _probe(backend: Backend) -> datetime | None:
+async def _probe(backend: Backend, *, must_vanish: bool) -> datetime | None:
     """Return the time that the storage gives to a new object; None if it has no room for one."""
     key = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
     try:
@@ -96,7 +101,9 @@ async def _probe(backend: Backend) -> datetime | None:
     finally:
         report = await backend.delete_many([key])
         for reason in report.failures.values():
-            _log.warning("the probe %s could not be deleted: %s", key, reason)
+            if must_vanish:
+                raise StorageError(f"{key!r} could not be deleted: {reason}", key=key)
+            _log.warning("the probe %r could not be deleted: %s", key, reason)
 
 
 async def _newest(backend: Backend, prefixes: Iterable[str]) -> datetime:

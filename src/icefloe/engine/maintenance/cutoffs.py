@@ -39,7 +39,9 @@ async def effective_cutoffs(
     latest, resolution = await _beginning(context, max(known, default=_EPOCH))
     lag = timedelta(0)
     if known and not dry_run:
-        clocks = await compare_clocks(context, resolution=resolution, prefixes=PREFIXES.values())
+        clocks = await compare_clocks(
+            context, resolution=resolution, prefixes=PREFIXES.values(), must_vanish=True
+        )
         lag = clocks.lag
         # Where clocks agree, our own tells the time of files more exactly.
         if lag or not resolution:
