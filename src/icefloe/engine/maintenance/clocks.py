@@ -69,7 +69,7 @@ async def compare_clocks(
         if probed is not None and probed.microsecond == 0:
             resolution = max(resolution, _WHOLE_SECOND)
         lag = after - told if before - told > resolution else timedelta(0)
-        if not timedelta(0) < lag < _NOTICEABLE:
+        if probed is None or not timedelta(0) < lag < _NOTICEABLE:
             break  # a small difference may be a tick that came late, on a busy machine
     if lag > _NOTICEABLE:
         _log.warning(
