@@ -143,6 +143,8 @@ class ErrorKind(StrEnum):
     SOURCE_MISFIT = "source-misfit"
     SPARK_NOT_AVAILABLE = "spark-not-available"
     REPOSITORY_MIGRATED = "repository-migrated"
+    STORAGE_FULL = "storage-full"
+    OBJECTS_COLLECTED = "objects-collected"
 
 
 class IcefloeError(Exception):

@@ -10,12 +10,13 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from icefloe.assets.files import Assets, EncodedManifest
 from icefloe.effects import map_concurrently, sleep
+from icefloe.engine.collected import move_checked
 from icefloe.engine.conflicts import ConflictSolver, require_solver
 from icefloe.engine.context import RepoContext
 from icefloe.engine.linking.log import save_log
@@ -24,6 +25,7 @@ from icefloe.engine.manifests.parts import NewManifest
 from icefloe.engine.manifests.writing import ManifestChanges, write_manifests
 from icefloe.engine.rearrange import moves_made
 from icefloe.engine.rebase import replay
+from icefloe.engine.repo_object import warn_of_lag
 from icefloe.engine.session import SessionMode, SessionState
 from icefloe.errors import ConflictError, ErrorKind, ObjectNotFoundError, SessionStateError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, raw_rows
@@ -43,6 +45,15 @@ RESERVED_KEY: Final = "__icechunk"
 type LogWriter = Callable[[TransactionLog], Awaitable[None]]
 """Writes a log, with the chunks in linked manifests, which the one that it is given lacks."""
 
+
+class Publishing(Protocol):
+    """The step of a ledger that makes a version known."""
+
+    def __call__(self, new: SnapshotEntry, /, *, known_update: int | None) -> Awaitable[None]:
+        """Move a branch to a version, or list the version."""
+        ...
+
+
 _FIRST_WAIT_MS: Final = 10
 _LONGEST_WAIT_MS: Final = 500
 
@@ -54,6 +65,8 @@ class Version:
     snapshot: Snapshot
     log: TransactionLog
     entry: SnapshotEntry
+    manifests: tuple[NewManifest, ...]
+    """Those that were made for it, or linked."""
 
 
 async def commit(
@@ -81,12 +94,15 @@ async def commit(
         await _flush_packs(session)
         attempts = 0
         while True:
+            base = session.snapshot_id
             notes = None if solver is None else {"rebase_attempts": attempts}
             version = await write_version(
                 session, message, with_notes(metadata, notes), log_writer=log_writer
             )
             try:
-                await session.context.ledger.commit(branch, session.snapshot_id, version.entry)
+                await publish(
+                    session, version, partial(session.context.ledger.commit, branch, base)
+                )
                 break
             except ConflictError as conflict:
                 if solver is None or conflict.kind != ErrorKind.COMMIT_CONFLICT:
@@ -137,7 +153,7 @@ async def amend(
             replaced=replaced,
             log_writer=log_writer,
         )
-        await context.ledger.amend(branch, session.snapshot_id, version.entry)
+        await publish(session, version, partial(context.ledger.amend, branch, session.snapshot_id))
     forget_superseded(session, version.snapshot)
     session.become_readonly(version.snapshot)
     return version.snapshot.id
@@ -178,9 +194,18 @@ async def flush(
         version = await write_version(
             session, message, with_notes(metadata, None), log_writer=log_writer
         )
-        await session.context.ledger.add_detached(version.entry)
+        await publish(session, version, session.context.ledger.add_detached)
     session.become_readonly(version.snapshot)
     return version.snapshot.id
+
+
+async def publish(session: SessionState, version: Version, step: Publishing) -> None:
+    """Make a version known, unless a collection of garbage took objects that it needs."""
+
+    async def move(known_update: int) -> None:
+        await step(version.entry, known_update=known_update)
+
+    await move_checked(session, version.snapshot.id, version.manifests, move)
 
 
 async def write_version(
@@ -200,6 +225,8 @@ async def write_version(
     context = session.context
     new_id = SnapshotId.random()
     base = session.snapshot
+    if context.spec_version == 1:  # in spec 2, the ledger compares with the newest update
+        warn_of_lag(context.clock(), base.flushed_at)
     if manifests is None:
         manifests = await write_manifests(session)
     nodes = _new_nodes(session, manifests.refs)
@@ -229,7 +256,7 @@ async def write_version(
         await save_log(session, log)
     session.written.note_written()
     entry = SnapshotEntry(new_id, base.id, snapshot.flushed_at, message, metadata)
-    return Version(snapshot, log, entry)
+    return Version(snapshot, log, entry, manifests.new)
 
 
 async def _require_log(context: RepoContext, snapshot: SnapshotId) -> None:

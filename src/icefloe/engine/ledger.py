@@ -51,6 +51,13 @@ class Ledger(Protocol):
         """Say where a branch ended when the storage was last asked, as far as that is known."""
         ...
 
+    def newest_update(self) -> int:
+        """Return the time of the newest update that is known without a request, in microseconds.
+
+        That is 0 if none is known. In spec 1, which has no log of updates, it is the time now.
+        """
+        ...
+
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
         """Say where a branch ends that is to be written to, and whether that is allowed.
 
@@ -105,20 +112,35 @@ class Ledger(Protocol):
         """
         ...
 
-    async def commit(self, branch: str, base: SnapshotId, new: SnapshotEntry) -> None:
+    async def commit(
+        self,
+        branch: str,
+        base: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+    ) -> None:
         """Move a branch from `base` to a snapshot whose parent is `base`.
 
         `ConflictError` of kind `commit-conflict`, with both parents, if it does not end there
-        any more; `RefNotFoundError` of kind `branch-not-found` if it is gone.
+        any more; `RefNotFoundError` of kind `branch-not-found` if it is gone. In spec 2,
+        `CollectionRanError` if garbage was collected after the update at `known_update`.
         """
         ...
 
-    async def amend(self, branch: str, replaced: SnapshotId, new: SnapshotEntry) -> None:
-        """Put a snapshot in the place of the tip of a branch (spec 2)."""
+    async def amend(
+        self,
+        branch: str,
+        replaced: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+    ) -> None:
+        """Put a snapshot in the place of the tip of a branch (spec 2), else as `commit`."""
         ...
 
-    async def add_detached(self, new: SnapshotEntry) -> None:
-        """Make a snapshot known that no branch leads to."""
+    async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
+        """Make a snapshot known that no branch leads to, else as `commit`."""
         ...
 
     async def check_writable(self) -> None:

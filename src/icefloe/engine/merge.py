@@ -52,6 +52,7 @@ async def fork(session: SessionState) -> SessionState:
             snapshot = (await write_version(session, FORK_MESSAGE, {})).snapshot
     forked = SessionState(session.context, snapshot, SessionMode.writable, packing=session.packing)
     forked.fork_of = session.id
+    forked.known_update = session.known_update
     return forked
 
 
@@ -102,6 +103,9 @@ async def merge(
         changes.deleted, changes.arrays = united.deleted, united.arrays
         session.merged_chunks = touched
         session.merged_forks |= _fork_ids(others)
+        session.known_update = min(
+            [session.known_update, *(other.known_update for other in others)]
+        )
 
 
 # -- who took part ---------------------------------------------------------------------------

@@ -99,6 +99,10 @@ class RefFilesLedger:
         """Say nothing: what a file held is not remembered."""
         return None
 
+    def newest_update(self) -> int:
+        """Return the time now: there is no log of updates."""
+        return self._clock()
+
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
         """Say where a branch ends; spec 1 has no status and no flags to ask for."""
         if flag is not None:
@@ -233,7 +237,14 @@ class RefFilesLedger:
         async for entry in self.ancestry(snapshot):
             yield [entry]
 
-    async def commit(self, branch: str, base: SnapshotId, new: SnapshotEntry) -> None:
+    async def commit(
+        self,
+        branch: str,
+        base: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+    ) -> None:
         """Move a branch from `base` to a snapshot on top of it."""
 
         async def has_landed(now: SnapshotId) -> bool:
@@ -253,11 +264,18 @@ class RefFilesLedger:
             if tip is not None:
                 raise ConflictError(str(base), str(tip), branch=branch)
 
-    async def amend(self, branch: str, replaced: SnapshotId, new: SnapshotEntry) -> None:
+    async def amend(
+        self,
+        branch: str,
+        replaced: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+    ) -> None:
         """Refuse: snapshots of spec 1 hold their parents, so none can take another's place."""
         _unsupported("amended commits")
 
-    async def add_detached(self, new: SnapshotEntry) -> None:
+    async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
         """Write nothing, as a snapshot is known by its file; in spec 2 it would not be."""
         await self.check_writable()
 

@@ -25,6 +25,7 @@ from icefloe.errors import (
     ConflictError,
     ErrorKind,
     FormatError,
+    IcefloeError,
     ReadOnlyError,
     SessionStateError,
     SnapshotNotFoundError,
@@ -55,6 +56,17 @@ class Changed:
 
 type Change = Callable[[RepoInfo], Changed]
 """An operation that is still to be folded into a state."""
+
+
+class CollectionRanError(IcefloeError):
+    """Garbage was collected after an update: objects that are older may be gone."""
+
+    default_kind = ErrorKind.OBJECTS_COLLECTED
+
+    def __init__(self, newest_update: int) -> None:
+        super().__init__("garbage was collected since the session began")
+        self.newest_update = newest_update
+        """The time of the newest entry of the log."""
 
 
 # -- the log -------------------------------------------------------------------------------
@@ -123,12 +135,15 @@ def require_online(repo: RepoInfo) -> None:
 # -- snapshots -----------------------------------------------------------------------------
 
 
-def commit(branch: str, base: SnapshotId, new: SnapshotEntry) -> Change:
+def commit(
+    branch: str, base: SnapshotId, new: SnapshotEntry, known_update: int | None = None
+) -> Change:
     """Add a snapshot on top of `base`, and move the branch there from `base`."""
 
     def change(repo: RepoInfo) -> Changed:
         require_online(repo)
         _require_tip(repo, branch, base)
+        _require_uncollected(repo, known_update)
         added = _with_snapshot(repo, replace(new, parent=base))
         moved = replace(added, branches={**repo.branches, branch: new.id})
         return Changed(moved, UpdateKind.NEW_COMMIT, branch, new=new.id)
@@ -136,12 +151,15 @@ def commit(branch: str, base: SnapshotId, new: SnapshotEntry) -> Change:
     return change
 
 
-def amend(branch: str, replaced: SnapshotId, new: SnapshotEntry) -> Change:
+def amend(
+    branch: str, replaced: SnapshotId, new: SnapshotEntry, known_update: int | None = None
+) -> Change:
     """Put a snapshot in the place of the tip of a branch, which stays listed."""
 
     def change(repo: RepoInfo) -> Changed:
         require_online(repo)
         _require_tip(repo, branch, replaced)
+        _require_uncollected(repo, known_update)
         old = snapshot_entry(repo, replaced)
         if old.parent is None:
             raise SessionStateError(
@@ -155,11 +173,12 @@ def amend(branch: str, replaced: SnapshotId, new: SnapshotEntry) -> Change:
     return change
 
 
-def add_detached(new: SnapshotEntry) -> Change:
+def add_detached(new: SnapshotEntry, known_update: int | None = None) -> Change:
     """List a snapshot that no branch leads to."""
 
     def change(repo: RepoInfo) -> Changed:
         require_online(repo)
+        _require_uncollected(repo, known_update)
         return Changed(_with_snapshot(repo, new), UpdateKind.NEW_DETACHED_SNAPSHOT, new=new.id)
 
     return change
@@ -197,6 +216,21 @@ def _require_tip(repo: RepoInfo, branch: str, expected: SnapshotId) -> None:
         raise branch_gone(branch)
     if tip != expected:
         raise ConflictError(str(expected), str(tip), branch=branch)
+
+
+def _require_uncollected(repo: RepoInfo, known_update: int | None) -> None:
+    """Raise `CollectionRanError` if garbage was collected, or may have been, after an update.
+
+    Times of entries always increase, so they tell their order whatever the clocks say.
+    """
+    updates = repo.updates
+    newest = int(updates.updated_at[0])
+    if known_update is None or newest <= known_update:
+        return
+    is_later = updates.updated_at > known_update
+    is_cut = bool(is_later.all()) and repo.repo_before_updates is not None
+    if is_cut or bool((updates.kinds[is_later] == UpdateKind.GC_RAN).any()):
+        raise CollectionRanError(newest)
 
 
 # -- branches and tags ---------------------------------------------------------------------

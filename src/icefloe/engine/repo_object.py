@@ -41,6 +41,8 @@ from icefloe.storage import Backend, Version
 _log = logging.getLogger(__name__)
 
 _IMMEDIATE_RETRIES = 5
+_NOTICEABLE_LAG = 1_000_000
+"""Microseconds: clocks of different machines always differ a little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,10 @@ class RepoObjectLedger:
     def last_tip(self, name: str) -> SnapshotId | None:
         """Say where a branch ended when we looked last."""
         return None if self._known is None else self._known.info.branches.get(name)
+
+    def newest_update(self) -> int:
+        """Return the time of the newest update in the state that we saw last."""
+        return 0 if self._known is None else int(self._known.info.updates.updated_at[0])
 
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
         """Say where a branch ends that is to be written to."""
@@ -223,17 +229,31 @@ class RepoObjectLedger:
         """Take a tag away."""
         await self.update(repo_changes.delete_tag(name))
 
-    async def commit(self, branch: str, base: SnapshotId, new: SnapshotEntry) -> None:
+    async def commit(
+        self,
+        branch: str,
+        base: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+    ) -> None:
         """Move a branch from `base` to a snapshot on top of it."""
-        await self.update(repo_changes.commit(branch, base, new))
+        await self.update(repo_changes.commit(branch, base, new, known_update))
 
-    async def amend(self, branch: str, replaced: SnapshotId, new: SnapshotEntry) -> None:
+    async def amend(
+        self,
+        branch: str,
+        replaced: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+    ) -> None:
         """Put a snapshot in the place of the tip of a branch."""
-        await self.update(repo_changes.amend(branch, replaced, new))
+        await self.update(repo_changes.amend(branch, replaced, new, known_update))
 
-    async def add_detached(self, new: SnapshotEntry) -> None:
+    async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
         """List a snapshot that no branch leads to."""
-        await self.update(repo_changes.add_detached(new))
+        await self.update(repo_changes.add_detached(new, known_update))
 
     async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
         """Replace the metadata of the repository."""
@@ -269,15 +289,18 @@ class RepoObjectLedger:
         known = self._known if self._may_trust_memory else None
         is_fresh = False
         unsettled: list[_Unsettled] = []
+        has_warned = False
         for failures in range(max(self._retries.max_tries, 1)):
             if known is None:
                 known, is_fresh = await self._load_after(unsettled), True
                 if await self._has_landed(known, unsettled):
                     return known.info
             name = self._new_backup_name()
+            now = self._clock()
+            has_warned = has_warned or warn_of_lag(now, int(known.info.updates.updated_at[0]))
             try:
                 new = repo_changes.apply(
-                    change, known.info, now=self._clock(), backup_name=name, cap=self._cap
+                    change, known.info, now=now, backup_name=name, cap=self._cap
                 )
             except IcefloeError:
                 if is_fresh:
@@ -362,6 +385,24 @@ class _Unsettled:
     since: int
     """The log names the copy at an entry of this time."""
     error: OutcomeUnknownError
+
+
+def warn_of_lag(now: int, before: int) -> bool:
+    """Log a warning if the clock is behind something that happened already; tell whether it was.
+
+    Both times are in microseconds. What happens next is dated right after it, so that the order of
+    times stays the order of events.
+    """
+    lag = before - now
+    if lag < _NOTICEABLE_LAG:
+        return False
+    _log.warning(
+        "the clock of this machine is %.1f s behind the newest change of the repository, or the"
+        " clock of whoever made that change was ahead: the next change is dated right after it;"
+        " set the clocks",
+        lag / 1_000_000,
+    )
+    return True
 
 
 def stored_config(repo: RepoInfo) -> RepositoryConfig | None:

@@ -55,6 +55,8 @@ class SessionState:
         self._snapshot = snapshot
         self._base: BaseNodes | None = None
         self.changes = ChangeSet()
+        self.known_update = context.ledger.newest_update()
+        """The newest update of the repository when the session began, or one before it."""
         self.packing = packing
         self.packer = ChunkPacker(context.assets, packing) if packing else None
         self.written = WrittenManifests()
@@ -177,6 +179,7 @@ class SessionState:
             "merged_forks": self.merged_forks,
             "snapshot": self.snapshot_id,
             "changes": self.changes,
+            "known_update": self.known_update,
             "packing": self.packing,
         }
 
@@ -189,7 +192,7 @@ class SessionState:
             packing=state["packing"],
         )
         self.id, self.fork_of, self.changes = state["id"], state["fork_of"], state["changes"]
-        self.merged_forks = state["merged_forks"]
+        self.merged_forks, self.known_update = state["merged_forks"], state["known_update"]
 
 
 async def open_session(

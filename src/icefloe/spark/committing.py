@@ -16,7 +16,7 @@ from icefloe.engine.conflicts import ConflictDetector
 from icefloe.engine.context import RepoContext
 from icefloe.engine.linking.linked import LinkedRegion
 from icefloe.engine.linking.regions import link_manifests, write_log
-from icefloe.errors import ConflictError, IcefloeError
+from icefloe.errors import ConflictError, IcefloeError, SessionStateError
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.pipeline.combining.combine import Combined, Existing
@@ -265,11 +265,11 @@ class Outcome:
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """Commit in the body. Only a conflict tells for certain that nothing was committed."""
+        """Commit in the body; only conflicts and refusals tell that nothing was committed."""
         self.is_known = False
         try:
             yield
-        except ConflictError:
+        except (ConflictError, SessionStateError):
             self.is_known = True
             raise
         self.is_known = self._is_committed = True

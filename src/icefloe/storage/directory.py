@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Final
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -38,6 +39,12 @@ _UNSUPPORTED: Final = frozenset(
 _COPY_BYTES: Final = 1 << 30
 _RESERVED_BYTES: Final = 512 << 10
 """For longer files blocks are reserved at once: finding them one by one costs a quarter more."""
+
+_TICK_NS: Final = 10_000_000
+"""The kernel's clock for file times lags behind the exact clock by no more, unless it is busy."""
+_SPREAD_NS: Final = 1_000_000
+"""Less than a tick, so that no file seems to be written in the future."""
+_spread: Final = count(secrets.randbelow(_SPREAD_NS))
 
 # Not `os.posix_fallocate`, which writes to every block where the file system cannot reserve any.
 _fallocate: Final = getattr(ctypes.CDLL(None), "fallocate", None)
@@ -128,9 +135,9 @@ class Draft:
                 raise OSError(errno.EIO, "the file got shorter while it was copied")
             position += moved
 
-    def finish(self, modified_ns: int, *, durable: bool) -> os.stat_result:
-        """Date the file explicitly (kernel time can be milliseconds coarse) and sync it."""
-        os.utime(self.handle, ns=(modified_ns, modified_ns))
+    def finish(self, modified_ns: int | None = None, *, durable: bool) -> os.stat_result:
+        """Date the file and sync it; without a time, the clock of the file system counts."""
+        _date(self.handle, modified_ns)
         if durable:
             os.fsync(self.handle)
         return os.fstat(self.handle)
@@ -213,8 +220,7 @@ def create_file(folder: str, name: str, data: memoryview) -> os.stat_result | No
         try:
             if os.write(handle, data) != len(data):
                 return None
-            now = time.time_ns()
-            os.utime(handle, ns=(now, now))
+            _date(handle)
             status = os.fstat(handle)
             _link(f"/proc/self/fd/{handle}", parent, name)
             return status
@@ -222,6 +228,22 @@ def create_file(folder: str, name: str, data: memoryview) -> os.stat_result | No
             os.close(handle)
     finally:
         os.close(parent)
+
+
+def _date(handle: int, modified_ns: int | None = None) -> None:
+    """Set the time of a file that was just written; by default that of the file system's clock.
+
+    The file system dated the file when it was written. That clock has ticks of milliseconds, and
+    two states of an object must not share a time. So this process's clock refines the time within
+    a tick; if it disagrees with the file system's clock, a counter does.
+    """
+    if modified_ns is None:
+        dated_ns = os.fstat(handle).st_mtime_ns
+        past_tick_ns = time.time_ns() - dated_ns
+        if not 0 <= past_tick_ns <= _TICK_NS:
+            past_tick_ns = next(_spread) % _SPREAD_NS
+        modified_ns = dated_ns + past_tick_ns
+    os.utime(handle, ns=(modified_ns, modified_ns))
 
 
 def link_open_file(handle: int, parent: int, name: str) -> bool:

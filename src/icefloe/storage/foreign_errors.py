@@ -28,7 +28,11 @@ from icefloe.errors import (
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})\b")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _TRANSPORT: Final = re.compile(r" - HTTP error: ([A-Za-z ]{1,64})")
-_THROTTLED: Final = frozenset({429, 503})
+_KINDS: Final = {
+    429: ErrorKind.THROTTLED,
+    503: ErrorKind.THROTTLED,
+    507: ErrorKind.STORAGE_FULL,
+}
 _PASSING: Final = frozenset({408, 425, 429})
 _LASTING: Final = frozenset({501, 505, 507})
 _RANGE_NOT_SATISFIABLE: Final = 416
@@ -128,7 +132,7 @@ def refusal(status: int, what: str, key: str, detail: str) -> StorageError:
     is_passing = status in _PASSING or (status >= 500 and status not in _LASTING)
     return StorageError(
         f"{what}: the storage refused{detail}",
-        ErrorKind.THROTTLED if status in _THROTTLED else ErrorKind.OBJECT_STORE,
+        _KINDS.get(status, ErrorKind.OBJECT_STORE),
         retryable=is_passing,
         key=key,
         status=status,

@@ -16,6 +16,8 @@ How each promise of the port is kept:
   because `link` orders them.
 - *Versions never name two contents.* A version is inode, modification time and size; the time of a
   replacement is moved strictly beyond that of the file it replaces.
+- *Times are those of the file system*, not of the process that writes: garbage collection compares
+  them, and on a network file system the clocks of writers differ.
 - *Copies* are further names of the same file, which stays as it is for as long as it has any;
   so they have the version and the time of what they are a copy of.
 - *Durable*, when asked for: the file is synced before it gets its name, its directory after.
@@ -27,9 +29,9 @@ the reference's local repositories.
 """
 
 # ruff: noqa: PTH100, PTH116 - paths are plain strings here, and most calls are relative to descriptors
+import errno
 import os
 import stat
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -74,8 +76,13 @@ _LIST_BATCH: Final = 1000
 _WANTED_BATCH: Final = 4 * 1024
 """Names that are judged at once."""
 _DELETE_BATCH: Final = 256  # deletions under one lock
+_MOST_AHEAD_NS: Final = 24 * 3600 * 10**9
+"""Many replacements on a file system that keeps whole seconds stay far below."""
 _READ_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang us
 _NOT_THERE: Final = (FileNotFoundError, NotADirectoryError)
+_ABSENT: Final = "absent"
+"""What becomes of a deletion of something that is not there."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class LocalBackend:
@@ -316,7 +323,7 @@ class LocalBackend:
         draft = open_draft(parent, name)
         try:
             fill(draft)
-            status = draft.finish(time.time_ns(), durable=self._durable)
+            status = draft.finish(durable=self._durable)
             if draft.publish_new():
                 return status
             if if_absent:
@@ -355,7 +362,7 @@ class LocalBackend:
         draft = open_draft(parent, name)
         try:
             draft.write(data)
-            draft.finish(time.time_ns(), durable=self._durable)
+            draft.finish(durable=self._durable)
             with hold_lock(parent):
                 found = _status_in(parent, name)
                 if found is None or version_of(found) != expected:
@@ -367,9 +374,14 @@ class LocalBackend:
             draft.close()
 
     def _overtake(self, draft: Draft, parent: int, name: str) -> os.stat_result:
-        """Make the draft's time later than that of the file it is about to replace."""
+        """Make the draft's time later than that of the file it is about to replace.
+
+        A file from the far future is not followed: a wrong time would never go away again.
+        """
         status = os.fstat(draft.handle)
         found = _status_in(parent, name)
+        if found is not None and found.st_mtime_ns - status.st_mtime_ns > _MOST_AHEAD_NS:
+            return status
         step = 1
         while found is not None and status.st_mtime_ns <= found.st_mtime_ns:
             # The step grows until it exceeds the resolution of the file system's clock.
@@ -396,19 +408,20 @@ class LocalBackend:
         for name in names:
             by_folder.setdefault(name.rpartition("/")[0], []).append(name)
         failures: dict[str, str] = {}
+        absent: list[str] = []
         for folder, group in by_folder.items():
             skip = len(folder) + bool(folder)
             for batch in batched(group, _DELETE_BATCH):
                 reasons = self._delete_in(folder, [name[skip:] for name in batch])
-                failures |= {
-                    names[name]: reason
-                    for name, reason in zip(batch, reasons, strict=True)
-                    if reason is not None
-                }
-        return DeleteReport(len(names) - len(failures), failures)
+                for name, reason in zip(batch, reasons, strict=True):
+                    if reason is _ABSENT:
+                        absent.append(names[name])
+                    elif reason is not None:
+                        failures[names[name]] = reason
+        return DeleteReport(len(names) - len(failures), failures, absent=frozenset(absent))
 
     def _delete_in(self, folder: str, names: Sequence[str]) -> Sequence[str | None]:
-        """Delete files of one directory; per file, why it may still be there."""
+        """Delete files of one directory; per file, why it may still be there, or `_ABSENT`."""
         try:
             parent = open_directory(self._root, folder)
             try:
@@ -418,7 +431,7 @@ class LocalBackend:
             finally:
                 os.close(parent)
         except _NOT_THERE:
-            return [None] * len(names)
+            return [_ABSENT] * len(names)
         except (OSError, StorageError, InvalidInputError) as error:
             return [str(error)] * len(names)
         return reasons
@@ -469,9 +482,9 @@ def _unlink(parent: int, name: str) -> str | None:
     try:
         os.unlink(name, dir_fd=parent)
     except _NOT_THERE:
-        return None
+        return _ABSENT
     except IsADirectoryError:
-        return None  # a directory is no object
+        return _ABSENT  # a directory is no object
     except OSError as error:
         return error.strerror or type(error).__name__
     return None
@@ -508,4 +521,5 @@ def _fail(error: OSError, verb: str, key: str) -> NoReturn:
     if isinstance(error, FileNotFoundError | NotADirectoryError) and verb != "write":
         raise _missing(key) from None
     reason = error.strerror or str(error)
-    raise StorageError(f"cannot {verb} {key!r}: {reason}", ErrorKind.IO, key=key) from error
+    kind = ErrorKind.STORAGE_FULL if error.errno in _FULL else ErrorKind.IO
+    raise StorageError(f"cannot {verb} {key!r}: {reason}", kind, key=key) from error

@@ -103,9 +103,10 @@ class MemoryBackend:
         for key in keys:
             check_key(key)
         with self._lock:
+            absent = frozenset(keys) - self._objects.keys()
             for key in keys:
                 self._objects.pop(key, None)
-        return DeleteReport(len(set(keys)))
+        return DeleteReport(len(set(keys)), absent=absent)
 
     def _find(self, key: str) -> _Stored:
         check_key(key)

@@ -65,6 +65,8 @@ class DeleteReport:
     """Key to reason, for each object that may still exist."""
     retryable: frozenset[str] = frozenset()
     """Those of the failures for which trying again may help."""
+    absent: frozenset[str] = frozenset()
+    """Those that somebody else had deleted before, where the storage tells."""
 
 
 class ReadableBackend(Protocol):

@@ -114,7 +114,7 @@ class RetryingBackend:
             failures = {key: why for key, why in failures.items() if key not in pending}
             failures |= again.failures
             pending = again.retryable
-        return DeleteReport(deleted, failures, pending)
+        return DeleteReport(deleted, failures, pending, report.absent)
 
     def _attempts(self) -> Attempts:
         return Attempts(self._settings, lambda: self._meter.add("retries"))

@@ -188,6 +188,7 @@ class FaultyBackend:
         deleted = 0
         failures: dict[str, str] = {}
         retryable: set[str] = set()
+        absent: set[str] = set()
         for key in dict.fromkeys(keys):
             step = self._begin("delete", key)
             try:
@@ -199,7 +200,8 @@ class FaultyBackend:
                 deleted += report.deleted
                 failures |= report.failures
                 retryable |= report.retryable
-        return DeleteReport(deleted, failures, frozenset(retryable))
+                absent |= report.absent
+        return DeleteReport(deleted, failures, frozenset(retryable), frozenset(absent))
 
     async def _list_step(self, prefix: str) -> None:
         """Take a step for a batch already fetched: reading it has no effect to prevent."""

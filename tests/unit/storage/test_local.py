@@ -1,6 +1,7 @@
 import asyncio
 import os
 import stat
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -117,16 +118,60 @@ def test_versions_never_repeat(backend: LocalBackend) -> None:
     assert len(seen) == 300
 
 
+def replaced_from(backend: LocalBackend, path: Path, modified_ns: int) -> int:
+    """Replace a file that has a time; return the time of the replacement."""
+    put(backend, path.name)
+    os.utime(path, ns=(modified_ns, modified_ns))
+    before = run_blocking(backend.head(path.name)).info.version
+    after = run_blocking(backend.put(path.name, b"y", if_version=before))
+    assert before != after == run_blocking(backend.head(path.name)).info.version
+    return path.stat().st_mtime_ns
+
+
 def test_a_replacement_is_later_than_a_file_of_the_future(
     backend: LocalBackend, tmp_path: Path
 ) -> None:
-    put(backend, "object")
+    future_ns = time.time_ns() + 3600 * 10**9
+    later_ns = replaced_from(backend, tmp_path / "object", future_ns)
+    # No file system that is worth the name has coarser times than two seconds.
+    assert future_ns < later_ns <= future_ns + 3 * 10**9
+
+
+def test_a_file_of_the_far_future_is_not_followed(backend: LocalBackend, tmp_path: Path) -> None:
     future_ns = 2_100_000_000_000_000_000  # not all file systems go beyond 2038
-    os.utime(tmp_path / "object", ns=(future_ns, future_ns))
-    before = run_blocking(backend.head("object")).info.version
-    after = run_blocking(backend.put("object", b"y", if_version=before))
-    assert after == run_blocking(backend.head("object")).info.version
-    assert (tmp_path / "object").stat().st_mtime_ns > future_ns
+    later_ns = replaced_from(backend, tmp_path / "object", future_ns)
+    later_ns = replaced_from(backend, tmp_path / "other", later_ns)
+    assert later_ns < future_ns
+
+
+def test_files_have_the_time_of_the_file_system(
+    backend: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the clock of the process says, and however a file is written."""
+    exact_ns = time.time_ns
+    for hours in (-1, 1):
+        monkeypatch.setattr(time, "time_ns", lambda off=hours: exact_ns() + off * 3600 * 10**9)
+        (tmp_path / "plain").write_bytes(b"")
+        put(backend, "folder/new")
+        version = run_blocking(backend.put("folder/absent", b"x", if_absent=True))
+        run_blocking(backend.put("folder/absent", b"y", if_version=version))
+        put(backend, "folder/absent", b"z")
+        put(backend, "folder/long", bytes(300_000))
+        (tmp_path / "last").write_bytes(b"")
+        first, last = ((tmp_path / name).stat().st_mtime_ns for name in ("plain", "last"))
+        for name in ("new", "absent", "long"):
+            modified_ns = (tmp_path / "folder" / name).stat().st_mtime_ns
+            assert first <= modified_ns <= last + 10**9, name
+        run_blocking(backend.delete_many(["folder/absent", "folder/new", "folder/long"]))
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_versions_never_repeat_with_a_wrong_clock(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    exact_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: exact_ns() + hours * 3600 * 10**9)
+    test_versions_never_repeat(backend)
 
 
 def test_what_is_no_file_is_absent(backend: LocalBackend, tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ repository that is whole, and doing it all again finishes what was interrupted.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Final
 
 from icefloe.effects import map_concurrently
 from icefloe.engine import repo_changes
 from icefloe.engine.context import RepoContext
 from icefloe.engine.maintenance import pruning
+from icefloe.engine.maintenance.clocks import compare_clocks
+from icefloe.engine.maintenance.sweeping import PREFIXES, Kind
 from icefloe.engine.migration.noticing import require_seen, require_unmigrated
 from icefloe.engine.ref_rules import no_branch, no_tag
 from icefloe.engine.repo_changes import Change, Changed
@@ -45,6 +48,8 @@ type _IsOld = Callable[[SnapshotId], bool]
 
 _SPEC_1: Final = 1
 _MOST_ATTEMPTS: Final = 20
+_RESOLUTION: Final = timedelta(seconds=2)
+"""Clocks that differ by less agree: versions are dated by their writers, not by the storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +211,15 @@ def _left(refs: Refs, gone: Refs) -> dict[str, SnapshotId]:
 
 
 async def expire(context: RepoContext, rules: ExpirationRules) -> Expiration:
-    """Let old versions go, whoever else changes the repository at the same time."""
+    """Let old versions go, whoever else changes the repository at the same time.
+
+    If the clock of this machine is ahead of the storage's, `older_than` is earlier by that.
+    """
+    clocks = await compare_clocks(
+        context, resolution=_RESOLUTION, prefixes=[PREFIXES[Kind.SNAPSHOTS]]
+    )
+    lag = clocks.lag // timedelta(microseconds=1)
+    rules = replace(rules, older_than=rules.older_than - lag)
     if isinstance(ledger := context.ledger, RepoObjectLedger):
         done: list[Expiration] = []
         await ledger.update(_change(rules, done))

@@ -14,12 +14,23 @@ What must never happen is that something goes which a version needs. So:
 - If anything that is needed cannot be read, nothing is deleted at all.
 
 Versions that no branch and no tag leads to leave the repo object of spec 2 in one update, before
-any of their files go.
+any of their files go. The log of operations then tells of the collection, so that sessions which
+began earlier look for their objects before they commit.
+
+Another collection may run at the same time, with a later cut-off, and delete what this one was
+about to keep: then this one begins anew with what is left.
+
+A storage without room refuses that update. Then files go that no listed version refers to, and
+the collection begins anew: files that are no chunks first, because no session misses them without
+noticing; if there are none, some chunks.
 """
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Final
 
 import numpy as np
 
@@ -52,12 +63,21 @@ from icefloe.engine.maintenance.sweeping import (
 from icefloe.engine.migration.noticing import require_unmigrated
 from icefloe.engine.repo_changes import Changed
 from icefloe.engine.repo_object import RepoObjectLedger
-from icefloe.errors import FormatError, IcefloeError, SnapshotNotFoundError
+from icefloe.errors import (
+    ErrorKind,
+    FormatError,
+    IcefloeError,
+    NotFoundError,
+    SnapshotNotFoundError,
+    StorageError,
+)
 from icefloe.format.columns import Bools
 from icefloe.format.ids import ManifestId, SnapshotId, id_rows, ids_of_rows, texts_of_rows
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot_table import NO_PARENT, SnapshotTable
 from icefloe.format.update_table import UpdateKind
+
+_log = logging.getLogger(__name__)
 
 type _Phases = Mapping[Kind, AsyncIterator[Objects]]
 
@@ -78,25 +98,53 @@ class GarbageRules:
     concurrent_listings: int = 3
 
 
+_MOST_VANISHED: Final = 3
+"""How often a run begins anew because something vanished that it was reading."""
+
+
 async def collect(context: RepoContext, rules: GarbageRules) -> Collected:
     """Delete what no version needs.
 
     Failures to read what is needed are raised, before anything is deleted. Failures later on
     are in what is given back.
     """
-    with Reachable(context, rules.limits) as live:
-        return await _Collection(context, rules, live).run()
+    done = Collected()
+    vanished = 0
+    while True:
+        try:
+            with Reachable(context, rules.limits) as live:
+                return await _Collection(context, rules, live, done).run()
+        except _RoomMadeError:
+            _log.info("the storage was full and has room now: the collection begins anew")
+        except NotFoundError as missing:
+            vanished += 1
+            if rules.dry_run:
+                done = Collected()
+            if vanished < _MOST_VANISHED:
+                _log.info("%s: is somebody else collecting garbage? Looking again", missing)
+            elif done.total:
+                done.report(f"the collection did not come to its end: {missing}")
+                done.skipped = list(Kind)
+                return done
+            else:
+                raise
+
+
+class _RoomMadeError(Exception):
+    """Some files were deleted to make room for the update of the repo object."""
 
 
 class _Collection:
     """One run."""
 
-    def __init__(self, context: RepoContext, rules: GarbageRules, live: Reachable) -> None:
+    def __init__(
+        self, context: RepoContext, rules: GarbageRules, live: Reachable, done: Collected
+    ) -> None:
         self._context = context
         self._rules = rules
         self._live = live
         self._cutoffs: Mapping[Kind, datetime | None] = {}
-        self._done = Collected()
+        self._done = done
         self._sweeper = Sweeper(
             context.backend,
             self._done,
@@ -107,13 +155,20 @@ class _Collection:
         """Versions whose files are old enough to go."""
         self._pruned: frozenset[SnapshotId] = frozenset()
         """Versions that are gone, but whose logs are needed."""
+        self._listed_logs: frozenset[SnapshotId] = frozenset()
+        """The same of versions that are to be dropped."""
+        self._young_manifests: dict[ManifestId, ManifestFact] = {}
+        """Manifests of versions that are not part of a history (yet)."""
         self._needs_chunks = False
 
     async def run(self) -> Collected:
         """Find what may go, and let it go."""
         rules = self._rules
         self._cutoffs = await effective_cutoffs(
-            self._context, rules.cutoffs, at_once=rules.incremental
+            self._context,
+            rules.cutoffs,
+            at_once=rules.incremental,
+            dry_run=rules.dry_run,
         )
         found = await self._list_small()
         snapshots = found[Kind.SNAPSHOTS]
@@ -125,7 +180,7 @@ class _Collection:
         else:
             phases = await self._unreferenced(found)
         if not self._rules.dry_run:
-            await self._drop()
+            await self._drop_with_room(found)
         await self._sweep(phases)
         return self._done
 
@@ -177,13 +232,21 @@ class _Collection:
         todo = {SnapshotId.parse(name) for name in names} - self._live.snapshots
         while todo:
             found = await self._facts(sorted(todo))
-            self._live.note(found)
+            for facts in found:
+                self._live.snapshots.add(facts.id)
+                self._young_manifests |= {one.id: one for one in facts.manifests}
             todo = {one.parent for one in found if one.parent is not None} - self._live.snapshots
 
-    async def _keep_young_manifests(self, names: Iterable[str]) -> None:
-        """Keep the chunks of manifests that are in no version (yet); they stay themselves."""
-        unknown = {ManifestId.parse(name) for name in names} - self._live.manifests.keys()
-        facts = [ManifestFact(one, 0, 0) for one in sorted(unknown)]
+    async def _keep_young_chunks(self, names: Iterable[str] = ()) -> None:
+        """Keep the chunks of manifests that are in no history (yet); they stay themselves.
+
+        Whoever writes them may not be done, or another collection may delete them: those that
+        are missing refer to nothing. If a history comes to need them, they are read again.
+        """
+        young = {one: ManifestFact(one, 0, 0) for one in map(ManifestId.parse, names)}
+        young |= self._young_manifests
+        unknown = sorted(young.keys() - self._live.manifests.keys())
+        facts = [young[one] for one in unknown]
         objects = await chunk_objects(self._context, facts, self._rules.limits)
         self._live.chunks.add(keys_of_ids(objects.ids))
 
@@ -215,9 +278,10 @@ class _Collection:
             case Kind.SNAPSHOTS:
                 needed = set(map(str, self._live.snapshots))
             case Kind.TRANSACTION_LOGS:
-                needed = set(map(str, self._live.snapshots | self._pruned))
+                logs = self._live.snapshots | self._pruned | self._listed_logs
+                needed = set(map(str, logs))
             case Kind.MANIFESTS:
-                needed = set(map(str, self._live.manifests))
+                needed = set(map(str, self._live.manifests.keys() | self._young_manifests.keys()))
         return np.array([name in needed for name in names], np.bool_)
 
     # -- what may go -----------------------------------------------------------------------
@@ -226,7 +290,7 @@ class _Collection:
         """Offer all that is there: what is needed is taken out when it is about to go."""
         self._needs_chunks = True
         await self._live.read_chunks()
-        await self._keep_young_manifests(found[Kind.MANIFESTS].young.names)
+        await self._keep_young_chunks(found[Kind.MANIFESTS].young.names)
         phases = {kind: _portions(found[kind].old, self._sweeper.portion) for kind in found}
         if self._cutoffs[Kind.CHUNKS] is not None:
             phases[Kind.CHUNKS] = self._unreferenced_chunks()
@@ -262,12 +326,13 @@ class _Collection:
             one.id: one
             for each in facts
             for one in each.manifests
-            if one.id not in self._live.manifests
+            if one.id not in self._live.manifests and one.id not in self._young_manifests
         }
         chunks = Objects()
         if manifests:
             self._needs_chunks = True
             await self._live.read_chunks()
+            await self._keep_young_chunks()
             objects = await chunk_objects(self._context, manifests.values(), self._rules.limits)
             objects = objects.take(~self._live.chunks.contains(keys_of_ids(objects.ids)))
             chunks = Objects(texts_of_rows(objects.ids), objects.sizes_bytes.tolist())
@@ -304,12 +369,60 @@ class _Collection:
 
         await ledger.update(change)
 
+    async def _drop_with_room(self, found: Mapping[Kind, Listed]) -> None:
+        """Drop versions; in a full storage make room and raise `_RoomMadeError` instead."""
+        try:
+            await self._drop()
+        except StorageError as full:
+            if full.kind != ErrorKind.STORAGE_FULL:
+                raise
+            if self._rules.incremental:
+                raise StorageError(
+                    f"{full.message}. Run a collection that is not incremental: it can delete"
+                    " files before it has to write any",
+                    full.kind,
+                    key=full.context.get("key"),
+                ) from full
+            before = self._done.total
+            # With too many failures there is no use in going on.
+            with suppress(TooManyFailuresError):
+                await self._make_room(found)
+            if self._done.total == before:
+                raise
+            raise _RoomMadeError from full
+
+    async def _make_room(self, found: Mapping[Kind, Listed]) -> None:
+        """Delete some files that no listed version refers to.
+
+        Versions that are to be dropped are listed still, so they keep their files, too.
+        """
+        ledger = self._context.ledger
+        assert isinstance(ledger, RepoObjectLedger)
+        table = (await ledger.repo()).snapshots
+        listed = ids_of_rows(SnapshotId, table.ids)
+        await self._keep_young_snapshots(map(str, listed))
+        self._live.snapshots.update(listed)  # those that cannot be read are listed, too
+        self._listed_logs = frozenset(ids_of_rows(SnapshotId, table.pruned_ids))
+        await self._keep_young_chunks(found[Kind.MANIFESTS].young.names)
+        before = self._done.total
+        for kind in (Kind.TRANSACTION_LOGS, Kind.SNAPSHOTS, Kind.MANIFESTS):
+            async for objects in _portions(found[kind].old, self._sweeper.portion):
+                await self._let_go(kind, objects)
+        if self._cutoffs[Kind.CHUNKS] is None:
+            return
+        async for objects in self._unreferenced_chunks():
+            if self._done.total > before:
+                return
+            await self._let_go(Kind.CHUNKS, objects)
+
     async def _sweep(self, phases: _Phases) -> None:
         kinds = list(phases)
         for place, (kind, portions) in enumerate(phases.items()):
             try:
                 async for objects in portions:
                     await self._let_go(kind, objects)
+            except NotFoundError:
+                raise
             except (IcefloeError, TooManyFailuresError) as failure:
                 self._done.report(f"{kind} were not gone through to the end: {failure}")
                 self._done.skipped += kinds[place:]

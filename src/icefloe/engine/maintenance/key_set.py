@@ -1,5 +1,6 @@
 """A set of very many chunk ids in little memory: sorted numbers, on disk beyond a bound."""
 
+import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 from icefloe.format.columns import Bools, Bytes, Ints
 from icefloe.format.ids import ObjectId
+
+_log = logging.getLogger(__name__)
 
 type Keys = NDArray[np.uint64]
 
@@ -115,6 +118,7 @@ class KeySet:
         self._runs: list[Keys] = []
         """On disk, each sorted."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._can_spill = True
 
     def __enter__(self) -> Self:
         return self
@@ -169,15 +173,28 @@ class KeySet:
         while self._held and len(self._held[-1]) < 2 * len(run):
             run = _distinct(_taken([self._held.pop(), run]))
         self._held.append(run)
-        if sum(map(len, self._held)) > self._most:
+        if self._can_spill and sum(map(len, self._held)) > self._most:
             self._spill()
 
     def _spill(self) -> None:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="icefloe-")
-        path = Path(self._folder.name) / f"{len(self._runs)}.keys"
-        _distinct(_taken(self._held)).tofile(path)
-        self._runs.append(np.memmap(path, np.uint64, "r"))
+        run = _distinct(_taken(self._held))
+        path: Path | None = None
+        try:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="icefloe-")
+            path = Path(self._folder.name) / f"{len(self._runs)}.keys"
+            run.tofile(path)
+            self._runs.append(np.memmap(path, np.uint64, "r"))
+        except OSError as error:
+            _log.warning(
+                "ids of chunks stay in memory, as no temporary file can be written: %s; TMPDIR"
+                " names another directory",
+                error,
+            )
+            if path is not None:
+                path.unlink(missing_ok=True)
+            self._held = [run]
+            self._can_spill = False
 
 
 def _taken(pieces: list[Keys]) -> Keys:

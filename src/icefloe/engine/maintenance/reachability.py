@@ -121,11 +121,12 @@ class Reachable:
             manifest = await self._context.assets.read_manifest(fact.id, fact.size_bytes)
             return await offload(lambda: keys_of_ids(manifest.chunk_ids()))
 
-        unread, self._unread = self._unread, []
-        for some in portions(unread, self.limits):
+        for some in portions(list(self._unread), self.limits):
             limit = requests_at_once(self._context, self.limits.manifests)
             for keys in await map_concurrently(read, some, limit=limit):
                 self.chunks.add(keys)
+            # Only now: what could not be read is still to be read.
+            self._unread = self._unread[len(some) :]
             self._read += len(some)
             self.limits.tell(self._read, len(self.manifests))
 

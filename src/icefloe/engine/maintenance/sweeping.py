@@ -62,6 +62,11 @@ class Collected:
     skipped: list[Kind] = field(default_factory=list)
     """Kinds that were not, or not wholly, gone through."""
 
+    @property
+    def total(self) -> int:
+        """How many objects went."""
+        return sum(self.objects.values())
+
     def report(self, error: str) -> None:
         """Note a failure."""
         _log.error("garbage collection: %s", error)
@@ -195,7 +200,7 @@ class Sweeper:
         except StorageError as error:
             reasons = dict.fromkeys((prefix + name for name in batch.names), str(error))
             return _Failures(reasons, is_throttled=error.retryable)
-        return _Failures(report.failures, is_throttled=bool(report.retryable))
+        return _Failures(report.failures, is_throttled=bool(report.retryable), absent=report.absent)
 
     def _note(self, kind: Kind, batch: Objects, failures: "_Failures") -> None:
         prefix, reasons = PREFIXES[kind], failures.reasons
@@ -204,7 +209,11 @@ class Sweeper:
         self._done.failed += len(reasons)
         self._done.throttled += failures.is_throttled
         went = np.array([prefix + name not in reasons for name in batch.names], np.bool_)
-        self._done.count(kind, batch.chosen(went))
+        gone = batch.chosen(went)
+        if failures.absent:  # another collection deleted them, and counts them
+            keys = [prefix + name for name in gone.names]
+            gone = gone.chosen(np.array([key not in failures.absent for key in keys], np.bool_))
+        self._done.count(kind, gone)
         self._failures_in_a_row = 0 if went.any() else self._failures_in_a_row + 1
 
 
@@ -213,3 +222,4 @@ class _Failures:
     reasons: Mapping[str, str]
     """By key."""
     is_throttled: bool
+    absent: frozenset[str] = frozenset()

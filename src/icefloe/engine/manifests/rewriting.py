@@ -6,6 +6,7 @@ others commit meanwhile is taken over: only what they changed is laid out once m
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from icefloe.config import RepositoryConfig
@@ -14,6 +15,7 @@ from icefloe.engine.commit import (
     forget_superseded,
     let_others_go_first,
     log_to_replace,
+    publish,
     with_notes,
     write_version,
 )
@@ -84,7 +86,7 @@ async def _rewrite(
     manifests = await relayout.manifests(snapshot)
     version = await write_version(session, message, notes, replaced=replaced, manifests=manifests)
     move = context.ledger.commit if replaced is None else context.ledger.amend
-    await move(branch, tip, version.entry)
+    await publish(session, version, partial(move, branch, tip))
     forget_superseded(session, version.snapshot)
     _log.info("rewrote the manifests of branch %r: %s", branch, version.snapshot.id)
     return version.snapshot.id
