@@ -5,6 +5,7 @@ Each attempt counts, so a request that was tried three times counts three times.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from threading import Lock
 
@@ -19,6 +20,7 @@ from icefloe.storage.port import (
     Version,
 )
 from icefloe.storage.selective import Batch, Wanted, list_wanted
+from icefloe.storage.turns import has_queue, turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +175,12 @@ class MeteredBackend:
         """Count a batch."""
         self._meter.add("delete")
         return await self._inner.delete_many(keys)
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether writers wait for each other."""
+        return has_queue(self._inner)
+
+    def turn(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Wait for a turn; that is no request."""
+        return turn(self._inner, key)
