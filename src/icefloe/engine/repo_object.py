@@ -117,11 +117,11 @@ class RepoObjectLedger:
             await self._load()
             before, looks = self._writers_before(), looks - 1
 
-    def _is_contested(self, branch: str) -> bool:
+    def _is_contested(self, branch: str | None) -> bool:
         known = self._known
-        return known is not None and is_contested(
-            known.info.updates, branch, self._own, self._clock()
-        )
+        if branch is None or known is None:
+            return False
+        return is_contested(known.info.updates, branch, self._own, self._clock())
 
     def _writers_before(self) -> int:
         if self._known is None or self._own is None:
@@ -297,10 +297,10 @@ class RepoObjectLedger:
 
         Who often changes a branch lets others go first who change the repository as well.
         """
-        if branch is not None and self._is_raced and not has_queue(self._backend):
-            # On a branch that others move too, waiting would only make sure that we lose.
-            if not self._is_contested(branch):
-                await self._let_others_go_first(self._pace)
+        is_polite = branch is not None and self._is_raced and not has_queue(self._backend)
+        # On a branch that others move too, waiting would only make sure that we lose.
+        if is_polite and not self._is_contested(branch):
+            await self._let_others_go_first(self._pace)
         async with turn(self._backend, REPO_KEY):
             return await self._update(change)
 

@@ -141,6 +141,11 @@ def _wait_for_lock(handle: int, parent: int, patience_seconds: float, *, in_file
     pause, is_noticed = _SHORTEST_PAUSE, False
     while not _try_lock(handle):
         waited = time.monotonic() - begun
+        if waited >= _SECONDS_TO_NOTICE and not is_noticed:
+            is_noticed = True
+            _log.warning(
+                "waiting for the lock of %s, which %s holds", _path(parent), _holders(handle)
+            )
         if waited >= patience_seconds:
             path = f"{_path(parent)}/{LOCK_FILE}" if in_file else _path(parent)
             raise StorageError(
@@ -151,11 +156,6 @@ def _wait_for_lock(handle: int, parent: int, patience_seconds: float, *, in_file
                 ErrorKind.IO,
                 retryable=True,
                 lock=path,
-            )
-        if waited >= _SECONDS_TO_NOTICE and not is_noticed:
-            is_noticed = True
-            _log.warning(
-                "waiting for the lock of %s, which %s holds", _path(parent), _holders(handle)
             )
         time.sleep(min(pause, max(patience_seconds - waited, 0)))
         pause = min(2 * pause, _LONGEST_PAUSE)

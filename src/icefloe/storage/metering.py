@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from threading import Lock
 
 from icefloe.errors import PreconditionFailedError
+from icefloe.forks import renew_lock_in_children
 from icefloe.storage.port import (
     Backend,
     Buffer,
@@ -67,6 +68,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        renew_lock_in_children(self)
         self._counts = {each.name: 0 for each in _ALL}
 
     def add(self, name: str, bytes_in: int = 0, bytes_out: int = 0) -> None:
