@@ -1,8 +1,8 @@
 """Run the comparisons: `python -m bench [--rounds N] [--rows N] [name ...]`.
 
-Those of the whole engine, of virtual chunks, of manifests at scale, of maintenance and of the
-pipeline are sections of their own: `python -m bench engine`, `virtual`, `manifests`,
-`maintenance` and `pipeline`, see `bench.engine`.
+Those of the whole engine, of concurrent commits, of virtual chunks, of manifests at scale, of
+maintenance and of the pipeline are sections of their own: `python -m bench engine`, `fairness`,
+`virtual`, `manifests`, `maintenance` and `pipeline`, see `bench.engine`.
 
 Each side runs in processes of its own, turn and turn about; the best of all rounds counts.
 """

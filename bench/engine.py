@@ -1,6 +1,6 @@
 """A section beside the reference: `python -m bench SECTION [--only name] [--quick]`.
 
-The sections are `engine`, `virtual`, `manifests` and `maintenance`.
+The sections are `engine`, `fairness`, `virtual`, `manifests`, `maintenance` and `pipeline`.
 
 Both sides run in processes of their own, turn and turn about; the best of all rounds counts.
 Requests and bytes are counted by a proxy before the object store.

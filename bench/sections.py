@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Final
 
-from bench import engine_groups, maintenance, manifests, pipeline, virtual
+from bench import engine_groups, fairness, maintenance, manifests, pipeline, virtual
 from bench.engine_rows import Group
 
 SECTIONS: Final[Mapping[str, dict[str, Group]]] = {
     "engine": engine_groups.GROUPS,
+    "fairness": fairness.GROUPS,
     "virtual": virtual.GROUPS,
     "manifests": manifests.GROUPS,
     "maintenance": maintenance.GROUPS,

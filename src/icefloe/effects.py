@@ -26,6 +26,8 @@ from functools import cache
 from types import coroutine
 from typing import Any, Final, Literal, cast
 
+from icefloe.forks import renew_lock_in_children
+
 type Mode = Literal["async", "blocking", "worker", "stepped"]
 """`worker` is blocking inside a pool thread, where nested fan-out must stay inline; `stepped`
 is blocking too, but for `pause` and `sleep`, where somebody else may be let go on."""
@@ -307,6 +309,7 @@ class SingleFlight[K, T]:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        renew_lock_in_children(self)
         self._flights: dict[tuple[Company, K], Landing[_Landed[T]]] = {}
 
     async def run(self, key: K, work: Callable[[], Awaitable[T]]) -> T:

@@ -15,8 +15,10 @@ import pytest
 from icefloe.effects import run_blocking
 from icefloe.errors import PreconditionFailedError
 from icefloe.storage import Backend, local_filesystem_storage
-from icefloe.storage.directory import hold_lock, open_directory
+from icefloe.storage.directory import open_directory
 from icefloe.storage.local import LocalBackend
+from icefloe.storage.locks import hold_lock
+from icefloe.storage.port import Version
 from icefloe.testing.storage_suite import increment, infos_of
 from tests.conformance.waiting import wait_for
 
@@ -59,7 +61,7 @@ def test_no_increment_is_lost_between_processes(
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * processes
     assert read_count(tmp_path) == processes * INCREMENTS
-    assert names_in(tmp_path) == ["counter"]
+    assert names_in(tmp_path) == ["#0", "counter"]
 
 
 def test_no_increment_is_lost_between_threads(tmp_path: Path) -> None:
@@ -122,17 +124,14 @@ def hold_and_tell(root: str, held: Event) -> None:
         signal.pause()
 
 
-@pytest.mark.parametrize("through_file", [False, True])
-def test_a_dead_holder_does_not_block(tmp_path: Path, through_file: bool) -> None:
+def test_a_dead_holder_does_not_block(tmp_path: Path) -> None:
     backend = LocalBackend(str(tmp_path))
     version = run_blocking(backend.put("object", b"1"))
     held = SPAWN.Event()
-    target = hold_file_and_tell if through_file else hold_and_tell
-    holder = SPAWN.Process(target=target, args=(str(tmp_path), held), daemon=True)
+    holder = SPAWN.Process(target=hold_and_tell, args=(str(tmp_path), held), daemon=True)
     holder.start()
     wait_for(held, holder)
-    arguments = (backend, version, through_file, str(tmp_path))
-    waiter = Thread(target=replace, args=arguments, daemon=True)
+    waiter = Thread(target=replace, args=(backend, version), daemon=True)
     waiter.start()
     waiter.join(0.2)
     assert waiter.is_alive()  # the lock is real
@@ -144,20 +143,8 @@ def test_a_dead_holder_does_not_block(tmp_path: Path, through_file: bool) -> Non
     holder.join()
 
 
-def hold_file_and_tell(root: str, held: Event) -> None:
-    with hold_lock(open_directory(root, ""), through_file=True):
-        held.set()
-        signal.pause()
-
-
-def replace(backend: Backend, version: object, through_file: bool, root: str) -> None:
-    parent = open_directory(root, "")
-    if through_file:
-        with hold_lock(parent, through_file=True):
-            run_blocking(backend.put("object", b"2", if_version=version))  # type: ignore[arg-type]
-    else:
-        run_blocking(backend.put("object", b"2", if_version=version))  # type: ignore[arg-type]
-    os.close(parent)
+def replace(backend: Backend, version: Version) -> None:
+    run_blocking(backend.put("object", b"2", if_version=version))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -177,7 +164,7 @@ def test_a_forked_child_does_not_inherit_a_lock(tmp_path: Path) -> None:
     try:
         backend = LocalBackend(str(tmp_path))
         version = run_blocking(backend.put("object", b"1"))
-        done = Thread(target=replace, args=(backend, version, False, str(tmp_path)), daemon=True)
+        done = Thread(target=replace, args=(backend, version), daemon=True)
         done.start()
         done.join(PATIENCE_SECONDS)
         assert not done.is_alive()

@@ -4,6 +4,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from threading import Lock
 
+from icefloe.forks import renew_lock_in_children
+
 
 class ByteCache[K: Hashable, V]:
     """Values by key; those used least recently go first. Safe to use from many threads.
@@ -20,6 +22,7 @@ class ByteCache[K: Hashable, V]:
         self._size_bytes = 0
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
+        renew_lock_in_children(self)
 
     @property
     def size_bytes(self) -> int:

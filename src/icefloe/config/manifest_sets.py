@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Annotated, Any, Final, cast
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.forks import importing
 from icefloe.values import U32, NonZeroU64, Value, integer
 from icefloe.values.model import public_name
 
@@ -247,7 +248,8 @@ def _problem_of_pattern(pattern: str) -> str | None:
         return f"it has {len(pattern)} characters, the most is {MAX_PATTERN_LENGTH}"
     if _PLAIN_PATTERN.fullmatch(pattern):
         return None
-    pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
+    with importing():
+        pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
     try:
         pc.match_substring_regex(pa.nulls(1, pa.string()), pattern)
     except (pa.ArrowInvalid, UnicodeEncodeError) as reason:

@@ -13,6 +13,7 @@ import zstandard
 from icefloe.engine.array_changes import MISSING, ArrayChanges, Index, Missing, Settled
 from icefloe.engine.linking.linked import LinkedArray
 from icefloe.errors import ErrorKind, ReadOnlyError
+from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import ChunkRef, ChunkTable, Coordinates
 from icefloe.format.ids import NodeId, SnapshotId, id_rows
 from icefloe.format.node_table import Node
@@ -49,6 +50,7 @@ class ChangeSet:
         self.moves: list[tuple[str, str]] = []
         """Renames of a rearranging session, in the order in which they were made."""
         self._lock = RLock()
+        renew_lock_in_children(self, "RLock")
         self._frozen = False
 
     def is_empty(self) -> bool:

@@ -6,7 +6,7 @@ leaves garbage, and nothing else.
 """
 
 import logging
-import random
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from icefloe.assets.files import Assets, EncodedManifest
-from icefloe.effects import map_concurrently, sleep
+from icefloe.effects import map_concurrently
 from icefloe.engine.collected import move_checked
 from icefloe.engine.conflicts import ConflictSolver, require_solver
 from icefloe.engine.context import RepoContext
@@ -54,10 +54,6 @@ class Publishing(Protocol):
         ...
 
 
-_FIRST_WAIT_MS: Final = 10
-_LONGEST_WAIT_MS: Final = 500
-
-
 @dataclass(frozen=True, slots=True)
 class Version:
     """A version whose files are written but to which nothing points yet."""
@@ -90,44 +86,59 @@ async def commit(
     if solver is not None:
         require_solver(solver)
     _require_changes(session, allow_empty=allow_empty)
+    ledger, rivals = session.context.ledger, session.context.ledger.rivals
+    rebases = 0
+
+    async def attempt() -> Version:
+        notes = None if solver is None else {"rebase_attempts": rebases}
+        version = await write_version(
+            session, message, with_notes(metadata, notes), log_writer=log_writer
+        )
+        await publish(session, version, partial(ledger.commit, branch, session.snapshot_id))
+        return version
+
     with session.changes.frozen():
         await _flush_packs(session)
-        attempts = 0
-        while True:
-            base = session.snapshot_id
-            notes = None if solver is None else {"rebase_attempts": attempts}
-            version = await write_version(
-                session, message, with_notes(metadata, notes), log_writer=log_writer
-            )
+        version = None
+        # Where others got ahead of us lately, they would again: so it is not tried in vain.
+        if solver is None or not (rivals.are_expected and rivals.can_wait_for_us and rebase_tries):
             try:
-                await publish(
-                    session, version, partial(session.context.ledger.commit, branch, base)
-                )
-                break
+                version = await attempt()
             except ConflictError as conflict:
-                if solver is None or conflict.kind != ErrorKind.COMMIT_CONFLICT:
+                if solver is None or not _may_rebase(conflict, branch, rebases, rebase_tries):
                     raise
-                if attempts >= rebase_tries:
-                    raise
-                _log.info(
-                    "branch %r moved to %s: rebasing the commit over it (attempt %d)",
-                    branch,
-                    conflict.actual_parent,
-                    attempts + 1,
-                )
-            await let_others_go_first(attempts)
-            attempts += 1
-            await replay(session, solver)
+                rivals.are_expected = True
+        while version is None:
+            assert solver is not None
+            async with ledger.turn(branch):
+                begun = time.monotonic()
+                moved = await replay(session, solver)
+                rebases += 1 if moved else 0
+                rivals.are_expected = moved > 0
+                try:
+                    version = await attempt()
+                except ConflictError as conflict:
+                    if not _may_rebase(conflict, branch, rebases, rebase_tries):
+                        raise
+                    rivals.are_expected = True
+                rivals.pace.note(time.monotonic() - begun)
     forget_superseded(session, version.snapshot)
     session.become_readonly(version.snapshot)
     _log.info("committed %s to branch %r", version.snapshot.id, branch)
     return version.snapshot.id
 
 
-async def let_others_go_first(attempts: int) -> None:
-    """Wait a while after a lost race, longer each time: who loses it again wrote for nothing."""
-    longest_ms = min(_FIRST_WAIT_MS * 2**attempts, _LONGEST_WAIT_MS)
-    await sleep(random.uniform(0, longest_ms / 1000))  # noqa: S311 - jitter
+def _may_rebase(conflict: ConflictError, branch: str, rebases: int, limit: int) -> bool:
+    """Tell whether a commit that lost a race may be put on top of the one that won."""
+    if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= limit:
+        return False
+    _log.info(
+        "branch %r moved to %s: rebasing the commit over it (attempt %d)",
+        branch,
+        conflict.actual_parent,
+        rebases + 1,
+    )
+    return True
 
 
 async def amend(

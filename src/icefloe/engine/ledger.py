@@ -6,9 +6,11 @@ raise `FormatError` of kind `unsupported-spec-version`.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from icefloe.config import FeatureFlag, RepositoryConfig
+from icefloe.engine.rivals import Rivals
 from icefloe.format.ids import SnapshotId
 from icefloe.format.json_value import JsonValue
 from icefloe.format.snapshot_table import SnapshotEntry
@@ -26,6 +28,14 @@ class Ledger(Protocol):
     """
 
     spec_version: int
+    rivals: Rivals
+
+    def turn(self, branch: str) -> AbstractAsyncContextManager[None]:
+        """Let those commit first who should, and as far as the storage can, nobody else after.
+
+        Only fairness hangs on it: without a turn, every change is as safe.
+        """
+        ...
 
     async def branches(self) -> dict[str, SnapshotId]:
         """List branches and where they end."""

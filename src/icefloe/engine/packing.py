@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import NativeChunk
 from icefloe.format.ids import ChunkId
 from icefloe.storage.port import Buffer
@@ -83,6 +84,7 @@ class ChunkPacker:
         self.options: Final = options or PackingOptions()
         self._saver = saver
         self._lock = Lock()
+        renew_lock_in_children(self)
         self._unsaved: dict[ChunkId, _Pack] = {}
         """Every pack whose bytes are not known to be stored, the open one included."""
         self._open: _Pack | None = None

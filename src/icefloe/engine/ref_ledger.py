@@ -10,7 +10,7 @@ from typing import Never
 
 from icefloe.assets.files import Assets
 from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
-from icefloe.effects import map_concurrently
+from icefloe.effects import map_concurrently, sleep
 from icefloe.engine.config_yaml import load_config_file, replace_config_file
 from icefloe.engine.migration.noticing import require_seen, require_unmigrated
 from icefloe.engine.ref_files import (
@@ -30,6 +30,7 @@ from icefloe.engine.ref_rules import (
     tag_exists,
 )
 from icefloe.engine.repo_object import stored_config
+from icefloe.engine.rivals import Rivals
 from icefloe.engine.settling import MOST_WRITES
 from icefloe.errors import (
     ConflictError,
@@ -51,6 +52,7 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
 from icefloe.storage import Backend, Version
+from icefloe.storage.turns import has_queue, turn
 
 
 class RefFilesLedger:
@@ -72,6 +74,15 @@ class RefFilesLedger:
         self._concurrency = config.max_concurrent_requests
         self.config_version = config_version
         """The state of config.yaml that our configuration was made from; None for no file."""
+        self.rivals = Rivals()
+
+    @asynccontextmanager
+    async def turn(self, branch: str) -> AsyncIterator[None]:
+        """Wait in the queue of the branch, if the storage has queues, or else a moment."""
+        if not has_queue(self._backend):
+            await sleep(self.rivals.pace.pause_for(1))
+        async with turn(self._backend, branch_key(checked_name(branch))):
+            yield
 
     # -- branches and tags -----------------------------------------------------------------
 

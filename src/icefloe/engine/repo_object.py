@@ -11,7 +11,9 @@ for every write whether it landed, also when its answer was lost.
 
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from icefloe import effects
@@ -19,6 +21,7 @@ from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
 from icefloe.engine import ops_log, repo_changes
 from icefloe.engine.flags import feature_flags, require_enabled
 from icefloe.engine.repo_changes import Change
+from icefloe.engine.rivals import BACKUP_IDS, Pace, Rivals, author_of, is_contested, writers_before
 from icefloe.engine.settling import put_settled
 from icefloe.errors import (
     ConflictError,
@@ -30,19 +33,21 @@ from icefloe.errors import (
 )
 from icefloe.format.config_file import decode_config_flexbuffer, encode_config_flexbuffer
 from icefloe.format.envelope import FileType, object_attributes
-from icefloe.format.ids import SeriesOfIds, SnapshotId
+from icefloe.format.ids import SnapshotId
 from icefloe.format.json_value import JsonValue
 from icefloe.format.layout import REPO_KEY, backup_key, backup_name
 from icefloe.format.repo_info import SPEC_VERSION, RepoInfo, encode_repo_info, open_repo_info
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
 from icefloe.storage import Backend, Version
+from icefloe.storage.turns import has_queue, turn
 
 _log = logging.getLogger(__name__)
 
 _IMMEDIATE_RETRIES = 5
 _NOTICEABLE_LAG = 1_000_000
 """Microseconds: clocks of different machines always differ a little."""
+_MOST_DOUBLINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,37 @@ class RepoObjectLedger:
         self._read = None if known is None else known.info
         # Without conditions a write would undo what others did since we looked.
         self._may_trust_memory = always_conditional or config.storage.unsafe_use_conditional_update
-        self._backup_ids = SeriesOfIds()
+        self.rivals = Rivals()
+        self._own: str | None = None
+        self._is_raced = False
+        self._pace = Pace()
+
+    @asynccontextmanager
+    async def turn(self, branch: str) -> AsyncIterator[None]:
+        """Wait in the queue of the repository, or else until those are done who should be first."""
+        if not has_queue(self._backend):
+            await self._let_others_go_first(self.rivals.pace)
+        async with turn(self._backend, REPO_KEY):
+            yield
+
+    async def _let_others_go_first(self, pace: Pace) -> None:
+        """Wait for the writers whose last change is older than ours, within limits."""
+        before = looks = self._writers_before()
+        while before > 0 and looks >= 0:
+            await effects.sleep(pace.pause_for(before))
+            await self._load()
+            before, looks = self._writers_before(), looks - 1
+
+    def _is_contested(self, branch: str | None) -> bool:
+        known = self._known
+        if branch is None or known is None:
+            return False
+        return is_contested(known.info.updates, branch, self._own, self._clock())
+
+    def _writers_before(self) -> int:
+        if self._known is None or self._own is None:
+            return 0
+        return writers_before(self._known.info.updates, self._own, self._clock())
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -238,7 +273,7 @@ class RepoObjectLedger:
         known_update: int | None = None,
     ) -> None:
         """Move a branch from `base` to a snapshot on top of it."""
-        await self.update(repo_changes.commit(branch, base, new, known_update))
+        await self.update(repo_changes.commit(branch, base, new, known_update), branch=branch)
 
     async def amend(
         self,
@@ -284,15 +319,30 @@ class RepoObjectLedger:
             return False
         return stored_config(self._read) != stored_config(repo)
 
-    async def update(self, change: Change) -> RepoInfo:
-        """Make one change, whoever else makes some at the same time; give the state after it."""
-        known = self._known if self._may_trust_memory else None
+    async def update(self, change: Change, *, branch: str | None = None) -> RepoInfo:
+        """Make one change, whoever else makes some at the same time; give the state after it.
+
+        Who often changes a branch lets others go first who change the repository as well.
+        """
+        is_polite = branch is not None and self._is_raced and not has_queue(self._backend)
+        # On a branch that others move too, waiting would only make sure that we lose.
+        if is_polite and not self._is_contested(branch):
+            await self._let_others_go_first(self._pace)
+        async with turn(self._backend, REPO_KEY):
+            return await self._update(change)
+
+    async def _update(self, change: Change) -> RepoInfo:
+        # While others change the repository, what we remember is no longer true.
+        known = self._known if self._may_trust_memory and not self._is_raced else None
         is_fresh = False
         unsettled: list[_Unsettled] = []
         has_warned = False
         for failures in range(max(self._retries.max_tries, 1)):
+            begun = time.monotonic()
             if known is None:
+                remembered = self._known
                 known, is_fresh = await self._load_after(unsettled), True
+                self._is_raced = remembered is not None and known is not remembered
                 if await self._has_landed(known, unsettled):
                     return known.info
             name = self._new_backup_name()
@@ -308,12 +358,16 @@ class RepoObjectLedger:
                 known = None
                 continue
             try:
-                return await self._replace(known, new, name)
+                written = await self._replace(known, new, name)
             except PreconditionFailedError:
                 pass
             except OutcomeUnknownError as unknown:
                 unsettled.append(_Unsettled(name, int(known.info.updates.updated_at[0]), unknown))
+            else:
+                self._pace.note(time.monotonic() - begun)
+                return written
             known = None
+            self._is_raced = True
             _log.debug("somebody else changed the repository: trying again (%d)", failures + 1)
             await self._pause(failures)
         raise unsettled[-1].error if unsettled else self._exhausted()
@@ -329,6 +383,7 @@ class RepoObjectLedger:
             attributes=object_attributes(FileType.REPO_INFO, SPEC_VERSION),
         )
         self._known = StoredRepo(new, version)
+        self._own = author_of(name)
         return new
 
     async def _load(self) -> StoredRepo:
@@ -358,11 +413,14 @@ class RepoObjectLedger:
         return False
 
     def _new_backup_name(self) -> str:
-        return backup_name(REPO_KEY, self._clock() // 1000, self._backup_ids.next())
+        return backup_name(REPO_KEY, self._clock() // 1000, BACKUP_IDS.next())
 
     async def _pause(self, failures: int) -> None:
-        """Let others go first, once trying again at once did not help."""
-        doublings = failures - _IMMEDIATE_RETRIES
+        """Wait a moment, once trying again at once did not help.
+
+        The pauses hardly grow: whoever has lost often should not come back ever more seldom.
+        """
+        doublings = min(failures - _IMMEDIATE_RETRIES, _MOST_DOUBLINGS)
         if doublings >= 0:
             longest_ms = min(
                 self._retries.max_backoff_ms, self._retries.initial_backoff_ms * 2**doublings

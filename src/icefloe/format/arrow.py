@@ -7,6 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from icefloe.forks import importing
+
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -14,7 +16,8 @@ else:
 
     class _OnFirstUse(ModuleType):
         def __getattr__(self, name: str) -> object:
-            value = getattr(import_module(self.__name__), name)
+            with importing():
+                value = getattr(import_module(self.__name__), name)
             setattr(self, name, value)  # from now on found without coming here
             return value
 

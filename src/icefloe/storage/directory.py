@@ -1,4 +1,4 @@
-"""The parts of POSIX that the local backend stands on: directories, drafts, locks.
+"""The parts of POSIX that the local backend stands on: directories and drafts.
 
 Everything works relative to the descriptor of an open directory, reached from the root one
 component at a time without following symbolic links. So a link planted below the root cannot
@@ -8,23 +8,21 @@ send a write elsewhere, not even in a race.
 # ruff: noqa: PTH103, PTH112, PTH114, PTH120 - paths are plain strings here, and most calls are relative to descriptors
 import ctypes
 import errno
-import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.locks import hold_lock
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BELOW: Final = _DIRECTORY | os.O_NOFOLLOW
 _TMPFILE: Final[int] = getattr(os, "O_TMPFILE", 0)
 _CAN_LINK_OPEN_FILES: Final = os.path.isdir("/proc/self/fd")
 _HAS_NAMELESS: Final = _TMPFILE != 0 and _CAN_LINK_OPEN_FILES
-_LOCK_FILE: Final = "#0"
 _UNSUPPORTED: Final = frozenset(
     {
         errno.EOPNOTSUPP,
@@ -273,60 +271,3 @@ def _copy_some(source: int, target: int, position: int, length: int) -> int:
             raise
     data = os.pread(source, min(length, 1 << 20), position)
     return os.pwrite(target, data, position)
-
-
-_held: Final[set[int]] = set()
-"""Descriptors that hold a lock now; a forked child must not keep them open."""
-
-
-@contextmanager
-def hold_lock(parent: int, *, through_file: bool = False) -> Iterator[None]:
-    """Keep all other writers out of a directory, in this process and in others.
-
-    The directory itself is locked, or a file in it where directories cannot be.
-    """
-    handle = _locked_file(parent) if through_file or not _try_lock(parent) else parent
-    _held.add(handle)
-    try:
-        yield
-    finally:
-        _held.discard(handle)
-        # Closing alone would not do if a child made by fork still has the descriptor.
-        fcntl.flock(handle, fcntl.LOCK_UN)
-        if handle != parent:
-            os.close(handle)
-
-
-def _try_lock(parent: int) -> bool:
-    try:
-        fcntl.flock(parent, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno in _UNSUPPORTED | {errno.EBADF}:
-            return False  # NFS locks only what is open for writing
-        raise
-    return True
-
-
-def _locked_file(parent: int) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    handle = os.open(_LOCK_FILE, flags, 0o666, dir_fd=parent)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
-
-
-def _forget_locks_of_parent() -> None:
-    """In a forked child: close what other threads of the parent hold.
-
-    The parent's lock stays as it is; but should the parent die, the child's copy of the
-    descriptor would keep the lock forever.
-    """
-    for handle in tuple(_held):
-        os.close(handle)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_forget_locks_of_parent)

@@ -33,7 +33,8 @@ _KINDS: Final = {
     503: ErrorKind.THROTTLED,
     507: ErrorKind.STORAGE_FULL,
 }
-_PASSING: Final = frozenset({408, 425, 429})
+_CONFLICT: Final = 409
+_PASSING: Final = frozenset({408, _CONFLICT, 425, 429})
 _LASTING: Final = frozenset({501, 505, 507})
 _RANGE_NOT_SATISFIABLE: Final = 416
 _STARTS_PAST_END: Final = "Wanted range starting at "  # found by `obstore` in a 2xx answer
@@ -137,6 +138,11 @@ def refusal(status: int, what: str, key: str, detail: str) -> StorageError:
         key=key,
         status=status,
     )
+
+
+def plain_conflict(error: Exception, verb: str, key: str) -> StorageError:
+    """Describe a 409 on a request without a condition: others were at the object as well."""
+    return refusal(_status(error) or _CONFLICT, f"cannot {verb} {key!r}", key, _detail(error))
 
 
 def _status(error: Exception) -> int | None:

@@ -25,6 +25,7 @@ from icefloe.storage.confined import Confinement
 from icefloe.storage.describing import describe, source_code
 from icefloe.storage.guarded_http import GuardedHttpReader
 from icefloe.storage.local import LocalBackend
+from icefloe.storage.locks import PATIENCE_SECONDS
 from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.metering import Meter, MeteredBackend, RequestCounts
 from icefloe.storage.object_store import ObjectStoreBackend
@@ -399,7 +400,13 @@ class Storage:
             case MemorySpec():
                 return MeteredBackend(cast("Backend", self._memory), meter)
             case LocalSpec(path, durable, encodes_keys, None):
-                local = LocalBackend(path, durable=durable, encodes_keys=encodes_keys)
+                limit_ms = settings.timeouts.operation_timeout_ms
+                local = LocalBackend(
+                    path,
+                    durable=durable,
+                    encodes_keys=encodes_keys,
+                    patience_seconds=PATIENCE_SECONDS if limit_ms is None else limit_ms / 1000,
+                )
                 return MeteredBackend(local, meter)
             case LocalSpec(path, _, encodes_keys, places):
                 confinement = Confinement(places or ())

@@ -8,12 +8,10 @@ How each promise of the port is kept:
   the reference's) pass over. A process that dies leaves at most such a file.
 - *Create if absent* is `link(2)`, which fails when the name is taken: no lock needed, and
   safe against other programs too.
-- *Replace if unchanged* holds `flock(2)` on the parent directory from the comparison to the
-  rename. The kernel drops the lock when its holder dies, so no stale lock can exist, and no
-  lock file lies in the repository (except on file systems that cannot lock directories, such
-  as NFS, where the empty file `#0` in the directory stands for it). Plain writes over an
-  existing object and deletions take the same lock; plain writes under a new name need none,
-  because `link` orders them.
+- *Replace if unchanged* holds the lock of the parent directory (`icefloe.storage.locks`) from
+  the comparison to the rename. The kernel drops it when its holder dies, so no stale lock can
+  exist. Plain writes over an existing object and deletions take the same lock; plain writes
+  under a new name need none, because `link` orders them.
 - *Versions never name two contents.* A version is inode, modification time and size; the time of a
   replacement is moved strictly beyond that of the file it replaces.
 - *Times are those of the file system*, not of the process that writes: garbage collection compares
@@ -33,7 +31,7 @@ import errno
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from itertools import batched, islice
 from typing import Final, NoReturn
@@ -52,13 +50,14 @@ from icefloe.storage.confined import Confinement
 from icefloe.storage.directory import (
     Draft,
     create_file,
-    hold_lock,
     link_open_file,
     open_directory,
     open_draft,
 )
+from icefloe.storage.file_queue import HAS_QUEUES, FileQueue
 from icefloe.storage.keys import check_key, encode_key, encode_prefix
 from icefloe.storage.listing import info_of, version_of, walk, walk_entries
+from icefloe.storage.locks import PATIENCE_SECONDS, hold_lock
 from icefloe.storage.port import (
     Buffer,
     ByteRange,
@@ -95,12 +94,17 @@ class LocalBackend:
         durable: bool = False,
         encodes_keys: bool = True,
         confinement: Confinement | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._root = os.path.abspath(root)
+        # What does not encode keys is no storage of ours: it gets no files beyond its own.
+        self._lock = partial(hold_lock, patience_seconds=patience_seconds, in_file=encodes_keys)
         self._durable = durable
         self._confinement = confinement
         self._encodes = encodes_keys
         self._name_of = encode_key if encodes_keys else _checked
+        self._queue = FileQueue()
+        self.has_queue = HAS_QUEUES and encodes_keys
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
         """Read a file, or one range of it."""
@@ -216,6 +220,22 @@ class LocalBackend:
 
         await effects.offload(run)
 
+    @asynccontextmanager
+    async def turn(self, key: str) -> AsyncIterator[None]:
+        """Wait for all who came before to write in the directory of a file."""
+        folder, _ = _split(self._name_of(key))
+        with ExitStack() as opened:
+            try:
+                parent = open_directory(self._root, folder) if self.has_queue else None
+            except OSError:
+                parent = None  # there is nothing to write to: the write itself will tell
+            if parent is None:
+                yield
+                return
+            opened.callback(os.close, parent)
+            async with self._queue.turn(parent):
+                yield
+
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         """Delete files; each directory is locked once per batch."""
         names = {self._name_of(key): key for key in keys}
@@ -330,7 +350,7 @@ class LocalBackend:
                 raise FileExistsError
             if not may_wait:
                 raise BlockingIOError
-            with hold_lock(parent):
+            with self._lock(parent):
                 status = self._overtake(draft, parent, name)
                 draft.publish_over()
                 return status
@@ -363,7 +383,7 @@ class LocalBackend:
         try:
             draft.write(data)
             draft.finish(durable=self._durable)
-            with hold_lock(parent):
+            with self._lock(parent):
                 found = _status_in(parent, name)
                 if found is None or version_of(found) != expected:
                     return None
@@ -425,7 +445,7 @@ class LocalBackend:
         try:
             parent = open_directory(self._root, folder)
             try:
-                with hold_lock(parent):
+                with self._lock(parent):
                     reasons = [_unlink(parent, name) for name in names]
                 self._settle(parent, folder)
             finally:

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Final
 
 from icefloe.errors import ObjectNotFoundError, PreconditionFailedError
+from icefloe.forks import renew_lock_in_children
 from icefloe.storage.checks import check_conditions, check_range
 from icefloe.storage.keys import check_key
 from icefloe.storage.port import (
@@ -41,6 +42,7 @@ class MemoryBackend:
         self._objects: dict[str, _Stored] = {}
         self._states = count(1)  # shared by all keys: a key made anew gets a new version too
         self._lock = Lock()
+        renew_lock_in_children(self)
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
         """Look an object up."""

@@ -5,10 +5,12 @@ Each attempt counts, so a request that was tried three times counts three times.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from threading import Lock
 
 from icefloe.errors import PreconditionFailedError
+from icefloe.forks import renew_lock_in_children
 from icefloe.storage.port import (
     Backend,
     Buffer,
@@ -19,6 +21,7 @@ from icefloe.storage.port import (
     Version,
 )
 from icefloe.storage.selective import Batch, Wanted, list_wanted
+from icefloe.storage.turns import has_queue, turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        renew_lock_in_children(self)
         self._counts = {each.name: 0 for each in _ALL}
 
     def add(self, name: str, bytes_in: int = 0, bytes_out: int = 0) -> None:
@@ -173,3 +177,12 @@ class MeteredBackend:
         """Count a batch."""
         self._meter.add("delete")
         return await self._inner.delete_many(keys)
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether writers wait for each other."""
+        return has_queue(self._inner)
+
+    def turn(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Wait for a turn; that is no request."""
+        return turn(self._inner, key)

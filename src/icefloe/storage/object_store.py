@@ -29,7 +29,7 @@ from icefloe.storage.checks import (
     same_state,
 )
 from icefloe.storage.connection import Clients
-from icefloe.storage.foreign_errors import FOREIGN_ERRORS, translate
+from icefloe.storage.foreign_errors import FOREIGN_ERRORS, plain_conflict, translate
 from icefloe.storage.keys import check_key, decode_key, encode_key, encode_prefix
 from icefloe.storage.port import (
     Buffer,
@@ -324,11 +324,14 @@ class ObjectStoreBackend:
                 return blocking(*args, **kwargs)
             return await awaiting(*args, **kwargs)
         except foreign.AlreadyExistsError as error:
-            # On an update this is 409: another conditional write was under way, ours was not
-            # looked at. On a creation it is the answer.
+            # This is 409. On a creation it is the answer. On an update, another conditional write
+            # was under way and ours was not looked at. Without a condition, nothing is at stake.
+            mode = kwargs.get("mode", "overwrite")
+            if mode == "overwrite":
+                raise plain_conflict(error, verb, key) from None
             failure = translate(error, verb, key)
             if isinstance(failure, PreconditionFailedError):
-                failure.retryable = isinstance(kwargs.get("mode"), dict)
+                failure.retryable = isinstance(mode, dict)
             raise failure from None
         except foreign.UnauthenticatedError as error:
             source = self._clients.credential_source

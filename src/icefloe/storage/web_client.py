@@ -24,6 +24,7 @@ from typing import Final, cast
 from urllib.parse import urljoin, urlsplit
 
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.forks import renew_lock_in_children
 from icefloe.storage.addresses import AddressGuard
 from icefloe.storage.guarded_options import plain_host
 from icefloe.storage.specs import check_web_url
@@ -297,6 +298,7 @@ class _IdleConnections:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        renew_lock_in_children(self)
         self._process = os.getpid()
         self._waiting: list[tuple[Origin, _Connection]] = []
         weakref.finalize(self, _close_all, self._waiting)

@@ -1,7 +1,7 @@
 """What each setting and option does to the requests that are sent."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -319,6 +319,49 @@ def test_retries_are_ours_alone_and_counted(server: Recorder) -> None:
     with pytest.raises(StorageError):
         get(storage.open(THREE_TRIES))
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_of", "method"),
+    [
+        (lambda backend: backend.put("key", b"content"), "PUT"),
+        (lambda backend: backend.copy("key", "other"), "PUT"),
+        (lambda backend: backend.get("key"), "GET"),
+    ],
+    ids=["put", "copy", "get"],
+)
+def test_a_conflict_without_a_condition_is_tried_again(
+    server: Recorder, request_of: Callable[[Backend], Coroutine[Any, Any, object]], method: str
+) -> None:
+    backend = s3_at(server).open(THREE_TRIES)
+    server.statuses = [409, 409]
+    run_blocking(request_of(backend))
+    assert server.methods == [method] * 3
+    server.statuses = [409] * 3
+    with pytest.raises(StorageError, match="409") as caught:
+        run_blocking(request_of(backend))
+    assert caught.value.retryable
+    assert not isinstance(caught.value, PreconditionFailedError)
+
+
+def test_a_conflict_of_a_deletion_is_tried_again(server: Recorder) -> None:
+    config = {"google_base_url": server.url, "allow_http": "true"}
+    storage = gcs_storage(bucket="b", prefix="p", config=config, bearer_token="t")
+    backend = storage.open(THREE_TRIES)
+    server.statuses = [409, 409]
+    report = run_blocking(backend.delete_many(["key"]))
+    assert (report.deleted, dict(report.failures)) == (1, {})
+    assert server.methods == ["DELETE"] * 3
+
+
+def test_a_conflict_with_a_condition_keeps_its_meaning(server: Recorder) -> None:
+    server.statuses = [409]
+    with pytest.raises(PreconditionFailedError):
+        put(s3_at(server).open(THREE_TRIES), if_absent=True)
+    assert server.methods.count("PUT") == 1
+    server.statuses = [409]
+    put(s3_at(server).open(THREE_TRIES), if_version=Version('"e"'))
+    assert server.methods.count("PUT") == 3
 
 
 def test_operation_timeout_ends_retrying(server: Recorder) -> None:

@@ -6,6 +6,7 @@ others commit meanwhile is taken over: only what they changed is laid out once m
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
@@ -13,7 +14,6 @@ from icefloe.config import RepositoryConfig
 from icefloe.engine.commit import (
     RESERVED_KEY,
     forget_superseded,
-    let_others_go_first,
     log_to_replace,
     publish,
     with_notes,
@@ -60,14 +60,15 @@ async def rewrite_manifests(
     tip = await context.ledger.writable_tip(branch)
     for attempt in range(_MOST_TRIES):
         try:
-            return await _rewrite(context, tip, branch, message, notes, commit_method, relayout)
+            async with nullcontext() if attempt == 0 else context.ledger.turn(branch):
+                if attempt > 0:
+                    tip = await context.ledger.writable_tip(branch)
+                return await _rewrite(context, tip, branch, message, notes, commit_method, relayout)
         except ConflictError as conflict:
             is_lost_race = conflict.kind == ErrorKind.COMMIT_CONFLICT
             if commit_method == "amend" or not is_lost_race or attempt == _MOST_TRIES - 1:
                 raise
             _log.info("branch %r moved: rewriting the manifests that it changed", branch)
-        await let_others_go_first(attempt)
-        tip = await context.ledger.writable_tip(branch)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from icefloe.engine.verification.damage import Affected, Damage, DamageKind, Unchecked
 from icefloe.engine.verification.regions import Box, joined_boxes
 from icefloe.engine.verification.uses import ManifestUse
+from icefloe.forks import renew_lock_in_children
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId
 
 MOST_DAMAGES: Final = 1000
@@ -67,6 +68,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        renew_lock_in_children(self)
         self._drafts: dict[tuple[DamageKind, str], _Draft] = {}
         """By kind, and what tells those of a kind apart."""
         self._unchecked: dict[str, Unchecked] = {}

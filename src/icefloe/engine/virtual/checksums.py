@@ -14,6 +14,7 @@ from typing import Final
 from icefloe.config.containers import OnChange
 from icefloe.engine.virtual.urls import shown
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.storage import ObjectInfo
 
@@ -64,6 +65,7 @@ class ChangeWatch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        renew_lock_in_children(self)
         self._warned: set[str] = set()
 
     def check(self, chunk: VirtualChunk, info: ObjectInfo, policy: OnChange) -> None:

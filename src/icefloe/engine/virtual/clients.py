@@ -13,6 +13,7 @@ from icefloe.config import (
     StorageSettings,
     StorageTimeoutSettings,
 )
+from icefloe.forks import renew_lock_in_children
 from icefloe.storage import Backend, Storage
 from icefloe.storage.specs import LocalSpec
 
@@ -75,6 +76,7 @@ class Clients:
         self._attribution = attribution
         self._most = most
         self._lock = threading.Lock()
+        renew_lock_in_children(self)
         self._open: OrderedDict[Hashable, Client] = OrderedDict()
         self.opened = 0
         """How many were opened so far."""

@@ -18,6 +18,7 @@ from icefloe.effects import Company, Landing, company, let_others_join
 from icefloe.engine.virtual.held import HeldWindows, cut
 from icefloe.engine.virtual.windows import Limits, Progress, Request, merge_reads, read_ahead
 from icefloe.errors import ErrorKind, IcefloeError, StorageError
+from icefloe.forks import renew_lock_in_children
 from icefloe.storage import ByteRange, Fetched
 
 type Fetch = Callable[[ByteRange], Awaitable[Fetched]]
@@ -63,6 +64,7 @@ class Coalescer:
         self._limits = limits or Limits()
         self._clock = clock
         self._lock = threading.Lock()
+        renew_lock_in_children(self)
         self._held = HeldWindows(self._limits)
         self._progress: OrderedDict[Hashable, Progress] = OrderedDict()
         self._gathering: dict[tuple[Company, Hashable], list[_Read]] = {}

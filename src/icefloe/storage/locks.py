@@ -1,0 +1,205 @@
+"""The lock of a directory, which keeps its writers apart.
+
+The lock is `flock(2)` on the empty file `#0` in the directory. Only those who may write to the
+directory may open that file, for whatever purpose: a lock on the directory itself could be taken,
+and kept, by everybody who may read it. Listings, ours and the reference's, pass over the name.
+
+The kernel drops the lock when its holder dies, so the file may stay where it is. A directory that
+is not a storage of ours, such as an exported Zarr hierarchy, is locked itself and gets no file.
+"""
+
+# ruff: noqa: PTH112, PTH115 - paths are plain strings here, and most calls are relative to descriptors
+import errno
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from icefloe.errors import ErrorKind, StorageError
+
+_log = logging.getLogger(__name__)
+
+LOCK_FILE: Final = "#0"
+PATIENCE_SECONDS: Final = 60.0
+"""How long to wait for a lock unless a caller says otherwise: it is held for milliseconds."""
+_SECONDS_TO_NOTICE: Final = 1.0
+"""A wait that takes longer is logged."""
+_SHORTEST_PAUSE: Final = 0.000_05
+_LONGEST_PAUSE: Final = 0.01
+_OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_TMPFILE: Final[int] = getattr(os, "O_TMPFILE", 0)
+_HAS_NAMELESS: Final = _TMPFILE != 0 and os.path.isdir("/proc/self/fd")
+_BUSY: Final = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+_WRITE: Final = 0o2
+_READ_AND_WRITE: Final = 0o6
+
+_open_handles: Final[set[int]] = set()
+"""Descriptors through which this process holds locks, or waits for them."""
+
+
+@contextmanager
+def hold_lock(
+    parent: int, *, patience_seconds: float = PATIENCE_SECONDS, in_file: bool = True
+) -> Iterator[None]:
+    """Keep all other writers out of a directory, in this process and in others.
+
+    `StorageError`, which may be tried again, if somebody else keeps the lock for too long.
+    """
+    with open_lock_file(parent, LOCK_FILE) if in_file else _opened_again(parent) as handle:
+        try:
+            _wait_for_lock(handle, parent, patience_seconds, in_file=in_file)
+            yield
+        finally:
+            # Closing alone would not do if a child made by fork still has the descriptor.
+            fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+@contextmanager
+def open_lock_file(parent: int, name: str) -> Iterator[int]:
+    """Open a file that is there for its locks only, and make it if need be.
+
+    A child that is forked meanwhile closes its copy of the descriptor, which would keep a lock
+    alive after the death of this process.
+    """
+    try:
+        handle = os.open(name, _OPEN, dir_fd=parent)
+    except FileNotFoundError:
+        _create(parent, name)
+        handle = os.open(name, _OPEN, dir_fd=parent)
+    except PermissionError:
+        raise StorageError(
+            f"cannot open the lock file {_path(parent)}/{name}: it belongs to another user. Give"
+            " all who may write to the directory the right to read and write it (chmod, chgrp),"
+            " or delete it while nobody writes",
+            ErrorKind.IO,
+        ) from None
+    with _tracked(handle):
+        yield handle
+
+
+@contextmanager
+def _opened_again(parent: int) -> Iterator[int]:
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    with _tracked(handle):
+        yield handle
+
+
+@contextmanager
+def _tracked(handle: int) -> Iterator[None]:
+    _open_handles.add(handle)
+    try:
+        yield
+    finally:
+        _open_handles.discard(handle)
+        os.close(handle)
+
+
+def _create(parent: int, name: str) -> None:
+    """Make an empty file that those may open who may write to the directory, and nobody else."""
+    folder = os.fstat(parent)
+    mode = 0o600 | sum(
+        _READ_AND_WRITE << shift for shift in (6, 3, 0) if folder.st_mode >> shift & _WRITE
+    )
+    # Nameless, it gets its rights before anybody can see it.
+    handle = _open_nameless(parent)
+    is_nameless = handle is not None
+    try:
+        if handle is None:
+            handle = os.open(name, _OPEN | os.O_CREAT | os.O_EXCL, mode, dir_fd=parent)
+        for owner in (folder.st_uid, -1):
+            with suppress(OSError):
+                os.fchown(handle, owner, folder.st_gid)
+                break
+        with suppress(OSError):  # some file systems have no rights
+            os.fchmod(handle, mode)
+        if is_nameless:
+            source = f"/proc/self/fd/{handle}"
+            os.link(source, name, src_dir_fd=parent, dst_dir_fd=parent, follow_symlinks=True)
+    except FileExistsError:
+        pass  # somebody else was quicker
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _open_nameless(parent: int) -> int | None:
+    if not _HAS_NAMELESS:
+        return None
+    try:
+        return os.open(".", os.O_RDWR | os.O_CLOEXEC | _TMPFILE, 0o600, dir_fd=parent)
+    except OSError:
+        return None
+
+
+def _wait_for_lock(handle: int, parent: int, patience_seconds: float, *, in_file: bool) -> None:
+    if _try_lock(handle):
+        return
+    begun = time.monotonic()
+    pause, is_noticed = _SHORTEST_PAUSE, False
+    while not _try_lock(handle):
+        waited = time.monotonic() - begun
+        if waited >= _SECONDS_TO_NOTICE and not is_noticed:
+            is_noticed = True
+            _log.warning(
+                "waiting for the lock of %s, which %s holds", _path(parent), _holders(handle)
+            )
+        if waited >= patience_seconds:
+            path = f"{_path(parent)}/{LOCK_FILE}" if in_file else _path(parent)
+            raise StorageError(
+                f"{_holders(handle)} has held the lock of {path} for {waited:.0f} s: nothing was"
+                " written. End that process, or try again later; `lslocks` and `fuser` list who"
+                " has a file locked or open, and timeouts.operation_timeout_ms in the settings"
+                " of the storage sets how long to wait",
+                ErrorKind.IO,
+                retryable=True,
+                lock=path,
+            )
+        time.sleep(min(pause, max(patience_seconds - waited, 0)))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        raise
+    return True
+
+
+def _holders(handle: int) -> str:
+    """Name the processes that hold a lock on an open file, as far as the kernel tells."""
+    status = os.fstat(handle)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    pids: list[str] = []
+    with suppress(OSError), open("/proc/locks", encoding="ascii") as table:  # noqa: PTH123
+        for line in table:
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5] == device:
+                pids.append(fields[4])
+    return f"process {', '.join(pids)}" if pids else "another process"
+
+
+def _path(parent: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{parent}")
+    except OSError:
+        return "the directory"
+
+
+def _close_locks_of_parent() -> None:
+    """In a forked child: close what other threads of the parent have open for their locks.
+
+    The locks of the parent stay as they are; but should it die, the child would keep them.
+    """
+    for handle in tuple(_open_handles):
+        with suppress(OSError):
+            os.close(handle)
+    _open_handles.clear()
+
+
+os.register_at_fork(after_in_child=_close_locks_of_parent)
