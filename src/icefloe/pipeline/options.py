@@ -57,7 +57,8 @@ class CombineOptions:
 
     def __post_init__(self) -> None:
         wanted = self.check_values
-        if wanted not in {"all", "none"} and (not isinstance(wanted, int) or wanted < 1):
+        is_number = isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0
+        if not is_number and wanted not in {"all", "none"}:
             raise InvalidInputError(
                 f"check_values is {wanted!r}: give a number of files above 0, 'all' or 'none'",
                 ErrorKind.BAD_METADATA,

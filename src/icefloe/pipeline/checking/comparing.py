@@ -45,7 +45,8 @@ def _far_apart(
     got: NDArray[Any], wanted: NDArray[Any], tolerance: float, period: float
 ) -> NDArray[np.bool_]:
     is_nan = _is_nan(got) & _is_nan(wanted)
-    apart = np.where(got == wanted, 0.0, got.astype(np.float64) - wanted)
+    with np.errstate(invalid="ignore"):  # infinite values have no difference
+        apart = np.where(got == wanted, 0.0, got.astype(np.float64) - wanted)
     if period:
         apart -= period * np.round(apart / period)
     return np.asarray(~(np.abs(apart) <= tolerance) & ~is_nan)

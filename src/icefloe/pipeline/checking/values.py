@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.effects import run_blocking
-from icefloe.errors import ErrorKind, IcefloeError, ObjectNotFoundError, SourceError
+from icefloe.errors import (
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    SourceError,
+)
 from icefloe.pipeline.checking.comparing import first_difference, shown_value
 from icefloe.pipeline.checking.parts import Part, cut, sampled_cells, whole_chunk
 from icefloe.pipeline.checking.readers import (
@@ -336,6 +342,9 @@ class _FileCheck:
         lengths = tuple(one.stop - one.start for one in part.region)
         try:
             got = self._got(array, part, lengths)
+        except (InvalidInputError, ObjectNotFoundError) as error:  # there are no such bytes
+            self._refuse(path, "values", f"an error: {_shown(error)}", part)
+            return False
         except IcefloeError:
             raise
         except Exception as error:  # noqa: BLE001 - codecs raise anything for wrong bytes
