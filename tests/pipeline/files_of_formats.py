@@ -141,14 +141,19 @@ def _tiff(**options: Any) -> Callable[[Path], None]:
 
 
 def grib_message(
-    hours: int, level: int, values: NDArray[np.float64], *, has_missing: bool = False
+    hours: int,
+    level: int,
+    values: NDArray[np.float64],
+    *,
+    has_missing: bool = False,
+    name: str = "t",
 ) -> bytes:
     """Write a field of 31 by 16 values."""
     handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
     settings: dict[str, Any] = {
         "Ni": 16,
         "Nj": 31,
-        "shortName": "t",
+        "shortName": name,
         "level": level,
         "dataDate": 20200101,
         "stepRange": str(hours),

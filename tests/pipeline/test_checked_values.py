@@ -327,7 +327,7 @@ def test_coordinates_that_lie(tmp_path: Path) -> None:
     assert [each.path for each in outcome.mismatches] == ["time"]
 
 
-def test_messages_of_another_time_or_level(tmp_path: Path) -> None:
+def test_messages_of_another_parameter_time_or_level(tmp_path: Path) -> None:
     """The values are those of the message, but it is not the one of this place."""
     path = tmp_path / "a.grib2"
     same = np.full(16 * 31, 280.0)
@@ -341,6 +341,15 @@ def test_messages_of_another_time_or_level(tmp_path: Path) -> None:
     parsed, combined = parsed_alone(path)
     [mismatch] = checked(parsed, combined, **{name: swapped(parsed.references[name])}).mismatches
     assert "time" in mismatch.expected
+    path.write_bytes(b"".join(grib_message(6, 500, same, name=each) for each in ("t", "r")))
+    parsed, combined = parsed_alone(path)
+    [other] = {
+        path
+        for path, found in parsed.references.items()
+        if len(found) and path not in {name, *parsed.facts.values}
+    }
+    [mismatch] = checked(parsed, combined, **{name: parsed.references[other]}).mismatches
+    assert mismatch.expected == "a message with parameterCategory 1"
 
 
 # -- comparing -------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class ChunkPlace:
     """Where it begins in the file; None for one that is not in it."""
     axes: Mapping[str, Axis] = field(default_factory=dict)
     """By dimension."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Of the array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +335,8 @@ def _tiff(source: Source) -> Iterator[Reader]:
 class _Grib:
     """Messages have no names: the one at the place of a chunk is read, and must be the right one.
 
-    Its valid time, its level and its grid must be those of the coordinates of the dataset.
+    Its parameter must be that of the array, and its valid time, its level and its grid those of the
+    coordinates of the dataset.
     """
 
     file: BinaryIO
@@ -348,7 +351,7 @@ class _Grib:
             raise NotComparableError("it is computed from the headers of messages, not stored")
         handle = self.library.codes_new_from_message(self._message(chunk.offset))
         try:
-            return self._expected(handle, path.rpartition("/")[2], region, chunk.axes)
+            return self._expected(handle, path.rpartition("/")[2], region, chunk)
         finally:
             self.library.codes_release(handle)
 
@@ -361,15 +364,14 @@ class _Grib:
         self.file.seek(offset)
         return self.file.read(size)
 
-    def _expected(
-        self, handle: Any, name: str, region: Region, axes: Mapping[str, Axis]
-    ) -> Expected:
+    def _expected(self, handle: Any, name: str, region: Region, chunk: ChunkPlace) -> Expected:
         shape = [part.stop - part.start for part in region]
         if name in {"latitude", "longitude"}:
             points = self.library.codes_get_array(handle, f"{name}s")
             period = 360.0 if name == "longitude" else 0.0
             return Expected(_shaped(points, shape), _MICRODEGREES, period)
-        self._compare_axes(handle, axes)
+        self._compare_parameter(handle, chunk.attributes)
+        self._compare_axes(handle, chunk.axes)
         values = np.asarray(self.library.codes_get_values(handle), np.float64)
         if self._get(handle, "bitmapPresent"):
             values = np.where(values == self._get(handle, "missingValue"), np.nan, values)
@@ -382,6 +384,12 @@ class _Grib:
         if binary is None or decimal is None:
             return _ROUNDING * largest
         return max(float(2.0**binary * 10.0**-decimal) / 100, _ROUNDING * largest)
+
+    def _compare_parameter(self, handle: Any, attributes: Mapping[str, Any]) -> None:
+        for key in ("discipline", "parameterCategory", "parameterNumber"):
+            found, given = self._get(handle, key), attributes.get(key)
+            if None not in {found, given} and found != given:
+                raise OtherChunkError(f"a message with {key} {found}", f"{key} {given}")
 
     def _compare_axes(self, handle: Any, axes: Mapping[str, Axis]) -> None:
         for name, axis in axes.items():

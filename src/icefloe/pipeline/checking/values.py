@@ -334,7 +334,9 @@ class _FileCheck:
         """Compare a part; return whether it makes sense to go on with the array."""
         path = array.path
         try:
-            place = ChunkPlace(self._offset(part), self._axes(array, part))
+            offset = None if part.location is None else part.start
+            attributes = array.metadata["attributes"]
+            place = ChunkPlace(offset, self._axes(array, part), attributes)
             expected = asked.read(path, part.region[added:], place)
         except OtherChunkError as error:
             self._refuse(path, error.expected, error.got, part)
@@ -374,9 +376,6 @@ class _FileCheck:
             [data] = fetch(self.access.place(part.location), [(part.start, part.end)])
         decoded = decode_chunk(array.metadata, part.shape, data)
         return decoded[tuple(slice(0, length) for length in lengths)]
-
-    def _offset(self, part: Part) -> int | None:
-        return None if part.location is None else part.start
 
     def _axes(self, array: TargetArray, part: Part) -> dict[str, Axis]:
         """Give coordinates over a part, for formats whose chunks have no names."""
