@@ -59,11 +59,11 @@ def checked(
     *,
     wanted: ValueCheck = 2,
     access: SourceAccess | None = None,
-    **changed: References,
+    wrong: Mapping[str, References] | None = None,
 ) -> CheckedValues:
     """Compare the values of a parsed file, some references of which are replaced."""
     [file] = choose_files([parsed.facts], combined, wanted).values()
-    references = {**parsed.references, **changed}
+    references = {**parsed.references, **(wrong or {})}
     plan = plan_check(combined, wanted, None)
     return check_file(file, references, plan, access or SourceAccess())
 
@@ -105,7 +105,7 @@ def test_references_to_other_bytes_are_found(tmp_path: Path, kind: FileOfFormat)
     kind.write(path)
     parsed, combined = parsed_alone(path, kind.concat)
     wrong = moved(parsed.references[kind.path], 3)
-    [mismatch] = checked(parsed, combined, **{kind.path: wrong}).mismatches
+    [mismatch] = checked(parsed, combined, wrong={kind.path: wrong}).mismatches
     assert (mismatch.url, mismatch.path) == (path.as_uri(), kind.path)
     assert mismatch.expected != mismatch.got
     assert path.as_uri() in str(mismatch)
@@ -119,7 +119,7 @@ def test_chunks_in_another_order_are_found(tmp_path: Path, kind: FileOfFormat) -
     kind.write(path)
     parsed, combined = parsed_alone(path, kind.concat)
     wrong = swapped(parsed.references[kind.path])
-    assert len(checked(parsed, combined, **{kind.path: wrong}).mismatches) == 1
+    assert len(checked(parsed, combined, wrong={kind.path: wrong}).mismatches) == 1
 
 
 @by_name
@@ -222,7 +222,7 @@ def test_of_large_chunks_only_parts_are_read(tmp_path: Path, layout: str) -> Non
     [name] = parsed.references
     whole = checked(parsed, combined, wanted="all")
     assert whole.values == values.size
-    wrong = checked(parsed, combined, **{name: moved(parsed.references[name], 8)})
+    wrong = checked(parsed, combined, wrong={name: moved(parsed.references[name], 8)})
     assert len(wrong.mismatches) == 1
 
 
@@ -255,7 +255,7 @@ def test_a_mismatch_says_where_and_what(tmp_path: Path) -> None:
         file.create_dataset("t", data=np.arange(12.0).reshape(3, 4), chunks=(1, 4))
     parsed, combined = parsed_alone(path)
     wrong = moved(parsed.references["t"], 8)
-    outcome = checked(parsed, combined, t=wrong)
+    outcome = checked(parsed, combined, wrong={"t": wrong})
     [mismatch] = outcome.mismatches
     assert (mismatch.chunk, mismatch.index) == ((0, 0, 0), (0, 0))
     assert (mismatch.expected, mismatch.got, mismatch.reader) == ("0.0", "1.0", "h5py")
@@ -273,7 +273,7 @@ def test_a_mismatch_of_a_file_that_changed_is_told_as_that(tmp_path: Path) -> No
     parsed = parse_file(archive.urls()[0], ParseOptions(("time",)))
     combined = combine([parsed.facts], CombineOptions(("time",)))
     wrong = moved(parsed.references["pressure"], 2)
-    outcome = checked(parsed, combined, pressure=wrong)
+    outcome = checked(parsed, combined, wrong={"pressure": wrong})
     assert outcome.mismatches
     later = archive.path(0).stat().st_mtime + 10
     os.utime(archive.path(0), (later, later))
@@ -309,7 +309,7 @@ def test_an_array_that_is_not_in_the_file(tmp_path: Path) -> None:
     parsed, combined = parsed_alone(tmp_path / "a.nc")
     array = next(one for one in combined.arrays if one.path == "packed")
     invented = replace(combined, arrays=(replace(array, path="invented"),))
-    outcome = checked(parsed, invented, invented=parsed.references["packed"])
+    outcome = checked(parsed, invented, wrong={"invented": parsed.references["packed"]})
     assert [each.expected for each in outcome.mismatches] == ["no such array"]
     longer = {**array.metadata, "shape": [4, 7, 5]}
     outcome = checked(parsed, replace(combined, arrays=(replace(array, metadata=longer),)))
@@ -335,11 +335,15 @@ def test_messages_of_another_parameter_time_or_level(tmp_path: Path) -> None:
     path.write_bytes(b"".join(grib_message(6, level, same) for level in (500, 850)))
     parsed, combined = parsed_alone(path)
     name = "isobar/instant/tmp"
-    [mismatch] = checked(parsed, combined, **{name: swapped(parsed.references[name])}).mismatches
+    [mismatch] = checked(
+        parsed, combined, wrong={name: swapped(parsed.references[name])}
+    ).mismatches
     assert "isobar" in mismatch.expected
     path.write_bytes(b"".join(grib_message(hours, 500, same) for hours in (6, 12)))
     parsed, combined = parsed_alone(path)
-    [mismatch] = checked(parsed, combined, **{name: swapped(parsed.references[name])}).mismatches
+    [mismatch] = checked(
+        parsed, combined, wrong={name: swapped(parsed.references[name])}
+    ).mismatches
     assert "time" in mismatch.expected
     path.write_bytes(b"".join(grib_message(6, 500, same, name=each) for each in ("t", "r")))
     parsed, combined = parsed_alone(path)
@@ -348,8 +352,22 @@ def test_messages_of_another_parameter_time_or_level(tmp_path: Path) -> None:
         for path, found in parsed.references.items()
         if len(found) and path not in {name, *parsed.facts.values}
     }
-    [mismatch] = checked(parsed, combined, **{name: parsed.references[other]}).mismatches
+    [mismatch] = checked(parsed, combined, wrong={name: parsed.references[other]}).mismatches
     assert mismatch.expected == "a message with parameterCategory 1"
+
+
+def test_chunks_that_nobody_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        values = np.random.default_rng(1).random((2, 100))
+        file.create_dataset("t", data=values, chunks=(1, 100), compression="gzip")
+        offset = file["t"].id.get_chunk_info(0).byte_offset
+    with path.open("r+b") as damaged:
+        damaged.seek(offset + 20)
+        damaged.write(bytes(200))
+    [mismatch] = checked(*parsed_alone(path)).mismatches
+    assert (mismatch.path, mismatch.chunk) == ("t", (0, 0, 0))
+    assert "h5py cannot read it" in mismatch.expected
 
 
 # -- comparing -------------------------------------------------------------------------------

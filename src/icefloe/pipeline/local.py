@@ -58,7 +58,8 @@ def virtualize_locally(
     All files are parsed and compared first: if one does not fit, `MisfitsError` has everything
     that was found, and the session is as it was. So it is if values of the sample that
     `options.check_values` asks for differ from those of an independent reader, which raises
-    `ValuesMismatchError`. With `append`, files are added to what is in
+    `ValuesMismatchError`. If zarr or xarray could not open the outcome, `SourceError` says why:
+    then discard the changes of the session. With `append`, files are added to what is in
     the group. The repository must have virtual chunk containers that cover the files.
     """
     reached = access or SourceAccess()

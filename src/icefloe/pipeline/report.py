@@ -125,8 +125,10 @@ class CheckedValues:
             names = ", ".join(sorted(self.readers))
             text = f"{self.values} values in {self.chunks} chunks of {self.files} files compared"
             text += f" ({names})"
-        left = len({each.path for each in self.unchecked})
-        return f"{text}, {left} arrays not compared" if left else text
+        arrays = len({item.path for item in self.unchecked if item.path})
+        files = sum(item.files for item in self.unchecked if not item.path)
+        text += f", {arrays} arrays could not be" if arrays else ""
+        return f"{text}, {files} files could not be" if files else text
 
 
 def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:

@@ -42,7 +42,7 @@ from icefloe.pipeline.combining.combine import Combined, placed_references
 from icefloe.pipeline.combining.targets import TargetArray
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.decoding import decode_chunk, read_values
-from icefloe.pipeline.files.facts import FileFacts
+from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.formats import HEAD_BYTES, Format, detect_format
 from icefloe.pipeline.files.parsing import is_unchanged, look_at
 from icefloe.pipeline.files.references import References
@@ -148,7 +148,7 @@ def require_same_values(
     return replace(report, checked=checked)
 
 
-def _is_as_before(before: Any, access: SourceAccess) -> bool:
+def _is_as_before(before: SourceState, access: SourceAccess) -> bool:
     try:
         return is_unchanged(before, look_at(before.url, access))
     except ObjectNotFoundError:
@@ -333,40 +333,49 @@ class _FileCheck:
     def _check_part(self, array: TargetArray, part: Part, added: int, asked: "_Asked") -> bool:
         """Compare a part; return whether it makes sense to go on with the array."""
         path = array.path
+        lengths = tuple(span.stop - span.start for span in part.region)
+        got = self._decoded(array, part, lengths)
+        offset = None if part.location is None else part.start
+        place = ChunkPlace(offset, self._axes(array, part), array.metadata["attributes"])
         try:
-            offset = None if part.location is None else part.start
-            attributes = array.metadata["attributes"]
-            place = ChunkPlace(offset, self._axes(array, part), attributes)
             expected = asked.read(path, part.region[added:], place)
         except OtherChunkError as error:
             self._refuse(path, error.expected, error.got, part)
             return False
-        lengths = tuple(one.stop - one.start for one in part.region)
-        try:
-            got = self._got(array, part, lengths)
-        except (InvalidInputError, ObjectNotFoundError) as error:  # there are no such bytes
-            self._refuse(path, "values", f"an error: {_shown(error)}", part)
-            return False
-        except IcefloeError:
+        except NotComparableError as error:
+            if isinstance(got, str):  # neither of both can read it: it is damaged
+                self._refuse(path, f"nothing ({error})", got, part)
+                return False
             raise
-        except Exception as error:  # noqa: BLE001 - codecs raise anything for wrong bytes
-            self._refuse(path, "values", f"an error: {_shown(error)}", part)
+        if isinstance(got, str):
+            self._refuse(path, "values", got, part)
             return False
         wanted = replace(expected, values=expected.values.reshape(lengths))
-        if self.is_indirect and got.dtype.newbyteorder("=") != wanted.values.dtype.newbyteorder(
-            "="
-        ):
-            raise NotComparableError(f"it has another type in the file: {wanted.values.dtype}")
+        types = [values.dtype.newbyteorder("=") for values in (got, wanted.values)]
+        if self.is_indirect and types[0] != types[1]:
+            raise NotComparableError(f"it has another type in the file: {types[1]}")
         self.chunks += 1
         self.values += got.size
         at = first_difference(got, wanted)
         if at is None:
             return True
-        index = [one.start + place for one, place in zip(part.region, at, strict=True)]
-        self._refuse(
-            path, shown_value(wanted.values, at), shown_value(got, at), part, index[added:]
-        )
+        index = [span.start + step for span, step in zip(part.region, at, strict=True)]
+        values = shown_value(wanted.values, at), shown_value(got, at)
+        self._refuse(path, *values, part, index[added:])
         return False
+
+    def _decoded(
+        self, array: TargetArray, part: Part, lengths: Sequence[int]
+    ) -> NDArray[Any] | str:
+        """Read a part as zarr will; return why that is not possible."""
+        try:
+            return self._got(array, part, lengths)
+        except (InvalidInputError, ObjectNotFoundError) as error:  # there are no such bytes
+            return f"an error: {_shown(error)}"
+        except IcefloeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - codecs raise anything for wrong bytes
+            return f"an error: {_shown(error)}"
 
     def _got(self, array: TargetArray, part: Part, lengths: Sequence[int]) -> NDArray[Any]:
         if array.path in self.file.facts.values:
