@@ -141,6 +141,8 @@ class ErrorKind(StrEnum):
     SOURCE_DAMAGED = "source-damaged"
     SOURCE_CHANGED = "source-changed"
     SOURCE_MISFIT = "source-misfit"
+    SOURCE_VALUES = "source-values"
+    SOURCE_UNOPENABLE = "source-unopenable"
     SPARK_NOT_AVAILABLE = "spark-not-available"
     REPOSITORY_MIGRATED = "repository-migrated"
     STORAGE_FULL = "storage-full"

@@ -171,7 +171,7 @@ def test_progress_and_interrupts(client: Driver, tmp_path: Path) -> None:
     assert not Path(gate.folder, "open").exists()  # it was held all the time
     gate.open()
     assert repository.lookup_branch("main") == before
-    stages = ["list", "scan", "combine", "write", "commit"]
+    stages = ["list", "scan", "combine", "check", "write", "commit"]
     assert client.run(with_progress, site) == stages
     assert_complete(repository.readonly_session("main"), archive)
     assert_sound(repository)

@@ -143,7 +143,8 @@ def test_the_command_needs_no_repository_and_makes_none(tmp_path: Path) -> None:
     repo = ["--repo", str(tmp_path / "cube")]
     told = json.loads(run("plan", archive.pattern, *repo, "--concat=time", "--cores=3", "--json"))
     assert (told["files"], told["cores"], told["scan_tasks"]) == (6, 3, 6)
-    assert told["tasks"] == 2 * told["scan_tasks"] + told["waves"][0]["tasks"]
+    assert told["checked"] == 2
+    assert told["tasks"] == 3 * told["scan_tasks"] + 2 + told["waves"][0]["tasks"]
     assert 0 < told["seconds"]["low"] < told["seconds"]["high"]
     text = run("plan", archive.pattern, *repo, "--concat=time")
     for word in ("files", "tasks", "shuffle", "memory", "commits", "manifests", "time"):

@@ -33,9 +33,13 @@ def test_an_archive_becomes_a_dataset_in_one_commit(spark: Any, tmp_path: Path) 
         spark, repository, archive.pattern, TIME, message="all of it", on_progress=seen.append
     )
     assert (report.scan.files, report.scan.used, report.references) == (120, 120, 482)
-    assert {each.stage for each in seen} == {"list", "scan", "combine", "write", "commit"}
+    stages = ["list", "scan", "combine", "check", "write", "commit"]
+    assert {each.stage for each in seen} == set(stages)
     assert any(each.tasks_done == each.tasks > 1 for each in seen if each.stage == "scan")
-    assert list(report.stages) == ["list", "scan", "combine", "write", "commit"]
+    assert list(report.stages) == stages
+    checked = report.scan.checked
+    assert checked is not None
+    assert (checked.files, set(checked.readers), checked.unchecked) == (2, {"h5py"}, ())
     assert_sound(repository)
     history = list(repository.ancestry(branch="main"))
     assert [version.message for version in history] == ["all of it", "Repository initialized"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +15,8 @@ from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_
 from icefloe.cli.output import show_json, show_table
 from icefloe.config import RepositoryConfig
 from icefloe.pipeline.holdings.coverage import read_coverage
-from icefloe.pipeline.options import CombineOptions
-from icefloe.pipeline.report import MisfitsError, Report
+from icefloe.pipeline.options import FILES_CHECKED, CombineOptions, ParseOptions, ValueCheck
+from icefloe.pipeline.report import MisfitsError, Report, ValuesMismatchError
 from icefloe.pipeline.writing.containers import container_at, container_prefixes
 from icefloe.storage import Storage, storage_from_url
 
@@ -40,6 +41,18 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JS
 SkipOption = Annotated[
     bool,
     typer.Option("--skip-misfits", help="Leave out files that do not fit, instead of failing."),
+]
+CheckValuesOption = Annotated[
+    str,
+    typer.Option(
+        "--check-values",
+        metavar="N|all|none",
+        help="Compare values of N files of each kind with an independent reader of their format "
+        "before anything is written; all: every chunk of every file.",
+    ),
+]
+DropOption = Annotated[
+    list[str] | None, typer.Option(help="A variable of the files to leave out; may be repeated.")
 ]
 
 
@@ -101,7 +114,9 @@ def ingest_virtual(
     group: GroupOption = "",
     branch: BranchOption = "main",
     message: MessageOption = None,
+    drop: DropOption = None,
     skip_misfits: SkipOption = False,
+    check_values: CheckValuesOption = str(FILES_CHECKED),
     master: MasterOption = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
@@ -109,7 +124,8 @@ def ingest_virtual(
     """Make one dataset of many files, without copying their data, in one commit.
 
     All files are compared first: if one does not fit, each such file is listed with the reason,
-    and nothing is written. A repository that does not exist is created.
+    and nothing is written. Nor is anything if values of a sample of the files are not what another
+    reader finds. A repository that does not exist is created.
 
     Example: icefloe ingest virtual 'era5/*.nc' --repo ./cube --concat time
     """
@@ -121,6 +137,7 @@ def ingest_virtual(
         on_misfit="skip" if skip_misfits else "fail",
         attributes=attributes.value,
         gaps=gaps.value,
+        check_values=parse_check(check_values),
     )
     repository = _open_or_create(storage_from_url(repo), sources, container or [])
     with running_job(master, as_json=as_json) as (spark, on_progress):
@@ -132,6 +149,7 @@ def ingest_virtual(
             group=group,
             branch=branch,
             message=message,
+            parse=ParseOptions(options.concat, drop=tuple(drop or ())),
             on_progress=on_progress,
         )
     _show(report, repository, plot, as_json=as_json)
@@ -148,6 +166,7 @@ def append(
         Changed, typer.Option(help="What to do with files that changed since they were ingested.")
     ] = Changed.REPORT,
     skip_misfits: SkipOption = False,
+    check_values: CheckValuesOption = str(FILES_CHECKED),
     master: MasterOption = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
@@ -160,6 +179,7 @@ def append(
     Example: icefloe append 'era5/*.nc' --repo ./cube
     """
     checked_plot(plot)
+    wanted = parse_check(check_values)
     repository = Repository.open(storage_from_url(repo))
     with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.append(
@@ -170,10 +190,24 @@ def append(
             branch=branch,
             message=message,
             on_misfit="skip" if skip_misfits else None,
+            check_values=wanted,
             on_changed=changed.value,
             on_progress=on_progress,
         )
     _show(report, repository, plot, as_json=as_json)
+
+
+def parse_check(given: str) -> ValueCheck:
+    """Read how many files have values compared."""
+    match given:
+        case "all" | "none":
+            return given
+        case _ if given.isdecimal() and int(given) > 0:
+            return int(given)
+    raise typer.BadParameter(
+        f"{given!r} is neither a number of files above 0, nor all, nor none",
+        param_hint="--check-values",
+    )
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:
@@ -217,6 +251,13 @@ def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any
         else:
             show_misfits(error.report)
         raise
+    except ValuesMismatchError as error:
+        if as_json:
+            show_json(asdict(error.checked))
+        else:
+            for mismatch in error.checked.mismatches[:_MOST_ROWS]:
+                typer.echo(str(mismatch))
+        raise
 
 
 def show_misfits(report: Report) -> None:
@@ -225,6 +266,14 @@ def show_misfits(report: Report) -> None:
     show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         typer.echo(f"... and {len(rows) - _MOST_ROWS} more")
+
+
+def show_notes(report: Report) -> None:
+    """Print what was settled without asking, and which values could not be compared."""
+    for note in report.notes:
+        typer.echo(note)
+    for item in () if report.checked is None else report.checked.unchecked[:_MOST_ROWS]:
+        typer.echo(str(item))
 
 
 def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bool) -> None:
@@ -238,8 +287,7 @@ def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bo
     else:
         if report.scan.misfits:
             show_misfits(report.scan)
-        for note in report.scan.notes:
-            typer.echo(note)
+        show_notes(report.scan)
         for url in report.changed:
             typer.echo(f"changed since it was ingested: {url}")
         if coverage:

@@ -11,6 +11,8 @@ from icefloe.api.repository import Repository
 from icefloe.cli.authorising import authorised
 from icefloe.cli.ingest import (
     BranchOption,
+    CheckValuesOption,
+    DropOption,
     GroupOption,
     JsonOption,
     MasterOption,
@@ -18,12 +20,14 @@ from icefloe.cli.ingest import (
     RepoOption,
     SkipOption,
     SourcesArgument,
+    parse_check,
     running_job,
     show_misfits,
+    show_notes,
 )
 from icefloe.cli.options import AuthorizeAnonymousOption, AuthorizeOption
 from icefloe.cli.output import show_json
-from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.options import FILES_CHECKED, CombineOptions, ParseOptions
 from icefloe.storage import storage_from_url
 
 ChunksOption = Annotated[
@@ -80,7 +84,9 @@ def ingest_native(
     group: GroupOption = "",
     branch: BranchOption = "main",
     message: MessageOption = None,
+    drop: DropOption = None,
     skip_misfits: SkipOption = False,
+    check_values: CheckValuesOption = str(FILES_CHECKED),
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,7 +100,13 @@ def ingest_native(
     """
     how = _options(chunks, shards, codec, level, memory)
     rule: Literal["skip", "fail"] = "skip" if skip_misfits else "fail"
-    options = CombineOptions(tuple(concat), on_misfit=rule) if concat else None
+    wanted = parse_check(check_values)
+    options, parse = None, None
+    if concat:
+        options = CombineOptions(tuple(concat), on_misfit=rule, check_values=wanted)
+        parse = ParseOptions(tuple(concat), drop=tuple(drop or ()))
+    elif drop:
+        raise typer.BadParameter("variables are left out of files only: give --concat, too")
     repository = Repository.open_or_create(storage_from_url(repo))
     with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.ingest(
@@ -108,6 +120,7 @@ def ingest_native(
             group=group,
             branch=branch,
             message=message,
+            parse=parse,
             on_progress=on_progress,
         )
     _show(report, as_json=as_json)
@@ -228,6 +241,7 @@ def _show(report: Any, *, as_json: bool) -> None:
     if report.scan is not None:
         if report.scan.misfits:
             show_misfits(report.scan)
-        for note in report.scan.notes:
-            typer.echo(note)
+        show_notes(report.scan)
+    for note in report.notes:
+        typer.echo(note)
     typer.echo(report.summary())

@@ -2,6 +2,7 @@
 
     files      sources to what is known of them: which there are, what is in them, where chunks lie
     combining  the facts of many files -> where each file goes, and what does not fit
+    checking   are the values right, and can the result be opened: before anything is committed
     writing    their references -> whole manifests, in one commit or in several
     copying    values instead of references, with chunks of one's own choice
     holdings   which files a dataset was made of, what it covers, lacks, and got late

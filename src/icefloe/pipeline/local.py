@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +14,13 @@ from zarr.core.buffer import default_buffer_prototype
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
+from icefloe.pipeline.checking.opening import require_openable
+from icefloe.pipeline.checking.values import (
+    check_file,
+    choose_files,
+    plan_check,
+    require_same_values,
+)
 from icefloe.pipeline.combining.combine import (
     Combined,
     Existing,
@@ -49,7 +56,10 @@ def virtualize_locally(
     """Write an archive's chunks as references through a session; nothing is committed.
 
     All files are parsed and compared first: if one does not fit, `MisfitsError` has everything
-    that was found, and the session is as it was. With `append`, files are added to what is in
+    that was found, and the session is as it was. So it is if values of the sample that
+    `options.check_values` asks for differ from those of an independent reader, which raises
+    `ValuesMismatchError`. If zarr or xarray could not open the outcome, `SourceError` says why:
+    then discard the changes of the session. With `append`, files are added to what is in
     the group. The repository must have virtual chunk containers that cover the files.
     """
     reached = access or SourceAccess()
@@ -71,12 +81,41 @@ def virtualize_locally(
         raise MisfitsError(combined.report)
     if not combined.files:
         return combined.report
+    report = _check_values(combined, facts, parsed, options, how, reached)
     write_metadata(store, group, combined, existing)
     write_native(store, group, combined)
+    notes = require_opening(session, group, combined)
     for array in combined.arrays:
         if not array.is_native:
             _write_references(store, group, combined, array, parsed)
-    return combined.report
+    return replace(report, notes=(*report.notes, *notes))
+
+
+def require_opening(session: Session, group: str, combined: Combined) -> tuple[str, ...]:
+    """Open a dataset whose metadata and coordinates are written; return notes for a report."""
+    paths = [array.path for array in combined.arrays]
+    native = [array.path for array in combined.arrays if array.is_native]
+    return require_openable(session, group, paths, native)
+
+
+def _check_values(
+    combined: Combined,
+    facts: Sequence[FileFacts],
+    parsed: Sequence[ParsedFile | FileFacts],
+    options: CombineOptions,
+    parse: ParseOptions,
+    access: SourceAccess,
+) -> Report:
+    """Compare a sample of values with independent readers, before anything is written."""
+    if options.check_values == "none":
+        return combined.report
+    plan = plan_check(combined, options.check_values, parse.group)
+    checks = []
+    for number, file in choose_files(facts, combined, options.check_values).items():
+        whole = parsed[number]
+        assert isinstance(whole, ParsedFile), "files with problems are not used"
+        checks.append(check_file(file, whole.references, plan, access))
+    return require_same_values(combined.report, checks, facts, access)
 
 
 def _states(sources: Pattern | Iterable[Pattern], access: SourceAccess) -> list[SourceState]:

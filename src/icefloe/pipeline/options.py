@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.files.formats import Format
 
 _ONE_MEBIBYTE: Final = 1 << 20
@@ -14,6 +15,12 @@ along the first dimension that files are joined along, or a misfit."""
 
 type GapRule = Literal["close", "leave", "fail"]
 """Steps missing between files are closed up, left free for files to come, or a misfit."""
+
+type ValueCheck = int | Literal["all", "none"]
+"""How many files of each schema and parser have a few chunks of each variable compared with an
+independent reader; `"all"` compares every chunk of every file."""
+
+FILES_CHECKED: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +52,14 @@ class CombineOptions:
     """Whether files that do not fit stop everything, or are left out and recorded."""
     attributes: AttributeRule = "drop"
     gaps: GapRule = "close"
+    check_values: ValueCheck = FILES_CHECKED
+    """Which files have values compared with an independent reader before anything is written."""
+
+    def __post_init__(self) -> None:
+        wanted = self.check_values
+        is_number = isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0
+        if not is_number and wanted not in {"all", "none"}:
+            raise InvalidInputError(
+                f"check_values is {wanted!r}: give a number of files above 0, 'all' or 'none'",
+                ErrorKind.BAD_METADATA,
+            )

@@ -133,12 +133,20 @@ class JobPlan:
     sampled: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     """What is wrong with files of the sample."""
+    checked: int = 0
+    """Files whose values are compared with an independent reader."""
 
     @property
     def tasks(self) -> int:
         """Count the tasks of all stages, but for those that only hand on a few rows."""
         logs = sum(wave.is_logged_by_task for wave in self.waves)
-        return self.scan_tasks + self.placing_tasks + sum(wave.tasks for wave in self.waves) + logs
+        writing = sum(wave.tasks for wave in self.waves)
+        return self.scan_tasks + self.check_tasks + self.placing_tasks + writing + logs
+
+    @property
+    def check_tasks(self) -> int:
+        """Count the tasks that pick the references of some files, and compare their values."""
+        return self.scan_tasks + scan_tasks(self.checked, self.cores) if self.checked else 0
 
     @property
     def placing_tasks(self) -> int:
@@ -161,8 +169,8 @@ class JobPlan:
             ("references", f"{self.references} to {shown_bytes(self.data_bytes)}"),
             (
                 "tasks",
-                f"{self.tasks}: {self.scan_tasks} parse, {self.placing_tasks} sort references,"
-                f" {writing} write manifests",
+                f"{self.tasks}: {self.scan_tasks} parse, {self.check_tasks} compare values,"
+                f" {self.placing_tasks} sort references, {writing} write manifests",
             ),
             ("shuffle", f"at most {shown_bytes(self.shuffle_bytes)}, on the executors' disks"),
             ("memory", f"driver {shown_bytes(self.driver_bytes)}, task {_upto(self.task_bytes)}"),
@@ -187,6 +195,7 @@ def make_plan(
     largest_region: int,
     sampled: tuple[str, ...] = (),
     problems: tuple[str, ...] = (),
+    checked: int = 0,
     rates: Rates | None = None,
 ) -> JobPlan:
     """Work out what a job takes, from a sample of its files and the commits it will make.
@@ -226,6 +235,7 @@ def make_plan(
         ),
         sampled,
         problems,
+        checked,
     )
 
 

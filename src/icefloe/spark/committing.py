@@ -29,7 +29,7 @@ from icefloe.pipeline.holdings.records import (
     write_record,
 )
 from icefloe.pipeline.holdings.taken import recorded_files
-from icefloe.pipeline.local import write_metadata, write_native
+from icefloe.pipeline.local import require_opening, write_metadata, write_native
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.planning import FEW_REFERENCES
 from icefloe.pipeline.writing.plans import places_table, plan_arrays
@@ -113,6 +113,7 @@ class Committed:
     references: int
     data_bytes: int
     manifests: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ class Committer:
     def commit(self, session: Session, found: Found, scanned: "DataFrame") -> Committed:
         """Write everything, and make it a version."""
         self._write_small(session, found)
+        notes = require_opening(session, self.target.group, found.combined)
         state = session._session  # noqa: SLF001 - the same package
         arrays = plan_arrays(
             state, self.target.group, found.facts, found.combined, kept=found.kept()
@@ -165,7 +167,7 @@ class Committer:
                 writer = log_writer(self._context, plan, written, kept, self.reach)
                 with outcome.deciding():
                     snapshot = self._commit(session, len(found.combined.files), writer)
-        return Committed(snapshot, written.references, written.data_bytes, outcome.manifests)
+        return Committed(snapshot, written.references, written.data_bytes, outcome.manifests, notes)
 
     def _write_small(self, session: Session, found: Found) -> None:
         """Write what the driver writes itself: metadata, coordinates and the record."""

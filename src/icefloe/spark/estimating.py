@@ -11,6 +11,7 @@ from icefloe.engine.manifests.partition import MAX_PART_REFS
 from icefloe.engine.packing import PackingOptions
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.transaction_log import log_bytes_of_chunk
+from icefloe.pipeline.checking.values import choose_files
 from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
 from icefloe.pipeline.combining.existing import holds_arrays, read_existing
 from icefloe.pipeline.copying.copies import arrays_in, find_arrays
@@ -130,20 +131,32 @@ class _Files:
         existing = None
         if append and holds_arrays(session.store, group):
             existing = read_existing(session.store, group, options)
-        waves, largest, problems = _waves(
-            session, group, listed.new, sampled, options, existing, cores, most
-        )
+        planned = _waves(session, group, listed.new, sampled, options, existing, cores, most)
         return make_plan(
             sampled.measured,
-            waves,
+            planned.waves,
             files=len(listed.new),
             known=len(listed.known),
             changed=len(listed.changed),
             cores=cores,
-            largest_region=largest,
+            largest_region=planned.largest,
             sampled=tuple(listed.new[number].url for number in sampled.numbers),
-            problems=(*sampled.problems, *problems),
+            problems=(*sampled.problems, *planned.problems),
+            checked=planned.checked,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waves:
+    """All commits of a job."""
+
+    waves: Sequence[WavePlan] = ()
+    largest: int = 0
+    """References of the largest manifest."""
+    problems: Sequence[str] = ()
+    """Misfits of the sample."""
+    checked: int = 0
+    """Files whose values are compared."""
 
 
 def _waves(
@@ -155,10 +168,10 @@ def _waves(
     existing: Existing | None,
     cores: int,
     most: int,
-) -> tuple[list[WavePlan], int, list[str]]:
-    """Plan each commit; give the references of the largest manifest, and misfits of the sample."""
+) -> _Waves:
+    """Plan each commit."""
     if not states:
-        return [], 0, []
+        return _Waves()
     facts = sampled.assumed(states)
     # Coordinates of files that nobody opened are not known: one behind the other is as good.
     in_order = replace(options, concat=options.concat[:1], by="order", on_misfit="skip")
@@ -168,7 +181,7 @@ def _waves(
         f"{each.url}: {each.message}" for each in combined.report.misfits if each.url in chosen
     ]
     if not combined.files:
-        return [], 0, problems
+        return _Waves(problems=problems)
     write_metadata(session.store, group, combined, existing)
     kept = set() if existing is None else set(existing.schema.by_path)
     waves, largest = [], 0
@@ -177,7 +190,8 @@ def _waves(
         kept = {array.path for array in wave.arrays}
         waves.append(planned)
         largest = max(largest, region)
-    return waves, largest, problems
+    checked = len(choose_files(facts, combined, options.check_values))
+    return _Waves(waves, largest, problems, checked)
 
 
 def _wave(

@@ -1,6 +1,6 @@
 """Jobs: many files, one commit.
 
-    list -> scan -> combine -> write -> link and commit
+    list -> scan -> combine -> check values -> write -> link and commit
 
 Files are parsed and manifests are written on executors; the driver sees facts of files and
 summaries of manifests. Nothing is written before all files were compared, and nothing is visible
@@ -14,7 +14,7 @@ from icefloe.api.repository import Repository
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.holdings.records import OnChanged, options_from_json, read_record
-from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
 from icefloe.spark.committing import Target
 from icefloe.spark.listing import Sources
@@ -39,6 +39,7 @@ def virtualize(
     access: SourceAccess | None = None,
     append: bool = False,
     on_misfit: Literal["fail", "skip"] | None = None,
+    check_values: ValueCheck | None = None,
     on_changed: OnChanged = "report",
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
@@ -47,7 +48,9 @@ def virtualize(
 
     Every file is parsed once, on an executor, and compared with all others. If any does not fit,
     `MisfitsError` names each with its reasons, and nothing is written; with `on_misfit="skip"`
-    they are left out. The repository must have virtual chunk containers that cover the files.
+    they are left out. Then values of a sample of the files are compared with an independent reader
+    of their format; if one differs, `ValuesMismatchError` names it, and nothing is written. The
+    repository must have virtual chunk containers that cover the files.
 
     Args:
         spark: where the work is done: `local_session()`, or a session of your cluster.
@@ -61,6 +64,8 @@ def virtualize(
         access: storages of the files, where their URL alone does not tell.
         append: add to what is in the group. Files that are there already are skipped.
         on_misfit: what to do with files that do not fit, if `options` should not say so.
+        check_values: how many files of each schema and parser have values compared, "all" or
+            "none", if `options` should not say so.
         on_changed: what to do with files that are there in another state.
         on_progress: told how far each stage is.
         references_per_commit: jobs with more references run in waves with a commit each, as a
@@ -70,6 +75,7 @@ def virtualize(
         What was done. Without a `snapshot` if there was nothing to do.
     """
     chosen = options if on_misfit is None else replace(options, on_misfit=on_misfit)
+    chosen = chosen if check_values is None else replace(chosen, check_values=check_values)
     how = parse or ParseOptions(chosen.concat)
     if how.concat != chosen.concat:
         raise InvalidInputError(
@@ -101,6 +107,7 @@ def append(
     parse: ParseOptions | None = None,
     access: SourceAccess | None = None,
     on_misfit: Literal["fail", "skip"] | None = None,
+    check_values: ValueCheck | None = None,
     on_changed: OnChanged = "report",
     on_progress: OnProgress | None = None,
     references_per_commit: int = REFERENCES_PER_COMMIT,
@@ -133,6 +140,7 @@ def append(
         access=access,
         append=True,
         on_misfit=on_misfit,
+        check_values=check_values,
         on_changed=on_changed,
         on_progress=on_progress,
         references_per_commit=references_per_commit,

@@ -22,7 +22,7 @@ from icefloe.pipeline.copying.origins import Copyable, CopySource, RepositorySou
 from icefloe.pipeline.copying.staging import staged, staging_repository
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.holdings.records import read_record
-from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
 from icefloe.spark.attempts import clear_staging
 from icefloe.spark.committing import Target
@@ -51,6 +51,7 @@ def ingest(
     parse: ParseOptions | None = None,
     access: SourceAccess | None = None,
     on_misfit: Literal["fail", "skip"] | None = None,
+    check_values: ValueCheck | None = None,
     overwrite: bool = False,
     memory_per_task: int = MEMORY_PER_TASK,
     packing: PackingOptions | bool = False,
@@ -60,9 +61,10 @@ def ingest(
     """Copy the values of many files into one dataset, in one commit.
 
     Files are scanned and compared as `virtualize` does: if any does not fit, `MisfitsError` names
-    each with its reasons, and nothing is written. The repository does not depend on the files
-    afterwards, and needs no virtual chunk containers. Without options, `sources` is one Zarr
-    hierarchy or repository, copied as `rechunk` does.
+    each with its reasons; if values differ from those of an independent reader,
+    `ValuesMismatchError` names the first. Then nothing is written. The repository does not depend
+    on the files afterwards, and needs no virtual chunk containers. Without options, `sources` is
+    one Zarr hierarchy or repository, copied as `rechunk` does.
 
     Args:
         spark: where the work is done: `local_session()`, or a session of your cluster.
@@ -79,6 +81,9 @@ def ingest(
         parse: how files are parsed.
         access: storages of the files, where their URL alone does not tell.
         on_misfit: what to do with files that do not fit, if `options` should not say so.
+        check_values: how many files of each schema and parser have values compared with an
+            independent reader before they are copied, "all" or "none", if `options` should not
+            say so. A Zarr hierarchy without options is read with zarr: nothing is compared.
         overwrite: replace arrays that are there already.
         memory_per_task: bytes that a task may take, besides Python itself and what it has loaded.
             Larger regions read fewer chunks twice.
@@ -114,6 +119,7 @@ def ingest(
             parse=parse,
             access=access,
             on_misfit=on_misfit,
+            check_values=check_values,
             on_progress=on_progress,
         )
         if virtual.snapshot is None:

@@ -21,6 +21,7 @@ from icefloe.engine.manifests.splitting import append_order
 from icefloe.engine.packing import PackingOptions
 from icefloe.engine.paths import absolute_path
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.checking.opening import require_openable
 from icefloe.pipeline.combining.targets import TargetArray
 from icefloe.pipeline.copying.copies import (
     FoundGroup,
@@ -283,6 +284,9 @@ class _Wave:
                 linked = written.regions.get(array.number, [])
                 link_manifests(session._session, array.path, linked)  # noqa: SLF001
                 outcome.note(linked)
+            # Until the last wave, coordinates may be incomplete.
+            is_last = marks[_WAVE] >= marks[_WAVES]
+            notes = require_openable(session, job.target.group, paths, paths if is_last else ())
             with job.watch.stage("commit", job.target.branch):
                 writer = log_writer(context, stages.write, written, kept, self.reach)
                 with outcome.deciding():
@@ -296,6 +300,7 @@ class _Wave:
             memory_bytes=regions.memory_bytes,
             source_reads=sum(plan.reads for plan in regions.plans),
             manifests=outcome.manifests,
+            notes=notes,
         )
 
     def _commit(

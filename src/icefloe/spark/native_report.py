@@ -46,6 +46,8 @@ class CopyReport:
     """What was found in the files, if it was files that were copied."""
     stages: Mapping[str, float] = field(default_factory=dict)
     """Seconds by name of stage."""
+    notes: tuple[str, ...] = ()
+    """What could not be done before the commit, such as opening it with a library."""
 
     def with_commit(self, done: "CopiedWave") -> "CopyReport":
         """Add what one more commit did."""
@@ -60,6 +62,7 @@ class CopyReport:
             source_reads=self.source_reads + done.source_reads,
             manifests=self.manifests + done.manifests,
             snapshot=done.snapshot,
+            notes=tuple(dict.fromkeys((*self.notes, *done.notes))),
         )
 
     def summary(self) -> str:
@@ -98,3 +101,4 @@ class CopiedWave:
     memory_bytes: int
     source_reads: int
     manifests: int
+    notes: tuple[str, ...] = ()

@@ -41,11 +41,18 @@ class JobReport:
     """Seconds by name of stage."""
 
     def with_commit(
-        self, snapshot: str, references: int, data_bytes: int, manifests: int
+        self,
+        snapshot: str,
+        references: int,
+        data_bytes: int,
+        manifests: int,
+        notes: tuple[str, ...] = (),
     ) -> "JobReport":
         """Add what one more commit did."""
+        new = tuple(note for note in notes if note not in self.scan.notes)
         return replace(
             self,
+            scan=replace(self.scan, notes=(*self.scan.notes, *new)),
             snapshot=snapshot,
             commits=self.commits + 1,
             references=self.references + references,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
+from icefloe.pipeline.checking.values import choose_files, plan_check, require_same_values
 from icefloe.pipeline.combining.combine import Combined, combine
 from icefloe.pipeline.combining.existing import holds_arrays, read_existing
 from icefloe.pipeline.files.access import SourceAccess
@@ -22,6 +23,7 @@ from icefloe.pipeline.holdings.taken import without_taken_places
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.report import MisfitsError, Report
 from icefloe.pipeline.writing.waves import cut_into_waves
+from icefloe.spark.checking import check
 from icefloe.spark.committing import Committer, Found, Target, persisted
 from icefloe.spark.listing import Sources, list_states, look_at_known
 from icefloe.spark.report import JobReport
@@ -106,7 +108,19 @@ class Job:
             report = replace(report, scan=found.combined.report)
             if not found.combined.files:
                 return report
+            report = replace(report, scan=self._check(found, kept, reach))
             return self._commit(session, found, kept, reach, report)
+
+    def _check(self, found: Found, scanned: "DataFrame", reach: Shipped) -> Report:
+        """Compare a sample of values with independent readers."""
+        wanted = self._options.check_values
+        if wanted == "none":
+            return found.combined.report
+        files = choose_files(found.facts, found.combined, wanted)
+        plan = plan_check(found.combined, wanted, self._parse.group)
+        with self._watch.stage("check", f"values of {len(files)} files"):
+            checks = check(self._spark, scanned, files, plan, reach, cores=self._cores)
+        return require_same_values(found.combined.report, checks, found.facts, self._access)
 
     def _combine(
         self,

@@ -29,6 +29,25 @@ def read_values(
     return _through_zarr(metadata, references, access)
 
 
+def decode_chunk(
+    metadata: Mapping[str, Any], shape: Sequence[int], data: Buffer | None
+) -> NDArray[Any]:
+    """Decode one chunk as zarr does, with the codecs of an array; None for one that is not stored.
+
+    `shape` is that of the chunk.
+    """
+    alone = {
+        **metadata,
+        "shape": list(shape),
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    }
+    content = {"zarr.json": canonical_json(alone).encode()}
+    if data is not None:
+        content["/".join(["c", *("0" for _ in shape)])] = bytes(data)
+    return _open_in_memory(content)
+
+
 def _plain_chain(metadata: Mapping[str, Any]) -> list[Any] | None:
     """Give the compressors of chunks that are plain numbers otherwise; None for other chunks."""
     first, *rest = metadata["codecs"]
@@ -133,6 +152,10 @@ def _through_zarr(
             keep(row, data)
     for row, data in zip(references.inlined_coordinates, references.inlined.to_list(), strict=True):
         keep(row, data)
+    return _open_in_memory(content)
+
+
+def _open_in_memory(content: Mapping[str, bytes]) -> NDArray[Any]:
     store = zarr.storage.MemoryStore(
         {key: cpu.Buffer.from_bytes(data) for key, data in content.items()}
     )

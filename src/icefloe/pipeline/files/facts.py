@@ -87,6 +87,8 @@ class FileFacts:
     references: int = 0
     inlined_bytes: int = 0
     problem: Problem | None = None
+    parser: str | None = None
+    """Which code found the arrays: a format may have more than one parser."""
 
     @property
     def url(self) -> str:
@@ -125,6 +127,7 @@ def facts_schema() -> "pa.Schema":
             ("inlined_bytes", pa.int64()),
             ("problem_kind", pa.string()),
             ("problem", pa.string()),
+            ("parser", pa.string()),
         ]
     )
 
@@ -153,6 +156,7 @@ def to_batch(facts: Sequence[FileFacts]) -> "pa.RecordBatch":
         int_column([each.inlined_bytes for each in facts]),
         text_column([None if each.problem is None else each.problem.kind.value for each in facts]),
         text_column([None if each.problem is None else each.problem.message for each in facts]),
+        text_column([each.parser for each in facts]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=facts_schema())
 
@@ -238,6 +242,7 @@ def _from_row(
         row["references"],
         row["inlined_bytes"],
         None if problem is None else Problem(Kind(problem), row["problem"]),
+        row["parser"],
     )
 
 

@@ -9,7 +9,8 @@ another format, damaged, uses something unsupported, or changed while it was rea
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -109,13 +110,13 @@ def _parse_once(
 ) -> ParsedFile:
     kind, head, before = _look(url, options, access, listed)
     try:
-        arrays, attributes = _content(url, kind, options, registry_for(access))
+        parser, (arrays, attributes) = _content(url, kind, options, registry_for(access))
+        _check_ends(url, arrays, before)
+        parsed = describe(before, kind, arrays, attributes, options, access)
     except Exception as error:
         raise _explained(error, url, kind, head, before) from error
-    _check_ends(url, arrays, before)
-    parsed = describe(before, kind, arrays, attributes, options, access)
     _check_unchanged(url, kind, access, before)
-    return parsed
+    return replace(parsed, facts=replace(parsed.facts, parser=parser))
 
 
 def _look(
@@ -128,7 +129,7 @@ def _look(
     place = access.place(url)
     state = listed
     if state is None or (state.etag is None and state.modified is None) or state.size is None:
-        state = _state(url, access)
+        state = look_at(url, access)
     assert state.size is not None
     end = min(state.size, HEAD_BYTES)
     head = b""
@@ -150,7 +151,8 @@ def _look(
     return wanted, head, state
 
 
-def _state(url: str, access: SourceAccess) -> SourceState:
+def look_at(url: str, access: SourceAccess) -> SourceState:
+    """Return the state of a file now."""
     place = access.place(url)
     info = run_blocking(place.backend.head(place.key)).info
     return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))
@@ -160,12 +162,17 @@ def _check_unchanged(url: str, kind: Format, access: SourceAccess, before: Sourc
     if kind.is_directory:
         return
     try:
-        after = _state(url, access)
+        after = look_at(url, access)
     except ObjectNotFoundError:
         raise _changed(url, "it is gone") from None
-    same_time = before.modified == after.modified or before.etag is not None
-    if (before.size, before.etag) != (after.size, after.etag) or not same_time:
+    if not is_unchanged(before, after):
         raise _changed(url, "size, etag or time of modification differ")
+
+
+def is_unchanged(before: SourceState, after: SourceState) -> bool:
+    """Tell whether a file is in the same state as before."""
+    same_time = before.modified == after.modified or before.etag is not None
+    return (before.size, before.etag) == (after.size, after.etag) and same_time
 
 
 def _changed(url: str, how: str) -> SourceError:
@@ -233,10 +240,19 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 type _Parser = Callable[[str, Any], Any]
 
 
-def _content(url: str, kind: Format, options: ParseOptions, registry: Registry) -> Found:
+_OWN: Final = "icefloe"
+_GENERAL: Final = "virtualizarr"
+
+
+def _content(
+    url: str, kind: Format, options: ParseOptions, registry: Registry
+) -> tuple[str, Found]:
+    """Return the name of the parser, and what it found."""
     if kind is Format.HDF5:
         return _hdf5_content(url, options, registry)
-    return _parsed(url, _PARSERS[kind](options), options, registry)
+    if kind is Format.FITS:
+        _refuse_fits_tables(url, options, registry)
+    return _GENERAL, _parsed(url, _PARSERS[kind](options), options, registry)
 
 
 def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry) -> Found:
@@ -246,20 +262,22 @@ def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry
         return _flattened(group, options)
 
 
-def _hdf5_content(url: str, options: ParseOptions, registry: Registry) -> Found:
+def _hdf5_content(url: str, options: ParseOptions, registry: Registry) -> tuple[str, Found]:
     if (path := registry.local_path(url)) is not None:
         try:
-            return read_hdf5(path, url, group=options.group, drop=options.drop)
+            return _OWN, read_hdf5(path, url, group=options.group, drop=options.drop)
         except UnusualError:
             with open(path, "rb") as file:  # noqa: PTH123 - takes half the time of a client
-                return _parsed(url, _general_hdf5_parser(options, file), options, registry)
+                parser = _general_hdf5_parser(options, file)
+                return _GENERAL, _parsed(url, parser, options, registry)
     failures: list[Exception] = []
     reader: Any = WatchedReader(BlockStoreReader(*registry.resolve(url)), failures)
     try:
         try:
-            return read_hdf5(reader, url, group=options.group, drop=options.drop)
+            return _OWN, read_hdf5(reader, url, group=options.group, drop=options.drop)
         except UnusualError:
-            return _parsed(url, _general_hdf5_parser(options, reader), options, registry)
+            parser = _general_hdf5_parser(options, reader)
+            return _GENERAL, _parsed(url, parser, options, registry)
     except Exception as error:
         if failures:  # what HDF5 makes of a failed read hides the reason
             raise failures[-1] from error
@@ -269,6 +287,43 @@ def _hdf5_content(url: str, options: ParseOptions, registry: Registry) -> Found:
 def _general_hdf5_parser(options: ParseOptions, source: Any) -> _Parser:
     made: _Parser = _library().HDFParser(options.group, options.drop or None, lambda *_: source)
     return made
+
+
+def _refuse_fits_tables(url: str, options: ParseOptions, registry: Registry) -> None:
+    """Refuse images and tables of a FITS file whose values cannot be referred to.
+
+    The parser takes the compressed tiles of an image for its pixels.
+    """
+    from astropy.io import fits  # noqa: PLC0415 - large and optional
+
+    with fits.open(BlockStoreReader(*registry.resolve(url)), memmap=False) as units:
+        for name, unit in zip(fits_names(units), units, strict=True):
+            if name in options.drop:
+                continue
+            if isinstance(unit, fits.CompImageHDU):
+                raise SourceError(
+                    f"the image {name!r} in {url} is tile-compressed ({unit.compression_type}),"
+                    " and single tiles cannot be read as chunks: unpack the file (funpack),"
+                    f" or leave the image out (drop=({name!r},))",
+                    ErrorKind.SOURCE_UNSUPPORTED,
+                    url=url,
+                )
+            if isinstance(unit, fits.BinTableHDU):
+                raise SourceError(
+                    f"{name!r} in {url} is a binary table, whose columns are not arrays of chunks:"
+                    f" leave it out (drop=({name!r},))",
+                    ErrorKind.SOURCE_UNSUPPORTED,
+                    url=url,
+                )
+
+
+def fits_names(units: Iterable[Any]) -> list[str]:
+    """Name the units of a FITS file as the parser does: all names differ."""
+    names: list[str] = []
+    for number, unit in enumerate(units):
+        name = unit.name or str(number)
+        names.append(f"{name}_{number}" if name in names else name)
+    return names
 
 
 def _library() -> Any:
@@ -332,8 +387,19 @@ def _joined(path: str, name: str) -> str:
 
 
 def _raw(array: "ManifestArray") -> RawArray:
-    metadata = dict(array.metadata.to_dict())
+    metadata: dict[str, Any] = dict(array.metadata.to_dict())
+    if _is_bytes(metadata["data_type"]):
+        # xarray decodes this attribute for numbers and text only, and else opens nothing at all.
+        # Chunks that are not stored read as `fill_value`, which says the same.
+        attributes = dict(metadata.get("attributes") or {})
+        attributes.pop("_FillValue", None)
+        metadata["attributes"] = attributes
     return RawArray(metadata, references_of(array.manifest, len(array.shape)))
+
+
+def _is_bytes(data_type: Any) -> bool:
+    """Tell whether values are byte strings of a fixed length, such as characters of netCDF."""
+    return isinstance(data_type, Mapping) and data_type.get("name") == "null_terminated_bytes"
 
 
 def references_of(manifest: "ChunkManifest", dimensions: int) -> References:

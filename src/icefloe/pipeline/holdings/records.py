@@ -236,9 +236,10 @@ def _texts(values: list[str]) -> NDArray[Any]:
 
 
 def options_to_json(combine: CombineOptions, parse: ParseOptions) -> dict[str, Any]:
-    """Write options as plain values; what to do with misfits is for each run to say."""
+    """Write options as plain values, but for those that each run chooses."""
     whole = {"combine": asdict(combine), "parse": asdict(parse)}
-    del whole["combine"]["on_misfit"]
+    for name in ("on_misfit", "check_values"):
+        del whole["combine"][name]
     return whole
 
 

@@ -1,0 +1,497 @@
+"""Readers of file formats that share nothing with the parsers: the only module that knows them.
+
+A reader opens one file and returns parts of its arrays as they are stored: not scaled, masked or
+decoded, unless the parser does that too. All of them read through file objects, so that they get
+bytes in the way that a job reaches them, and fetch no more than they need.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, Final, Protocol, cast
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from icefloe.effects import run_blocking
+from icefloe.pipeline.checking.remote_files import RangeFile, SparseCopy
+from icefloe.pipeline.copying.stores import ReadingStore
+from icefloe.pipeline.files.access import Place
+from icefloe.pipeline.files.formats import Format
+from icefloe.pipeline.files.parsing import fits_names
+from icefloe.storage.specs import LocalSpec
+
+type Region = tuple[slice, ...]
+"""A box of an array; all slices have a start and a stop."""
+
+
+class NotComparableError(Exception):
+    """A reader cannot read this; the text says why."""
+
+
+class OtherChunkError(Exception):
+    """A chunk is not the one that it is taken for."""
+
+    def __init__(self, expected: str, got: str) -> None:
+        super().__init__(f"{got} instead of {expected}")
+        self.expected, self.got = expected, got
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The values of a coordinate over a region."""
+
+    values: NDArray[Any]
+    kind: str = ""
+    """The attribute `axis`: T, Z, Y or X."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlace:
+    """What our side says of a chunk; formats without names of arrays need it."""
+
+    offset: int | None = None
+    """Where it begins in the file; None for one that is not in it."""
+    axes: Mapping[str, Axis] = field(default_factory=dict)
+    """By dimension."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Of the array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a reader reads, and how much another one may differ."""
+
+    values: NDArray[Any]
+    tolerance: float = 0.0
+    """The largest difference; 0 for the same bits."""
+    period: float = 0.0
+    """Values that differ by multiples of it are the same, such as longitudes."""
+
+
+class Reader(Protocol):
+    """One open file."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the library."""
+        ...
+
+    def shape(self, path: str) -> tuple[int, ...] | None:
+        """Return the lengths of an array; None if the format has no names; raise `KeyError`."""
+        ...
+
+    def read(self, path: str, region: Region, chunk: ChunkPlace) -> Expected:
+        """Read a part of an array."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file to open."""
+
+    place: Place
+    group: str = ""
+    """Its group that is taken as the root."""
+    failures: list[Exception] = field(default_factory=list)
+    """Why reads of the storage failed: libraries hide that."""
+
+    @property
+    def local_path(self) -> str | None:
+        """Return the path of a file on this machine."""
+        spec = self.place.storage.spec
+        return os.path.join(spec.path, self.place.key) if isinstance(spec, LocalSpec) else None  # noqa: PTH118
+
+    def size(self) -> int:
+        """Return the number of bytes."""
+        return run_blocking(self.place.backend.head(self.place.key)).info.size_bytes
+
+    @contextmanager
+    def file(self) -> Iterator[BinaryIO]:
+        """Open it as a file object."""
+        if self.local_path is None:
+            with RangeFile(self.place, self.size(), self.failures) as remote:
+                yield cast("BinaryIO", remote)
+        else:
+            with open(self.local_path, "rb") as local:  # noqa: PTH123 - a path of any kind
+                yield local
+
+
+@contextmanager
+def open_reader(kind: Format, source: Source) -> Iterator[Reader]:
+    """Open a file with the reader of its format.
+
+    Raise `NotComparableError` if there is none, or it is not installed.
+    """
+    opener = _OPENERS.get(kind)
+    if opener is None:
+        raise NotComparableError(f"there is no independent reader of {kind.value}")
+    with ExitStack() as stack:
+        try:
+            reader = stack.enter_context(contextmanager(opener)(source))
+        except ImportError as error:
+            raise NotComparableError(
+                f"{error.name or error} is not installed, on the workers too:"
+                f' pip install "icefloe[{_EXTRAS.get(kind, "formats")}]"'
+            ) from error
+        yield reader
+
+
+_EXTRAS: Final = {Format.HDF5: "virtual"}
+
+
+# -- HDF5 and netCDF-4 -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Hdf5:
+    root: Any
+    name: str = "h5py"
+
+    def shape(self, path: str) -> tuple[int, ...]:
+        return tuple(self.root[path].shape)
+
+    def read(self, path: str, region: Region, _: ChunkPlace) -> Expected:
+        return Expected(np.asarray(self.root[path][region]))
+
+
+def _hdf5(source: Source) -> Iterator[Reader]:
+    import h5py  # noqa: PLC0415 - optional
+    import hdf5plugin  # noqa: F401, PLC0415 - registers filters
+
+    root = source.group or "/"
+    if source.local_path is not None:
+        with h5py.File(source.local_path, "r", locking=False) as file:
+            yield _Hdf5(file[root])
+    else:
+        with source.file() as opened, h5py.File(opened, "r") as file:
+            yield _Hdf5(file[root])
+
+
+# -- netCDF-3 --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Netcdf3:
+    file: Any
+    copy: SparseCopy | None
+    name: str = "scipy"
+
+    def shape(self, path: str) -> tuple[int, ...]:
+        return tuple(self.file.variables[path].data.shape)
+
+    def read(self, path: str, region: Region, _: ChunkPlace) -> Expected:
+        view = self.file.variables[path].data[region]
+        if self.copy is not None and view.size:
+            self.copy.fill(_byte_ranges(view))
+        return Expected(np.array(view))  # a copy: the mapped file must not outlive the reader
+
+
+def _byte_ranges(view: NDArray[Any]) -> list[tuple[int, int]]:
+    """Find the bytes of a mapped file that a view is made of; records lie apart."""
+    whole: Any = view
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
+    begin = whole.__array_interface__["data"][0]
+    is_whole = view.ndim == 0 or view.flags.c_contiguous
+    rows = [view] if is_whole else [view[number : number + 1] for number in range(len(view))]
+    bounds = map(np.lib.array_utils.byte_bounds, rows)
+    return [(low - begin, high - begin) for low, high in bounds]
+
+
+def _netcdf3(source: Source) -> Iterator[Reader]:
+    from scipy.io import netcdf_file  # noqa: PLC0415 - optional
+
+    path = source.local_path
+    with ExitStack() as stack:
+        copy = None
+        if path is None:
+            copy = stack.enter_context(SparseCopy(source.place, source.size()))
+        try:
+            opened = netcdf_file(path if copy is None else copy, mmap=True)
+        except TypeError as error:  # what scipy raises for CDF-5
+            raise NotComparableError(f"scipy cannot read it: {error}") from error
+        yield _Netcdf3(stack.enter_context(opened), copy)
+
+
+# -- FITS ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Fits:
+    units: Mapping[str, Any]
+    name: str = "astropy"
+
+    def shape(self, path: str) -> tuple[int, ...]:
+        unit = self.units[path]
+        return tuple(unit.shape) if unit.is_image else (int(unit.header["NAXIS2"]),)
+
+    def read(self, path: str, region: Region, _: ChunkPlace) -> Expected:
+        unit = self.units[path]
+        if not unit.is_image:
+            rows = unit.data[region[0]]
+            return Expected(
+                np.rec.fromarrays([rows[name] for name in rows.names], names=rows.names)
+            )
+        stored = np.asarray(unit.section[region])
+        if "BSCALE" not in unit.header and "BZERO" not in unit.header:
+            return Expected(stored)
+        scale, zero = float(unit.header.get("BSCALE", 1)), float(unit.header.get("BZERO", 0))
+        physical = stored.astype(np.float64) * scale + zero
+        return Expected(physical, _ROUNDING * max(abs(zero), _largest(physical)))
+
+
+_ROUNDING: Final = 1e-14
+"""Codecs divide by the reciprocal of a scale, which rounds the last digits otherwise."""
+
+
+def _largest(values: NDArray[Any]) -> float:
+    finite = np.abs(values[np.isfinite(values)])
+    return float(finite.max(initial=0.0))
+
+
+def _fits(source: Source) -> Iterator[Reader]:
+    from astropy.io import fits  # noqa: PLC0415 - optional
+
+    with (
+        source.file() as file,
+        fits.open(file, memmap=False, do_not_scale_image_data=True) as units,
+    ):
+        yield _Fits(dict(zip(fits_names(units), units, strict=True)))
+
+
+# -- TIFF ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiff:
+    file: Any
+    name: str = "tifffile"
+
+    def shape(self, path: str) -> tuple[int, ...]:
+        planes, _, rows, columns, samples = self._page(path).shaped
+        bands = planes * samples
+        return (bands, rows, columns) if bands > 1 else (rows, columns)
+
+    def read(self, path: str, region: Region, _: ChunkPlace) -> Expected:
+        """Decode the strips or tiles that a region meets."""
+        page = self._page(path)
+        planes, _depth, _rows, _columns, samples = page.shaped
+        bands, rows, columns = region if len(region) == 3 else (slice(0, 1), *region)
+        shape = [part.stop - part.start for part in (bands, rows, columns)]
+        values = np.zeros(shape, page.dtype)
+        for number, (offset, size) in enumerate(
+            zip(page.dataoffsets, page.databytecounts, strict=True)
+        ):
+            _, (plane, _, row, column, _), extent = page.decode(None, number)
+            first = plane if planes > 1 else 0
+            low = (first, row, column)
+            high = (first + (1 if planes > 1 else samples), row + extent[1], column + extent[2])
+            box = _overlap((bands, rows, columns), low, high)
+            if box is None:
+                continue
+            self.file.filehandle.seek(offset)
+            data = self.file.filehandle.read(size)
+            segment, _, extent = page.decode(data, number, jpegtables=page.jpegtables)
+            decoded = np.moveaxis(segment.reshape(extent)[0], -1, 0)
+            source = tuple(slice(a - c, b - c) for (a, b), c in zip(box, low, strict=True))
+            origin = (bands.start, rows.start, columns.start)
+            target = tuple(slice(a - c, b - c) for (a, b), c in zip(box, origin, strict=True))
+            values[target] = decoded[source]
+        return Expected(values.reshape([part.stop - part.start for part in region]))
+
+    def _page(self, path: str) -> Any:
+        try:
+            return self.file.pages[int(path)]
+        except (IndexError, ValueError) as error:
+            raise KeyError(path) from error
+
+
+def _overlap(
+    region: Region, low: tuple[int, ...], high: tuple[int, ...]
+) -> list[tuple[int, int]] | None:
+    box = [
+        (max(part.start, a), min(part.stop, b))
+        for part, a, b in zip(region, low, high, strict=True)
+    ]
+    return box if all(a < b for a, b in box) else None
+
+
+def _tiff(source: Source) -> Iterator[Reader]:
+    import tifffile  # noqa: PLC0415 - optional
+
+    with source.file() as file, tifffile.TiffFile(file) as opened:
+        yield _Tiff(opened)
+
+
+# -- GRIB ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Grib:
+    """Messages have no names: the one at the place of a chunk is read, and must be the right one.
+
+    Its parameter must be that of the array, and its valid time, its level and its grid those of the
+    coordinates of the dataset.
+    """
+
+    file: BinaryIO
+    library: Any
+    name: str = "eccodes"
+
+    def shape(self, _: str) -> None:
+        return None
+
+    def read(self, path: str, region: Region, chunk: ChunkPlace) -> Expected:
+        if chunk.offset is None:
+            raise NotComparableError("it is computed from the headers of messages, not stored")
+        handle = self.library.codes_new_from_message(self._message(chunk.offset))
+        try:
+            return self._expected(handle, path.rpartition("/")[2], region, chunk)
+        finally:
+            self.library.codes_release(handle)
+
+    def _message(self, offset: int) -> bytes:
+        self.file.seek(offset)
+        head = self.file.read(16)
+        if head[:4] != b"GRIB":
+            raise OtherChunkError("a GRIB message", f"bytes that begin with {head[:4]!r}")
+        size = int.from_bytes(head[8:16]) if head[7] == 2 else int.from_bytes(head[4:7])
+        self.file.seek(offset)
+        return self.file.read(size)
+
+    def _expected(self, handle: Any, name: str, region: Region, chunk: ChunkPlace) -> Expected:
+        shape = [part.stop - part.start for part in region]
+        if name in {"latitude", "longitude"}:
+            points = self.library.codes_get_array(handle, f"{name}s")
+            period = 360.0 if name == "longitude" else 0.0
+            return Expected(_shaped(points, shape), _MICRODEGREES, period)
+        self._compare_parameter(handle, chunk.attributes)
+        self._compare_axes(handle, chunk.axes)
+        values = np.asarray(self.library.codes_get_values(handle), np.float64)
+        if self._get(handle, "bitmapPresent"):
+            values = np.where(values == self._get(handle, "missingValue"), np.nan, values)
+        return Expected(_shaped(values, shape), self._tolerance(handle, _largest(values)))
+
+    def _tolerance(self, handle: Any, largest: float) -> float:
+        """Return a hundredth of the step between packed values: decoders may round otherwise."""
+        binary = self._get(handle, "binaryScaleFactor")
+        decimal = self._get(handle, "decimalScaleFactor")
+        if binary is None or decimal is None:
+            return _ROUNDING * largest
+        return max(float(2.0**binary * 10.0**-decimal) / 100, _ROUNDING * largest)
+
+    def _compare_parameter(self, handle: Any, attributes: Mapping[str, Any]) -> None:
+        for key in ("discipline", "parameterCategory", "parameterNumber"):
+            found, given = self._get(handle, key), attributes.get(key)
+            if None not in {found, given} and found != given:
+                raise OtherChunkError(f"a message with {key} {found}", f"{key} {given}")
+
+    def _compare_axes(self, handle: Any, axes: Mapping[str, Axis]) -> None:
+        for name, axis in axes.items():
+            for expected in self._along(handle, name, axis):
+                given = np.asarray(axis.values, np.float64).ravel()
+                same = given.shape == expected.shape and np.allclose(
+                    given, expected, rtol=1e-9, atol=_MICRODEGREES
+                )
+                if not same:
+                    raise OtherChunkError(
+                        f"a message with {name} {_brief(expected)}", f"{name} {_brief(given)}"
+                    )
+
+    def _along(self, handle: Any, name: str, axis: Axis) -> Iterator[NDArray[np.float64]]:
+        """Give what a message says of a coordinate, where that is known for certain."""
+        if axis.kind == "T" and self._get(handle, "stepType") == "instant":
+            day, time = self._get(handle, "validityDate"), self._get(handle, "validityTime")
+            moment = datetime(
+                day // 10000, day // 100 % 100, day % 100, time // 100, time % 100, tzinfo=UTC
+            )
+            yield np.array([moment.timestamp()])
+        elif axis.kind == "Z" and self._get(handle, "scaledValueOfFirstFixedSurface") is not None:
+            scaled = self._get(handle, "scaledValueOfFirstFixedSurface")
+            factor = self._get(handle, "scaleFactorOfFirstFixedSurface") or 0
+            yield np.array([scaled * 10.0**-factor])
+        elif name in {"latitude", "longitude"} and self._is_regular(handle):
+            grid = (self._get(handle, "Nj"), self._get(handle, "Ni"))
+            points = self.library.codes_get_array(handle, f"{name}s").reshape(grid)
+            along = points[:, 0] if name == "latitude" else points[0]
+            if name == "longitude":
+                turns = np.round((along - np.asarray(axis.values, np.float64).ravel()) / 360)
+                along = along - 360 * turns
+            yield along
+
+    def _is_regular(self, handle: Any) -> bool:
+        plain = ("jPointsAreConsecutive", "alternativeRowScanning")
+        is_regular: bool = self._get(handle, "gridType") == "regular_ll"
+        return is_regular and not any(self._get(handle, key) for key in plain)
+
+    def _get(self, handle: Any, key: str) -> Any:
+        try:
+            if self.library.codes_is_missing(handle, key):
+                return None
+            return self.library.codes_get(handle, key)
+        except self.library.KeyValueNotFoundError:
+            return None
+
+
+_MICRODEGREES: Final = 2e-6
+"""Grids of GRIB are given to a millionth of a degree."""
+
+
+def _shaped(values: NDArray[Any], shape: list[int]) -> NDArray[Any]:
+    if values.size != math.prod(shape):
+        raise OtherChunkError(f"{values.size} values", f"a chunk of {math.prod(shape)}")
+    return values.reshape(shape)
+
+
+def _brief(values: NDArray[np.float64]) -> str:
+    first, last = values[0].item(), values[-1].item()
+    return f"{first}" if len(values) == 1 else f"{first} to {last} ({len(values)} values)"
+
+
+def _grib(source: Source) -> Iterator[Reader]:
+    import eccodes  # noqa: PLC0415 - optional
+
+    with source.file() as file:
+        yield _Grib(file, eccodes)
+
+
+# -- Zarr ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Zarr:
+    store: ReadingStore
+    group: str
+    name: str = "zarr"
+
+    def shape(self, path: str) -> tuple[int, ...]:
+        return self._array(path).shape
+
+    def read(self, path: str, region: Region, _: ChunkPlace) -> Expected:
+        return Expected(np.asarray(self._array(path)[region]))
+
+    def _array(self, path: str) -> "zarr.Array[Any]":
+        whole = "/".join(part for part in (self.group.strip("/"), path) if part)
+        try:
+            return zarr.open_array(self.store, path=whole, mode="r")
+        except FileNotFoundError as error:
+            raise KeyError(path) from error
+
+
+def _zarr(source: Source) -> Iterator[Reader]:
+    yield _Zarr(ReadingStore(source.place.backend, source.place.key), source.group)
+
+
+_OPENERS: Final[dict[Format, Callable[[Source], Iterator[Reader]]]] = {
+    Format.HDF5: _hdf5,
+    Format.NETCDF3: _netcdf3,
+    Format.FITS: _fits,
+    Format.TIFF: _tiff,
+    Format.GRIB: _grib,
+    Format.ZARR: _zarr,
+}

@@ -1,0 +1,458 @@
+"""A sample of values, read through our references and with an independent reader of the format.
+
+Our side reads what would be committed: placed references, decoded by zarr with the metadata of the
+dataset. The other side opens the file by itself. Both are compared bit for bit, except where a
+reader says how much decoders may differ; NaNs are equal.
+"""
+
+import random
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.effects import run_blocking
+from icefloe.errors import (
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    SourceError,
+)
+from icefloe.pipeline.checking.comparing import first_difference, shown_value
+from icefloe.pipeline.checking.parts import Part, cut, sampled_cells, whole_chunk
+from icefloe.pipeline.checking.readers import (
+    Axis,
+    ChunkPlace,
+    Expected,
+    NotComparableError,
+    OtherChunkError,
+    Reader,
+    Region,
+    Source,
+    open_reader,
+)
+from icefloe.pipeline.checking.remote_files import fetch
+from icefloe.pipeline.combining.combine import Combined, placed_references
+from icefloe.pipeline.combining.targets import TargetArray
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.decoding import decode_chunk, read_values
+from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.files.formats import HEAD_BYTES, Format, detect_format
+from icefloe.pipeline.files.parsing import is_unchanged, look_at
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.options import ValueCheck
+from icefloe.pipeline.report import (
+    CheckedValues,
+    Mismatch,
+    Report,
+    Unchecked,
+    ValuesMismatchError,
+    sum_checks,
+)
+
+_CHUNKS: Final = 3
+"""Of each variable of a file in a sample: the first, the last, and one between."""
+_ROWS: Final = 32
+"""Of loaded values, so many rows at the beginning, in the middle and at the end."""
+
+_INDIRECT: Final = frozenset({Format.KERCHUNK_JSON, Format.KERCHUNK_PARQUET, Format.DMRPP})
+"""Formats that only point at other files: these are what is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileToCheck:
+    """A file of the sample."""
+
+    facts: FileFacts
+    """Without schema and attributes."""
+    family: int
+    starts: Mapping[str, int]
+    """By dimension, where it begins in the dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """What the check of any file must know."""
+
+    arrays: tuple[TargetArray, ...]
+    group: str = ""
+    """Of the files, which is taken as their root."""
+    chunks: int | None = _CHUNKS
+    """Of each array of a file; None for all."""
+
+
+def plan_check(combined: Combined, wanted: ValueCheck, group: str | None) -> CheckPlan:
+    """Plan the check of the arrays of a dataset."""
+    return CheckPlan(combined.arrays, group or "", None if wanted == "all" else _CHUNKS)
+
+
+def choose_files(
+    facts: Sequence[FileFacts], combined: Combined, wanted: ValueCheck
+) -> dict[int, FileToCheck]:
+    """Choose the files to check, by number: some of each schema, format and parser.
+
+    Of each kind the first one and the last one are among them, and others by chance, which is
+    the same each time.
+    """
+    if wanted == "none":
+        return {}
+    rows: dict[tuple[object, ...], list[int]] = {}
+    for row, number in enumerate(combined.files):
+        file = facts[number]
+        digest = None if file.schema is None else file.schema.digest
+        rows.setdefault((file.format, file.parser, digest), []).append(row)
+    chosen = sorted(row for kind in rows.values() for row in _some(kind, wanted))
+    return {
+        combined.files[row]: FileToCheck(
+            replace(facts[combined.files[row]], schema=None, attributes={}),
+            combined.families[row],
+            {name: int(column[row]) for name, column in combined.starts.items()},
+        )
+        for row in chosen
+    }
+
+
+def _some(rows: Sequence[int], wanted: ValueCheck) -> Sequence[int]:
+    if not isinstance(wanted, int) or len(rows) <= wanted:
+        return rows
+    if wanted == 1:
+        return rows[:1]
+    between = random.Random(len(rows)).sample(rows[1:-1], wanted - 2)  # noqa: S311 - no secret
+    return [rows[0], *between, rows[-1]]
+
+
+def require_same_values(
+    report: Report,
+    checks: Sequence[CheckedValues],
+    facts: Sequence[FileFacts],
+    access: SourceAccess,
+) -> Report:
+    """Put what was compared into a report; raise `ValuesMismatchError` if values differ."""
+    checked = sum_checks(checks)
+    if checked.mismatches:
+        url = checked.mismatches[0].url
+        before = next(file.state for file in facts if file.url == url)
+        if before.size is not None and not _is_as_before(before, access):
+            raise SourceError(
+                f"{url} changed after it was parsed: wait until it is complete and try again",
+                ErrorKind.SOURCE_CHANGED,
+                url=url,
+            )
+        raise ValuesMismatchError(checked)
+    return replace(report, checked=checked)
+
+
+def _is_as_before(before: SourceState, access: SourceAccess) -> bool:
+    try:
+        return is_unchanged(before, look_at(before.url, access))
+    except ObjectNotFoundError:
+        return False
+
+
+# -- one file --------------------------------------------------------------------------------
+
+
+def check_file(
+    file: FileToCheck,
+    references: Mapping[str, References],
+    plan: CheckPlan,
+    access: SourceAccess,
+) -> CheckedValues:
+    """Compare values of a file; `references` are as parsed, by path of array.
+
+    Failures of the storage are raised; everything else is part of the outcome.
+    """
+    began = time.perf_counter()
+    check = _FileCheck(file, references, plan, access)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr and readers warn of unusual types and codecs
+        check.run()
+    return replace(check.outcome(), seconds=time.perf_counter() - began)
+
+
+@contextmanager
+def _blaming(what: str, failures: Sequence[Exception]) -> Iterator[None]:
+    """Turn what a library raises into `NotComparableError`, but for failures of the storage."""
+    try:
+        yield
+    except (IcefloeError, NotComparableError, OtherChunkError, KeyError):
+        raise
+    except Exception as error:
+        if failures:
+            raise failures[-1] from error
+        raise NotComparableError(f"{what}: {_shown(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A reader, whose failures are told from ours."""
+
+    reader: Reader
+    failures: Sequence[Exception]
+
+    def shape(self, path: str) -> tuple[int, ...] | None:
+        with _blaming(f"{self.reader.name} cannot read it", self.failures):
+            return self.reader.shape(path)
+
+    def read(self, path: str, region: Region, chunk: ChunkPlace) -> Expected:
+        with _blaming(f"{self.reader.name} cannot read it", self.failures):
+            return self.reader.read(path, region, chunk)
+
+
+@dataclass(slots=True)
+class _FileCheck:
+    file: FileToCheck
+    references: Mapping[str, References]
+    plan: CheckPlan
+    access: SourceAccess
+    chunks: int = 0
+    values: int = 0
+    reader: str = ""
+    unchecked: list[Unchecked] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.file.facts.url
+
+    @property
+    def kind(self) -> Format:
+        assert self.file.facts.format is not None, "files with problems are not used"
+        return Format(self.file.facts.format)
+
+    @property
+    def is_indirect(self) -> bool:
+        return self.kind in _INDIRECT
+
+    def outcome(self) -> CheckedValues:
+        readers = {self.reader: self.chunks} if self.chunks else {}
+        return CheckedValues(
+            int(self.chunks > 0),
+            self.chunks,
+            self.values,
+            readers,
+            tuple(self.unchecked),
+            tuple(self.mismatches),
+        )
+
+    def run(self) -> None:
+        failures: list[Exception] = []
+        try:
+            with self._open(failures) as reader:
+                self.reader = reader.name
+                asked = _Asked(reader, failures)
+                for array in self.plan.arrays:
+                    self._check_array(array, asked)
+        except NotComparableError as error:
+            self._leave_out("", str(error))
+
+    @contextmanager
+    def _open(self, failures: list[Exception]) -> Iterator[Reader]:
+        kind, url = self.kind, self.url
+        if self.is_indirect:
+            kind, url = self._file_pointed_at()
+        source = Source(self.access.place(url), self.plan.group, failures)
+        with ExitStack() as stack:
+            with _blaming("it cannot be opened independently", failures):
+                reader = stack.enter_context(open_reader(kind, source))
+            yield reader
+
+    def _file_pointed_at(self) -> tuple[Format, str]:
+        locations = {text for each in self.references.values() for text in each.locations}
+        if len(locations) != 1:
+            raise NotComparableError(f"its chunks lie in {len(locations)} files")
+        [url] = locations
+        place = self.access.place(url)
+        size = run_blocking(place.backend.head(place.key)).info.size_bytes
+        kind = detect_format(bytes(fetch(place, [(0, min(size, HEAD_BYTES))])[0]))
+        if kind is None:
+            raise NotComparableError(f"{url}, which it points at, is of an unknown format")
+        return kind, url
+
+    def _leave_out(self, path: str, reason: str) -> None:
+        self.unchecked.append(Unchecked(reason, path, self.url))
+
+    def _refuse(
+        self, path: str, expected: str, got: str, part: Part | None = None, at: Sequence[int] = ()
+    ) -> None:
+        cell = () if part is None else part.cell
+        self.mismatches.append(
+            Mismatch(self.url, path, cell, tuple(at), expected, got, self.reader)
+        )
+
+    # -- arrays ------------------------------------------------------------------------------
+
+    def _check_array(self, array: TargetArray, asked: "_Asked") -> None:
+        path = array.path
+        is_loaded = path in self.file.facts.values
+        if array.family != self.file.family or not (is_loaded or path in self.references):
+            return
+        try:
+            added = self._added_axes(array, asked)
+            if added is None:
+                return
+            for part in self._loaded_parts(array) if is_loaded else self._parts(array):
+                if not self._check_part(array, part, added, asked):
+                    return
+        except NotComparableError as error:
+            self._leave_out(path, str(error))
+
+    def _added_axes(self, array: TargetArray, asked: "_Asked") -> int | None:
+        """Count the axes that the dataset has before those of the file; None if it is refused."""
+        shape = self._shape(array)
+        try:
+            found = asked.shape(array.path)
+        except KeyError:
+            if self.is_indirect:
+                raise NotComparableError(f"{self.reader} finds no such array") from None
+            self._refuse(array.path, "no such array", f"an array of the shape {list(shape)}")
+            return None
+        if found is None:
+            return 0
+        added = len(shape) - len(found)
+        if added < 0 or shape[added:] != found or set(shape[:added]) - {1}:
+            if self.is_indirect:
+                raise NotComparableError(f"it has another shape in the file: {list(found)}")
+            self._refuse(array.path, f"the shape {list(found)}", f"the shape {list(shape)}")
+            return None
+        return added
+
+    def _shape(self, array: TargetArray) -> tuple[int, ...]:
+        """Return the lengths of an array in the file."""
+        shape = list(array.metadata["shape"])
+        for axis, name in array.growing:
+            shape[axis] = self.file.facts.lengths[name]
+        return tuple(shape)
+
+    def _check_part(self, array: TargetArray, part: Part, added: int, asked: "_Asked") -> bool:
+        """Compare a part; return whether it makes sense to go on with the array."""
+        path = array.path
+        lengths = tuple(span.stop - span.start for span in part.region)
+        got = self._decoded(array, part, lengths)
+        offset = None if part.location is None else part.start
+        place = ChunkPlace(offset, self._axes(array, part), array.metadata["attributes"])
+        try:
+            expected = asked.read(path, part.region[added:], place)
+        except OtherChunkError as error:
+            self._refuse(path, error.expected, error.got, part)
+            return False
+        except NotComparableError as error:
+            if isinstance(got, str):  # neither of both can read it: it is damaged
+                self._refuse(path, f"nothing ({error})", got, part)
+                return False
+            raise
+        if isinstance(got, str):
+            self._refuse(path, "values", got, part)
+            return False
+        wanted = replace(expected, values=expected.values.reshape(lengths))
+        types = [values.dtype.newbyteorder("=") for values in (got, wanted.values)]
+        if self.is_indirect and types[0] != types[1]:
+            raise NotComparableError(f"it has another type in the file: {types[1]}")
+        self.chunks += 1
+        self.values += got.size
+        at = first_difference(got, wanted)
+        if at is None:
+            return True
+        index = [span.start + step for span, step in zip(part.region, at, strict=True)]
+        values = shown_value(wanted.values, at), shown_value(got, at)
+        self._refuse(path, *values, part, index[added:])
+        return False
+
+    def _decoded(
+        self, array: TargetArray, part: Part, lengths: Sequence[int]
+    ) -> NDArray[Any] | str:
+        """Read a part as zarr will; return why that is not possible."""
+        try:
+            return self._got(array, part, lengths)
+        except (InvalidInputError, ObjectNotFoundError) as error:  # there are no such bytes
+            return f"an error: {_shown(error)}"
+        except IcefloeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - codecs raise anything for wrong bytes
+            return f"an error: {_shown(error)}"
+
+    def _got(self, array: TargetArray, part: Part, lengths: Sequence[int]) -> NDArray[Any]:
+        if array.path in self.file.facts.values:
+            return self.file.facts.values[array.path].values[part.region]
+        data: Any = part.data
+        if part.location is not None:
+            [data] = fetch(self.access.place(part.location), [(part.start, part.end)])
+        decoded = decode_chunk(array.metadata, part.shape, data)
+        return decoded[tuple(slice(0, length) for length in lengths)]
+
+    def _axes(self, array: TargetArray, part: Part) -> dict[str, Axis]:
+        """Give coordinates over a part, for formats whose chunks have no names."""
+        if self.kind is not Format.GRIB:
+            return {}
+        group, _, _ = array.path.rpartition("/")
+        found = {}
+        for name, span in zip(array.metadata["dimension_names"], part.region, strict=True):
+            path = f"{group}/{name}" if group else name
+            target = next((one for one in self.plan.arrays if one.path == path), None)
+            if target is None or len(target.metadata["shape"]) != 1:
+                continue
+            if path in self.file.facts.values:
+                values = self.file.facts.values[path].values
+            elif path in self.references:
+                values = read_values(target.metadata, self.references[path], self.access)
+            else:
+                continue
+            kind = str(target.metadata["attributes"].get("axis", ""))
+            found[str(name)] = Axis(values[span], kind)
+        return found
+
+    # -- parts -------------------------------------------------------------------------------
+
+    def _loaded_parts(self, array: TargetArray) -> Iterator[Part]:
+        """Cut values that were loaded while parsing: some rows of them, or all."""
+        shape = self.file.facts.values[array.path].values.shape
+        rows = shape[0] if shape else 1
+        spans = [(0, rows)]
+        if self.plan.chunks is not None and rows > 3 * _ROWS:
+            starts = (0, rows // 2, rows - _ROWS)
+            spans = [(start, start + _ROWS) for start in starts]
+        rest = tuple(slice(0, length) for length in shape[1:])
+        begin = self.file.starts[array.growing[0][1]] if array.growing else 0
+        for start, end in spans:
+            region = (slice(start, end), *rest) if shape else ()
+            yield Part(((begin + start) // array.chunks[0],), region, ())
+
+    def _parts(self, array: TargetArray) -> Iterator[Part]:
+        alone = Combined(
+            Report(0, 0),
+            starts={name: np.array([at], np.int64) for name, at in self.file.starts.items()},
+        )
+        placed = placed_references(alone, array, 0, self.references[array.path], self.file.facts)
+        shape, chunks = self._shape(array), array.chunks
+        first = [0] * len(shape)
+        for axis, name in array.growing:
+            first[axis] = self.file.starts[name]
+        grid = tuple(-(-length // chunk) for length, chunk in zip(shape, chunks, strict=True))
+        low = [start // chunk for start, chunk in zip(first, chunks, strict=True)]
+        chance = random.Random(f"{self.url}#{array.path}")  # noqa: S311 - no secret
+        for cell, row in sampled_cells(placed, low, grid, self.plan.chunks, chance):
+            origin = [
+                place * chunk - start
+                for place, chunk, start in zip(cell, chunks, first, strict=True)
+            ]
+            extents = [
+                min(chunk, length - begin)
+                for chunk, length, begin in zip(chunks, shape, origin, strict=True)
+            ]
+            if any(begin < 0 or extent < 1 for begin, extent in zip(origin, extents, strict=True)):
+                outside = Part(cell, (), ())
+                self._refuse(array.path, f"the shape {list(shape)}", "a chunk outside", outside)
+                return
+            whole = whole_chunk(placed, row, cell, chunks, origin, extents)
+            yield from cut(array, whole, self.plan.chunks, chance)
+
+
+def _shown(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"
