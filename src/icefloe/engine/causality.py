@@ -70,16 +70,14 @@ class History:
             self._is_used = False
         return _united(self.beneath, self.held)
 
-    @property
-    def ended(self) -> Stamp | None:
-        """The newest period of this writer that has ended."""
-        period = self.held.get(self.writer)
-        return None if period is None else (self.writer, period)
-
     def knows(self, stamp: Stamp) -> bool:
         """Tell whether a change of an ended period is known."""
         writer, period = stamp
         return self.held.get(writer, 0) >= period or self.beneath.get(writer, 0) >= period
+
+    def knows_all(self, clock: Mapping[int, int]) -> bool:
+        """Tell whether all changes of a clock are known."""
+        return all(map(self.knows, clock.items()))
 
     def news_for(self, other: "History") -> NDArray[np.bool_]:
         """Mark the origins of this history that another one does not know."""
@@ -95,7 +93,6 @@ class History:
         The present period of the other history must have ended.
         """
         self.held = _united(self.held, other.held)
-        self.note_use()
         return np.array(
             [
                 self.own if origin == other.own else self.origin_of(stamp)

@@ -92,7 +92,6 @@ class ChangeSet:
         """Hold the lock for a change; refuse it while a commit is under way."""
         with self._lock:
             self._require_open()
-            self.history.note_use()
             yield self
 
     @contextmanager
@@ -154,10 +153,21 @@ class ChangeSet:
     def array(self, node: NodeId, dimensions: int) -> ArrayChanges:
         """Give the chunk changes of an array, making room for the first ones."""
         self.history.note_use()
+        return self._array(node, dimensions)
+
+    def _array(self, node: NodeId, dimensions: int) -> ArrayChanges:
         if (changes := self.arrays.get(node)) is None:
             changes = ArrayChanges(dimensions, self.history.own)
             changes = self.arrays.setdefault(node, changes)
         return changes
+
+    def take_in_chunks(self, node: NodeId, chunks: Settled) -> None:
+        """Set and delete chunks of an array as others did, with the origins that they have."""
+        array = self._array(node, chunks.table.dimensions)
+        if len(chunks.table):
+            array.put_table(chunks.table, chunks.table_origins)
+        if len(chunks.deleted):
+            array.delete_many(chunks.deleted, chunks.deleted_origins)
 
     def settled(self, node: NodeId) -> Settled | None:
         """Give all chunk changes of an array in columns, if there are any."""
@@ -174,6 +184,7 @@ class ChangeSet:
     def put_node(self, node: Node, *, is_new: bool) -> None:
         """Note a node that was created, or whose metadata changed."""
         with self.writing():
+            self.history.note_use()
             self.nodes[node.path] = node
             self.origins.metadata[node.id] = self.history.own
             if is_new:
@@ -185,12 +196,14 @@ class ChangeSet:
     def put_link(self, node: NodeId, linked: LinkedArray) -> None:
         """Set the manifests of an array that were built elsewhere."""
         with self.writing():
+            self.history.note_use()
             self.links[node] = linked
             self.origins.linked[node] = self.history.own
 
     def delete_node(self, node: Node) -> None:
         """Delete a node; one that only this session knows leaves no trace."""
         with self.writing():
+            self.history.note_use()
             is_known_elsewhere = self.origins.created.get(node.id) != self.history.own
             is_array = node.array is not None
             self.remove(node.id, DeletedNode(node.path, is_array), self.history.own)

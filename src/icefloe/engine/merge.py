@@ -61,8 +61,8 @@ async def fork(session: SessionState) -> SessionState:
     forked = SessionState(session.context, snapshot, SessionMode.writable, packing=session.packing)
     forked.changes = ChangeSet(known)
     forked.fork_of, forked.root, forked.rests_on = session.id, session.root, session.rests_on
-    if session.is_fork and (ended := session.changes.history.ended) is not None:
-        forked.rests_on += ((session.id, ended),)
+    if session.is_fork and (held := dict(session.changes.history.held)):
+        forked.rests_on += ((session.id, held),)
     return forked
 
 
@@ -212,7 +212,7 @@ def _parents_first(session: SessionState, known: History, copies: _Copies) -> It
                 later.append((other, changes))
         if len(later) == len(waiting):
             other, _ = later[0]
-            missing = [fork for fork, stamp in other.rests_on if not known.knows(stamp)]
+            missing = [fork for fork, held in other.rests_on if not known.knows_all(held)]
             raise SessionStateError(
                 f"cannot merge the fork {other.id}: it was made from another fork, and rests on "
                 f"changes of {', '.join(missing)} that are not here. Merge that fork before this "
@@ -226,7 +226,7 @@ def _parents_first(session: SessionState, known: History, copies: _Copies) -> It
 def _is_ready(session: SessionState, known: History, other: SessionState) -> bool:
     if session.root != other.root:  # who knows what was committed in between
         return True
-    return all(known.knows(stamp) for _, stamp in other.rests_on)
+    return all(known.knows_all(held) for _, held in other.rests_on)
 
 
 # -- chunks ----------------------------------------------------------------------------------
@@ -339,14 +339,8 @@ def _unite(base: BaseNodes, mine: ChangeSet, news: News) -> None:
         elif node.id in theirs.updated or node.id not in mine.created:
             mine.updated.add(node.id)
     for one, settled in chunks.items():
-        if settled is None or len(settled) == 0:
-            continue
-        renamed = settled.with_origins(origins)
-        array = mine.array(one, renamed.table.dimensions)
-        if len(renamed.table):
-            array.put_table(renamed.table, renamed.table_origins)
-        if len(renamed.deleted):
-            array.delete_many(renamed.deleted, renamed.deleted_origins)
+        if settled is not None and len(settled):
+            mine.take_in_chunks(one, settled.with_origins(origins))
 
 
 def _refuse(paths: Collection[str], what: str, remedy: str) -> None:

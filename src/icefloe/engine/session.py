@@ -5,7 +5,7 @@ from typing import Any
 
 from icefloe.background import BackgroundWork
 from icefloe.effects import run_blocking
-from icefloe.engine.causality import Stamp
+from icefloe.engine.causality import Clock
 from icefloe.engine.changes import ChangeSet
 from icefloe.engine.context import RepoContext
 from icefloe.engine.manifests.lookup import ArrayLookup
@@ -52,8 +52,8 @@ class SessionState:
         """The ids of forks that were merged into this one, directly or within others."""
         self.root = self.id
         """The id of the session at the beginning, of which this is a fork of a fork."""
-        self.rests_on: tuple[tuple[str, Stamp], ...] = ()
-        """The forks, and their periods, whose changes are in the snapshot of this one."""
+        self.rests_on: tuple[tuple[str, Clock], ...] = ()
+        """The forks whose changes are in the snapshot of this one, and what they held."""
         self._snapshot = snapshot
         self._base: BaseNodes | None = None
         self.changes = ChangeSet()
