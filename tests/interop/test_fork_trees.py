@@ -27,8 +27,8 @@ from tests.unit.engine.sides import Ours, array_json, furnish, group_json
 
 pytestmark = pytest.mark.interop
 
-PATHS: Final = ("/a", "/g", "/g/x", "/g/n", "/n", "/n/m")
-MOST_SESSIONS: Final = 7
+PATHS: Final = ("/a", "/g", "/g/x", "/n")
+MOST_SESSIONS: Final = 8
 
 type Change = int
 type ChunkKey = tuple[int, int]
@@ -199,18 +199,25 @@ def _has_chunk_news(side: Model, other: Model, node: int) -> bool:
     )
 
 
-OPERATIONS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            "create create write write write erase mark resize delete fork fork copy "
-            "merge merge merge merge_two discard".split()
-        ),
-        st.integers(0, 6),
-        st.integers(0, 6),
-        st.integers(0, 5),
-    ),
-    max_size=24,
-)
+EDITS: Final = ("create", "write", "write", "write", "erase", "mark", "resize", "delete")
+WORK: Final = (*EDITS, "fork", "copy", "merge", "merge", "merge", "merge two", "discard")
+
+
+def operations(of: tuple[str, ...], sessions: int, **size: int) -> Any:
+    chosen = st.tuples(
+        st.sampled_from(of), st.integers(0, sessions - 1), st.integers(0, 7), st.integers(0, 5)
+    )
+    return st.lists(chosen, **size)
+
+
+TREES: Final = st.tuples(
+    operations(EDITS, 1, max_size=3),
+    st.lists(st.tuples(st.sampled_from(["fork", "fork", "copy"]), st.integers(0, 3)),
+             min_size=1, max_size=3),
+    operations(WORK, MOST_SESSIONS, min_size=6, max_size=20),
+)  # fmt: skip
+"""What the session does at first, which forks and copies there are then, and what they do."""
+
 type Operation = tuple[str, int, int, int]
 
 
@@ -240,7 +247,7 @@ class Forks:
                 self._add(session, model, is_fork=what == "fork" or not model.is_fork)
             case "merge":
                 self._merge(one, [two])
-            case "merge_two":
+            case "merge two":
                 self._merge(one, [two, number])
             case "discard":
                 if model.is_fork and number == 0:
@@ -310,10 +317,8 @@ class Forks:
     def _merge(self, one: int, others: list[int]) -> None:
         at = one % len(self.all)
         session, model = self.all[at]
-        chosen = [self.all[other % len(self.all)] for other in others]
-        chosen = [(other, theirs) for other, theirs in chosen if theirs.is_fork]
-        if not chosen:
-            return
+        forks = self.all[1:]
+        chosen = [forks[other % len(forks)] for other in others]
         before = self.seen(session)
         try:
             self.side.merge(session, *(other for other, _ in chosen))
@@ -374,10 +379,18 @@ class Forks:
 
 @pytest.mark.parametrize("spec", [1, 2])
 @settings(max_examples=100)
-@given(OPERATIONS)
-def test_nothing_is_lost_in_a_tree_of_forks(spec: int, operations: list[Operation]) -> None:
+@given(TREES)
+def test_nothing_is_lost_in_a_tree_of_forks(
+    spec: int, tree: tuple[list[Operation], list[tuple[str, int]], list[Operation]]
+) -> None:
+    first, branches, work = tree
     with TemporaryDirectory() as folder:
         forks = Forks(Path(folder), spec)
-        for operation in operations:
+        for operation in [
+            *first,
+            ("fork", 0, 0, 0),
+            *((what, one, 0, 0) for what, one in branches),
+            *work,
+        ]:
             forks.perform(operation)
         forks.finish()
