@@ -45,7 +45,9 @@ class NodeModel:
 
     @property
     def metadata(self) -> bytes:
-        return group_json(self.mark) if self.length is None else array_json([self.length], self.mark)
+        return (
+            group_json(self.mark) if self.length is None else array_json([self.length], self.mark)
+        )
 
 
 @dataclass
@@ -194,8 +196,7 @@ def must_refuse(mine: Model, other: Model) -> bool:
 
 def _has_chunk_news(side: Model, other: Model, node: int) -> bool:
     return any(
-        at == node and change not in other.known
-        for (at, _), (change, _) in side.own.chunks.items()
+        at == node and change not in other.known for (at, _), (change, _) in side.own.chunks.items()
     )
 
 
@@ -203,18 +204,18 @@ EDITS: Final = ("create", "write", "write", "write", "erase", "mark", "resize", 
 WORK: Final = (*EDITS, "fork", "copy", "merge", "merge", "merge", "merge two", "discard")
 
 
-def operations(of: tuple[str, ...], sessions: int, **size: int) -> Any:
+def operations(of: tuple[str, ...], sessions: int, fewest: int, most: int) -> Any:
     chosen = st.tuples(
         st.sampled_from(of), st.integers(0, sessions - 1), st.integers(0, 7), st.integers(0, 5)
     )
-    return st.lists(chosen, **size)
+    return st.lists(chosen, min_size=fewest, max_size=most)
 
 
 TREES: Final = st.tuples(
-    operations(EDITS, 1, max_size=3),
+    operations(EDITS, 1, 0, 3),
     st.lists(st.tuples(st.sampled_from(["fork", "fork", "copy"]), st.integers(0, 3)),
              min_size=1, max_size=3),
-    operations(WORK, MOST_SESSIONS, min_size=6, max_size=20),
+    operations(WORK, MOST_SESSIONS, 6, 20),
 )  # fmt: skip
 """What the session does at first, which forks and copies there are then, and what they do."""
 
@@ -263,46 +264,42 @@ class Forks:
             else:
                 self.all.append((pickle.loads(pickle.dumps(session)), model.copy()))
 
-    def _edit(
-        self, what: str, session: SessionState, model: Model, path: str, number: int
-    ) -> None:
+    def _edit(self, what: str, session: SessionState, model: Model, path: str, number: int) -> None:
         alive, change = model.alive(), next(self.changes)
         node = alive.get(path)
-        if what == "create":
-            parent = alive.get(parent_path(path) or "/")
-            if node is None and parent is not None and parent.length is None:
-                length = number + 1 if number % 2 else None
-                made = NodeModel(next(self.new_nodes), path, length, number)
-                nodes.put_metadata(session, path, made.metadata)
-                model.put(change, made)
-            return
         if node is None:
-            return
-        match what:
-            case "mark":
-                marked = replace(node, mark=number % 3)
-                if marked != node:
-                    nodes.put_metadata(session, path, marked.metadata)
-                    model.put(change, marked)
-            case "delete":
-                self.side.delete(session, path)
-                for below in alive.values():
-                    if below.path == path or below.path.startswith(f"{path}/"):
-                        model.delete(change, below)
-            case _ if node.length is None:
-                return
-            case "resize":
-                resized = replace(node, length=number + 1)
-                if resized != node:
-                    self._resize(session, model, change, resized)
-            case _:
-                index = number % node.length
-                data = None if what == "erase" else change.to_bytes(2)
-                if data is None:
-                    self.side.erase(session, path, index)
-                else:
-                    self.side.write(session, path, index, value=data)
-                model.put_chunk(change, (node.node, index), data)
+            if what == "create":
+                self._create(session, model, change, path, number)
+        elif what == "mark":
+            self._put(session, model, change, replace(node, mark=number % 3))
+        elif what == "delete":
+            self.side.delete(session, path)
+            for below in alive.values():
+                if below.path == path or below.path.startswith(f"{path}/"):
+                    model.delete(change, below)
+        elif node.length is not None and what == "resize":
+            self._resize(session, model, change, replace(node, length=number + 1))
+        elif node.length is not None and what in ("write", "erase"):
+            index, data = number % node.length, change.to_bytes(2)
+            if what == "erase":
+                self.side.erase(session, path, index)
+            else:
+                self.side.write(session, path, index, value=data)
+            model.put_chunk(change, (node.node, index), None if what == "erase" else data)
+
+    def _create(
+        self, session: SessionState, model: Model, change: Change, path: str, number: int
+    ) -> None:
+        parent = model.alive().get(parent_path(path) or "/")
+        if parent is not None and parent.length is None:
+            length = number + 1 if number % 2 else None
+            made = NodeModel(next(self.new_nodes), path, length, number)
+            self._put(session, model, change, made)
+
+    def _put(self, session: SessionState, model: Model, change: Change, node: NodeModel) -> None:
+        if model.alive().get(node.path) != node:
+            nodes.put_metadata(session, node.path, node.metadata)
+            model.put(change, node)
 
     def _resize(
         self, session: SessionState, model: Model, change: Change, resized: NodeModel
@@ -311,8 +308,7 @@ class Forks:
             if node == resized.node and data is not None and index >= (resized.length or 0):
                 self.side.erase(session, resized.path, index)
                 model.put_chunk(change, (node, index), None)
-        nodes.put_metadata(session, resized.path, resized.metadata)
-        model.put(change, resized)
+        self._put(session, model, change, resized)
 
     def _merge(self, one: int, others: list[int]) -> None:
         at = one % len(self.all)
@@ -320,15 +316,24 @@ class Forks:
         forks = self.all[1:]
         chosen = [forks[other % len(forks)] for other in others]
         before = self.seen(session)
-        try:
-            self.side.merge(session, *(other for other, _ in chosen))
-        except SessionStateError as error:
-            assert error.kind == ErrorKind.MERGE_FAILED  # noqa: PT017 - only then
+        refusal = self._refusal(session, [other for other, _ in chosen])
+        models = [theirs for _, theirs in chosen]
+        if refusal is None:
+            self.all[at] = session, self._merged(model, models)
+            self.check(*self.all[at])
+        else:
+            assert refusal.kind == ErrorKind.MERGE_FAILED
             assert self.seen(session) == before
-            assert self._is_justified(model, [theirs for _, theirs in chosen]), error
-            return
-        self.all[at] = session, self._merged(model, [theirs for _, theirs in chosen])
-        self.check(*self.all[at])
+            assert self._is_justified(model, models), refusal
+
+    def _refusal(
+        self, session: SessionState, others: list[SessionState]
+    ) -> SessionStateError | None:
+        try:
+            self.side.merge(session, *others)
+        except SessionStateError as error:
+            return error
+        return None
 
     def _merged(self, model: Model, others: list[Model]) -> Model:
         for theirs in sorted(others, key=lambda one: not one.needs <= model.known):

@@ -66,8 +66,12 @@ class Ledger(Protocol):
         """Make a branch that ends at a snapshot."""
         ...
 
-    async def delete_branch(self, name: str) -> None:
-        """Take a branch away; `main` cannot be."""
+    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
+        """Delete a branch, but not `main`; with `expected`, `ConflictError` unless it ends there.
+
+        In spec 1, a commit that lands between the look at the branch and its deletion is lost
+        with the branch: storages do not delete on a condition.
+        """
         ...
 
     async def reset_branch(
@@ -113,8 +117,15 @@ class Ledger(Protocol):
         """
         ...
 
-    async def amend(self, branch: str, replaced: SnapshotId, new: SnapshotEntry) -> None:
-        """Put a snapshot in the place of the tip of a branch (spec 2)."""
+    async def amend(
+        self,
+        branch: str,
+        replaced: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        move_other_branches: bool = False,
+    ) -> None:
+        """Put a snapshot in the place of the tip of a branch, or of all that end there (spec 2)."""
         ...
 
     async def add_detached(self, new: SnapshotEntry) -> None:

@@ -122,10 +122,10 @@ class RefFilesLedger:
                 branch=name,
             ) from None
 
-    async def delete_branch(self, name: str) -> None:
-        """Take a branch away."""
+    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
+        """Delete a branch."""
         require_deletable(name)
-        await self.branch_tip(name)
+        require_expected(name, await self.branch_tip(name), expected)
         key = branch_key(name)
         report = await self._backend.delete_many([key])
         if key in report.failures:
@@ -217,7 +217,14 @@ class RefFilesLedger:
         if tip is not None:
             raise ConflictError(str(base), str(tip), branch=branch)
 
-    async def amend(self, branch: str, replaced: SnapshotId, new: SnapshotEntry) -> None:
+    async def amend(
+        self,
+        branch: str,
+        replaced: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        move_other_branches: bool = False,
+    ) -> None:
         """Refuse: snapshots of spec 1 hold their parents, so none can take another's place."""
         _unsupported("amended commits")
 
