@@ -11,24 +11,13 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import icefloe
 from icefloe.dask import store_dask
 from icefloe.xarray import to_icechunk
 
 SPECS: Final = pytest.mark.parametrize("spec", [1, 2])
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Client]:
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None
-        ) as workers,
-        Client(workers) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(params=["threads", "processes"])

@@ -156,9 +156,8 @@ def may_refuse(mine: Model, other: Model) -> bool:
         for two in theirs
     )
     # A sibling that was forked at another moment may rest on nodes that are not here.
-    there = mine.view.nodes.keys() | {
-        node for node, (change, _, _) in other.own.nodes.items() if change not in mine.known
-    }
+    created = other.own.nodes.keys() - other.base.nodes.keys()
+    there = {model.node for model in mine.alive().values()} | created
     missing = any(node not in there for at_path in theirs.values() for node in at_path)
     hidden = any(
         path in alive and alive[path].node not in at_path
@@ -195,7 +194,7 @@ def must_refuse(mine: Model, other: Model) -> bool:
 
 
 def _has_chunk_news(side: Model, other: Model, node: int) -> bool:
-    return any(
+    return side.view.nodes[node][1] is not None and any(
         at == node and change not in other.known for (at, _), (change, _) in side.own.chunks.items()
     )
 

@@ -10,7 +10,6 @@ took its place.
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,24 +115,19 @@ class History:
         other.stamps, other._rows = list(self.stamps), dict(self._rows)
         return other
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> tuple[list[int], Origin, Clock, Clock]:
         """Pack what a copy needs; the present period must have ended."""
-        return {
-            "writers": np.array([writer for writer, _ in self.stamps], np.int64),
-            "periods": np.array([period for _, period in self.stamps], np.int64),
-            "own": self.own,
-            "beneath": self.beneath,
-            "held": self.held,
-        }
+        numbers = [number for stamp in self.stamps for number in stamp]
+        return numbers, self.own, self.beneath, self.held
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: tuple[list[int], Origin, Clock, Clock]) -> None:
         """Become another writer that knows the same."""
-        self.__init__(state["beneath"])  # type: ignore[misc]
-        self.held, self.own = state["held"], state["own"]
-        stamps = list(zip(state["writers"].tolist(), state["periods"].tolist(), strict=True))
-        stamps[self.own] = (self.writer, 1)  # nothing has this origin yet
-        self.stamps = stamps
-        self._rows = {stamp: row for row, stamp in enumerate(stamps)}
+        numbers, own, beneath, held = state
+        self.__init__(beneath)  # type: ignore[misc]
+        self.held, self.own = held, own
+        self.stamps = list(zip(numbers[::2], numbers[1::2], strict=True))
+        self.stamps[own] = (self.writer, 1)  # nothing has this origin yet
+        self._rows = {stamp: row for row, stamp in enumerate(self.stamps)}
 
 
 def _united(first: Mapping[int, int], second: Mapping[int, int]) -> Clock:

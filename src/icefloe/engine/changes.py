@@ -278,9 +278,9 @@ class ChangeSet:
         """Pack chunk changes as compressed columns."""
         with self._lock:
             self.end_period()
-            columns = pickle.dumps(
-                (self.arrays, self.history, self.origins), pickle.HIGHEST_PROTOCOL
-            )
+            origins = self.origins
+            by_node = origins.created, origins.metadata, origins.linked, origins.deleted
+            columns = pickle.dumps((self.arrays, self.history, by_node), pickle.HIGHEST_PROTOCOL)
             return {
                 "nodes": self.nodes,
                 "created": self.created,
@@ -296,6 +296,7 @@ class ChangeSet:
         self.__init__()  # type: ignore[misc] # the lock is made anew
         columns = zstandard.ZstdDecompressor().decompress(state.pop("columns"))
         packed = pickle.loads(columns)  # noqa: S301 - a part of what is being unpickled
-        self.arrays, self.history, self.origins = packed
+        self.arrays, self.history, by_node = packed
+        self.origins = NodeOrigins(*by_node)
         for name, value in state.items():
             setattr(self, name, value)
