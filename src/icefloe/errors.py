@@ -7,6 +7,7 @@
     │   └── NodeNotFoundError, SnapshotNotFoundError, RefNotFoundError, RepositoryNotFoundError
     ├── AlreadyExistsError       choose another name
     ├── ReadOnlyError            open writable
+    │   └── RepositoryOfflineError      wait until the repository is online again
     ├── SessionStateError        wrong moment
     │   └── RepositoryMigratedError (RuntimeError)   open the repository again
     ├── InvalidInputError (ValueError)   fix the call
@@ -281,6 +282,12 @@ class ReadOnlyError(IcefloeError):
     """A write through something that may only be read."""
 
     default_kind = ErrorKind.READ_ONLY_SESSION
+
+
+class RepositoryOfflineError(ReadOnlyError):
+    """The repository was taken offline: it can neither be read nor changed."""
+
+    default_kind = ErrorKind.READ_ONLY_REPOSITORY
 
 
 class SessionStateError(IcefloeError):

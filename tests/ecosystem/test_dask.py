@@ -1,6 +1,5 @@
 """What dask's workers write through forks is all there after the merge."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import icefloe
 from icefloe.dask import computing_meta, store_dask
@@ -22,17 +21,6 @@ from icefloe.xarray import to_icechunk
 @pytest.fixture
 def repository(tmp_path: Path) -> icefloe.Repository:
     return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Client]:
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None
-        ) as workers,
-        Client(workers) as client,
-    ):
-        yield client
 
 
 def empty_array(session: icefloe.Session, name: str, data: Any) -> None:

@@ -43,6 +43,9 @@ async def merge(repo: icefloe.Repository) -> None:
     fork = await session.fork_async()
     await put_chunk(fork, 6, 2, BIG)
     await session.merge_async(fork)
+    later = await session.fork_async()
+    await put_chunk(later, 6, 3, BIG)
+    await session.merge_async(later, fork)
     await session.commit_async("new")
 
 

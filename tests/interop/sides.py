@@ -17,8 +17,8 @@ def _key(path: str, name: str) -> str:
 class Reference:
     """The reference implementation."""
 
-    def __init__(self, spec_version: int = 2) -> None:
-        self.repo = ic.Repository.create(ic.in_memory_storage(), spec_version=spec_version)
+    def __init__(self, spec_version: int = 2, repo: ic.Repository | None = None) -> None:
+        self.repo = repo or ic.Repository.create(ic.in_memory_storage(), spec_version=spec_version)
 
     def tip(self, branch: str = "main") -> str:
         return self.repo.lookup_branch(branch)

@@ -265,3 +265,41 @@ def test_both_see_what_either_made(
     assert seen_by(OURS, player) == expected(name)
     assert seen_by(THEIRS, player) == expected(name)
     check_repository_blocking(icefloe.local_filesystem_storage(str(tmp_path)).open())
+
+
+def test_other_branches_follow_an_amended_commit_when_asked(tmp_path: Path) -> None:
+    player = Player(tmp_path, (THEIRS,))
+    player.play([BASE, ("commit", fill(2, 1, 2))])
+    base, replaced = player.made
+    theirs = opened(THEIRS, tmp_path)
+    for branch, at in {"same": replaced, "older": base, "ahead": replaced}.items():
+        theirs.create_branch(branch, at)
+    theirs.create_tag("tag", replaced)
+    ahead = theirs.writable_session("ahead")
+    fill(9, 3)(ahead)
+    child = ahead.commit("on top")
+    operations = len(list(theirs.ops_log()))
+
+    session = opened(OURS, tmp_path).writable_session("main")
+    fill(3, 2, 3)(session)
+    new = session.amend("amended", move_other_branches=True)
+
+    for module in (OURS, THEIRS):
+        repository = opened(module, tmp_path)
+        tips = {branch: repository.lookup_branch(branch) for branch in repository.list_branches()}
+        assert tips == {"main": new, "same": new, "older": base, "ahead": child}
+        assert repository.lookup_tag("tag") == replaced
+        assert [each.id for each in repository.ancestry(branch="same")][:2] == [new, base]
+        assert [each.id for each in repository.ancestry(branch="ahead")][:3] == [
+            child, replaced, base,
+        ]  # fmt: skip
+        assert contents(repository, new)["a"] == [1, 2, 3, 3]
+        assert contents(repository, replaced)["a"] == [1, 2, 2, 0]
+        assert len(list(repository.ops_log())) == operations + 1
+    check_repository_blocking(icefloe.local_filesystem_storage(str(tmp_path)).open())
+
+    theirs = opened(THEIRS, tmp_path)
+    later = theirs.writable_session("same")
+    fill(4, 0)(later)
+    made = later.commit("goes on")
+    assert opened(OURS, tmp_path).lookup_branch("same") == made

@@ -105,21 +105,6 @@ MERGES: dict[str, tuple[Edit | None, Edit, Edit]] = {
         lambda s, x: s.array(x, "/n", 4, mark=1),
         lambda s, x: s.array(x, "/n", 4, mark=2),
     ),
-    "node of the session deleted": (
-        lambda s, x: s.array(x, "/n", 4),
-        lambda s, x: None,
-        lambda s, x: s.delete(x, "/n"),
-    ),
-    "update of the session updated": (
-        lambda s, x: s.group(x, "/g", 1),
-        lambda s, x: s.group(x, "/g", 2),
-        lambda s, x: None,
-    ),
-    "update of the session deleted": (
-        lambda s, x: s.group(x, "/g", 1),
-        lambda s, x: s.delete(x, "/g"),
-        lambda s, x: None,
-    ),
 }
 
 
@@ -141,6 +126,49 @@ def test_merging(name: str, spec: int) -> None:
         return seen, side.tree()
 
     both(play, spec)
+
+
+FOLLOWED: dict[str, tuple[Edit, Edit]] = {
+    "node deleted": (lambda s, x: s.array(x, "/n", 4), lambda s, x: s.delete(x, "/n")),
+    "node made again": (
+        lambda s, x: (s.array(x, "/n", 4), s.write(x, "/n", 1)),
+        lambda s, x: (s.delete(x, "/n"), s.array(x, "/n", 2), s.write(x, "/n", 0)),
+    ),
+    "update updated": (lambda s, x: s.group(x, "/g", 1), lambda s, x: s.group(x, "/g", 2)),
+    "update deleted": (lambda s, x: s.group(x, "/g", 1), lambda s, x: s.delete(x, "/g")),
+    "written array deleted": (lambda s, x: s.write(x, "/a", 1), lambda s, x: s.delete(x, "/a")),
+    "resized twice": (
+        lambda s, x: (s.array(x, "/a", 9), s.write(x, "/a", 8)),
+        lambda s, x: (s.array(x, "/a", 10), s.write(x, "/a", 9)),
+    ),
+}
+"""What a session did before it was forked, and what the fork then did to the same node."""
+
+
+@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_fork_changes_what_its_session_did(name: str, spec: int) -> None:
+    """The reference takes that for a contradiction."""
+    first, second = FOLLOWED[name]
+
+    def play(side: Any) -> Any:
+        session = side.begin()
+        first(side, session)
+        fork = side.fork(session)
+        second(side, fork)
+        side.merge(session, fork)
+        side.commit(session, allow_empty=True)
+        return side.tree()
+
+    def play_without_forks(side: Any) -> Any:
+        session = side.begin()
+        first(side, session)
+        second(side, session)
+        side.commit(session, allow_empty=True)
+        return side.tree()
+
+    assert _attempt(play, Reference(spec)) == "merge-failed"
+    assert _attempt(play, Ours(spec)) == both(play_without_forks, spec)
 
 
 def test_a_fork_sees_what_its_session_wrote() -> None:

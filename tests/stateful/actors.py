@@ -27,6 +27,11 @@ class Actor:
     def __repr__(self) -> str:
         return self.name
 
+    @property
+    def has_extras(self) -> bool:
+        """Whether the implementation takes arguments that the reference does not have."""
+        return bool(self.module.__name__ == "icefloe")
+
     def create(self, spec: int, updates_per_file: int) -> None:
         config = self.module.RepositoryConfig(
             inline_chunk_threshold_bytes=INLINE_BYTES,

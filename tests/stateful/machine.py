@@ -277,7 +277,13 @@ class RepositoryMachine(RuleBasedStateMachine):
                 opened.session.amend("refused", allow_empty=True)
             return
         message = self._next_message()
-        new = opened.session.amend(message, metadata=values, allow_empty=True)
+        replaced, options = opened.model.base, dict[str, bool]()
+        if opened.actor.has_extras and data.draw(st.booleans(), "move other branches"):
+            options["move_other_branches"] = True
+        new = opened.session.amend(message, metadata=values, allow_empty=True, **options)
+        if options:
+            branches = self.model.branches
+            branches |= {name: new for name, tip in branches.items() if tip == replaced}
         self._committed(opened, new, message, values, amends=True)
 
     def flush(self, opened: Open) -> None:
@@ -435,6 +441,14 @@ class RepositoryMachine(RuleBasedStateMachine):
         elif name not in self.model.branches:
             with pytest.raises(actor.error("RefNotFoundError")):
                 actor.repo.delete_branch(name)
+        elif actor.has_extras and data.draw(st.booleans(), "careful"):
+            expected = self._snapshot(data)
+            if expected != self.model.branches[name]:
+                with pytest.raises(actor.error("ConflictError")):
+                    actor.repo.delete_branch(name, from_snapshot_id=expected)
+                return
+            actor.repo.delete_branch(name, from_snapshot_id=expected)
+            del self.model.branches[name]
         else:
             actor.repo.delete_branch(name)
             del self.model.branches[name]

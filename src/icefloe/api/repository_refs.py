@@ -56,12 +56,27 @@ class RepositoryRefs:
         target = parse_snapshot(snapshot_id)
         await self._context.ledger.reset_branch(branch, target, expected=expected)
 
-    def delete_branch(self, branch: str) -> None:
-        """Take a branch away; its snapshots stay. `main` cannot be deleted."""
-        run_blocking(self.delete_branch_async(branch))
+    def delete_branch(self, branch: str, *, from_snapshot_id: str | None = None) -> None:
+        """Delete a branch; its snapshots stay. `main` cannot be deleted.
 
-    async def delete_branch_async(self, branch: str) -> None:
-        await self._context.ledger.delete_branch(branch)
+        With `from_snapshot_id`, only if the branch still ends there: else this is
+        a `ConflictError`.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> first = repository.lookup_branch("main")
+        >>> repository.create_branch("try-out", first)
+        >>> repository.delete_branch("try-out", from_snapshot_id=first)
+        >>> repository.list_branches()
+        {'main'}
+        """
+        run_blocking(self.delete_branch_async(branch, from_snapshot_id=from_snapshot_id))
+
+    async def delete_branch_async(
+        self, branch: str, *, from_snapshot_id: str | None = None
+    ) -> None:
+        expected = None if from_snapshot_id is None else parse_snapshot(from_snapshot_id)
+        await self._context.ledger.delete_branch(branch, expected=expected)
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Name a snapshot for good: a tag never moves.

@@ -303,22 +303,52 @@ class Session:
         return str(new)
 
     def amend(
-        self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
+        self,
+        message: str,
+        *,
+        metadata: dict[str, Any] | None = None,
+        allow_empty: bool = False,
+        move_other_branches: bool = False,
     ) -> str:
         """Replace the newest commit of the branch by one that holds these changes too.
 
-        The commit that is replaced can still be opened by its id.
+        The commit that is replaced can still be opened by its id. Tags that name it stay there,
+        and so do commits on top of it and other branches; with `move_other_branches`, branches
+        that end exactly there move to the new commit in the same step.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> with repository.transaction("main", message="draft") as store:
+        ...     _ = zarr.create_group(store)
+        >>> repository.create_branch("nightly", repository.lookup_branch("main"))
+        >>> session = repository.writable_session("main")
+        >>> new = session.amend("final", allow_empty=True, move_other_branches=True)
+        >>> repository.lookup_branch("nightly") == repository.lookup_branch("main") == new
+        True
         """
-        return run_blocking(self.amend_async(message, metadata=metadata, allow_empty=allow_empty))
+        return run_blocking(
+            self.amend_async(
+                message,
+                metadata=metadata,
+                allow_empty=allow_empty,
+                move_other_branches=move_other_branches,
+            )
+        )
 
     async def amend_async(
-        self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
+        self,
+        message: str,
+        *,
+        metadata: dict[str, Any] | None = None,
+        allow_empty: bool = False,
+        move_other_branches: bool = False,
     ) -> str:
         new = await commits.amend(
             self._session,
             message,
             metadata=self._with_defaults(metadata),
             allow_empty=allow_empty,
+            move_other_branches=move_other_branches,
         )
         return str(new)
 
@@ -368,6 +398,8 @@ class Session:
     ) -> None:
         """Take in the changes that forks of this session made elsewhere: all, or none.
 
+        A fork may change what this session did before the fork. Changes that both sides made
+        without knowing of each other must not contradict; see `docs/how-to/write-with-dask.md`.
         Where several wrote the same chunk, the last one given wins; `on_overlap="fail"` refuses
         that instead. `expected` are all forks that were handed out, or their `fork_id`: if the
         changes of one are missing here, because its worker died, nothing is merged. That needs

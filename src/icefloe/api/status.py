@@ -14,7 +14,8 @@ class RepoAvailability(NamedNumber):
     """What a repository allows at the moment.
 
     A `read_only` one refuses commits and every change of branches and tags until it is set
-    `online` again; so does an `offline` one, which in addition asks readers to stay away.
+    `online` again. An `offline` one refuses to be read as well: no version of it can be looked
+    up or opened. Sessions that were opened before go on reading.
 
     >>> RepoAvailability.read_only
     icefloe.RepoAvailability.read_only

@@ -147,9 +147,13 @@ async def amend(
     *,
     metadata: Mapping[str, Any] | None = None,
     allow_empty: bool = False,
+    move_other_branches: bool = False,
     log_writer: LogWriter | None = None,
 ) -> SnapshotId:
-    """Replace the tip of the branch by one commit with its changes and those of the session."""
+    """Replace the tip of the branch by one commit with its changes and those of the session.
+
+    With `move_other_branches`, all branches that end at that tip move to the new commit.
+    """
     branch = _require_commit(session)
     context = session.context
     _require_amendable(session)
@@ -164,7 +168,13 @@ async def amend(
             replaced=replaced,
             log_writer=log_writer,
         )
-        await publish(session, version, partial(context.ledger.amend, branch, session.snapshot_id))
+        step = partial(
+            context.ledger.amend,
+            branch,
+            session.snapshot_id,
+            move_other_branches=move_other_branches,
+        )
+        await publish(session, version, step)
     forget_superseded(session, version.snapshot)
     session.become_readonly(version.snapshot)
     return version.snapshot.id

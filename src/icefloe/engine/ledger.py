@@ -83,8 +83,12 @@ class Ledger(Protocol):
         """Make a branch that ends at a snapshot."""
         ...
 
-    async def delete_branch(self, name: str) -> None:
-        """Take a branch away; `main` cannot be."""
+    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
+        """Delete a branch, but not `main`; with `expected`, `ConflictError` unless it ends there.
+
+        In spec 1, a commit that lands between the look at the branch and its deletion is lost
+        with the branch: storages do not delete on a condition.
+        """
         ...
 
     async def reset_branch(
@@ -145,8 +149,12 @@ class Ledger(Protocol):
         new: SnapshotEntry,
         *,
         known_update: int | None = None,
+        move_other_branches: bool = False,
     ) -> None:
-        """Put a snapshot in the place of the tip of a branch (spec 2), else as `commit`."""
+        """Put a snapshot in the place of the tip of a branch, or of all that end there (spec 2).
+
+        Otherwise as `commit`.
+        """
         ...
 
     async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:

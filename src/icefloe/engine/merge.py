@@ -2,29 +2,35 @@
 
 A fork begins with no changes on a snapshot that holds those of its session. What it changes is
 merged into the session, which commits it all. Merging happens completely or not at all.
+
+A merge takes in what the session does not know yet, and compares it with what the fork does not
+know: changes of the session before it was forked, and changes that both sides took from a third,
+are common to both and never contradict.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from icefloe.engine.changes import ChangeSet
+from icefloe.engine.array_changes import Settled
+from icefloe.engine.causality import History, Origin
+from icefloe.engine.changes import ChangeSet, DeletedNode
 from icefloe.engine.commit import write_version
 from icefloe.engine.detection import common_coordinates, rows_of_paths
 from icefloe.engine.paths import ancestors
 from icefloe.engine.session import SessionMode, SessionState
 from icefloe.engine.tree import BaseNodes
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
-from icefloe.format.chunk_table import Coordinates
+from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.ids import NodeId
 from icefloe.format.node_table import Node
 
 FORK_MESSAGE: Final = "Changes of a session, written for its forks"
 
 _OVERLAPS: Final = ("newest", "fail")
-
-type Touched = dict[NodeId, list[Coordinates]]
 
 
 async def fork(session: SessionState) -> SessionState:
@@ -45,13 +51,18 @@ async def fork(session: SessionState) -> SessionState:
             ErrorKind.REARRANGE_SESSION_ONLY,
         )
     snapshot = session.snapshot
+    known = session.changes.end_period()
     if not session.changes.is_empty():
         with session.changes.frozen():
+            known = session.changes.end_period()
             if session.packer is not None:
                 await session.packer.flush()
             snapshot = (await write_version(session, FORK_MESSAGE, {})).snapshot
     forked = SessionState(session.context, snapshot, SessionMode.writable, packing=session.packing)
-    forked.fork_of = session.id
+    forked.changes = ChangeSet(known)
+    forked.fork_of, forked.root, forked.rests_on = session.id, session.root, session.rests_on
+    if session.is_fork and (held := dict(session.changes.history.held)):
+        forked.rests_on += ((session.id, held),)
     forked.known_update = session.known_update
     return forked
 
@@ -65,9 +76,10 @@ async def merge(
 ) -> None:
     """Take in the changes of forks, all of them or, if anything is wrong, none.
 
-    Where two of them wrote the same chunk, the one merged last wins; `on_overlap="fail"` makes
-    that an error. `expected` are the ids of the forks that were handed out: one that is missing
-    among `others`, and was not merged before or into one of them, is an error too.
+    Where two of them wrote the same chunk without knowing of each other, the one merged last
+    wins; `on_overlap="fail"` makes that an error. `expected` are the ids of the forks that were
+    handed out: one that is missing among `others`, and was not merged before or into one of
+    them, is an error too.
     """
     session.require_writable()
     _require_forks(session, others)
@@ -82,30 +94,79 @@ async def merge(
         if other.packer is not None:
             await other.packer.flush()
     base = session.base  # loaded here: nobody should wait for that
+    # Copied before the lock is taken: two sessions may take in each other at the same time.
+    copies = [(other, other.changes.ended_copy()) for other in others]
     with session.changes.writing() as changes:
         united = changes.copy()
-        touched = {node: list(parts) for node, parts in session.merged_chunks.items()}
-        for other in others:
-            theirs = _touched_by(other)
-            if on_overlap == "fail":
-                # A child fork began with what its session had written, and may change it.
-                is_child = other.fork_of == session.id
-                _require_apart(session, touched if is_child else _touched_in(united), theirs)
-            _unite(united, other.changes)
-            for node, coordinates in theirs.items():
-                touched.setdefault(node, []).append(coordinates)
-        _require_sound(base, united, [other.changes for other in others])
-        changes.nodes, changes.created, changes.updated = (
-            united.nodes,
-            united.created,
-            united.updated,
-        )
-        changes.deleted, changes.arrays = united.deleted, united.arrays
-        session.merged_chunks = touched
+        may_overlap = on_overlap == "fail" and _is_any_chunk_touched_twice(united, copies)
+        created = list[Node]()
+        for theirs in _parents_first(session, united.history, copies):
+            _require_mergeable(theirs)
+            mine, news = News(united, theirs.history), News(theirs, united.history)
+            _require_agreement(mine, news)
+            if may_overlap:
+                _require_apart(session, mine, news)
+            created += news.created_nodes()
+            _unite(base, united, news)
+        _require_sound(base, united, created)
+        changes.take_over(united)
         session.merged_forks |= _fork_ids(others)
         session.known_update = min(
             [session.known_update, *(other.known_update for other in others)]
         )
+
+
+class News:
+    """The changes of one side of a merge that the other side does not know.
+
+    Of use until something is merged into one of the sides.
+    """
+
+    def __init__(self, changes: ChangeSet, other: History) -> None:
+        self.changes = changes
+        self._other = other
+
+    def _is_news(self, origin: Origin | None) -> bool:
+        return origin is not None and self.changes.history.is_news_for(self._other, origin)
+
+    def has_created(self, node: NodeId) -> bool:
+        """Tell whether the node was created."""
+        return self._is_news(self.changes.origins.created.get(node))
+
+    def has_metadata(self, node: NodeId) -> bool:
+        """Tell whether the metadata of the node changed, or the node was created."""
+        return self._is_news(self.changes.origins.metadata.get(node))
+
+    def has_changed(self, node: NodeId) -> bool:
+        """Tell whether anything of the node changed."""
+        if self.has_metadata(node) or self._is_news(self.changes.origins.linked.get(node)):
+            return True
+        chunks = self.chunks(node)
+        return chunks is not None and len(chunks) > 0
+
+    def created_nodes(self) -> list[Node]:
+        """List the nodes that were created."""
+        return [node for node in self.changes.nodes.values() if self.has_created(node.id)]
+
+    @cached_property
+    def deleted(self) -> dict[NodeId, DeletedNode]:
+        """The nodes that were deleted."""
+        origins = self.changes.origins.deleted
+        return {
+            node: deleted
+            for nodes in (self.changes.deleted, self.changes.undone)
+            for node, deleted in nodes.items()
+            if self._is_news(origins.get(node))
+        }
+
+    def chunks(self, node: NodeId) -> Settled | None:
+        """Return the chunks of an array that were set or deleted."""
+        settled = self.changes.settled(node)
+        return None if settled is None else settled.of_origins(self._origins)
+
+    @cached_property
+    def _origins(self) -> NDArray[np.bool_]:
+        return self.changes.history.news_for(self._other)
 
 
 # -- who took part ---------------------------------------------------------------------------
@@ -137,35 +198,73 @@ def _require_all(
         )
 
 
+type _Copies = Sequence[tuple[SessionState, ChangeSet]]
+
+
+def _parents_first(session: SessionState, known: History, copies: _Copies) -> Iterator[ChangeSet]:
+    """Walk the changes of forks, those of a fork before those of forks that were made from it.
+
+    `known` grows meanwhile.
+    """
+    waiting = list(copies)
+    while waiting:
+        later = []
+        for other, changes in waiting:
+            if _is_ready(session, known, other):
+                yield changes
+            else:
+                later.append((other, changes))
+        if len(later) == len(waiting):
+            other, _ = later[0]
+            missing = [fork for fork, held in other.rests_on if not known.knows_all(held)]
+            raise SessionStateError(
+                f"cannot merge the fork {other.id}: it was made from another fork, and rests on "
+                f"changes of {', '.join(missing)} that are not here. Merge that fork before this "
+                "one, or both at once. Nothing was merged",
+                ErrorKind.MERGE_FAILED,
+                missing=missing,
+            )
+        waiting = later
+
+
+def _is_ready(session: SessionState, known: History, other: SessionState) -> bool:
+    if session.root != other.root:  # who knows what was committed in between
+        return True
+    return all(known.knows_all(held) for _, held in other.rests_on)
+
+
 # -- chunks ----------------------------------------------------------------------------------
 
 
-def _touched_by(other: SessionState) -> dict[NodeId, Coordinates]:
-    return {
-        node: other.changes.touched(node)
-        for node, array in list(other.changes.arrays.items())
-        if not array.is_empty()
-    }
+def _is_any_chunk_touched_twice(mine: ChangeSet, copies: _Copies) -> bool:
+    """Look whether chunks have to be compared fork by fork, as they need not most of the time."""
+    touched: dict[NodeId, list[Coordinates]] = {}
+    for _, theirs in copies:
+        news = News(theirs, mine.history)
+        for node in theirs.arrays:
+            if (chunks := news.chunks(node)) is not None and len(chunks):
+                touched.setdefault(node, []).append(chunks.touched())
+    for node, parts in touched.items():
+        if node in mine.arrays:
+            parts.append(mine.touched(node))
+        [keys] = sort_keys(np.concatenate(parts))
+        if len(np.unique(keys)) < len(keys):
+            return True
+    return False
 
 
-def _touched_in(changes: ChangeSet) -> Touched:
-    return {node: [array.touched()] for node, array in changes.arrays.items()}
-
-
-def _require_apart(
-    session: SessionState, before: Touched, theirs: dict[NodeId, Coordinates]
-) -> None:
-    for node, coordinates in theirs.items():
-        parts = before.get(node)
-        if not parts:
-            continue
-        both = common_coordinates(coordinates, np.concatenate(parts))
+def _require_apart(session: SessionState, mine: News, theirs: News) -> None:
+    for node in theirs.changes.arrays.keys() & mine.changes.arrays.keys():
+        ours, news = mine.chunks(node), theirs.chunks(node)
+        assert ours is not None
+        assert news is not None
+        both = common_coordinates(news.touched(), ours.touched())
         if len(both):
             path = _path_of(session, node)
             first = both[:10].tolist()
             more = f" and {len(both) - 10} more" if len(both) > 10 else ""
             raise SessionStateError(
-                f"two forks wrote the same chunks of {path}: {first}{more}. "
+                f"two sides wrote the same chunks of {path}: {first}{more}. "
                 "Give each worker chunks of its own; nothing was merged",
                 ErrorKind.MERGE_FAILED,
                 path=path,
@@ -182,8 +281,7 @@ def _path_of(session: SessionState, node: NodeId) -> str:
 # -- nodes -----------------------------------------------------------------------------------
 
 
-def _unite(mine: ChangeSet, other: ChangeSet) -> None:
-    """Add the changes of another set, or refuse those that contradict ours."""
+def _require_mergeable(other: ChangeSet) -> None:
     if other.moves:
         raise SessionStateError(
             "the moves of a session cannot be merged into another: commit it by itself",
@@ -194,30 +292,59 @@ def _unite(mine: ChangeSet, other: ChangeSet) -> None:
             "a fork has manifests that were built elsewhere: link them to the session that commits",
             ErrorKind.MERGE_NOT_ALLOWED,
         )
-    _refuse(_created_twice(mine, other), "both sides created", "create it before forking")
-    _refuse(_updated_apart(mine, other), "both sides changed the metadata of", "change it once")
+
+
+def _require_agreement(mine: News, theirs: News) -> None:
+    """Refuse changes that contradict ours, of which they do not know."""
+    _refuse(_created_twice(mine, theirs), "both sides created", "create it before forking")
+    _refuse(_updated_apart(mine, theirs), "both sides changed the metadata of", "change it once")
     _refuse(
-        _deleted_and_changed(mine, other) | _deleted_and_changed(other, mine),
+        _deleted_and_changed(mine, theirs) | _deleted_and_changed(theirs, mine),
         "one side deleted, and the other created or changed,",
         "delete it before forking or after merging",
     )
     _refuse(
-        _created_in_deleted(mine, other) | _created_in_deleted(other, mine),
+        _created_in_deleted(mine, theirs) | _created_in_deleted(theirs, mine),
         "one side created, in a group that the other side deleted,",
         "delete the group before forking or after merging",
     )
-    mine.nodes.update(other.nodes)
-    mine.created |= other.created
-    mine.updated |= other.updated
-    mine.deleted.update(other.deleted)
-    for node in list(other.arrays):
-        settled = other.settled(node)
-        assert settled is not None
-        array = mine.array(node, settled.table.dimensions)
-        if len(settled.table):
-            array.put_table(settled.table)
-        if len(settled.deleted):
-            array.delete_many(settled.deleted)
+    _refuse(
+        _written_outside(mine, theirs) | _written_outside(theirs, mine),
+        "one side wrote chunks that are outside of the new shape that the other side gave to",
+        "resize it before forking or after merging",
+    )
+
+
+def _unite(base: BaseNodes, mine: ChangeSet, news: News) -> None:
+    """Add changes that do not contradict ours."""
+    theirs = news.changes
+    # Looked up before the merge: after it, nothing of this is news.
+    deleted = news.deleted
+    chunks = {node: news.chunks(node) for node in theirs.arrays}
+    nodes = [
+        (path, node, news.has_created(node.id))
+        for path, node in theirs.nodes.items()
+        if news.has_metadata(node.id)
+    ]
+    origins = mine.history.take_in(theirs.history)
+    for one, gone in deleted.items():
+        origin = int(origins[theirs.origins.deleted[one]])
+        if one in mine.created or base.by_id(one) is not None:
+            mine.remove(one, gone, origin)
+        else:
+            mine.undone[one] = gone
+            mine.origins.deleted[one] = origin
+    for path, node, is_new in nodes:
+        mine.nodes[path] = node
+        mine.origins.metadata[node.id] = int(origins[theirs.origins.metadata[node.id]])
+        if is_new:
+            mine.created.add(node.id)
+            mine.origins.created[node.id] = int(origins[theirs.origins.created[node.id]])
+        elif node.id in theirs.updated or node.id not in mine.created:
+            mine.updated.add(node.id)
+    for one, settled in chunks.items():
+        if settled is not None and len(settled):
+            mine.take_in_chunks(one, settled.with_origins(origins))
 
 
 def _refuse(paths: Collection[str], what: str, remedy: str) -> None:
@@ -231,73 +358,87 @@ def _refuse(paths: Collection[str], what: str, remedy: str) -> None:
         )
 
 
-def _created_twice(mine: ChangeSet, other: ChangeSet) -> set[str]:
+def _created_twice(mine: News, theirs: News) -> set[str]:
     """Find paths at which two different nodes were created."""
     return {
         path
-        for path in mine.nodes.keys() & other.nodes.keys()
-        if (ours := mine.nodes[path]).id != (theirs := other.nodes[path]).id
-        and ours.id in mine.created
-        and theirs.id in other.created
+        for path in mine.changes.nodes.keys() & theirs.changes.nodes.keys()
+        if (ours := mine.changes.nodes[path]).id != (other := theirs.changes.nodes[path]).id
+        and theirs.has_metadata(other.id)
+        and ours.id not in theirs.deleted
     }
 
 
-def _updated_apart(mine: ChangeSet, other: ChangeSet) -> set[str]:
-    """Find nodes whose metadata became one thing here and another thing there.
-
-    A node that this session created, and that one fork updates, is no such case.
-    """
+def _updated_apart(mine: News, theirs: News) -> set[str]:
+    """Find nodes whose metadata became one thing here and another thing there."""
     return {
         path
-        for path in mine.nodes.keys() & other.nodes.keys()
-        if (ours := mine.nodes[path]).id == (theirs := other.nodes[path]).id
-        and ours.user_data != theirs.user_data
-        and (ours.id in mine.updated or theirs.id in other.created)
+        for path in mine.changes.nodes.keys() & theirs.changes.nodes.keys()
+        if (ours := mine.changes.nodes[path]).id == (other := theirs.changes.nodes[path]).id
+        and ours.user_data != other.user_data
+        and mine.has_metadata(ours.id)
+        and theirs.has_metadata(other.id)
     }
 
 
-def _deleted_and_changed(mine: ChangeSet, other: ChangeSet) -> set[str]:
-    """Find what we deleted and they changed, or replaced by a node of theirs."""
+def _deleted_and_changed(mine: News, theirs: News) -> set[str]:
+    """Find nodes that we deleted and they changed, or replaced by another node."""
     return {
         node.path
         for one, node in mine.deleted.items()
-        if one in other.updated
-        or one in other.created
-        or one in other.links
-        or ((chunks := other.arrays.get(one)) is not None and not chunks.is_empty())
-        or (one in other.deleted and _is_created_apart(mine, other, node.path))
+        if theirs.has_changed(one)
+        or (one in theirs.deleted and _is_created_apart(mine, theirs, node.path))
     }
 
 
-def _is_created_apart(mine: ChangeSet, other: ChangeSet, path: str) -> bool:
-    """Say whether they created a node that is not ours too, as copies of one fork may have it."""
-    theirs, ours = other.nodes.get(path), mine.nodes.get(path)
+def _is_created_apart(mine: News, theirs: News, path: str) -> bool:
+    """Tell whether they created a node at a path that is not ours too."""
+    other, ours = theirs.changes.nodes.get(path), mine.changes.nodes.get(path)
     return (
-        theirs is not None and theirs.id in other.created and (ours is None or ours.id != theirs.id)
+        other is not None and theirs.has_created(other.id) and (ours is None or ours.id != other.id)
     )
 
 
-def _created_in_deleted(mine: ChangeSet, other: ChangeSet) -> set[str]:
-    """Find nodes that we created below what they deleted and nobody created again."""
+def _created_in_deleted(mine: News, theirs: News) -> set[str]:
+    """Find nodes that we created below a node that they deleted and nobody created again."""
     gone = {
         node.path
-        for node in other.deleted.values()
-        if node.path not in mine.nodes and node.path not in other.nodes
+        for one, node in theirs.deleted.items()
+        if not any(
+            (there := side.changes.nodes.get(node.path)) is not None and there.id != one
+            for side in (mine, theirs)
+        )
     }
     if not gone:
         return set()
     return {
-        path
-        for path, node in mine.nodes.items()
-        if node.id in mine.created and any(above in gone for above in ancestors(path))
+        node.path
+        for node in mine.created_nodes()
+        if any(above in gone for above in ancestors(node.path))
     }
 
 
-def _require_sound(base: BaseNodes, united: ChangeSet, others: Sequence[ChangeSet]) -> None:
+def _written_outside(mine: News, theirs: News) -> set[str]:
+    """Find arrays with chunks that they wrote, outside of the shape that we chose."""
+    return {
+        path
+        for path, node in mine.changes.nodes.items()
+        if node.array is not None
+        and node.id in theirs.changes.arrays
+        and mine.has_metadata(node.id)
+        and (chunks := theirs.chunks(node.id)) is not None
+        and _is_any_outside(chunks.table.coordinates, node.array.num_chunks)
+    }
+
+
+def _is_any_outside(coordinates: Coordinates, num_chunks: Sequence[int]) -> bool:
+    return coordinates.shape[1] == len(num_chunks) and bool(
+        (coordinates >= np.array(num_chunks, np.uint64)).any()
+    )
+
+
+def _require_sound(base: BaseNodes, united: ChangeSet, created: Sequence[Node]) -> None:
     """Check the result against the snapshot of the session, which others may not have seen."""
-    created = [
-        node for other in others for node in other.nodes.values() if node.id in other.created
-    ]
     _refuse(_unknown_nodes(base, united), "a fork changed", _OTHER_BASE)
     _refuse(_overwritten(base, united, created), "a fork created", _OTHER_BASE)
     _refuse(_hit_by_mistake(base, united), "a fork deleted", _OTHER_BASE)

@@ -150,15 +150,15 @@ class RefFilesLedger:
                     branch=name,
                 ) from None
 
-    async def delete_branch(self, name: str) -> None:
-        """Take a branch away."""
+    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
+        """Delete a branch."""
         require_deletable(name)
 
         def is_part(repo: RepoInfo) -> bool:
             return name not in repo.branches
 
         async with self._noticing(f"the deletion of the branch {name!r}", is_part):
-            await self.branch_tip(name)
+            require_expected(name, await self.branch_tip(name), expected)
             key = branch_key(name)
             report = await self._backend.delete_many([key])
             if key in report.failures:
@@ -282,6 +282,7 @@ class RefFilesLedger:
         new: SnapshotEntry,
         *,
         known_update: int | None = None,
+        move_other_branches: bool = False,
     ) -> None:
         """Refuse: snapshots of spec 1 hold their parents, so none can take another's place."""
         _unsupported("amended commits")

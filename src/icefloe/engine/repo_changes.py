@@ -27,6 +27,7 @@ from icefloe.errors import (
     FormatError,
     IcefloeError,
     ReadOnlyError,
+    RepositoryOfflineError,
     SessionStateError,
     SnapshotNotFoundError,
 )
@@ -38,6 +39,7 @@ from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateT
 
 ONLINE: Final = 0
 READ_ONLY: Final = 1
+OFFLINE: Final = 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -119,13 +121,23 @@ def with_update(repo: RepoInfo, entry: UpdateEntry, *, backup_name: str, cap: in
 
 def require_online(repo: RepoInfo) -> None:
     """Refuse to change a repository that is not to be changed."""
-    status = repo.status
-    if status.availability == ONLINE:
-        return
+    if repo.status.availability != ONLINE:
+        raise _closed(repo.status)
+
+
+def require_readable(repo: RepoInfo) -> None:
+    """Refuse to read a repository that was taken offline."""
+    if repo.status.availability == OFFLINE:
+        raise _closed(repo.status)
+
+
+def _closed(status: Status) -> ReadOnlyError:
     since = _EPOCH + timedelta(microseconds=status.set_at)
     reason = "no reason was given" if status.reason is None else status.reason
-    raise ReadOnlyError(
-        f"the repository is read-only since {since:%Y-%m-%d %H:%M:%S} UTC: {reason};"
+    is_offline = status.availability == OFFLINE
+    what = "offline" if is_offline else "read-only"
+    return (RepositoryOfflineError if is_offline else ReadOnlyError)(
+        f"the repository is {what} since {since:%Y-%m-%d %H:%M:%S} UTC: {reason};"
         " set_status brings it back online",
         ErrorKind.READ_ONLY_REPOSITORY,
         reason=status.reason,
@@ -152,9 +164,18 @@ def commit(
 
 
 def amend(
-    branch: str, replaced: SnapshotId, new: SnapshotEntry, known_update: int | None = None
+    branch: str,
+    replaced: SnapshotId,
+    new: SnapshotEntry,
+    known_update: int | None = None,
+    *,
+    move_other_branches: bool = False,
 ) -> Change:
-    """Put a snapshot in the place of the tip of a branch, which stays listed."""
+    """Put a snapshot in the place of the tip of a branch, which stays listed.
+
+    With `move_other_branches`, all branches that end at the replaced snapshot follow. Tags and
+    children of that snapshot never do.
+    """
 
     def change(repo: RepoInfo) -> Changed:
         require_online(repo)
@@ -167,7 +188,11 @@ def amend(
                 ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
             )
         entry = replace(new, parent=old.parent, pruned_ancestors=old.pruned_ancestors)
-        moved = replace(_with_snapshot(repo, entry), branches={**repo.branches, branch: new.id})
+        branches = {
+            name: new.id if name == branch or (move_other_branches and tip == replaced) else tip
+            for name, tip in repo.branches.items()
+        }
+        moved = replace(_with_snapshot(repo, entry), branches=branches)
         return Changed(moved, UpdateKind.COMMIT_AMENDED, branch, replaced, new.id)
 
     return change
@@ -255,13 +280,17 @@ def create_branch(name: str, snapshot: SnapshotId) -> Change:
     return change
 
 
-def delete_branch(name: str) -> Change:
-    """Take a branch away; its snapshots stay until they are collected."""
+def delete_branch(name: str, expected: SnapshotId | None = None) -> Change:
+    """Delete a branch; its snapshots stay until they are collected.
+
+    With `expected`, only if the branch ends there now.
+    """
     require_deletable(name)
 
     def change(repo: RepoInfo) -> Changed:
         require_online(repo)
         tip = branch_tip(repo, name)
+        require_expected(name, tip, expected)
         branches = {each: at for each, at in repo.branches.items() if each != name}
         return Changed(replace(repo, branches=branches), UpdateKind.BRANCH_DELETED, name, tip)
 

@@ -143,25 +143,31 @@ class RepoObjectLedger:
         """Read the present state."""
         return (await self._load()).info
 
+    async def _readable(self) -> RepoInfo:
+        """Read the present state for somebody who wants to read versions."""
+        repo = await self.repo()
+        repo_changes.require_readable(repo)
+        return repo
+
     async def branches(self) -> dict[str, SnapshotId]:
         """List branches and where they end."""
-        return dict((await self.repo()).branches)
+        return dict((await self._readable()).branches)
 
     async def tags(self) -> dict[str, SnapshotId]:
         """List tags and what they name."""
-        return dict((await self.repo()).tags)
+        return dict((await self._readable()).tags)
 
     async def branch_names(self) -> set[str]:
         """List branches."""
-        return set((await self.repo()).branches)
+        return set((await self._readable()).branches)
 
     async def tag_names(self) -> set[str]:
         """List tags."""
-        return set((await self.repo()).tags)
+        return set((await self._readable()).tags)
 
     async def branch_tip(self, name: str) -> SnapshotId:
         """Say where a branch ends."""
-        return repo_changes.branch_tip(await self.repo(), name)
+        return repo_changes.branch_tip(await self._readable(), name)
 
     def last_tip(self, name: str) -> SnapshotId | None:
         """Say where a branch ended when we looked last."""
@@ -181,11 +187,11 @@ class RepoObjectLedger:
 
     async def tag_target(self, name: str) -> SnapshotId:
         """Say what a tag names."""
-        return repo_changes.tag_target(await self.repo(), name)
+        return repo_changes.tag_target(await self._readable(), name)
 
     async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
         """Look up one snapshot."""
-        return repo_changes.snapshot_entry(await self.repo(), snapshot)
+        return repo_changes.snapshot_entry(await self._readable(), snapshot)
 
     async def ancestry_pages(
         self,
@@ -195,7 +201,7 @@ class RepoObjectLedger:
         tag: str | None = None,
     ) -> AsyncIterator[Sequence[SnapshotEntry]]:
         """Give the whole history of a snapshot, branch or tag at once."""
-        repo = await self.repo()
+        repo = await self._readable()
         if branch is not None:
             snapshot = repo_changes.branch_tip(repo, branch)
         elif tag is not None:
@@ -246,9 +252,9 @@ class RepoObjectLedger:
         """Make a branch that ends at a snapshot."""
         await self.update(repo_changes.create_branch(name, snapshot))
 
-    async def delete_branch(self, name: str) -> None:
-        """Take a branch away."""
-        await self.update(repo_changes.delete_branch(name))
+    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
+        """Delete a branch."""
+        await self.update(repo_changes.delete_branch(name, expected))
 
     async def reset_branch(
         self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
@@ -282,9 +288,14 @@ class RepoObjectLedger:
         new: SnapshotEntry,
         *,
         known_update: int | None = None,
+        move_other_branches: bool = False,
     ) -> None:
-        """Put a snapshot in the place of the tip of a branch."""
-        await self.update(repo_changes.amend(branch, replaced, new, known_update))
+        """Put a snapshot in the place of the tip of a branch, or of all branches there."""
+        await self.update(
+            repo_changes.amend(
+                branch, replaced, new, known_update, move_other_branches=move_other_branches
+            )
+        )
 
     async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
         """List a snapshot that no branch leads to."""

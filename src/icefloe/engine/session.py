@@ -5,6 +5,7 @@ from typing import Any
 
 from icefloe.background import BackgroundWork
 from icefloe.effects import run_blocking
+from icefloe.engine.causality import Clock
 from icefloe.engine.changes import ChangeSet
 from icefloe.engine.context import RepoContext
 from icefloe.engine.manifests.lookup import ArrayLookup
@@ -13,7 +14,6 @@ from icefloe.engine.manifests.written import WrittenManifests
 from icefloe.engine.packing import ChunkPacker, PackingOptions
 from icefloe.engine.tree import BaseNodes, Tree, renamed
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
-from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.manifest_files import ManifestFiles, StoredFiles
 from icefloe.format.node_table import Node
@@ -50,8 +50,10 @@ class SessionState:
         """The id of the session that this one was forked from."""
         self.merged_forks: set[str] = set()
         """The ids of forks that were merged into this one, directly or within others."""
-        self.merged_chunks: dict[NodeId, list[Coordinates]] = {}
-        """The chunks that came from them."""
+        self.root = self.id
+        """The id of the session at the beginning, of which this is a fork of a fork."""
+        self.rests_on: tuple[tuple[str, Clock], ...] = ()
+        """The forks whose changes are in the snapshot of this one, and what they held."""
         self._snapshot = snapshot
         self._base: BaseNodes | None = None
         self.changes = ChangeSet()
@@ -152,9 +154,9 @@ class SessionState:
 
     def discard_changes(self) -> None:
         """Go back to the base snapshot."""
-        self.changes = ChangeSet()
+        self.changes = ChangeSet(self.changes.history.beneath)
         self.written = WrittenManifests()
-        self.merged_forks, self.merged_chunks = set(), {}
+        self.merged_forks = set()
         self.forget_views()
         if self.packer is not None:
             self.packer.discard()
@@ -176,6 +178,8 @@ class SessionState:
             "branch": self.branch,
             "id": self.id,
             "fork_of": self.fork_of,
+            "root": self.root,
+            "rests_on": self.rests_on,
             "merged_forks": self.merged_forks,
             "snapshot": self.snapshot_id,
             "changes": self.changes,
@@ -193,6 +197,7 @@ class SessionState:
         )
         self.id, self.fork_of, self.changes = state["id"], state["fork_of"], state["changes"]
         self.merged_forks, self.known_update = state["merged_forks"], state["known_update"]
+        self.root, self.rests_on = state["root"], state["rests_on"]
 
 
 async def open_session(

@@ -209,6 +209,20 @@ class TestRefs:
         assert caught.value.kind == ErrorKind.BRANCH_UPDATE_CONFLICT
         assert caught.value.actual_parent == str(tip)
 
+    def test_deletion_of_a_branch_that_moved(self, repository: Repository) -> None:
+        ledger = repository.ledger
+        tip = repository.commit()
+        run_blocking(ledger.create_branch("dev", INITIAL_SNAPSHOT_ID))
+        run_blocking(repository.other().ledger.reset_branch("dev", tip))
+        with pytest.raises(ConflictError) as caught:
+            run_blocking(ledger.delete_branch("dev", expected=INITIAL_SNAPSHOT_ID))
+        assert caught.value.kind == ErrorKind.BRANCH_UPDATE_CONFLICT
+        assert caught.value.expected_parent == str(INITIAL_SNAPSHOT_ID)
+        assert caught.value.actual_parent == str(tip)
+        assert run_blocking(ledger.branches()) == {"main": tip, "dev": tip}
+        run_blocking(ledger.delete_branch("dev", expected=tip))
+        assert run_blocking(repository.other().ledger.branches()) == {"main": tip}
+
 
 class TestCommits:
     def test_history(self, repository: Repository) -> None:

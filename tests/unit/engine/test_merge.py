@@ -1,6 +1,7 @@
 """Forks and their way back into the session they came from."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -316,20 +317,190 @@ def test_copies_of_a_fork_that_replace_a_node_each_for_itself_contradict(side: O
     assert "/a" in refused(side, session, forks[1])
 
 
+# -- what both sides know ----------------------------------------------------------------------
+
+
+def chunk(side: Ours, session: SessionState, index: int, path: str = "/a") -> bytes | None:
+    return (side.tree(session)[path] or {}).get((index,))
+
+
+def test_a_copy_does_not_bring_back_an_old_chunk(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.write(fork, "/a", 1, value=b"old")
+    copies = [travelled(fork), travelled(fork)]
+    side.write(copies[0], "/a", 1, value=b"new")
+    side.write(copies[1], "/a", 2, value=b"other")
+    side.merge(copies[0], copies[1], on_overlap="fail")
+    side.merge(session, travelled(copies[0]), fork)
+    assert (chunk(side, session, 1), chunk(side, session, 2)) == (b"new", b"other")
+
+
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_a_fork_that_is_merged_again_undoes_nothing(side: Ours, is_nested: bool) -> None:
+    session = side.begin()
+    fork, other = side.fork(session), side.fork(session)
+    side.write(fork, "/a", 1, value=b"fork")
+    side.write(fork, "/a", 2, value=b"fork")
+    side.merge(session, fork)
+    side.write(session, "/a", 1, value=b"later")
+    side.erase(session, "/a", 2)
+    side.write(fork, "/a", 3, value=b"more")
+    if is_nested:
+        side.merge(other, fork)
+    side.merge(session, travelled(other if is_nested else fork), on_overlap="fail")
+    assert [chunk(side, session, index) for index in (1, 2, 3)] == [b"later", None, b"more"]
+
+
+def test_a_fork_takes_in_the_fork_that_it_came_from(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.array(fork, "/n", 4)
+    side.write(fork, "/n", 0, value=b"before")
+    side.write(fork, "/n", 1, value=b"before")
+    nested = side.fork(fork)
+    side.write(nested, "/n", 0, value=b"nested")
+    side.write(fork, "/n", 2, value=b"after")
+    side.merge(nested, fork)
+    assert [chunk(side, nested, i, "/n") for i in range(3)] == [b"nested", b"before", b"after"]
+    side.merge(session, nested, fork)
+    assert side.tree(session)["/n"] == side.tree(nested)["/n"]
+
+
+def test_a_fork_made_after_a_merge_knows_what_was_merged(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.array(fork, "/n", 4)
+    side.write(fork, "/n", 0, value=b"old")
+    side.merge(session, fork)
+    later = side.fork(session)
+    side.write(later, "/n", 0, value=b"new")
+    side.merge(later, fork)
+    side.merge(session, later)
+    assert chunk(side, session, 0, "/n") == b"new"
+
+
+@pytest.mark.parametrize("is_deleted_first", [True, False])
+def test_a_node_that_one_copy_deleted_stays_deleted(side: Ours, is_deleted_first: bool) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.group(fork, "/n")
+    copies = [travelled(fork), travelled(fork)]
+    side.delete(copies[0], "/n")
+    side.write(copies[1], "/a", 1)
+    side.merge(session, *(copies if is_deleted_first else copies[::-1]))
+    assert "/n" not in side.tree(session)
+    assert side.status(session).new_groups == set()
+
+
+def test_a_node_that_one_copy_deleted_and_the_other_changed(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.array(fork, "/n", 2)
+    copies = [travelled(fork), travelled(fork)]
+    side.delete(copies[0], "/n")
+    side.write(copies[1], "/n", 1)
+    for order in (copies, copies[::-1]):
+        refused(side, session, *order)
+
+
+@pytest.mark.parametrize("mark", [1, 2])
+def test_metadata_that_both_sides_changed_after_the_fork(side: Ours, mark: int) -> None:
+    session = side.begin()
+    side.group(session, "/g", 7)
+    fork = side.fork(session)
+    side.group(session, "/g", 1)
+    side.group(fork, "/g", mark)
+    if mark == 1:
+        side.merge(session, fork)
+    else:
+        assert "both sides changed the metadata of /g" in refused(side, session, fork)
+
+
+def test_a_chunk_outside_of_a_shape_that_the_other_side_chose(side: Ours) -> None:
+    session = side.begin()
+    writing, resizing = side.fork(session), side.fork(session)
+    side.write(writing, "/a", 6)
+    side.array(resizing, "/a", 4)
+    for order in ((writing, resizing), (resizing, writing)):
+        assert "outside of the new shape" in refused(side, session, *order)
+    side.array(session, "/a", 4)
+    assert "/a" in refused(side, session, writing)
+
+
+def test_a_session_that_wrote_the_same_chunk_after_the_fork_is_noticed(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.write(session, "/a", 1, value=b"s")
+    side.write(fork, "/a", 1, value=b"f")
+    assert "[[1]]" in refused(side, session, fork, on_overlap="fail")
+    side.merge(session, fork)
+    assert chunk(side, session, 1) == b"f"
+
+
+def test_a_grandchild_that_wrote_over_chunks_of_a_child_waits_for_it(side: Ours) -> None:
+    session = side.begin()
+    child = side.fork(session)
+    side.write(child, "/a", 1, value=b"child")
+    grandchild = side.fork(child)
+    side.write(grandchild, "/a", 1, value=b"grandchild")
+    assert child.id in refused(side, session, travelled(grandchild))
+    side.merge(session, travelled(grandchild), travelled(child))
+    assert chunk(side, session, 1) == b"grandchild"
+
+
+def test_changes_that_a_fork_discarded_are_not_known_any_more(side: Ours) -> None:
+    session = side.begin()
+    fork = side.fork(session)
+    side.write(fork, "/a", 1, value=b"kept")
+    copy = travelled(fork)
+    fork.discard_changes()
+    side.write(fork, "/a", 2, value=b"other")
+    side.merge(session, fork)
+    side.merge(session, copy)
+    assert (chunk(side, session, 1), chunk(side, session, 2)) == (b"kept", b"other")
+
+
+def test_two_sessions_that_take_in_each_other_at_once(side: Ours) -> None:
+    session = side.begin()
+    forks = [side.fork(session), side.fork(session)]
+    for index, fork in enumerate(forks):
+        side.write(fork, "/a", index, value=bytes([index]) * 2)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(side.merge, forks, forks[::-1]))
+    for fork in forks:
+        assert [chunk(side, fork, index) for index in (0, 1)] == [b"\0\0", b"\1\1"]
+
+
+def test_a_fork_does_not_carry_the_changes_of_its_session(side: Ours) -> None:
+    session = side.begin()
+    side.array(session, "/n", 50_000)
+    empty = len(pickle.dumps(side.fork(session)))
+    put_refs(session, nodes.require_array(session, "/n"), _references(0, 50_000))
+    for number in range(50):
+        side.group(session, f"/g/{number}")
+    assert len(pickle.dumps(side.fork(session))) < empty + 100
+
+
 def test_many_references_at_once(side: Ours) -> None:
     session = side.begin()
     side.array(session, "/n", 160_000)
     forks = [side.fork(session) for _ in range(16)]
     for worker, fork in enumerate(forks):
-        rows = np.arange(worker * 10_000, (worker + 1) * 10_000, dtype=np.uint32)
-        ids = np.zeros((1, 12), np.uint8)
-        table = ChunkTable.native(
-            rows.reshape(-1, 1), ids, np.full(len(rows), 8, np.uint64),
-            targets=np.zeros(len(rows), np.uint32),
-        )  # fmt: skip
+        table = _references(worker * 10_000, 10_000)
         put_refs(fork, nodes.require_array(fork, "/n"), table)
     side.merge(session, *forks, on_overlap="fail", expected=[fork.id for fork in forks])
     assert len(side.status(session).chunk_coordinates["/n"]) == 160_000
+
+
+def _references(first: int, count: int) -> ChunkTable:
+    rows = np.arange(first, first + count, dtype=np.uint32)
+    return ChunkTable.native(
+        rows.reshape(-1, 1),
+        np.zeros((1, 12), np.uint8),
+        np.full(count, 8, np.uint64),
+        targets=np.zeros(count, np.uint32),
+    )
 
 
 def _objects(side: Ours) -> list[tuple[str, int]]:

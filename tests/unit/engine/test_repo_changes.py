@@ -16,6 +16,7 @@ from icefloe.errors import (
     InvalidInputError,
     ReadOnlyError,
     RefNotFoundError,
+    RepositoryOfflineError,
     SessionStateError,
     SnapshotNotFoundError,
 )
@@ -146,6 +147,31 @@ class TestSnapshots:
         assert repo.snapshots.row_of(FIRST) is not None
         made = newest(repo)
         assert (made.kind, made.previous, made.new) == (UpdateKind.COMMIT_AMENDED, FIRST, SECOND)
+
+    @pytest.mark.parametrize("is_moving", [True, False])
+    def test_amend_moves_other_branches_when_asked(self, is_moving: bool) -> None:
+        before = done(
+            fresh(),
+            COMMIT,
+            repo_changes.create_branch("same", FIRST),
+            repo_changes.create_branch("other", INITIAL_SNAPSHOT_ID),
+            repo_changes.create_branch("ahead", FIRST),
+            repo_changes.commit("ahead", FIRST, entry(THIRD, None, 15)),
+            repo_changes.create_tag("tag", FIRST),
+        )
+        change = repo_changes.amend(
+            "main", FIRST, entry(SECOND, FIRST, 20), move_other_branches=is_moving
+        )
+        after = done(before, change)
+        assert after.branches == {
+            "main": SECOND,
+            "same": SECOND if is_moving else FIRST,
+            "other": INITIAL_SNAPSHOT_ID,
+            "ahead": THIRD,
+        }
+        assert after.tags == {"tag": FIRST}
+        assert repo_changes.snapshot_entry(after, THIRD).parent == FIRST
+        assert len(after.updates) == len(before.updates) + 1
 
     def test_the_initial_commit_is_not_amended(self) -> None:
         change = repo_changes.amend("main", INITIAL_SNAPSHOT_ID, entry(FIRST, None, 10))
@@ -315,6 +341,8 @@ class TestReadOnly:
         error = refusal(closed, self.CHANGES[number](), ReadOnlyError)
         assert error.kind == ErrorKind.READ_ONLY_REPOSITORY
         assert "being moved" in str(error)
+        assert isinstance(error, RepositoryOfflineError) is (availability == 2)
+        assert ("offline since" if availability == 2 else "read-only since") in str(error)
 
     def test_but_not_to_come_back_online(self) -> None:
         closed = done(fresh(), repo_changes.set_status(Status(1, START, None)))

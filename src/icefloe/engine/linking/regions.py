@@ -180,8 +180,9 @@ def link_manifests(session: SessionState, path: str, regions: Sequence[LinkedReg
     _require_current(session, node, regions)
     with session.changes.writing() as changes:
         before = changes.links.get(node.id)
-        changes.links[node.id] = (
-            LinkedArray(tuple(regions)) if before is None else before.with_regions(regions)
+        changes.put_link(
+            node.id,
+            LinkedArray(tuple(regions)) if before is None else before.with_regions(regions),
         )
         session.forget_views()
 
