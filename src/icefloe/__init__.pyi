@@ -149,6 +149,7 @@ from .errors import (
     SessionStateError,
     SnapshotNotFoundError,
     StorageError,
+    WrongTypeError,
 )
 from .storage import (
     ChunkType,
@@ -284,6 +285,7 @@ __all__ = [
     "VirtualChunkSpec",
     "VirtualDependencies",
     "VirtualDependency",
+    "WrongTypeError",
     "__version__",
     "azure_anonymous_credentials",
     "azure_credentials",
