@@ -60,7 +60,7 @@ def merge_sessions(*sessions: NestedSessions) -> ForkSession:
     return first
 
 
-def _flat(sessions: Iterable[NestedSessions]) -> Iterator[ForkSession]:
+def _flat(sessions: Iterable[object]) -> Iterator[ForkSession]:
     for fork in sessions:
         if isinstance(fork, ForkSession):
             yield fork

@@ -214,21 +214,25 @@ WRONG_METADATA: list[object] = [
     {"a": {1, 2}},
     {"a": dt.datetime(2020, 1, 1)},
 ]
+
+
+def settings_with(method: str, metadata: object) -> Callable[[Any], object]:
+    return lambda repo: getattr(repo, method)(metadata)
+
+
+def commit_saying(message: object) -> Callable[[Any], object]:
+    return lambda repo: repo.writable_session("main").commit(message, allow_empty=True)
+
+
+METHODS = ("set_metadata", "update_metadata", "set_default_commit_metadata")
 WRONG_CALLS: dict[str, Callable[[Any], object]] = {
     **{f"commit {value!r:.20}": commit_with(value) for value in WRONG_METADATA},
     **{
-        f"{method} {value!r:.20}": lambda repo, value=value, method=method: getattr(repo, method)(
-            value
-        )
+        f"{method} {value!r:.20}": settings_with(method, value)
         for value in WRONG_METADATA
-        for method in ("set_metadata", "update_metadata", "set_default_commit_metadata")
+        for method in METHODS
     },
-    **{
-        f"message {value!r}": lambda repo, value=value: repo.writable_session("main").commit(
-            value, allow_empty=True
-        )
-        for value in (None, 3, b"x")
-    },
+    **{f"message {value!r}": commit_saying(value) for value in (None, 3, b"x")},
 }
 
 
@@ -251,16 +255,18 @@ def test_only_forks_are_merged(library: Any) -> None:
     for value in wrong:
         with pytest.raises(TypeError):
             merge_sessions(value)
-    for empty in ([], [[]]):
+    nothing: list[Any] = [[], [[]]]
+    for empty in nothing:
         with pytest.raises(ValueError, match="least"):
             merge_sessions(empty)
 
 
 def test_a_session_takes_in_nothing_but_sessions() -> None:
     session = icefloe.Repository.create(icefloe.in_memory_storage()).writable_session("main")
-    for wrong in (None, 3, "x", []):
+    wrong: list[Any] = [None, 3, "x", []]
+    for value in wrong:
         with pytest.raises(TypeError, match=r"session\.fork"):
-            session.merge(wrong)  # type: ignore[arg-type]
+            session.merge(value)
 
 
 @BOTH

@@ -22,7 +22,7 @@ class CredentialChoice(type):
         made_by = cls.__dict__.get("choose_variant")
         if made_by is not None:
             return inspect.signature(made_by)
-        of_method = inspect.signature(cls.__init__)
+        of_method = inspect.signature(type.__getattribute__(cls, "__init__"))
         return of_method.replace(parameters=list(of_method.parameters.values())[1:])
 
 
