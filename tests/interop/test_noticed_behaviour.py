@@ -15,6 +15,7 @@ import pytest
 import zarr
 
 import icefloe
+from tests.stateful.model import INITIAL
 
 pytestmark = pytest.mark.interop
 
@@ -224,6 +225,12 @@ def commit_saying(message: object) -> Callable[[Any], object]:
     return lambda repo: repo.writable_session("main").commit(message, allow_empty=True)
 
 
+def call_with(method: str, *arguments: object) -> Callable[[Any], object]:
+    return lambda repo: getattr(repo, method)(*arguments)
+
+
+MOMENTS = (dt.datetime(2020, 1, 1), "2020", 3)  # none of them has a time zone
+REFS = ("lookup_branch", "lookup_tag", "delete_branch", "delete_tag")
 METHODS = ("set_metadata", "update_metadata", "set_default_commit_metadata")
 WRONG_CALLS: dict[str, Callable[[Any], object]] = {
     **{f"commit {value!r:.20}": commit_with(value) for value in WRONG_METADATA},
@@ -233,6 +240,16 @@ WRONG_CALLS: dict[str, Callable[[Any], object]] = {
         for method in METHODS
     },
     **{f"message {value!r}": commit_saying(value) for value in (None, 3, b"x")},
+    **{f"{method} 3": call_with(method, 3) for method in REFS},
+    **{
+        f"{method} 3": call_with(method, 3, INITIAL)
+        for method in ("create_branch", "create_tag", "reset_branch")
+    },
+    **{
+        f"{method} {moment!r:.20}": call_with(method, moment)
+        for method in ("expire_snapshots", "garbage_collect")
+        for moment in MOMENTS
+    },
 }
 
 
@@ -243,6 +260,16 @@ def test_wrong_types_are_type_errors(library: Any, name: str) -> None:
     with pytest.raises(TypeError):
         WRONG_CALLS[name](repo)
     assert len(list(repo.ancestry(branch="main"))) == 1
+
+
+@BOTH
+def test_settings_of_wrong_types(library: Any) -> None:
+    for options in ({"inline_chunk_threshold_bytes": "x"}, {"caching": 3}, {"manifest": "x"}):
+        with pytest.raises(TypeError):
+            library.RepositoryConfig(**options)
+    config = library.RepositoryConfig()
+    with pytest.raises(TypeError):
+        config.inline_chunk_threshold_bytes = "x"
 
 
 @BOTH

@@ -80,6 +80,7 @@ def _serve() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # it logs to the standard output
     for line in sys.stdin:
         task, path, moment, options = json.loads(line)
+        reply: dict[str, Any]
         try:
             repo = ic.Repository.open(ic.local_filesystem_storage(path))
             older_than = datetime.fromisoformat(moment)
