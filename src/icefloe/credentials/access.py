@@ -126,12 +126,17 @@ def checked_authorisations(given: Authorisations | None) -> dict[str, AnyCredent
     for prefix, credential in given.items():
         if credential is None:
             warnings.warn(
-                f"None as the credential for {prefix!r} in authorize_virtual_chunk_access is"
+                f"None as the credential for {_shown(prefix)} in authorize_virtual_chunk_access is"
                 f" deprecated: write {_instead_of_none(prefix)}",
                 DeprecationWarning,
                 skip_file_prefixes=(_PACKAGE,),
             )
     return containers_credentials(given)
+
+
+def _shown(prefix: str) -> str:
+    """Quote a prefix, unless it has parts in which secrets may be."""
+    return "a prefix" if any(mark in prefix for mark in "@?#") else repr(prefix)
 
 
 def _instead_of_none(prefix: str) -> str:
@@ -183,8 +188,8 @@ def _wrapped(prefix: str, credential: object) -> AnyCredential | None:
         ):
             return Credentials.Azure(credential)
     raise WrongTypeError(
-        f"containers_credentials: {type(credential).__name__} is no credential for {prefix!r}; "
-        "make one with s3_credentials, gcs_credentials or azure_credentials, or use "
-        "LocalFileSystemAccess or HttpAccess",
+        f"containers_credentials: {type(credential).__name__} is no credential for"
+        f" {_shown(prefix)}; make one with s3_credentials, gcs_credentials or azure_credentials,"
+        " or use LocalFileSystemAccess or HttpAccess",
         ErrorKind.INVALID_CREDENTIALS,
     )
