@@ -13,6 +13,7 @@ verified by uv.
     .cache/uv/           uv, if the machine has none
     .cache/java/         Java, if the machine has none
     .cache/java_home     which Java to use: the path of its home
+    .cache/icechunk-1/   the former reference, which some tests run beside the present one
     tools/azurite/       the Azure emulator of the tests, installed beside its lock file
 """
 
@@ -35,6 +36,7 @@ CACHE = ROOT / ".cache"
 VENV = ROOT / ".venv"
 REQUIREMENTS = ROOT / "requirements"
 AZURITE = ROOT / "tools" / "azurite"
+FORMER_REFERENCE = CACHE / "icechunk-1"
 
 OLDEST_PYTHON = 12
 PREFERRED_PYTHONS = (13, 12)  # tested here; a newer one may still lack wheels
@@ -352,6 +354,21 @@ def prepare_servers() -> None:
         run(command, cwd=AZURITE, remedy="check that npm can download packages, then try again")
 
 
+def prepare_former_reference() -> None:
+    """Install an old release of the reference in a folder of its own, without dependencies."""
+    pins, stamp = REQUIREMENTS / "icechunk-1.txt", FORMER_REFERENCE / "setup-stamp"
+    key = digest(str(ROOT), pins, VENV / "pyvenv.cfg")
+    if is_current(stamp, key):
+        return
+    say("installing the former reference into .cache/icechunk-1")
+    shutil.rmtree(FORMER_REFERENCE, ignore_errors=True)
+    into = ["--python", str(VENV / "bin" / "python"), "--target", str(FORMER_REFERENCE)]
+    pinned = ["--no-deps", "--require-hashes", "-r", str(pins)]
+    remedy = "check that packages can be downloaded, then try again"
+    run([find_uv(None), "pip", "install", *into, *pinned], remedy=remedy)
+    stamp.write_text(key)
+
+
 # The command
 
 
@@ -376,6 +393,7 @@ def main(command: Sequence[str]) -> int:
             prepare_java()
             if wants_servers:
                 prepare_servers()
+                prepare_former_reference()
     except SetupError as error:
         say(f"FAILED: {error}")
         say(f"TO FIX: {error.remedy}")

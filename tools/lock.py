@@ -16,6 +16,8 @@ FILES = {
     "runtime.txt": ("pyproject.toml", "--constraints=requirements/dev.txt"),
     "java.txt": ("--group=java",),
     "uv.txt": ("--group=bootstrap",),
+    # It runs with the other packages of the environment.
+    "icechunk-1.txt": ("--group=former-reference", "--no-deps"),
 }
 OPTIONS = (
     "--quiet",

@@ -151,6 +151,7 @@ from .errors import (
     SessionStateError,
     SnapshotNotFoundError,
     StorageError,
+    WrongTypeError,
 )
 from .storage import (
     ChunkType,
@@ -288,6 +289,7 @@ __all__ = [
     "VirtualChunkSpec",
     "VirtualDependencies",
     "VirtualDependency",
+    "WrongTypeError",
     "__version__",
     "azure_anonymous_credentials",
     "azure_credentials",

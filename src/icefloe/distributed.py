@@ -10,7 +10,7 @@ from typing import Any, cast
 import zarr
 
 from icefloe.api.session import ForkSession, Session
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, WrongTypeError
 from icefloe.zarr_store import IcechunkStore
 
 type NestedSessions = "ForkSession | Iterable[NestedSessions]"
@@ -41,8 +41,8 @@ def extract_session(zarray: "zarr.Array[Any]", axis: Any = None, keepdims: Any =
 def merge_sessions(*sessions: NestedSessions) -> ForkSession:
     """Put forks of one session together: all changes end up in the first, which is returned.
 
-    Takes forks and lists of them, however nested. What several forks changed is as the last of
-    them has it.
+    Takes forks and lists of them, however nested; anything else is a `TypeError`. What several
+    forks changed is as the last of them has it.
 
     >>> import icefloe
     >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
@@ -60,15 +60,15 @@ def merge_sessions(*sessions: NestedSessions) -> ForkSession:
     return first
 
 
-def _flat(sessions: Iterable[NestedSessions]) -> Iterator[ForkSession]:
-    for each in sessions:
-        if isinstance(each, ForkSession):
-            yield each
-        elif isinstance(each, Session):
-            raise InvalidInputError(
-                "only forks can be merged: make them with session.fork(), and merge the result"
-                " with session.merge(fork)",
+def _flat(sessions: Iterable[object]) -> Iterator[ForkSession]:
+    for fork in sessions:
+        if isinstance(fork, ForkSession):
+            yield fork
+        elif isinstance(fork, Iterable) and not isinstance(fork, str | bytes | Session):
+            yield from _flat(fork)
+        else:
+            raise WrongTypeError(
+                f"merge_sessions takes forks and lists of them, not {type(fork).__name__}: make"
+                " forks with session.fork(), and merge the result with session.merge(fork)",
                 ErrorKind.MERGE_FAILED,
             )
-        else:
-            yield from _flat(each)

@@ -11,6 +11,7 @@
     ├── SessionStateError        wrong moment
     │   └── RepositoryMigratedError (RuntimeError)   open the repository again
     ├── InvalidInputError (ValueError)   fix the call
+    │   └── WrongTypeError (TypeError)
     ├── StorageError             the environment failed; see `retryable`
     │   ├── ObjectNotFoundError (also a NotFoundError)
     │   ├── PreconditionFailedError     somebody else changed the object first
@@ -153,7 +154,8 @@ class ErrorKind(StrEnum):
 class IcefloeError(Exception):
     """Base of every error raised on purpose by this package.
 
-    `str()` is the message; `kind` a stable code; `context` says what and where.
+    `str()` is the message; `kind` a stable code; `context` says what and where. `__notes__`, which
+    Python prints below a traceback, has both.
     """
 
     default_kind: ClassVar[ErrorKind] = ErrorKind.UNKNOWN
@@ -163,6 +165,7 @@ class IcefloeError(Exception):
         self.message = message
         self.kind: str = kind if kind is not None else self.default_kind
         self.context = context
+        self.add_note(f"kind: {self.kind}")
         for name, value in context.items():
             self.add_note(f"{name}: {value}")
 
@@ -309,6 +312,10 @@ class InvalidInputError(IcefloeError, ValueError):
     """The call itself is wrong; the message says how to mend it."""
 
     default_kind = ErrorKind.INVALID_KEY
+
+
+class WrongTypeError(InvalidInputError, TypeError):
+    """A value has a type that the call does not accept."""
 
 
 class StorageError(IcefloeError):

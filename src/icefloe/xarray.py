@@ -15,7 +15,7 @@ from xarray.backends.writers import dump_to_store, get_writable_zarr_store
 from icefloe.api.repository import Repository
 from icefloe.api.session import ForkSession, Session
 from icefloe.config import RepositoryConfig
-from icefloe.credentials import AnyCredential
+from icefloe.credentials.access import Authorisations
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.storage import Storage, storage_from_url
 from icefloe.zarr_store import IcechunkStore
@@ -198,7 +198,7 @@ class IcefloeBackend(BackendEntrypoint):
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: dict[str, AnyCredential | None] | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         **decoding: Any,
     ) -> xarray.Dataset:
         """Open one group, lazily."""
@@ -223,7 +223,7 @@ class IcefloeBackend(BackendEntrypoint):
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: dict[str, AnyCredential | None] | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         **decoding: Any,
     ) -> dict[str, xarray.Dataset]:
         """Open a group and all groups below it, lazily."""
@@ -257,7 +257,7 @@ class _Version:
         self,
         source: Source,
         config: RepositoryConfig | None,
-        access: dict[str, AnyCredential | None] | None,
+        access: Authorisations | None,
     ) -> IcechunkStore:
         """Find the store of this version in a source."""
         if isinstance(source, Session | IcechunkStore):
@@ -278,7 +278,7 @@ class _Version:
 def _repository(
     source: str | os.PathLike[str] | Storage | Repository,
     config: RepositoryConfig | None,
-    access: dict[str, AnyCredential | None] | None,
+    access: Authorisations | None,
 ) -> Repository:
     if isinstance(source, Repository):
         is_as_wanted = config is None and access is None

@@ -82,7 +82,7 @@ def test_long_lists_are_cut_and_say_so() -> None:
     [array] = shown["arrays"]
     assert len(array["chunks"]) == 3
     assert array["chunks_left_out"] == array["num_chunk_refs"] - 3 == 1097
-    assert shown["uses_location_compression"]
+    assert shown["compression"]["uses_location_compression"]
 
 
 def test_nothing_there_is_explained(tmp_path: Path) -> None:

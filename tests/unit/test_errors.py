@@ -30,7 +30,7 @@ def test_errors_survive_pickling(kind: type[IcefloeError]) -> None:
     assert str(copy) == str(error) == "what went wrong"
     assert copy.kind == error.kind
     assert copy.context == {"key": "snapshots/x"}
-    assert copy.__notes__ == ["key: snapshots/x"]
+    assert copy.__notes__ == [f"kind: {error.kind}", "key: snapshots/x"]
     assert copy.args == error.args
 
 

@@ -375,9 +375,13 @@ def test_containers_with_secrets_in_their_prefix_are_refused_discreetly(
             )
         assert not leaks("".join(traceback.format_exception(caught.value)))
         folder = forge(tmp_path / "repo", [Forged(prefix, {"http": {}})], ["https://host/x"], 2)
-        repository = opened(folder, {prefix: None})
+        with pytest.warns(DeprecationWarning, match="a prefix") as warned:
+            repository = opened(folder, {prefix: None})
         repository.describe_access()
-    assert not leaks(caplog.text)
+        with pytest.raises(TypeError) as refused:
+            opened(folder, {prefix: 3})  # type: ignore[dict-item]
+    said = [str(warning.message) for warning in warned]
+    assert not leaks(f"{said} {refused.value}" + caplog.text)
 
 
 def test_a_function_that_fails_does_not_tell_what_it_knew(

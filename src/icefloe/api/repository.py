@@ -1,6 +1,6 @@
 """Repositories: where users begin."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, Self
@@ -17,7 +17,7 @@ from icefloe.api.repository_settings import RepositorySettings
 from icefloe.api.session import Session
 from icefloe.api.times import to_microseconds
 from icefloe.config import Attribution, RepositoryConfig, SpecVersion, StorageSettings
-from icefloe.credentials import AnyCredential
+from icefloe.credentials.access import Authorisations, checked_authorisations
 from icefloe.effects import run_blocking
 from icefloe.engine import history, lifecycle
 from icefloe.engine.conflicts import ConflictSolver
@@ -28,9 +28,6 @@ from icefloe.engine.session import SessionMode, SessionState, begin_session
 from icefloe.errors import IcefloeError
 from icefloe.storage import Storage
 from icefloe.zarr_store import IcechunkStore
-
-type Access = Mapping[str, AnyCredential | None]
-"""Url prefix of a container of virtual chunks to the credential for it."""
 
 
 class Repository(
@@ -99,7 +96,7 @@ class Repository(
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: Access | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         spec_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,  # noqa: FBT001, FBT002 - the drop-in signature
         attribution: Attribution | None = None,
@@ -125,7 +122,7 @@ class Repository(
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: Access | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         spec_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,  # noqa: FBT001, FBT002 - the drop-in signature
         attribution: Attribution | None = None,
@@ -135,7 +132,7 @@ class Repository(
                 storage,
                 config,
                 spec_version=_or_current(spec_version),
-                access=authorize_virtual_chunk_access,
+                access=checked_authorisations(authorize_virtual_chunk_access),
                 check_clean_root=check_clean_root,
                 attribution=attribution,
             )
@@ -146,7 +143,7 @@ class Repository(
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: Access | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         attribution: Attribution | None = None,
     ) -> Self:
         """Open a repository; where `config` says something, it counts before what is stored.
@@ -163,12 +160,15 @@ class Repository(
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: Access | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         attribution: Attribution | None = None,
     ) -> Self:
         return cls(
             await lifecycle.open_(
-                storage, config, access=authorize_virtual_chunk_access, attribution=attribution
+                storage,
+                config,
+                access=checked_authorisations(authorize_virtual_chunk_access),
+                attribution=attribution,
             )
         )
 
@@ -177,7 +177,7 @@ class Repository(
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: Access | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         create_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,  # noqa: FBT001, FBT002 - the drop-in signature
         attribution: Attribution | None = None,
@@ -202,7 +202,7 @@ class Repository(
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: Access | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         create_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,  # noqa: FBT001, FBT002 - the drop-in signature
         attribution: Attribution | None = None,
@@ -212,7 +212,7 @@ class Repository(
                 storage,
                 config,
                 spec_version=_or_current(create_version),
-                access=authorize_virtual_chunk_access,
+                access=checked_authorisations(authorize_virtual_chunk_access),
                 check_clean_root=check_clean_root,
                 attribution=attribution,
             )
@@ -221,7 +221,7 @@ class Repository(
     def reopen(
         self,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: Access | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
     ) -> Self:
         """Give another object for the same repository, with other settings where given."""
         return run_blocking(self.reopen_async(config, authorize_virtual_chunk_access))
@@ -229,10 +229,12 @@ class Repository(
     async def reopen_async(
         self,
         config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: Access | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
     ) -> Self:
         other = type(self)(
-            await lifecycle.reopen(self._context, config, access=authorize_virtual_chunk_access)
+            await lifecycle.reopen(
+                self._context, config, access=checked_authorisations(authorize_virtual_chunk_access)
+            )
         )
         other.set_default_commit_metadata(self._default_metadata)
         return other

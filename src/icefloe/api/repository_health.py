@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from icefloe.api.repair import RepairReport
 from icefloe.api.verification import VerificationReport
-from icefloe.credentials import AnyCredential
+from icefloe.credentials.access import Authorisations, checked_authorisations
 from icefloe.effects import run_blocking
 from icefloe.engine.context import RepoContext
 from icefloe.engine.history import parse_snapshot
@@ -54,7 +54,7 @@ class RepositoryHealth:
         storage: Storage,
         *,
         deep: bool = False,
-        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         on_progress: Progress | None = None,
     ) -> VerificationReport:
         """Check a repository that may be too damaged to be opened; as `verify` otherwise.
@@ -65,7 +65,9 @@ class RepositoryHealth:
             RepositoryHealth.verify_storage_async(
                 storage,
                 deep=deep,
-                authorize_virtual_chunk_access=authorize_virtual_chunk_access,
+                authorize_virtual_chunk_access=checked_authorisations(
+                    authorize_virtual_chunk_access
+                ),
                 on_progress=on_progress,
             )
         )
@@ -75,13 +77,13 @@ class RepositoryHealth:
         storage: Storage,
         *,
         deep: bool = False,
-        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         on_progress: Progress | None = None,
     ) -> VerificationReport:
         outcome = await verify_storage(
             storage,
             VerificationRules(deep=deep),
-            access=authorize_virtual_chunk_access,
+            access=checked_authorisations(authorize_virtual_chunk_access),
             progress=on_progress,
         )
         return VerificationReport(outcome)
@@ -100,7 +102,7 @@ class RepositoryHealth:
         drop_damaged_versions: bool = False,
         rebuild_logs: bool = False,
         deep: bool = False,
-        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         on_progress: Progress | None = None,
     ) -> RepairReport:
         """Repair a repository, which may be too damaged to be opened; by default, only say how.
@@ -144,7 +146,9 @@ class RepositoryHealth:
                 drop_damaged_versions=drop_damaged_versions,
                 rebuild_logs=rebuild_logs,
                 deep=deep,
-                authorize_virtual_chunk_access=authorize_virtual_chunk_access,
+                authorize_virtual_chunk_access=checked_authorisations(
+                    authorize_virtual_chunk_access
+                ),
                 on_progress=on_progress,
             )
         )
@@ -163,7 +167,7 @@ class RepositoryHealth:
         drop_damaged_versions: bool = False,
         rebuild_logs: bool = False,
         deep: bool = False,
-        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        authorize_virtual_chunk_access: Authorisations | None = None,
         on_progress: Progress | None = None,
     ) -> RepairReport:
         rules = RepairRules(
@@ -181,7 +185,7 @@ class RepositoryHealth:
             storage,
             rules,
             dry_run=dry_run,
-            access=authorize_virtual_chunk_access,
+            access=checked_authorisations(authorize_virtual_chunk_access),
             progress=on_progress,
         )
         return RepairReport(outcome)

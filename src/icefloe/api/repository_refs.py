@@ -3,6 +3,7 @@
 from icefloe.effects import run_blocking
 from icefloe.engine.context import RepoContext
 from icefloe.engine.history import parse_snapshot
+from icefloe.errors import ErrorKind, WrongTypeError
 
 
 class RepositoryRefs:
@@ -22,7 +23,7 @@ class RepositoryRefs:
         run_blocking(self.create_branch_async(branch, snapshot_id))
 
     async def create_branch_async(self, branch: str, snapshot_id: str) -> None:
-        await self._context.ledger.create_branch(branch, parse_snapshot(snapshot_id))
+        await self._context.ledger.create_branch(_checked_name(branch), parse_snapshot(snapshot_id))
 
     def list_branches(self) -> set[str]:
         """Name all branches."""
@@ -36,7 +37,7 @@ class RepositoryRefs:
         return run_blocking(self.lookup_branch_async(branch))
 
     async def lookup_branch_async(self, branch: str) -> str:
-        return str(await self._context.ledger.branch_tip(branch))
+        return str(await self._context.ledger.branch_tip(_checked_name(branch)))
 
     def reset_branch(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
@@ -54,7 +55,7 @@ class RepositoryRefs:
     ) -> None:
         expected = None if from_snapshot_id is None else parse_snapshot(from_snapshot_id)
         target = parse_snapshot(snapshot_id)
-        await self._context.ledger.reset_branch(branch, target, expected=expected)
+        await self._context.ledger.reset_branch(_checked_name(branch), target, expected=expected)
 
     def delete_branch(self, branch: str, *, from_snapshot_id: str | None = None) -> None:
         """Delete a branch; its snapshots stay. `main` cannot be deleted.
@@ -76,7 +77,7 @@ class RepositoryRefs:
         self, branch: str, *, from_snapshot_id: str | None = None
     ) -> None:
         expected = None if from_snapshot_id is None else parse_snapshot(from_snapshot_id)
-        await self._context.ledger.delete_branch(branch, expected=expected)
+        await self._context.ledger.delete_branch(_checked_name(branch), expected=expected)
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Name a snapshot for good: a tag never moves.
@@ -90,7 +91,7 @@ class RepositoryRefs:
         run_blocking(self.create_tag_async(tag, snapshot_id))
 
     async def create_tag_async(self, tag: str, snapshot_id: str) -> None:
-        await self._context.ledger.create_tag(tag, parse_snapshot(snapshot_id))
+        await self._context.ledger.create_tag(_checked_name(tag), parse_snapshot(snapshot_id))
 
     def list_tags(self) -> set[str]:
         """Name all tags."""
@@ -104,11 +105,21 @@ class RepositoryRefs:
         return run_blocking(self.lookup_tag_async(tag))
 
     async def lookup_tag_async(self, tag: str) -> str:
-        return str(await self._context.ledger.tag_target(tag))
+        return str(await self._context.ledger.tag_target(_checked_name(tag)))
 
     def delete_tag(self, tag: str) -> None:
         """Take a tag away; its name cannot be used again."""
         run_blocking(self.delete_tag_async(tag))
 
     async def delete_tag_async(self, tag: str) -> None:
-        await self._context.ledger.delete_tag(tag)
+        await self._context.ledger.delete_tag(_checked_name(tag))
+
+
+def _checked_name(name: object) -> str:
+    """Raise `WrongTypeError` unless the name of a branch or tag is a string."""
+    if not isinstance(name, str):
+        raise WrongTypeError(
+            f"the name of a branch or tag must be a str, got {type(name).__name__}",
+            ErrorKind.INVALID_REF_NAME,
+        )
+    return name

@@ -6,6 +6,7 @@ from icefloe.api.status import RepoStatus
 from icefloe.config import Attribution, FeatureFlag, RepositoryConfig, SpecVersion
 from icefloe.effects import run_blocking
 from icefloe.engine.context import RepoContext
+from icefloe.format.json_value import as_metadata
 from icefloe.storage import Storage
 
 
@@ -59,7 +60,7 @@ class RepositorySettings:
         >>> repository.lookup_snapshot(new).metadata
         {'author': 'nightly job'}
         """
-        self._default_metadata = dict(metadata)
+        self._default_metadata = dict[str, Any](as_metadata(metadata))
 
     def default_commit_metadata(self) -> dict[str, Any]:
         """Give the metadata that is added to every commit."""
@@ -82,14 +83,14 @@ class RepositorySettings:
         run_blocking(self.set_metadata_async(metadata))
 
     async def set_metadata_async(self, metadata: dict[str, Any]) -> None:
-        await self._context.ledger.set_metadata(metadata)
+        await self._context.ledger.set_metadata(as_metadata(metadata))
 
     def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
         """Replace some entries of the metadata of the repository, and give all of it."""
         return run_blocking(self.update_metadata_async(metadata))
 
     async def update_metadata_async(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        return dict(await self._context.ledger.update_metadata(metadata))
+        return dict(await self._context.ledger.update_metadata(as_metadata(metadata)))
 
     # -- status ----------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from icefloe.engine.diffs import Diff, status
 from icefloe.engine.rebase import rebase
 from icefloe.engine.session import SessionMode, SessionState
 from icefloe.engine.virtual.grouping import LocationQuery
-from icefloe.errors import ReadOnlyError
+from icefloe.errors import ErrorKind, ReadOnlyError, WrongTypeError
+from icefloe.format.json_value import as_metadata
 from icefloe.storage import ChunkType
 from icefloe.zarr_store import IcechunkStore
 from icefloe.zarr_store.flattening import FlattenedIterator
@@ -294,7 +295,7 @@ class Session:
     ) -> str:
         new = await commits.commit(
             self._session,
-            message,
+            _checked_message(message),
             metadata=self._with_defaults(metadata),
             solver=rebase_with,
             rebase_tries=rebase_tries,
@@ -345,7 +346,7 @@ class Session:
     ) -> str:
         new = await commits.amend(
             self._session,
-            message,
+            _checked_message(message),
             metadata=self._with_defaults(metadata),
             allow_empty=allow_empty,
             move_other_branches=move_other_branches,
@@ -360,7 +361,9 @@ class Session:
         return run_blocking(self.flush_async(message, metadata=metadata))
 
     async def flush_async(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
-        new = await commits.flush(self._session, message, metadata=self._with_defaults(metadata))
+        new = await commits.flush(
+            self._session, _checked_message(message), metadata=self._with_defaults(metadata)
+        )
         return str(new)
 
     def rebase(self, solver: ConflictSolver) -> None:
@@ -375,7 +378,7 @@ class Session:
         await rebase(self._session, solver)
 
     def _with_defaults(self, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-        return {**self._default_metadata, **(metadata or {})}
+        return {**self._default_metadata, **as_metadata({} if metadata is None else metadata)}
 
     # -- writing from many places ----------------------------------------------------------
 
@@ -424,6 +427,13 @@ class Session:
         expected: Iterable["ForkSession | str"] | None = None,
         on_overlap: Overlap = "newest",
     ) -> None:
+        for other in others:
+            if not isinstance(other, Session):
+                raise WrongTypeError(
+                    f"merge takes forks of this session, not {type(other).__name__}: make them"
+                    " with session.fork()",
+                    ErrorKind.MERGE_FAILED,
+                )
         ids = None
         if expected is not None:
             ids = [one if isinstance(one, str) else one.fork_id for one in expected]
@@ -445,3 +455,12 @@ class ForkSession(Session):
 
     def __getstate__(self) -> object:
         return {"session": self._session}
+
+
+def _checked_message(message: object) -> str:
+    if not isinstance(message, str):
+        raise WrongTypeError(
+            f"the message of a commit must be a str, got {type(message).__name__}",
+            ErrorKind.BAD_METADATA,
+        )
+    return message

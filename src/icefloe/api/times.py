@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.errors import ErrorKind, FormatError, WrongTypeError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -21,8 +21,13 @@ def to_datetime(microseconds: int) -> datetime:
 
 def to_microseconds(moment: datetime, place: str) -> int:
     """Turn a time with a time zone into microseconds since 1970."""
+    if not isinstance(moment, datetime):
+        raise WrongTypeError(
+            f"{place} must be a datetime with a time zone, got {type(moment).__name__}",
+            ErrorKind.INVALID_CONFIG,
+        )
     if moment.tzinfo is None:
-        raise InvalidInputError(
+        raise WrongTypeError(
             f"{place} must be a datetime with a time zone, such as datetime.now(UTC): "
             f"{moment.isoformat()} could mean several moments",
             ErrorKind.INVALID_CONFIG,

@@ -19,7 +19,9 @@ from icefloe.config.manifest import (
     ManifestConfig,
     ManifestPreloadConfig,
     ManifestSplittingConfig,
+    ManifestSplitValues,
     ManifestVirtualChunkLocationCompressionConfig,
+    SplitSizesDict,
 )
 from icefloe.config.manifest_sets import ManifestRule, ManifestSet, ManifestSetPreload
 from icefloe.config.repository import (
@@ -69,6 +71,7 @@ __all__ = [
     "ManifestSetPreload",
     "ManifestSplitCondition",
     "ManifestSplitDimCondition",
+    "ManifestSplitValues",
     "ManifestSplittingConfig",
     "ManifestVirtualChunkLocationCompressionConfig",
     "ObjectStoreConfig",
@@ -76,6 +79,7 @@ __all__ = [
     "RepositoryConfig",
     "S3Options",
     "SpecVersion",
+    "SplitSizesDict",
     "StorageConcurrencySettings",
     "StorageRetriesSettings",
     "StorageSettings",

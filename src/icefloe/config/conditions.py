@@ -23,7 +23,7 @@ def _conditions(kind: type) -> Check:
 
 
 class ManifestSplitCondition(Variant):
-    """Which arrays a splitting rule is for.
+    """Which arrays a splitting rule is for; `&` and `|` combine conditions.
 
     >>> ManifestSplitCondition.name_matches("^temp")
     icefloe.config.ManifestSplitCondition.name_matches('^temp')
@@ -35,6 +35,16 @@ class ManifestSplitCondition(Variant):
     PathMatches: TypeAlias = "SplitPathMatches"
     NameMatches: TypeAlias = "SplitNameMatches"
     AnyArray: TypeAlias = "SplitAnyArray"
+
+    def __and__(self, other: object) -> "ManifestSplitCondition":
+        if not isinstance(other, ManifestSplitCondition):
+            return NotImplemented
+        return SplitAnd((self, other))
+
+    def __or__(self, other: object) -> "ManifestSplitCondition":
+        if not isinstance(other, ManifestSplitCondition):
+            return NotImplemented
+        return SplitOr((self, other))
 
     @staticmethod
     def or_conditions(
@@ -138,7 +148,7 @@ class SplitAnyDimension(ManifestSplitDimCondition):
 
 
 class ManifestPreloadCondition(Variant):
-    """Whose manifests to fetch ahead when a session opens.
+    """Whose manifests to fetch ahead when a session opens; `&` and `|` combine conditions.
 
     >>> ManifestPreloadCondition.num_refs(None, 1000)
     icefloe.config.ManifestPreloadCondition.num_refs(None, 1000)
@@ -150,6 +160,16 @@ class ManifestPreloadCondition(Variant):
     PathMatches: TypeAlias = "PreloadPathMatches"
     NameMatches: TypeAlias = "PreloadNameMatches"
     NumRefs: TypeAlias = "PreloadNumRefs"
+
+    def __and__(self, other: object) -> "ManifestPreloadCondition":
+        if not isinstance(other, ManifestPreloadCondition):
+            return NotImplemented
+        return PreloadAnd((self, other))
+
+    def __or__(self, other: object) -> "ManifestPreloadCondition":
+        if not isinstance(other, ManifestPreloadCondition):
+            return NotImplemented
+        return PreloadOr((self, other))
 
     @staticmethod
     def or_conditions(

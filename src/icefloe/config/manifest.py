@@ -12,6 +12,11 @@ from icefloe.values import U16, U32, Settings, integer, setting
 type SplitSizes = list[tuple[ManifestSplitCondition, list[tuple[Dimension, int]]]]
 """Rules in order: which arrays, and for which of their dimensions how many chunks a manifest."""
 
+type ManifestSplitValues = dict[Dimension, int]
+"""How many chunks of a dimension the references in one manifest span."""
+type SplitSizesDict = dict[ManifestSplitCondition, ManifestSplitValues]
+"""Splitting rules as `ManifestSplittingConfig.from_dict` takes them."""
+
 UNSPLIT: Final = 2**32 - 1
 _chunk_count: Final = integer(1, UNSPLIT)
 
@@ -73,7 +78,7 @@ class ManifestSplittingConfig(Settings):
             [(condition, list(sizes.items())) for condition, sizes in _items(split_sizes)]
         )
 
-    def to_dict(self) -> dict[ManifestSplitCondition, dict[Dimension, int]]:
+    def to_dict(self) -> SplitSizesDict:
         """Give the rules as a dictionary; empty if none are set."""
         return {condition: dict(sizes) for condition, sizes in self.split_sizes or []}
 

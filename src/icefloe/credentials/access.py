@@ -3,14 +3,16 @@
 # Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
 # ruff: noqa: UP040
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from icefloe.credentials.azure import AnyAzureCredential, AzureCredentials
 from icefloe.credentials.gcs import AnyGcsCredential, GcsCredentials
-from icefloe.credentials.s3 import AnyS3Credential, S3Credentials
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.credentials.s3 import AnyS3Credential, S3Credentials, S3StaticCredentials
+from icefloe.errors import ErrorKind, WrongTypeError
 from icefloe.values import Variant, public_name, variant_of
 
 
@@ -83,29 +85,71 @@ AnyCredential: TypeAlias = (
     | Credentials.HttpAccess
 )
 
+type Authorisations = Mapping[
+    str,
+    AnyCredential | S3Credentials | S3StaticCredentials | GcsCredentials | AzureCredentials | None,
+]
+"""Url prefix of a container of virtual chunks to a credential; None is deprecated."""
+
+_PACKAGE: Final = str(Path(__file__).parents[1])
+
 HttpAccess: Final = Credentials.HttpAccess()
 LocalFileSystemAccess: Final = Credentials.LocalFileSystemAccess()
 
 
 def containers_credentials(
-    m: Mapping[
-        str,
-        AnyS3Credential
-        | AnyGcsCredential
-        | AnyAzureCredential
-        | Credentials.LocalFileSystemAccess
-        | Credentials.HttpAccess
-        | None,
-    ],
+    m: Authorisations,
 ) -> dict[str, AnyCredential | None]:
     """Turn url prefix -> credential into what `authorize_virtual_chunk_access` takes.
 
-    None stands for access without explicit credentials.
+    None stands for access without explicit credentials, and is deprecated.
 
     >>> containers_credentials({"s3://bucket/": S3Credentials.Anonymous()})["s3://bucket/"]
     icefloe.credentials.Credentials.S3(icefloe.credentials.S3Credentials.Anonymous())
     """
     return {prefix: _wrapped(prefix, credential) for prefix, credential in m.items()}
+
+
+def checked_authorisations(given: Authorisations | None) -> dict[str, AnyCredential | None] | None:
+    """Check what a reader authorises, and wrap bare credentials.
+
+    Raise `WrongTypeError` for a value that is no credential, and warn of None.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise WrongTypeError(
+            "authorize_virtual_chunk_access must be a dict from url prefixes to credentials, got "
+            f"{type(given).__name__}",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+    for prefix, credential in given.items():
+        if credential is None:
+            warnings.warn(
+                f"None as the credential for {_shown(prefix)} in authorize_virtual_chunk_access is"
+                f" deprecated: write {_instead_of_none(prefix)}",
+                DeprecationWarning,
+                skip_file_prefixes=(_PACKAGE,),
+            )
+    return containers_credentials(given)
+
+
+def _shown(prefix: str) -> str:
+    """Quote a prefix, unless it has parts in which secrets may be."""
+    return "a prefix" if any(mark in prefix for mark in "@?#") else repr(prefix)
+
+
+def _instead_of_none(prefix: str) -> str:
+    match prefix.partition(":")[0]:
+        case "file":
+            return "icefloe.credentials.LocalFileSystemAccess"
+        case "http" | "https":
+            return "icefloe.credentials.HttpAccess"
+        case "gs" | "gcs":
+            return "icefloe.gcs_credentials(anonymous=True), or from_env=True"
+        case "az" | "azure" | "abfs":
+            return "icefloe.azure_credentials(from_env=True)"
+    return "icefloe.s3_credentials(from_env=True), or anonymous=True"
 
 
 def _wrapped(prefix: str, credential: object) -> AnyCredential | None:
@@ -120,6 +164,8 @@ def _wrapped(prefix: str, credential: object) -> AnyCredential | None:
             | Credentials.HttpAccess()
         ):
             return credential
+        case S3StaticCredentials():
+            return Credentials.S3(S3Credentials.Static(credential))
         case (
             S3Credentials.Static()
             | S3Credentials.Anonymous()
@@ -141,9 +187,9 @@ def _wrapped(prefix: str, credential: object) -> AnyCredential | None:
             | AzureCredentials.Refreshable()
         ):
             return Credentials.Azure(credential)
-    raise InvalidInputError(
-        f"containers_credentials: {type(credential).__name__} is no credential for {prefix!r}; "
-        "make one with s3_credentials, gcs_credentials or azure_credentials, or use "
-        "LocalFileSystemAccess or HttpAccess",
+    raise WrongTypeError(
+        f"containers_credentials: {type(credential).__name__} is no credential for"
+        f" {_shown(prefix)}; make one with s3_credentials, gcs_credentials or azure_credentials,"
+        " or use LocalFileSystemAccess or HttpAccess",
         ErrorKind.INVALID_CREDENTIALS,
     )

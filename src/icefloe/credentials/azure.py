@@ -4,11 +4,11 @@
 # ruff: noqa: UP040
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from icefloe.credentials.choice import choose, invalid, require
-from icefloe.credentials.refresh import Clock, Renewal, pickle_function, utc_now
+from icefloe.credentials.choice import CredentialChoice, choose, invalid, require
+from icefloe.credentials.refresh import Clock, Renewal, checked_call, pickle_function, utc_now
 from icefloe.values import Moment, Variant, secret, variant_of
 
 
@@ -69,7 +69,6 @@ class AzureRefreshableAccessKey(AzureRefreshableCredential):
     """The access key of a storage account, perhaps for a limited time."""
 
     key: str = secret()
-    _: KW_ONLY
     expires_after: Moment | None = None
 
 
@@ -79,7 +78,6 @@ class AzureRefreshableSasToken(AzureRefreshableCredential):
     """A shared access signature, perhaps for a limited time."""
 
     token: str = secret()
-    _: KW_ONLY
     expires_after: Moment | None = None
 
 
@@ -89,18 +87,25 @@ class AzureRefreshableBearerToken(AzureRefreshableCredential):
     """A bearer token, perhaps for a limited time."""
 
     bearer: str = secret()
-    _: KW_ONLY
     expires_after: Moment | None = None
 
 
-class AzureCredentials(Variant):
-    """How to authenticate with Azure Blob Storage: one of the variants below."""
+class AzureCredentials(Variant, metaclass=CredentialChoice):
+    """How to authenticate with Azure Blob Storage: one of the variants below.
+
+    Calling it chooses a variant by keyword arguments, as `azure_credentials` does.
+    """
 
     __slots__ = ()
     FromEnv: TypeAlias = "AzureFromEnv"
     Anonymous: TypeAlias = "AzureAnonymous"
     Static: TypeAlias = "AzureStatic"
     Refreshable: TypeAlias = "AzureRefreshable"
+
+    @staticmethod
+    def choose_variant(**options: Any) -> "AnyAzureCredential":
+        """Make the variant that keyword arguments of `azure_credentials` say."""
+        return azure_credentials(**options)
 
 
 @variant_of(AzureCredentials, "FromEnv")
@@ -193,10 +198,13 @@ def azure_refreshable_credentials(
     With `scatter_initial_credentials` it is called once now, and its result travels along
     when the credentials are pickled to workers.
     """
-    refreshable = AzureCredentials.Refreshable(pickle_function(get_credentials))
-    if not scatter_initial_credentials:
-        return refreshable
-    return AzureCredentials.Refreshable(refreshable.pickled_function, refreshable.get_credentials())
+    pickled = pickle_function(get_credentials)
+    first = (
+        checked_call(get_credentials, AzureRefreshableCredential)
+        if scatter_initial_credentials
+        else None
+    )
+    return AzureCredentials.Refreshable(pickled, first)
 
 
 def azure_credentials(
@@ -208,8 +216,12 @@ def azure_credentials(
     anonymous: bool | None = None,
     get_credentials: Callable[[], AzureRefreshableCredential] | None = None,
     scatter_initial_credentials: bool = False,
+    anon: bool | None = None,
 ) -> AnyAzureCredential:
-    """Make credentials of the kind that the arguments say; without any, from the environment."""
+    """Make credentials of the kind that the arguments say; without any, from the environment.
+
+    `anon` is another name of `anonymous`.
+    """
     name = "azure_credentials"
     static = {"access_key": access_key, "sas_token": sas_token, "bearer_token": bearer_token}
     refresh = {
@@ -220,7 +232,7 @@ def azure_credentials(
         name,
         {
             "static": static,
-            "anonymous": {"anonymous": anonymous},
+            "anonymous": {"anonymous": anonymous, "anon": anon},
             "from_env": {"from_env": from_env},
             "refresh": refresh,
         },

@@ -1,8 +1,29 @@
 """Choosing one way to authenticate from the keyword arguments of a factory function."""
 
+import inspect
 from collections.abc import Mapping
+from typing import Any
 
 from icefloe.errors import ErrorKind, InvalidInputError
+
+
+class CredentialChoice(type):
+    """The class of a union of credentials: a call of the union makes one of its variants."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        """Make a variant."""
+        if "choose_variant" in cls.__dict__ and not args:
+            return cls.__dict__["choose_variant"](**options)
+        return super().__call__(*args, **options)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The parameters of a variant, which the call above would hide."""
+        made_by = cls.__dict__.get("choose_variant")
+        if made_by is not None:
+            return inspect.signature(made_by)
+        of_method = inspect.signature(type.__getattribute__(cls, "__init__"))
+        return of_method.replace(parameters=list(of_method.parameters.values())[1:])
 
 
 def choose(function: str, given: Mapping[str, Mapping[str, object]]) -> str | None:

@@ -5,10 +5,10 @@
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from icefloe.credentials.choice import choose, invalid, require
-from icefloe.credentials.refresh import Clock, Renewal, pickle_function, utc_now
+from icefloe.credentials.choice import CredentialChoice, choose, invalid, require
+from icefloe.credentials.refresh import Clock, Renewal, checked_call, pickle_function, utc_now
 from icefloe.values import Moment, Value, Variant, secret, variant_of
 
 
@@ -71,14 +71,22 @@ AnyGcsStaticCredential: TypeAlias = (
 )
 
 
-class GcsCredentials(Variant):
-    """How to authenticate with Google Cloud Storage: one of the variants below."""
+class GcsCredentials(Variant, metaclass=CredentialChoice):
+    """How to authenticate with Google Cloud Storage: one of the variants below.
+
+    Calling it chooses a variant by keyword arguments, as `gcs_credentials` does.
+    """
 
     __slots__ = ()
     Anonymous: TypeAlias = "GcsAnonymous"
     FromEnv: TypeAlias = "GcsFromEnv"
     Static: TypeAlias = "GcsStatic"
     Refreshable: TypeAlias = "GcsRefreshable"
+
+    @staticmethod
+    def choose_variant(**options: Any) -> "AnyGcsCredential":
+        """Make the variant that keyword arguments of `gcs_credentials` say."""
+        return gcs_credentials(**options)
 
 
 @variant_of(GcsCredentials, "Anonymous")
@@ -173,10 +181,11 @@ def gcs_refreshable_credentials(
     With `scatter_initial_credentials` it is called once now, and its result travels along
     when the credentials are pickled to workers.
     """
-    refreshable = GcsCredentials.Refreshable(pickle_function(get_credentials))
-    if not scatter_initial_credentials:
-        return refreshable
-    return GcsCredentials.Refreshable(refreshable.pickled_function, refreshable.get_credentials())
+    pickled = pickle_function(get_credentials)
+    first = (
+        checked_call(get_credentials, GcsBearerCredential) if scatter_initial_credentials else None
+    )
+    return GcsCredentials.Refreshable(pickled, first)
 
 
 def gcs_credentials(
@@ -189,8 +198,12 @@ def gcs_credentials(
     anonymous: bool | None = None,
     get_credentials: Callable[[], GcsBearerCredential] | None = None,
     scatter_initial_credentials: bool = False,
+    anon: bool | None = None,
 ) -> AnyGcsCredential:
-    """Make credentials of the kind that the arguments say; without any, from the environment."""
+    """Make credentials of the kind that the arguments say; without any, from the environment.
+
+    `anon` is another name of `anonymous`.
+    """
     name = "gcs_credentials"
     static = {
         "service_account_file": service_account_file,
@@ -206,7 +219,7 @@ def gcs_credentials(
         name,
         {
             "static": static,
-            "anonymous": {"anonymous": anonymous},
+            "anonymous": {"anonymous": anonymous, "anon": anon},
             "from_env": {"from_env": from_env},
             "refresh": refresh,
         },

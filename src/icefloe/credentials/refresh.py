@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, cast
 
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError, WrongTypeError
 
 type Clock = Callable[[], datetime]
 
@@ -33,7 +33,7 @@ def utc_now() -> datetime:
 def pickle_function(get_credentials: Callable[[], object]) -> bytes:
     """Pickle a function so that it can travel; lambdas and closures travel too."""
     if not callable(get_credentials):
-        raise InvalidInputError(
+        raise WrongTypeError(
             "get_credentials must be a function without parameters that returns credentials, "
             f"got {type(get_credentials).__name__}",
             ErrorKind.INVALID_CREDENTIALS,
@@ -98,20 +98,30 @@ class Renewal:
         if self._function is None:
             self._function = _unpickle_function(pickled_function)
         try:
-            credential = self._function()
+            return checked_call(self._function, kind)
+        except WrongTypeError:
+            raise
         except Exception as reason:
             # Only the type: the text of a foreign exception may hold a secret.
             raise StorageError(
                 f"the function that gives credentials failed with {type(reason).__name__}",
                 ErrorKind.INVALID_CREDENTIALS,
             ) from reason
-        if not isinstance(credential, kind):
-            raise InvalidInputError(
-                f"the function that gives credentials must return {kind.__qualname__}, "
-                f"it returned {type(credential).__name__}",
-                ErrorKind.INVALID_CREDENTIALS,
-            )
-        return credential
+
+
+def checked_call[C](get_credentials: Callable[[], object], kind: type[C]) -> C:
+    """Call a function that gives credentials; its own exceptions pass.
+
+    Raise `WrongTypeError` if it returns anything but a `kind`.
+    """
+    credential = get_credentials()
+    if not isinstance(credential, kind):
+        raise WrongTypeError(
+            f"the function that gives credentials must return {kind.__qualname__}, "
+            f"it returned {type(credential).__name__}",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+    return credential
 
 
 def _unpickle_function(pickled_function: bytes) -> Callable[[], object]:

@@ -6,10 +6,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from icefloe.credentials.choice import choose, invalid, require
-from icefloe.credentials.refresh import Clock, Renewal, pickle_function, utc_now
+from icefloe.credentials.choice import CredentialChoice, choose, invalid, require
+from icefloe.credentials.refresh import Clock, Renewal, checked_call, pickle_function, utc_now
 from icefloe.values import Moment, Value, Variant, secret, variant_of
 
 
@@ -32,14 +32,25 @@ class S3StaticCredentials(Value):
     expires_after: Moment | None = None
 
 
-class S3Credentials(Variant):
-    """How to authenticate with S3: one of the variants below."""
+class S3Credentials(Variant, metaclass=CredentialChoice):
+    """How to authenticate with S3: one of the variants below.
+
+    Calling it chooses a variant by keyword arguments, as `s3_credentials` does.
+
+    >>> S3Credentials(anon=True)
+    icefloe.credentials.S3Credentials.Anonymous()
+    """
 
     __slots__ = ()
     FromEnv: TypeAlias = "S3FromEnv"
     Anonymous: TypeAlias = "S3Anonymous"
     Static: TypeAlias = "S3Static"
     Refreshable: TypeAlias = "S3Refreshable"
+
+    @staticmethod
+    def choose_variant(**options: Any) -> "AnyS3Credential":
+        """Make the variant that keyword arguments of `s3_credentials` say."""
+        return s3_credentials(**options)
 
 
 @variant_of(S3Credentials, "FromEnv")
@@ -121,10 +132,11 @@ def s3_refreshable_credentials(
     >>> s3_refreshable_credentials(fetch).get_credentials().access_key_id
     'AKIAEXAMPLE0'
     """
-    refreshable = S3Credentials.Refreshable(pickle_function(get_credentials))
-    if not scatter_initial_credentials:
-        return refreshable
-    return S3Credentials.Refreshable(refreshable.pickled_function, refreshable.get_credentials())
+    pickled = pickle_function(get_credentials)
+    first = (
+        checked_call(get_credentials, S3StaticCredentials) if scatter_initial_credentials else None
+    )
+    return S3Credentials.Refreshable(pickled, first)
 
 
 def s3_credentials(
@@ -137,8 +149,11 @@ def s3_credentials(
     from_env: bool | None = None,
     get_credentials: Callable[[], S3StaticCredentials] | None = None,
     scatter_initial_credentials: bool = False,
+    anon: bool | None = None,
 ) -> AnyS3Credential:
     """Make S3 credentials of the kind that the arguments say; without any, from the environment.
+
+    `anon` is another name of `anonymous`.
 
     >>> s3_credentials(anonymous=True)
     icefloe.credentials.S3Credentials.Anonymous()
@@ -158,7 +173,7 @@ def s3_credentials(
         name,
         {
             "keys": keys,
-            "anonymous": {"anonymous": anonymous},
+            "anonymous": {"anonymous": anonymous, "anon": anon},
             "from_env": {"from_env": from_env},
             "refresh": refresh,
         },

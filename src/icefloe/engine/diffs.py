@@ -22,14 +22,14 @@ from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.node_table import NodeTable
 from icefloe.format.transaction_log import ID_LISTS, TransactionLog
 
-_SHOWN_CHUNKS: Final = 20
+_SHOWN_CHUNKS: Final = 10
 _TITLES: Final = {
-    "new_groups": "New groups",
-    "new_arrays": "New arrays",
-    "updated_groups": "Updated groups",
-    "updated_arrays": "Updated arrays",
-    "deleted_groups": "Deleted groups",
-    "deleted_arrays": "Deleted arrays",
+    "new_groups": "Groups created",
+    "new_arrays": "Arrays created",
+    "updated_groups": "Group definitions updated",
+    "updated_arrays": "Array definitions updated",
+    "deleted_groups": "Groups deleted",
+    "deleted_arrays": "Arrays deleted",
 }
 
 
@@ -41,11 +41,13 @@ class Diff:
     >>> diff = Diff(new_arrays={"/t2m"}, chunk_coordinates={"/t2m": np.array([[0, 1]], np.uint32)})
     >>> diff.updated_chunks
     {'/t2m': [[0, 1]]}
-    >>> print(diff)
-    New arrays:
+    >>> print(str(diff).rstrip())
+    Arrays created:
         /t2m
-    Updated chunks:
-        /t2m: [0, 1]
+    <BLANKLINE>
+    Chunks updated:
+        /t2m:
+            [0, 1]
     """
 
     new_groups: set[str] = field(default_factory=set)
@@ -90,37 +92,31 @@ class Diff:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        counts = [
-            f"{name}={count}"
-            for name in (*ID_LISTS, "moved_nodes")
-            if (count := len(getattr(self, name)))
-        ]
-        chunks = sum(len(chunks) for chunks in self.chunk_coordinates.values())
-        linked = sum(self.linked_chunks.values())
-        counts += [f"updated_chunks={chunks}"] if chunks else []
-        counts += [f"linked_chunks={linked}"] if linked else []
-        return f"<Diff: {', '.join(counts) or 'no changes'}>"
+        return str(self) or "<Diff: no changes>"
 
     def __str__(self) -> str:
-        return "\n".join(self._lines()) or "no changes"
+        return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
         for name, title in _TITLES.items():
             if paths := getattr(self, name):
                 yield f"{title}:"
                 yield from (f"    {path}" for path in sorted(paths))
+                yield ""
         if self.chunk_coordinates:
-            yield "Updated chunks:"
+            yield "Chunks updated:"
             for path, chunks in self.chunk_coordinates.items():
-                shown = ", ".join(map(str, chunks[:_SHOWN_CHUNKS].tolist()))
-                more = len(chunks) - _SHOWN_CHUNKS
-                yield f"    {path}: {shown}" + (f" and {more} more" if more > 0 else "")
+                yield f"    {path}:"
+                yield from (f"        {index}" for index in chunks[:_SHOWN_CHUNKS].tolist())
+                if len(chunks) > _SHOWN_CHUNKS:
+                    yield f"        ... {len(chunks) - _SHOWN_CHUNKS} more"
         if self.linked_chunks:
             yield "Chunks in linked manifests:"
             yield from (f"    {path}: {count}" for path, count in self.linked_chunks.items())
         if self.moved_nodes:
-            yield "Moved nodes:"
+            yield "Nodes moved/renamed:"
             yield from (f"    {source} -> {target}" for source, target in self.moved_nodes)
+            yield ""
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

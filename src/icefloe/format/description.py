@@ -25,7 +25,12 @@ from icefloe.format.node_table import Node
 from icefloe.format.repo_info import decode_repo_info
 from icefloe.format.snapshot import decode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
-from icefloe.format.transaction_log import ID_LISTS, Move, decode_transaction_log
+from icefloe.format.transaction_log import (
+    ID_LISTS,
+    Move,
+    TransactionLog,
+    decode_transaction_log,
+)
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind
 
 type Description = dict[str, Any]
@@ -50,7 +55,7 @@ def describe_file(
         case FileType.MANIFEST:
             content = _describe_manifest(data, max_rows)
         case FileType.TRANSACTION_LOG:
-            content = _describe_log(data, max_rows)
+            content = describe_log(decode_transaction_log(data), max_rows)
         case FileType.REPO_INFO:
             content = _describe_repo(data, max_rows)
     return {"header": _describe_header(envelope), **content}
@@ -124,9 +129,16 @@ def _describe_node(node: Node) -> Description:
         "node_type": "group" if node.array is None else "array",
     }
     if node.array is not None:
+        names = node.array.dimension_names or (None,) * len(node.array.shape)
         described["shape"] = [
-            {"array_length": length, "num_chunks": count}
-            for length, count in zip(node.array.shape, node.array.num_chunks, strict=True)
+            {
+                **({} if name is None else {"name": name}),
+                "array_length": length,
+                "num_chunks": count,
+            }
+            for name, length, count in zip(
+                names, node.array.shape, node.array.num_chunks, strict=True
+            )
         ]
         if node.array.dimension_names is not None:
             described["dimension_names"] = list(node.array.dimension_names)
@@ -161,7 +173,10 @@ def _describe_manifest(data: bytes | bytearray | memoryview, max_rows: int) -> D
         "total_inline": int(counts[ChunkKind.INLINE]),
         "total_native": int(counts[ChunkKind.NATIVE]),
         "total_virtual": int(counts[ChunkKind.VIRTUAL]),
-        "uses_location_compression": file.has_location_dictionary,
+        "compression": {
+            "uses_location_compression": file.has_location_dictionary,
+            "num_compressed_refs": file.num_compressed_locations(),
+        },
         **_listed(
             "arrays", len(tables), max_rows, lambda row: _describe_refs(*tables[row], max_rows)
         ),
@@ -203,8 +218,8 @@ def _describe_ref(table: ChunkTable, row: int) -> Description:
 # -- transaction logs ----------------------------------------------------------------------
 
 
-def _describe_log(data: bytes | bytearray | memoryview, max_rows: int) -> Description:
-    log = decode_transaction_log(data)
+def describe_log(log: TransactionLog, max_rows: int) -> Description:
+    """Describe what a transaction log lists, at most `max_rows` entries of each list."""
     updated = list(log.updated_chunks.items())
     lists: Description = {}
     for name in ID_LISTS:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, WrongTypeError
 
 type JsonValue = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 
@@ -28,6 +28,21 @@ def as_json_value(given: object, place: str = "metadata") -> JsonValue:
     none, and storing null instead would be a wrong answer), bytes, keys that are not strings.
     """
     return _Copier().copy(given, place, MAX_DEPTH)
+
+
+def as_metadata(given: object, place: str = "metadata") -> dict[str, JsonValue]:
+    """Check and copy the metadata of a commit or of a repository.
+
+    Raise `WrongTypeError` unless it is a mapping from strings to JSON values.
+
+    >>> as_metadata({"author": "nightly job", "runs": (1, 2)})
+    {'author': 'nightly job', 'runs': [1, 2]}
+    """
+    if not isinstance(given, Mapping):
+        raise _wrong_type(place, f"a dict is needed, got {type(given).__name__}")
+    return {
+        _key(key, place): as_json_value(value, f"{place}[{key!r}]") for key, value in given.items()
+    }
 
 
 class _Copier:
@@ -64,7 +79,7 @@ class _Copier:
                     for key in sorted(_key(key, place) for key in given)
                 }
         kind = type(given).__name__
-        raise _invalid(
+        raise _wrong_type(
             place, f"{kind} is not a JSON value: use None, bool, int, float, str, list, dict"
         )
 
@@ -81,7 +96,7 @@ def _number(given: float, place: str) -> float:
 
 def _key(given: object, place: str) -> str:
     if not isinstance(given, str):
-        raise _invalid(place, f"keys must be strings, got {type(given).__name__}")
+        raise _wrong_type(place, f"keys must be strings, got {type(given).__name__}")
     if "\0" in given:
         raise _invalid(place, "keys must not contain the character NUL")
     return _text(given, place)
@@ -97,3 +112,7 @@ def _text(given: str, place: str) -> str:
 
 def _invalid(place: str, problem: str) -> InvalidInputError:
     return InvalidInputError(f"{place}: {problem}", ErrorKind.BAD_METADATA)
+
+
+def _wrong_type(place: str, problem: str) -> WrongTypeError:
+    return WrongTypeError(f"{place}: {problem}", ErrorKind.BAD_METADATA)

@@ -261,6 +261,16 @@ class ManifestFile:
         """Say whether locations are compressed one by one with a shared dictionary."""
         return self._dictionary is not None
 
+    def num_compressed_locations(self) -> int:
+        """Count the references whose location is compressed with the shared dictionary."""
+        if not self.has_location_dictionary:
+            return 0
+        return sum(
+            int(np.count_nonzero(refs.has(RefSlot.COMPRESSED_LOCATION)))
+            for start, count in self._places.values()
+            for _, refs in self._parts(start, count)
+        )
+
     def table(self, node: NodeId, *, few_refs: int = FEW_REFS) -> ChunkTable:
         """Decode all references of an array into columns."""
         self._buffer.renew_budget()

@@ -59,6 +59,7 @@ def s3_storage(
     read_headers: dict[str, str] | None = None,
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
+    anon: bool | None = None,
 ) -> Storage:
     """Use S3, or a storage that speaks its protocol.
 
@@ -86,6 +87,7 @@ def s3_storage(
             session_token=session_token,
             expires_after=expires_after,
             anonymous=anonymous,
+            anon=anon,
             from_env=from_env,
             get_credentials=get_credentials,
             scatter_initial_credentials=scatter_initial_credentials,
@@ -114,6 +116,7 @@ def s3_object_store_storage(
     read_headers: dict[str, str] | None = None,
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
+    anon: bool | None = None,
 ) -> Storage:
     """Use S3 with unusual characters of keys percent-encoded, as some repositories have it."""
     return Storage.new_s3_object_store(
@@ -131,6 +134,7 @@ def s3_object_store_storage(
             session_token=session_token,
             expires_after=expires_after,
             anonymous=anonymous,
+            anon=anon,
             from_env=from_env,
         ),
         read_headers=read_headers,
@@ -161,6 +165,7 @@ def tigris_storage(
     read_headers: dict[str, str] | None = None,
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
+    anon: bool | None = None,
 ) -> Storage:
     """Use Tigris: bound to one region, or read-only with `use_weak_consistency`."""
     return Storage.new_tigris(
@@ -180,6 +185,7 @@ def tigris_storage(
             session_token=session_token,
             expires_after=expires_after,
             anonymous=anonymous,
+            anon=anon,
             from_env=from_env,
             get_credentials=get_credentials,
             scatter_initial_credentials=scatter_initial_credentials,
@@ -213,6 +219,7 @@ def r2_storage(
     read_headers: dict[str, str] | None = None,
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
+    anon: bool | None = None,
 ) -> Storage:
     """Use Cloudflare R2, by account or by endpoint; without a bucket the prefix starts with it.
 
@@ -236,6 +243,7 @@ def r2_storage(
             session_token=session_token,
             expires_after=expires_after,
             anonymous=anonymous,
+            anon=anon,
             from_env=from_env,
             get_credentials=get_credentials,
             scatter_initial_credentials=scatter_initial_credentials,
@@ -303,6 +311,7 @@ def gcs_storage(
     read_headers: dict[str, str] | None = None,
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
+    anon: bool | None = None,
 ) -> Storage:
     """Use Google Cloud Storage; `config` holds options of the client by name.
 
@@ -316,6 +325,7 @@ def gcs_storage(
         bearer_token=bearer_token,
         from_env=from_env,
         anonymous=anonymous,
+        anon=anon,
         get_credentials=get_credentials,
         scatter_initial_credentials=scatter_initial_credentials,
     )
@@ -341,6 +351,7 @@ def azure_storage(
     from_env: bool | None = None,
     anonymous: bool | None = None,
     config: dict[str, str] | None = None,
+    anon: bool | None = None,
 ) -> Storage:
     """Use Azure Blob Storage; `config` holds options of the client by name.
 
@@ -353,6 +364,7 @@ def azure_storage(
         bearer_token=bearer_token,
         from_env=from_env,
         anonymous=anonymous,
+        anon=anon,
     )
     return Storage.new_azure_blob(account, container, prefix, credentials, config=config)
 

@@ -26,7 +26,7 @@ from icefloe.storage.describing import describe, source_code
 from icefloe.storage.guarded_http import GuardedHttpReader
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.locks import PATIENCE_SECONDS
-from icefloe.storage.memory import MemoryBackend
+from icefloe.storage.memory import MemoryAddress, MemoryBackend, memory_at
 from icefloe.storage.metering import Meter, MeteredBackend, RequestCounts
 from icefloe.storage.object_store import ObjectStoreBackend
 from icefloe.storage.platforms import hugging_face_spec, r2_spec, tigris_spec
@@ -104,17 +104,18 @@ class Storage:
 
     Make one with `local_filesystem_storage`, `s3_storage` and so on. Making it sends no
     request; clients are opened at the first use, once per process, also after a fork. Equal
-    descriptions are equal storages. Storages can be pickled, with their credentials, except
-    those in memory.
+    descriptions are equal storages. Storages can be pickled, with their credentials; a storage in
+    memory can be unpickled only in its own process, while it is in use there.
 
     >>> storage = Storage.new_in_memory()
     >>> storage.list_objects()
     []
     """
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, memory: MemoryBackend | None = None) -> None:
         self._spec = spec
-        self._memory = MemoryBackend() if isinstance(spec, MemorySpec) else None
+        is_in_memory = isinstance(spec, MemorySpec)
+        self._memory = (memory or MemoryBackend()) if is_in_memory else None
         self._opened = _Opened()
 
     @classmethod
@@ -443,10 +444,7 @@ class Storage:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._memory is not None:
-            raise TypeError(
-                "a storage in memory cannot be pickled: other processes could not see it;"
-                " use local_filesystem_storage or an object store"
-            )
+            return (_in_memory, (self._memory.address(),))
         return (type(self), (self._spec,))
 
     def __repr__(self) -> str:
@@ -462,3 +460,8 @@ class Storage:
             for name, text in describe(self._spec).items()
         )
         return f'<div class="icefloe-value"><div>icefloe.Storage</div>{rows}</div>'
+
+
+def _in_memory(address: MemoryAddress) -> Storage:
+    """Find a pickled storage in the memory of this process."""
+    return Storage(MemorySpec(), memory_at(address))

@@ -1,13 +1,21 @@
 """Objects in a dictionary: for tests and scratch work, gone with the process."""
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import batched, count
 from threading import Lock
 from typing import Final
+from uuid import uuid4
+from weakref import WeakValueDictionary
 
-from icefloe.errors import ObjectNotFoundError, PreconditionFailedError
+from icefloe.errors import (
+    ErrorKind,
+    InvalidInputError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+)
 from icefloe.forks import renew_lock_in_children
 from icefloe.storage.checks import check_conditions, check_range
 from icefloe.storage.keys import check_key
@@ -21,6 +29,9 @@ from icefloe.storage.port import (
 )
 
 _LIST_BATCH: Final = 1000
+
+type MemoryAddress = tuple[int, str]
+"""A process, and a storage in its memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,12 @@ class MemoryBackend:
         self._states = count(1)  # shared by all keys: a key made anew gets a new version too
         self._lock = Lock()
         renew_lock_in_children(self)
+        self._token: str = uuid4().hex
+        _in_use[self._token] = self
+
+    def address(self) -> MemoryAddress:
+        """Return where to find this storage, in this process only."""
+        return os.getpid(), self._token
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
         """Look an object up."""
@@ -124,6 +141,31 @@ class MemoryBackend:
         info = ObjectInfo(key, len(data), _exact_now(), version)
         self._objects[key] = _Stored(data, info, dict(attributes), content_type)
         return version
+
+
+_in_use: Final = WeakValueDictionary[str, MemoryBackend]()
+"""All storages in the memory of this process that something refers to."""
+
+
+def memory_at(address: MemoryAddress) -> MemoryBackend:
+    """Return the storage with an address.
+
+    Raise `InvalidInputError` in another process, and if nothing refers to the storage any more.
+    """
+    process, token = address
+    memory = _in_use.get(token) if process == os.getpid() else None
+    if memory is None:
+        reason = (
+            "nothing in this process uses it any more"
+            if process == os.getpid()
+            else "it is in the memory of another process"
+        )
+        raise InvalidInputError(
+            f"a storage in memory cannot be unpickled here: {reason}; to share a repository"
+            " between processes, use local_filesystem_storage or an object store",
+            ErrorKind.PICKLE,
+        )
+    return memory
 
 
 def _exact_now() -> datetime:

@@ -336,7 +336,8 @@ class ObjectStoreBackend:
         except foreign.UnauthenticatedError as error:
             source = self._clients.credential_source
             if source is not None and source.failure is not None:
-                raise source.failure from None
+                # The cause is the exception of the user's own function.
+                raise source.failure from source.failure.__cause__
             raise translate(error, verb, key) from None
         except FOREIGN_ERRORS as error:
             raise translate(error, verb, key) from None

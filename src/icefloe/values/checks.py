@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, WrongTypeError
 
 type Check = Callable[[Any, str], Any]
 """Takes what was given and the name of its place; returns what to keep, or raises."""
@@ -18,7 +18,7 @@ def integer(low: int, high: int) -> Check:
     def check(given: Any, place: str) -> int:
         wanted = f"an integer from {low} to {high}"
         if isinstance(given, bool) or not hasattr(given, "__index__"):
-            raise _unfit(place, wanted, type(given).__name__)
+            raise _wrong_type(place, wanted, type(given).__name__)
         number = operator.index(given)
         if not low <= number <= high:
             raise _unfit(place, wanted, str(number))
@@ -30,9 +30,9 @@ def integer(low: int, high: int) -> Check:
 def moment(given: Any, place: str) -> datetime:
     """Check a time: it must know its time zone."""
     if not isinstance(given, datetime):
-        raise _unfit(place, "a datetime", type(given).__name__)
+        raise _wrong_type(place, "a datetime", type(given).__name__)
     if given.tzinfo is None:
-        raise _unfit(place, "a datetime with a time zone (tzinfo=UTC)", "one without")
+        raise _wrong_type(place, "a datetime with a time zone (tzinfo=UTC)", "one without")
     return given
 
 
@@ -41,10 +41,10 @@ def one_of(*choices: str) -> Check:
     wanted = "one of " + ", ".join(map(repr, choices))
 
     def check(given: Any, place: str) -> str:
-        if not isinstance(given, str) or given not in choices:
-            raise _unfit(
-                place, wanted, repr(given) if isinstance(given, str) else type(given).__name__
-            )
+        if not isinstance(given, str):
+            raise _wrong_type(place, wanted, type(given).__name__)
+        if given not in choices:
+            raise _unfit(place, wanted, repr(given))
         return given
 
     return check
@@ -53,10 +53,10 @@ def one_of(*choices: str) -> Check:
 def text_mapping(given: Any, place: str) -> dict[str, str] | None:
     """Check a mapping of strings to strings, and copy it; an empty one is as good as none."""
     if not isinstance(given, Mapping):
-        raise _unfit(place, "a mapping of strings", type(given).__name__)
+        raise _wrong_type(place, "a mapping of strings", type(given).__name__)
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise _unfit(place, "a mapping of strings to strings", f"the entry {name!r}")
+            raise _wrong_type(place, "a mapping of strings to strings", f"the entry {name!r}")
     return dict(given) or None
 
 
@@ -72,6 +72,10 @@ TextMapping = Annotated[Mapping[str, str], text_mapping]
 
 def _unfit(place: str, wanted: str, given: str) -> InvalidInputError:
     return InvalidInputError(f"{place} must be {wanted}, got {given}", ErrorKind.INVALID_CONFIG)
+
+
+def _wrong_type(place: str, wanted: str, given: str) -> WrongTypeError:
+    return WrongTypeError(f"{place} must be {wanted}, got {given}", ErrorKind.INVALID_CONFIG)
 
 
 def check_for(hint: Any) -> Check:
@@ -104,7 +108,7 @@ def _instance_of(*kinds: type) -> Check:
             # The type only: what was given by mistake may be a secret.
             kind = type(given).__name__
             is_namesake = any(kind == each.__name__ for each in kinds)
-            raise _unfit(
+            raise _wrong_type(
                 place,
                 f"a value of type {names}",
                 f"the {kind} of another library" if is_namesake else kind,

@@ -57,8 +57,8 @@ async def names_in(session: SessionState, prefix: str) -> AsyncIterator[Iterable
     path = _path_of(prefix)
     names = _names_of_nodes(session, path)
     node = find_node(session, path)
-    if node is not None and await _shows_chunks(session, node):
-        names["c"] = None
+    if node is not None and node.array is not None:
+        names["c"] = None  # also while the array has no chunks, which spares its manifests
     yield names
     if (region := _chunk_region(session, prefix)) is None:
         return
@@ -162,29 +162,6 @@ def _has_chunks(session: SessionState, node: Node) -> bool:
         return False
     settled = session.changes.settled(node.id)
     return settled is not None and len(settled.table) > 0
-
-
-async def _shows_chunks(session: SessionState, node: Node) -> bool:
-    """Say whether an array has chunks; manifests are opened only if some may be all gone."""
-    if not _has_chunks(session, node):
-        return False
-    if not session.tree.manifests(node) or not _may_lack_stored_chunks(session, node):
-        return True
-    async for _ in chunk_tables(session, node):
-        return True
-    return False
-
-
-def _may_lack_stored_chunks(session: SessionState, node: Node) -> bool:
-    """Say whether the session deleted chunks of an array, or made it smaller."""
-    stored = session.tree.stored(node)
-    settled = session.changes.settled(node.id)
-    is_resized = stored is None or stored.array is None or stored.array.shape != _shape(node)
-    return is_resized or (settled is not None and len(settled.deleted) > 0)
-
-
-def _shape(node: Node) -> tuple[int, ...]:
-    return () if node.array is None else node.array.shape
 
 
 def _names_of_nodes(session: SessionState, path: str) -> dict[str, None]:

@@ -1,6 +1,10 @@
 import asyncio
+import gc
 import os
 import pickle
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +102,68 @@ def test_pickling(storage: Storage) -> None:
     assert hash(again) == hash(storage)
 
 
-def test_memory_is_not_pickled_and_equals_itself_only() -> None:
+def test_memory_equals_itself_only() -> None:
     storage = in_memory_storage()
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        pickle.dumps(storage)
     assert storage == storage  # noqa: PLR0124
     assert storage != in_memory_storage()
+
+
+def test_memory_is_pickled_within_its_process() -> None:
+    storage = in_memory_storage()
+    again = pickle.loads(pickle.dumps(storage))
+    assert again == storage
+    assert hash(again) == hash(storage)
+    repository = icefloe.Repository.create(storage)
+    new = repository.writable_session("main").commit("shared", allow_empty=True)
+    for copy in (icefloe.Repository.open(again), pickle.loads(pickle.dumps(repository))):
+        assert copy.lookup_branch("main") == new
+        newer = copy.writable_session("main").commit("by the copy", allow_empty=True)
+        assert repository.lookup_branch("main") == newer
+        new = newer
+
+
+def test_memory_that_nothing_uses_any_more_is_not_found() -> None:
+    pickled = pickle.dumps(in_memory_storage())
+    gc.collect()
+    with pytest.raises(InvalidInputError, match="nothing in this process uses it"):
+        pickle.loads(pickled)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_memory_is_not_found_by_another_process(method: str) -> None:
+    storage = in_memory_storage()
+    pickled = pickle.dumps(storage)
+    if method == "spawn":
+        program = "import pickle, sys; pickle.loads(sys.stdin.buffer.read())"
+        done = subprocess.run(
+            [sys.executable, "-c", program], input=pickled, capture_output=True, check=False
+        )
+        said = done.stderr.decode()
+    else:
+        said = _said_in_a_fork(pickled)
+    assert "InvalidInputError" in said
+    assert "in the memory of another process" in said
+    assert "local_filesystem_storage" in said
+
+
+def _said_in_a_fork(pickled: bytes) -> str:
+    """Unpickle in a forked child, and return the error that it met."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking while threads run
+        child = os.fork()
+    if child == 0:
+        try:
+            pickle.loads(pickled)
+        except BaseException as error:  # noqa: BLE001 - the child must not go on with the tests
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said
 
 
 def test_equality() -> None:

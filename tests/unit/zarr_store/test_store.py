@@ -277,8 +277,11 @@ def test_listing_nodes_opens_no_manifest(state: SessionState, store: IcechunkSto
     assert [step.key.split("/")[0] for step in watched.trace] == ["manifests"]
 
 
-def test_arrays_without_chunks_show_none(store: IcechunkStore, state: SessionState) -> None:
-    assert list(store.list_dir("g/a")) == ["zarr.json"]
+def test_arrays_list_their_folder_of_chunks_also_if_it_is_empty(
+    store: IcechunkStore, state: SessionState
+) -> None:
+    assert sorted(store.list_dir("g/a")) == ["c", "zarr.json"]
+    assert list(store.list_dir("g/a/c")) == []
     put(store, "g/a/c/0/0", LONG)
     run_blocking(commit(state, "done"))
     tip = state.snapshot_id
@@ -286,7 +289,8 @@ def test_arrays_without_chunks_show_none(store: IcechunkStore, state: SessionSta
     other = IcechunkStore(again)
     assert sorted(other.list_dir("g/a")) == ["c", "zarr.json"]
     other.delete_sync("g/a/c/0/0")
-    assert list(other.list_dir("g/a")) == ["zarr.json"]
+    assert sorted(other.list_dir("g/a")) == ["c", "zarr.json"]
+    assert list(other.list_dir("g/a/c")) == []
     assert run_blocking(other.is_empty("g/a/c"))
 
 

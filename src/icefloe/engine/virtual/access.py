@@ -57,11 +57,6 @@ class Access:
         for place, container in containers:
             for text, prefix in self._prefixes.items():
                 if prefix.covers(place) or place.covers(prefix):
-                    if self.entries[text] is None:
-                        how = how_to_authorise(container, text)
-                        _log.warning(
-                            "None as the credential of %r is deprecated: write %s", text, how
-                        )
                     self._grant(text, container)
 
     def grant_for(self, place: Prefix, container: VirtualChunkContainer) -> Grant | None:
