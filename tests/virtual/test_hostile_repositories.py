@@ -748,6 +748,56 @@ def test_no_redirection_leads_to_another_server(
     assert attacker.connections == 0
 
 
+METADATA_HOSTS = [
+    "169.254.169.254",
+    "[fd00:ec2::254]",
+    "[fd00:ec2::23]",
+    "[::ffff:169.254.170.23]",
+    "[64:ff9b::a9fe:aa02]",
+    "[64:ff9b:1::a9fe:a9fe]",
+    "[2002:a9fe:a9fe::1]",
+    "[::a9fe:a9fe]",
+    "100.100.100.200",
+    "192.0.0.192",
+]
+
+
+def stored_endpoints(host: str) -> dict[str, tuple[Forged, str, AnyCredential]]:
+    """Have a repository say that buckets of each platform are at a host."""
+    url = f"http://{host}"
+    s3: JsonValue = {"endpoint_url": url, "allow_http": True, "force_path_style": True}
+    google: JsonValue = {"google_base_url": url, "allow_http": "true"}
+    azure: JsonValue = {"account": "fine", "endpoint": url, "allow_http": "true"}
+    return {
+        "s3": (
+            Forged("s3://data/", {"s3": s3}),
+            "s3://data/x",
+            Credentials.S3(s3_credentials(anonymous=True)),
+        ),
+        "gs": (
+            Forged("gs://data/", {"gcs": google}),
+            "gs://data/x",
+            Credentials.Gcs(gcs_credentials(anonymous=True)),
+        ),
+        "az": (
+            Forged("az://data/", {"azure": azure}),
+            "az://data/x",
+            Credentials.Azure(azure_credentials(anonymous=True)),
+        ),
+    }
+
+
+@SPECS
+@pytest.mark.parametrize("platform", ["s3", "gs", "az"])
+@pytest.mark.parametrize("host", METADATA_HOSTS)
+def test_no_stored_endpoint_leads_to_a_metadata_service(
+    tmp_path: Path, host: str, platform: str, spec_version: int
+) -> None:
+    forged, location, credential = stored_endpoints(host)[platform]
+    folder = forge(tmp_path / "repo", [forged], [location], spec_version)
+    assert_refused(refusal(opened(folder, {forged.url_prefix: credential})))
+
+
 def private_names(port: int) -> list[str]:
     names = [
         f"127.0.0.1:{port}",
@@ -759,8 +809,7 @@ def private_names(port: int) -> list[str]:
         f"localhost:{port}",
         f"LOCALHOST.:{port}",
         f"[::ffff:127.0.0.1]:{port}",
-        "169.254.169.254",
-        "[fd00:ec2::254]",
+        *METADATA_HOSTS,
         "10.0.0.1",
         "192.168.0.1",
         "[::1]",
@@ -793,7 +842,8 @@ def test_the_readers_own_network_is_not_reached_through_a_repository(
         error = refusal(repository, number)
         unreachable = isinstance(error, StorageError) and "name is not known" in str(error)
         if not unreachable:  # some systems do not know all ways to write an address
-            assert "allow_private=True" in str(error), (name, error)
+            assert_refused(error)
+            assert "allow_private=True" in str(error) or name in METADATA_HOSTS, (name, error)
     assert attacker.connections == 0
 
     # The bait is real, for those who authorise it by address or altogether.

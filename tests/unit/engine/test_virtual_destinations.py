@@ -207,6 +207,10 @@ def test_the_platforms_own_servers_are_fine(prefix: str, store: AnyObjectStoreCo
         "[::ffff:169.254.169.254]",
         "[fe80::1]",
         "[fd00:ec2::254]",
+        "[fd00:ec2::23]",
+        "[64:ff9b::a9fe:aa17]",
+        "[2002:a9fe:aa02::]",
+        "192.0.0.192",
         "Metadata.google.internal.",
     ],
 )
