@@ -22,6 +22,8 @@ import icefloe
 from icefloe.config import (
     ObjectStoreConfig,
     S3Options,
+    StorageRetriesSettings,
+    StorageSettings,
     VirtualChunkContainer,
     azure_store,
     gcs_store,
@@ -796,6 +798,72 @@ def test_no_stored_endpoint_leads_to_a_metadata_service(
     forged, location, credential = stored_endpoints(host)[platform]
     folder = forge(tmp_path / "repo", [forged], [location], spec_version)
     assert_refused(refusal(opened(folder, {forged.url_prefix: credential})))
+
+
+TIMES_THAT_ARE_NONE = {
+    "missing": None,
+    "empty": "",
+    "words": "some day",
+    "the beginning of 1970": "Thu, 01 Jan 1970 00:00:00 GMT",
+    "before 1970": "Mon, 01 Jan 1900 00:00:00 GMT",
+    "out of range": f"Wed, 21 Oct 2015 {10**20}:28:00 GMT",
+    "without a year": "Wed, 21 Oct 07:28:00 GMT",
+}
+
+
+def forged_with_time(folder: Path, platform: str, url: str, recorded: int) -> icefloe.Repository:
+    """Forge a chunk with a recorded time at a server, and open that with all that it takes."""
+    location = f"{url}/data/x" if platform == "http" else "s3://data/x"
+    chunk = VirtualChunk(location, 0, 6, last_modified=recorded)
+    if platform == "http":
+        forge(folder, [Forged(f"{url}/", HTTP)], [chunk], 2)
+        return opened(folder, {f"{url}/": HttpAccess})
+    forge(folder, [], [chunk], 2)
+    store = s3_store(endpoint_url=url, allow_http=True, force_path_style=True, region="us-east-1")
+    config = config_of(VirtualChunkContainer("s3://data/", store))
+    config.storage = StorageSettings(retries=StorageRetriesSettings(max_tries=1))
+    return opened(folder, {"s3://data/": Credentials.S3(s3_credentials(anonymous=True))}, config)
+
+
+@pytest.mark.parametrize("platform", ["http", "s3"])
+@pytest.mark.parametrize("form", TIMES_THAT_ARE_NONE)
+def test_a_server_that_tells_no_time_does_not_pass_for_unchanged(
+    tmp_path: Path, form: str, platform: str
+) -> None:
+    told = TIMES_THAT_ARE_NONE[form]
+
+    def script(handler: ScriptedHandler) -> None:
+        headers = {"Content-Range": "bytes 0-5/6", "ETag": '"x"', "Content-Length": "6"}
+        handler.begin(206, headers if told is None else {**headers, "Last-Modified": told})
+        handler.wfile.write(BAIT)
+
+    with scripted_server(script) as server:
+        repository = forged_with_time(tmp_path / "repo", platform, server.url, 2**31)
+        error = refusal(repository)
+    assert isinstance(error, StorageError)
+    assert error.kind in {ErrorKind.VIRTUAL_CHUNK_MODIFIED, ErrorKind.VIRTUAL_CHUNK_FETCH}
+
+
+@pytest.mark.parametrize("platform", ["http", "s3"])
+def test_a_server_that_tells_an_earlier_time_is_read(tmp_path: Path, platform: str) -> None:
+    def script(handler: ScriptedHandler) -> None:
+        headers = {"Content-Range": "bytes 0-5/6", "ETag": '"x"', "Content-Length": "6"}
+        handler.begin(206, {**headers, "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"})
+        handler.wfile.write(BAIT)
+
+    with scripted_server(script) as server:
+        repository = forged_with_time(tmp_path / "repo", platform, server.url, 2**31)
+        assert chunk_of(repository) == BAIT
+
+
+def test_a_local_file_from_the_beginning_of_1970_has_a_time(tmp_path: Path) -> None:
+    """As files of reproducible archives have it."""
+    (tmp_path / "x").write_bytes(PUBLIC)
+    os.utime(tmp_path / "x", (0, 0))
+    chunk = VirtualChunk(f"file://{tmp_path}/x", 0, 6, last_modified=1)
+    folder = forge(tmp_path / "repo", [Forged(f"file://{tmp_path}/", LOCAL)], [chunk], 2)
+    access = {f"file://{tmp_path}/": LocalFileSystemAccess}
+    assert chunk_of(opened(folder, access)) == PUBLIC
 
 
 def private_names(port: int) -> list[str]:

@@ -718,6 +718,7 @@ def test_missing_etag_and_time() -> None:
         info = run_blocking(reading(server).get("object", (10, 20))).info
     assert info.version.etag is None
     assert info.last_modified.timestamp() == 0
+    assert not info.is_time_known
 
 
 def test_etag_and_time() -> None:
@@ -728,6 +729,7 @@ def test_etag_and_time() -> None:
         info = run_blocking(reading(server).get("object", (10, 20))).info
     assert info.version.etag == 'W/"x"'
     assert info.last_modified.isoformat() == "2015-10-21T07:28:00+00:00"
+    assert info.is_time_known
 
 
 def test_object_that_changes_between_ranges() -> None:
