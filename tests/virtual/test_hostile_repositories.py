@@ -821,7 +821,7 @@ def forged_with_time(folder: Path, platform: str, url: str, recorded: int) -> ic
     forge(folder, [], [chunk], 2)
     store = s3_store(endpoint_url=url, allow_http=True, force_path_style=True, region="us-east-1")
     config = config_of(VirtualChunkContainer("s3://data/", store))
-    config.storage = StorageSettings(retries=StorageRetriesSettings(max_tries=1))
+    config.storage = StorageSettings(retries=StorageRetriesSettings(2, 1, 1))
     return opened(folder, {"s3://data/": Credentials.S3(s3_credentials(anonymous=True))}, config)
 
 
