@@ -16,6 +16,7 @@ from icefloe.config import (
     local_filesystem_store,
     s3_store,
 )
+from icefloe.config.containers import stored_container
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import (
     AnyCredential,
@@ -56,7 +57,7 @@ def described(
     *,
     is_trusted: bool = False,
 ) -> Storage:
-    container = VirtualChunkContainer(prefix, store)
+    container = stored_container(prefix, store, None, "strict")
     reader = VirtualReader(
         [container], {prefix: credential}, trusted=[container] if is_trusted else []
     )
