@@ -100,6 +100,11 @@ def stored_container(
     return container
 
 
+def moved_container(container: VirtualChunkContainer, url_prefix: str) -> VirtualChunkContainer:
+    """Copy a container with another prefix, without checking its store again."""
+    return stored_container(url_prefix, container.store, container.name, container.on_change)
+
+
 def check_container(container: VirtualChunkContainer) -> Prefix:
     """Refuse a container that no location could match, or whose store cannot serve it."""
     try:
@@ -144,10 +149,7 @@ def added(
     Prefixes are the same if they mean the same, however they are written.
     """
     prefix = check_container(container)
-    if (written := with_slash(container.url_prefix)) != container.url_prefix:
-        container = stored_container(
-            written, container.store, container.name, container.on_change
-        )
+    container = moved_container(container, with_slash(container.url_prefix))
     _warn_of_namesakes(containers, container, prefix)
     kept = {
         text: other

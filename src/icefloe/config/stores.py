@@ -12,7 +12,6 @@ from icefloe.config.urls import has_user, split_url, without_user
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.values import U32, NamedNumber, Settings, TextMapping, Variant, variant_of
 
-
 _WEB: Final = frozenset({"http", "https"})
 _BARE_HOST: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?")
 _LOOPBACK: Final = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]", re.IGNORECASE)

@@ -6,12 +6,12 @@ scheme (`gs`, `gcs`) the one written like the location.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
+from icefloe.config.containers import moved_container
 from icefloe.config.urls import ALIASES, Prefix, family_of, parse_prefix
 from icefloe.engine.virtual.urls import RELATIVE_SCHEME
 from icefloe.format.arrow import pc
@@ -70,7 +70,7 @@ def with_defaults(
     for container in default_containers(declared.values()):
         scheme = parse_prefix(container.url_prefix).scheme
         for alias in ALIASES.get(scheme, (scheme,)):
-            shown[f"{alias}://"] = replace(container, url_prefix=f"{alias}://")
+            shown[f"{alias}://"] = moved_container(container, f"{alias}://")
     return shown
 
 
