@@ -1,5 +1,7 @@
 """The reference opens, reads and extends repositories that store our manifest sets."""
 
+import re
+import warnings
 from pathlib import Path
 
 import icechunk as ic
@@ -80,6 +82,77 @@ def test_a_configuration_that_the_reference_saves_has_no_sets(tmp_path: Path, sp
         config=ic.RepositoryConfig(get_partial_values_concurrency=3),
     )
     theirs.save_config()
-    ours = icefloe.Repository.open(icefloe.local_filesystem_storage(str(tmp_path)))
+    storage = icefloe.local_filesystem_storage(str(tmp_path))
+    if spec == 1:  # which has no room for a copy that the reference leaves alone
+        ours = icefloe.Repository.open(storage)
+    else:
+        with pytest.warns(UserWarning, match="dropped its manifest sets"):
+            ours = icefloe.Repository.open(storage)
     assert ours.config.get_partial_values_concurrency == 3
     assert ours.config.chunk_manifests is None
+
+
+def warned(tmp_path: Path) -> str | None:
+    """Open a repository; give what it warns of, if anything."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        icefloe.Repository.open(icefloe.local_filesystem_storage(str(tmp_path)))
+    [text] = [str(each.message) for each in caught] or [None]
+    return text
+
+
+def saved_by_the_reference(tmp_path: Path) -> None:
+    storage = ic.local_filesystem_storage(str(tmp_path))
+    theirs = ic.Repository.open(storage, config=ic.RepositoryConfig(max_concurrent_requests=3))
+    theirs.save_config()
+
+
+def test_dropped_sets_are_noticed_and_can_be_restored(tmp_path: Path) -> None:
+    created(tmp_path, 2)
+    assert warned(tmp_path) is None
+    saved_by_the_reference(tmp_path)
+    theirs = ic.Repository.open(ic.local_filesystem_storage(str(tmp_path)))
+    theirs.update_metadata({"mine": 1})
+    theirs.create_branch("more", theirs.lookup_branch("main"))
+    text = warned(tmp_path)
+    assert text is not None
+    assert "chunk-manifests" in text
+    assert "save_config()" in text
+    advice = re.search(r"config=(icefloe\.RepositoryConfig\(.*\)) and call", text)
+    assert advice is not None
+    config = eval(advice[1], {"icefloe": icefloe})
+    storage = icefloe.local_filesystem_storage(str(tmp_path))
+    icefloe.Repository.open(storage, config=config).save_config()
+    assert warned(tmp_path) is None
+    stored = icefloe.Repository.fetch_config(storage)
+    assert stored is not None
+    assert stored.chunk_manifests == CONFIG
+    assert stored.max_concurrent_requests == 3
+
+
+def test_dropped_sets_stay_noticed_until_somebody_decides(tmp_path: Path) -> None:
+    created(tmp_path, 2)
+    saved_by_the_reference(tmp_path)
+    storage = icefloe.local_filesystem_storage(str(tmp_path))
+    with pytest.warns(UserWarning, match="manifest sets"):
+        ours = icefloe.Repository.open(storage, icefloe.RepositoryConfig(max_concurrent_requests=4))
+    ours.save_config()  # knows of no sets, and takes none out
+    assert warned(tmp_path) is not None
+    with pytest.warns(UserWarning, match="manifest sets"):
+        ours = icefloe.Repository.open(storage)
+    ours.set_metadata({"title": "mine"})
+    assert ours.update_metadata({"more": 2}) == {"title": "mine", "more": 2}
+    assert ours.get_metadata() == {"title": "mine", "more": 2}
+    assert warned(tmp_path) is not None
+    chosen = icefloe.RepositoryConfig(chunk_manifests=icefloe.ChunkManifestsConfig())
+    icefloe.Repository.open(storage, chosen).save_config()
+    assert warned(tmp_path) is None
+
+
+def test_metadata_that_only_looks_like_a_copy_does_no_harm(tmp_path: Path) -> None:
+    created(tmp_path, 2)
+    saved_by_the_reference(tmp_path)
+    theirs = ic.Repository.open(ic.local_filesystem_storage(str(tmp_path)))
+    for forged in (7, "text", [], {"sets": [{"a\x1b[31m\u202e": 5}]}, {"sets": 5}, None):
+        theirs.update_metadata({"icefloe.chunk-manifests": forged})
+        assert (warned(tmp_path) or "").isprintable()

@@ -22,6 +22,8 @@ import icefloe
 from icefloe.config import (
     ObjectStoreConfig,
     S3Options,
+    StorageRetriesSettings,
+    StorageSettings,
     VirtualChunkContainer,
     azure_store,
     gcs_store,
@@ -748,6 +750,122 @@ def test_no_redirection_leads_to_another_server(
     assert attacker.connections == 0
 
 
+METADATA_HOSTS = [
+    "169.254.169.254",
+    "[fd00:ec2::254]",
+    "[fd00:ec2::23]",
+    "[::ffff:169.254.170.23]",
+    "[64:ff9b::a9fe:aa02]",
+    "[64:ff9b:1::a9fe:a9fe]",
+    "[2002:a9fe:a9fe::1]",
+    "[::a9fe:a9fe]",
+    "100.100.100.200",
+    "192.0.0.192",
+]
+
+
+def stored_endpoints(host: str) -> dict[str, tuple[Forged, str, AnyCredential]]:
+    """Have a repository say that buckets of each platform are at a host."""
+    url = f"http://{host}"
+    s3: JsonValue = {"endpoint_url": url, "allow_http": True, "force_path_style": True}
+    google: JsonValue = {"google_base_url": url, "allow_http": "true"}
+    azure: JsonValue = {"account": "fine", "endpoint": url, "allow_http": "true"}
+    return {
+        "s3": (
+            Forged("s3://data/", {"s3": s3}),
+            "s3://data/x",
+            Credentials.S3(s3_credentials(anonymous=True)),
+        ),
+        "gs": (
+            Forged("gs://data/", {"gcs": google}),
+            "gs://data/x",
+            Credentials.Gcs(gcs_credentials(anonymous=True)),
+        ),
+        "az": (
+            Forged("az://data/", {"azure": azure}),
+            "az://data/x",
+            Credentials.Azure(azure_credentials(anonymous=True)),
+        ),
+    }
+
+
+@SPECS
+@pytest.mark.parametrize("platform", ["s3", "gs", "az"])
+@pytest.mark.parametrize("host", METADATA_HOSTS)
+def test_no_stored_endpoint_leads_to_a_metadata_service(
+    tmp_path: Path, host: str, platform: str, spec_version: int
+) -> None:
+    forged, location, credential = stored_endpoints(host)[platform]
+    folder = forge(tmp_path / "repo", [forged], [location], spec_version)
+    assert_refused(refusal(opened(folder, {forged.url_prefix: credential})))
+
+
+TIMES_THAT_ARE_NONE = {
+    "missing": None,
+    "empty": "",
+    "words": "some day",
+    "the beginning of 1970": "Thu, 01 Jan 1970 00:00:00 GMT",
+    "before 1970": "Mon, 01 Jan 1900 00:00:00 GMT",
+    "out of range": f"Wed, 21 Oct 2015 {10**20}:28:00 GMT",
+    "without a year": "Wed, 21 Oct 07:28:00 GMT",
+}
+
+
+def forged_with_time(folder: Path, platform: str, url: str, recorded: int) -> icefloe.Repository:
+    """Forge a chunk with a recorded time at a server, and open that with all that it takes."""
+    location = f"{url}/data/x" if platform == "http" else "s3://data/x"
+    chunk = VirtualChunk(location, 0, 6, last_modified=recorded)
+    if platform == "http":
+        forge(folder, [Forged(f"{url}/", HTTP)], [chunk], 2)
+        return opened(folder, {f"{url}/": HttpAccess})
+    forge(folder, [], [chunk], 2)
+    store = s3_store(endpoint_url=url, allow_http=True, force_path_style=True, region="us-east-1")
+    config = config_of(VirtualChunkContainer("s3://data/", store))
+    config.storage = StorageSettings(retries=StorageRetriesSettings(2, 1, 1))
+    return opened(folder, {"s3://data/": Credentials.S3(s3_credentials(anonymous=True))}, config)
+
+
+@pytest.mark.parametrize("platform", ["http", "s3"])
+@pytest.mark.parametrize("form", TIMES_THAT_ARE_NONE)
+def test_a_server_that_tells_no_time_does_not_pass_for_unchanged(
+    tmp_path: Path, form: str, platform: str
+) -> None:
+    told = TIMES_THAT_ARE_NONE[form]
+
+    def script(handler: ScriptedHandler) -> None:
+        headers = {"Content-Range": "bytes 0-5/6", "ETag": '"x"', "Content-Length": "6"}
+        handler.begin(206, headers if told is None else {**headers, "Last-Modified": told})
+        handler.wfile.write(BAIT)
+
+    with scripted_server(script) as server:
+        repository = forged_with_time(tmp_path / "repo", platform, server.url, 2**31)
+        error = refusal(repository)
+    assert isinstance(error, StorageError)
+    assert error.kind in {ErrorKind.VIRTUAL_CHUNK_MODIFIED, ErrorKind.VIRTUAL_CHUNK_FETCH}
+
+
+@pytest.mark.parametrize("platform", ["http", "s3"])
+def test_a_server_that_tells_an_earlier_time_is_read(tmp_path: Path, platform: str) -> None:
+    def script(handler: ScriptedHandler) -> None:
+        headers = {"Content-Range": "bytes 0-5/6", "ETag": '"x"', "Content-Length": "6"}
+        handler.begin(206, {**headers, "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"})
+        handler.wfile.write(BAIT)
+
+    with scripted_server(script) as server:
+        repository = forged_with_time(tmp_path / "repo", platform, server.url, 2**31)
+        assert chunk_of(repository) == BAIT
+
+
+def test_a_local_file_from_the_beginning_of_1970_has_a_time(tmp_path: Path) -> None:
+    """As files of reproducible archives have it."""
+    (tmp_path / "x").write_bytes(PUBLIC)
+    os.utime(tmp_path / "x", (0, 0))
+    chunk = VirtualChunk(f"file://{tmp_path}/x", 0, 6, last_modified=1)
+    folder = forge(tmp_path / "repo", [Forged(f"file://{tmp_path}/", LOCAL)], [chunk], 2)
+    access = {f"file://{tmp_path}/": LocalFileSystemAccess}
+    assert chunk_of(opened(folder, access)) == PUBLIC
+
+
 def private_names(port: int) -> list[str]:
     names = [
         f"127.0.0.1:{port}",
@@ -759,8 +877,7 @@ def private_names(port: int) -> list[str]:
         f"localhost:{port}",
         f"LOCALHOST.:{port}",
         f"[::ffff:127.0.0.1]:{port}",
-        "169.254.169.254",
-        "[fd00:ec2::254]",
+        *METADATA_HOSTS,
         "10.0.0.1",
         "192.168.0.1",
         "[::1]",
@@ -793,7 +910,8 @@ def test_the_readers_own_network_is_not_reached_through_a_repository(
         error = refusal(repository, number)
         unreachable = isinstance(error, StorageError) and "name is not known" in str(error)
         if not unreachable:  # some systems do not know all ways to write an address
-            assert "allow_private=True" in str(error), (name, error)
+            assert_refused(error)
+            assert "allow_private=True" in str(error) or name in METADATA_HOSTS, (name, error)
     assert attacker.connections == 0
 
     # The bait is real, for those who authorise it by address or altogether.

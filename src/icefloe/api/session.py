@@ -13,6 +13,7 @@ from icefloe.engine.diffs import Diff, status
 from icefloe.engine.rebase import rebase
 from icefloe.engine.session import SessionMode, SessionState
 from icefloe.engine.virtual.grouping import LocationQuery
+from icefloe.engine.virtual.matching import with_defaults
 from icefloe.errors import ErrorKind, ReadOnlyError, WrongTypeError
 from icefloe.format.json_value import as_metadata
 from icefloe.storage import ChunkType
@@ -110,8 +111,15 @@ class Session:
 
     @property
     def config(self) -> RepositoryConfig:
-        """A copy of the configuration of the repository that the session belongs to."""
-        return self._session.context.user_config.merge(RepositoryConfig())
+        """A copy of the configuration of the repository that the session belongs to.
+
+        Its virtual chunk containers include the default ones, below which chunks can be recorded
+        (`s3://`, `gs://` and so on, where the repository declares none): programs that write
+        virtual chunks ask for them here.
+        """
+        config = self._session.context.user_config.merge(RepositoryConfig())
+        config.virtual_chunk_containers = with_defaults(config.virtual_chunk_containers or {})
+        return config
 
     @property
     def store(self) -> IcechunkStore:

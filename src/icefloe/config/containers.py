@@ -1,13 +1,15 @@
 """Virtual chunk containers: which foreign objects a repository may refer to."""
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal, cast
 
-from icefloe.config.stores import AnyObjectStoreConfig, ObjectStoreConfig
+from icefloe.config.stores import AnyObjectStoreConfig, ObjectStoreConfig, fit_store
 from icefloe.config.urls import Prefix, parse_prefix, with_slash, without_user
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.values import Value
+from icefloe.values.checks import check_for
 
 type OnChange = Literal["strict", "warn", "off"]
 """What to do about an object that changed since chunks of it were recorded."""
@@ -40,6 +42,13 @@ _STORES_OF_BUCKETS: Final = (
 _RESERVED: Final = frozenset({"vcc"})
 
 
+def _store(given: Any, place: str) -> AnyObjectStoreConfig:
+    return fit_store(cast("AnyObjectStoreConfig", _any_store(given, place)))
+
+
+_any_store: Final = check_for(AnyObjectStoreConfig)
+
+
 def _policy(given: Any, place: str) -> OnChange:
     for policy in POLICIES:
         if given == policy:
@@ -58,7 +67,9 @@ class VirtualChunkContainer(Value):
     (`s3://bucket/2020/`), or an object (`s3://bucket/era5.nc`, and all that is below that). Of
     several that cover a location the longest counts. For stores with buckets the scheme may be
     one of your own: with `models://` the store decides where the buckets are. The prefix is
-    checked when the container is set on a configuration.
+    checked when the container is set on a configuration, the store when the container is made:
+    an endpoint without a scheme (`localhost:9000`) is completed, a user or a password in it is
+    refused, and so is what is no address.
 
     `on_change` says what to do about an object that changed since chunks of it were recorded:
     fail (`"strict"`), say so once (`"warn"`), or read what is there now (`"off"`).
@@ -69,9 +80,29 @@ class VirtualChunkContainer(Value):
     """
 
     url_prefix: str
-    store: AnyObjectStoreConfig
+    store: Annotated[AnyObjectStoreConfig, _store]
     name: str | None = None
     on_change: Annotated[OnChange, _policy] = field(default="strict", kw_only=True)
+
+
+def stored_container(
+    url_prefix: str, store: AnyObjectStoreConfig, name: str | None, on_change: OnChange
+) -> VirtualChunkContainer:
+    """Make a container as a repository describes it, whatever its store says.
+
+    It must be possible to open a repository whose writer did not know the rules; a store that
+    breaks them is refused when something is to be read from it.
+    """
+    container = object.__new__(VirtualChunkContainer)
+    values = {"url_prefix": url_prefix, "store": store, "name": name, "on_change": on_change}
+    for field_name, value in values.items():
+        object.__setattr__(container, field_name, value)
+    return container
+
+
+def moved_container(container: VirtualChunkContainer, url_prefix: str) -> VirtualChunkContainer:
+    """Copy a container with another prefix, without checking its store again."""
+    return stored_container(url_prefix, container.store, container.name, container.on_change)
 
 
 def check_container(container: VirtualChunkContainer) -> Prefix:
@@ -113,12 +144,13 @@ def _invalid(container: VirtualChunkContainer, problem: str) -> InvalidInputErro
 def added(
     containers: dict[str, VirtualChunkContainer], container: VirtualChunkContainer
 ) -> dict[str, VirtualChunkContainer]:
-    """Add a container; one with the same prefix or the same name makes way.
+    """Add a container; one with the same prefix, or with a warning the same name, makes way.
 
     Prefixes are the same if they mean the same, however they are written.
     """
     prefix = check_container(container)
-    container = replace(container, url_prefix=with_slash(container.url_prefix))
+    container = moved_container(container, with_slash(container.url_prefix))
+    _warn_of_namesakes(containers, container, prefix)
     kept = {
         text: other
         for text, other in containers.items()
@@ -129,6 +161,23 @@ def added(
         )
     }
     return {**kept, container.url_prefix: container}
+
+
+def _warn_of_namesakes(
+    containers: Mapping[str, VirtualChunkContainer],
+    container: VirtualChunkContainer,
+    prefix: Prefix,
+) -> None:
+    if container.name is None:
+        return
+    for text, other in containers.items():
+        if other.name == container.name and not parse_prefix(text).is_same(prefix):
+            warnings.warn(
+                f"two virtual chunk containers have the name {container.name!r}: the one for"
+                f" {without_user(text)!r} makes way for the one for"
+                f" {without_user(container.url_prefix)!r}. Give each a name of its own",
+                stacklevel=4,
+            )
 
 
 def found(

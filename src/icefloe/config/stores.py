@@ -3,12 +3,28 @@
 # Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
 # ruff: noqa: UP040
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from icefloe.config.urls import has_user, split_url, without_user
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.values import U32, NamedNumber, Settings, TextMapping, Variant, variant_of
+
+_WEB: Final = frozenset({"http", "https"})
+_BARE_HOST: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?")
+_LOOPBACK: Final = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]", re.IGNORECASE)
+ENDPOINT_OPTIONS: Final = frozenset(
+    {
+        "azure_endpoint",
+        "azure_storage_endpoint",
+        "base_url",
+        "endpoint",
+        "google_base_url",
+    }
+)
+"""Options of clients by name that say where a storage is."""
 
 
 class ChecksumAlgorithm(NamedNumber):
@@ -128,6 +144,70 @@ AnyObjectStoreConfig: TypeAlias = (
 )
 
 
+def fit_store(store: AnyObjectStoreConfig) -> AnyObjectStoreConfig:
+    """Complete what a user says about a store, or refuse it; nothing is left for the first read.
+
+    An endpoint without a scheme is completed: `localhost:9000` is not encrypted, other hosts are
+    unless `allow_http` is set. A region of Google Cloud Storage is left out: buckets there are
+    found by their name, in every region. A user or a password in an address is refused.
+    """
+    match store:
+        case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
+            fit = _fit_options(options)
+        case ObjectStoreConfig.Tigris(options):
+            fit = _fit_options(options)
+        case ObjectStoreConfig.Gcs(opts):
+            kept = {name: value for name, value in (opts or {}).items() if name != "region"}
+            _check_addresses(kept)
+            return store if kept == (opts or {}) else ObjectStoreConfig.Gcs(kept)
+        case ObjectStoreConfig.Azure(opts):
+            _check_addresses(opts or {})
+            return store
+        case _:
+            return store
+    return store if fit is options else type(store)(fit)
+
+
+def _fit_options(options: S3Options) -> S3Options:
+    endpoint = options.endpoint_url
+    if endpoint is None:
+        return options
+    _check_address("endpoint_url", endpoint)
+    if "://" in endpoint:
+        if (parts := split_url(endpoint)) is None or not parts.host or parts.scheme not in _WEB:
+            raise _unfit(f"endpoint_url {without_user(endpoint)!r} is not a web address")
+        return options
+    if not (bare := _BARE_HOST.fullmatch(endpoint)):
+        raise _unfit(f"endpoint_url {without_user(endpoint)!r} is not a web address")
+    is_loopback = _LOOPBACK.fullmatch(bare[1]) is not None
+    is_open = options.allow_http or is_loopback
+    values = {name: getattr(options, name) for name in options.__dataclass_fields__}
+    values |= {"endpoint_url": f"{'http' if is_open else 'https'}://{endpoint}"}
+    return S3Options(**values | {"allow_http": is_open})
+
+
+def _check_addresses(opts: Mapping[str, str]) -> None:
+    for name in opts.keys() & ENDPOINT_OPTIONS:
+        _check_address(name, opts[name])
+
+
+def _check_address(name: str, address: str) -> None:
+    if has_user(address):
+        raise InvalidInputError(
+            f"{name} must not hold a user or a password: they would be stored in the repository"
+            " and be shown to its readers. Leave them out; whoever reads gives credentials on"
+            " opening, with authorize_virtual_chunk_access=icefloe.containers_credentials(...)",
+            ErrorKind.INVALID_CONFIG,
+        )
+
+
+def _unfit(problem: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{problem}: write it like https://minio.example:9000, or like localhost:9000",
+        ErrorKind.INVALID_CONFIG,
+    )
+
+
 def local_filesystem_store(path: str) -> ObjectStoreConfig.LocalFileSystem:
     """Describe local files as a source of virtual chunks."""
     return ObjectStoreConfig.LocalFileSystem(path)
@@ -165,7 +245,7 @@ def s3_store(
 
 
 def gcs_store(opts: dict[str, str] | None = None) -> ObjectStoreConfig.Gcs:
-    """Describe Google Cloud Storage as a source of virtual chunks."""
+    """Describe Google Cloud Storage as a source of virtual chunks; it needs no region."""
     return ObjectStoreConfig.Gcs(opts)
 
 

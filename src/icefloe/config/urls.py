@@ -153,6 +153,15 @@ def without_user(text: str) -> str:
     return re.sub(r"(://)[^/]*@", r"\1", bare)
 
 
+def has_user(text: str) -> bool:
+    """Tell whether a URL, perhaps without its scheme, holds a user or a password.
+
+    >>> has_user("https://me:word@host/a"), has_user("me:word@host"), has_user("https://host/a@b")
+    (True, True, False)
+    """
+    return "@" in re.split(r"[/?#]", text.partition("://")[2] or text, maxsplit=1)[0]
+
+
 def family_of(scheme: str) -> str:
     """Give the scheme that stands for all that mean the same.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values import U64, Moment, Value, integer
+from icefloe.values import U64, LocalMoment, Value, integer
 
 _coordinate = integer(0, 2**32 - 1)
 
@@ -25,7 +25,8 @@ class VirtualChunkSpec(Value):
     """A chunk of an array that lies in a foreign object: where, and how to notice changes of it.
 
     `index` are the coordinates of the chunk. Reading fails when the object no longer has the
-    etag, or was modified after the time that is given here.
+    etag, or was modified after the time that is given here; a time without a time zone, such as
+    `datetime.now()`, is in local time.
 
     >>> VirtualChunkSpec([0, 3], "s3://bucket/era5.nc", offset=8192, length=4096).index
     [0, 3]
@@ -36,4 +37,4 @@ class VirtualChunkSpec(Value):
     offset: U64
     length: U64
     etag_checksum: str | None = None
-    last_updated_at_checksum: Moment | None = None
+    last_updated_at_checksum: LocalMoment | None = None

@@ -17,6 +17,7 @@ from icefloe.config import (
 from icefloe.engine.config_yaml import create_config_file, load_config_file
 from icefloe.engine.context import Access, Clock, RepoContext, now_microseconds
 from icefloe.engine.copying.marker import has_unfinished_clone
+from icefloe.engine.kept_sets import warn_of_dropped_sets
 from icefloe.engine.migration.unfinished import is_unfinished
 from icefloe.engine.ref_files import create_ref
 from icefloe.engine.repo_changes import created
@@ -35,7 +36,6 @@ from icefloe.errors import (
     PreconditionFailedError,
     RepositoryNotFoundError,
 )
-from icefloe.format.config_file import encode_config_flexbuffer
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.format.layout import REPO_KEY, branch_key
 from icefloe.format.metadata_items import Metadata
@@ -146,8 +146,7 @@ async def _create_v2(
     entry = SnapshotEntry(
         snapshot.id, None, snapshot.flushed_at, snapshot.message, snapshot.metadata
     )
-    stored = None if config is None else encode_config_flexbuffer(config)
-    info = created(entry, max(clock(), snapshot.flushed_at), stored)
+    info = created(entry, max(clock(), snapshot.flushed_at), config)
     try:
         return _Found(await create_repo(backend, info, level=effective.compression.level))
     except PreconditionFailedError:
@@ -366,9 +365,12 @@ def _context(
     if trusted is None:
         own = None if given is None else given.virtual_chunk_containers
         trusted = (own or {}).values()
+    settings = found.settled(storage, given)
+    if found.repo is not None:
+        warn_of_dropped_sets(found.repo.info, settings.user)
     return RepoContext.of(
         storage,
-        found.settled(storage, given),
+        settings,
         spec_version=found.spec_version,
         access=access or {},
         trusted=trusted,

@@ -11,7 +11,9 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
+from icefloe.config import RepositoryConfig
 from icefloe.engine.flags import CREATE_TAG, DELETE_TAG, flag_id, require_enabled, with_flag
+from icefloe.engine.kept_sets import metadata_with_copy, replaced_metadata
 from icefloe.engine.ref_rules import (
     branch_gone,
     no_branch,
@@ -31,6 +33,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from icefloe.format.config_file import encode_config_flexbuffer
 from icefloe.format.ids import SnapshotId
 from icefloe.format.json_value import JsonValue
 from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo
@@ -74,14 +77,15 @@ class CollectionRanError(IcefloeError):
 # -- the log -------------------------------------------------------------------------------
 
 
-def created(initial: SnapshotEntry, now: int, config: bytes | None = None) -> RepoInfo:
+def created(initial: SnapshotEntry, now: int, config: RepositoryConfig | None = None) -> RepoInfo:
     """Give the first state of a repository."""
     return RepoInfo(
         {MAIN_BRANCH: initial.id},
         SnapshotTable.from_entries([initial]),
         UpdateTable.from_entries([UpdateEntry(UpdateKind.REPO_INITIALIZED, now)]),
         status=Status(ONLINE, now),
-        config=config,
+        metadata={} if config is None else metadata_with_copy({}, None, config),
+        config=None if config is None else encode_config_flexbuffer(config),
     )
 
 
@@ -367,7 +371,11 @@ def tag_target(repo: RepoInfo, name: str) -> SnapshotId:
 
 def set_metadata(metadata: Mapping[str, JsonValue]) -> Change:
     """Replace the metadata of the repository."""
-    return partial(_settings, UpdateKind.METADATA_CHANGED, lambda _: {"metadata": dict(metadata)})
+    return partial(
+        _settings,
+        UpdateKind.METADATA_CHANGED,
+        lambda repo: {"metadata": replaced_metadata(repo.metadata, metadata)},
+    )
 
 
 def update_metadata(metadata: Mapping[str, JsonValue]) -> Change:
@@ -375,12 +383,15 @@ def update_metadata(metadata: Mapping[str, JsonValue]) -> Change:
     return partial(
         _settings,
         UpdateKind.METADATA_CHANGED,
-        lambda repo: {"metadata": {**repo.metadata, **metadata}},
+        lambda repo: {"metadata": replaced_metadata(repo.metadata, {**repo.metadata, **metadata})},
     )
 
 
-def set_config(config: bytes, *, unless: Callable[[RepoInfo], bool] = lambda _: False) -> Change:
-    """Store an encoded configuration, unless the state says that somebody else did."""
+def set_config(
+    config: RepositoryConfig, *, unless: Callable[[RepoInfo], bool] = lambda _: False
+) -> Change:
+    """Store a configuration, unless the state says that somebody else did."""
+    encoded = encode_config_flexbuffer(config)
 
     def change(repo: RepoInfo) -> Changed:
         if unless(repo):
@@ -389,7 +400,9 @@ def set_config(config: bytes, *, unless: Callable[[RepoInfo], bool] = lambda _: 
                 " opened: open it again and repeat the change",
                 kind=ErrorKind.CONFIG_UPDATED,
             )
-        return _settings(UpdateKind.CONFIG_CHANGED, lambda _: {"config": config}, repo)
+        metadata = metadata_with_copy(repo.metadata, repo.config, config)
+        values: dict[str, object] = {"config": encoded, "metadata": metadata}
+        return _settings(UpdateKind.CONFIG_CHANGED, lambda _: values, repo)
 
     return change
 

@@ -20,6 +20,7 @@ from icefloe import effects
 from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
 from icefloe.engine import ops_log, repo_changes
 from icefloe.engine.flags import feature_flags, require_enabled
+from icefloe.engine.kept_sets import shown_metadata
 from icefloe.engine.repo_changes import Change
 from icefloe.engine.rivals import BACKUP_IDS, Pace, Rivals, author_of, is_contested, writers_before
 from icefloe.engine.settling import put_settled
@@ -31,7 +32,7 @@ from icefloe.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from icefloe.format.config_file import decode_config_flexbuffer, encode_config_flexbuffer
+from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.format.envelope import FileType, object_attributes
 from icefloe.format.ids import SnapshotId
 from icefloe.format.json_value import JsonValue
@@ -222,7 +223,7 @@ class RepoObjectLedger:
 
     async def metadata(self) -> dict[str, JsonValue]:
         """Give the metadata of the repository."""
-        return dict((await self.repo()).metadata)
+        return shown_metadata((await self.repo()).metadata)
 
     async def status(self) -> Status:
         """Say whether the repository takes changes."""
@@ -307,7 +308,8 @@ class RepoObjectLedger:
 
     async def update_metadata(self, metadata: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Replace some entries of the metadata, and give all of it."""
-        return dict((await self.update(repo_changes.update_metadata(metadata))).metadata)
+        updated = await self.update(repo_changes.update_metadata(metadata))
+        return shown_metadata(updated.metadata)
 
     async def set_status(self, status: Status) -> None:
         """Let the repository take changes, or not."""
@@ -319,9 +321,8 @@ class RepoObjectLedger:
 
     async def save_config(self, config: RepositoryConfig) -> None:
         """Store a configuration, unless somebody changed it since ours was read."""
-        encoded = encode_config_flexbuffer(config)
         self._read = await self.update(
-            repo_changes.set_config(encoded, unless=self._has_other_config)
+            repo_changes.set_config(config, unless=self._has_other_config)
         )
 
     def _has_other_config(self, repo: RepoInfo) -> bool:

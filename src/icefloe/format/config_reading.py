@@ -21,7 +21,7 @@ from icefloe.config import (
 )
 from icefloe.config.chunk_manifests import KEY as CHUNK_MANIFESTS
 from icefloe.config.chunk_manifests import ChunkManifestsConfig
-from icefloe.config.containers import POLICIES, added
+from icefloe.config.containers import POLICIES, added, stored_container
 from icefloe.config.urls import parse_prefix, without_user
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.config_tree import (
@@ -167,11 +167,11 @@ def _container(key: str, tree: Tree, path: str) -> VirtualChunkContainer:
     name = entries.get("name")
     store = _store(entries.get("store"), f"{path}.store")
     policy = _plain(entries.get("on_change"), path)
-    return VirtualChunkContainer(
+    return stored_container(
         prefix,
         store,
         None if name is None else _text(name, f"{path}.name"),
-        on_change=policy if policy in POLICIES else "strict",
+        next((known for known in POLICIES if known == policy), "strict"),
     )
 
 

@@ -28,7 +28,7 @@ from icefloe.storage.addresses import AddressGuard
 from icefloe.storage.checks import check_order, range_past_end
 from icefloe.storage.foreign_errors import refusal
 from icefloe.storage.keys import check_key
-from icefloe.storage.port import Buffer, ByteRange, Fetched, ObjectInfo, Version
+from icefloe.storage.port import UNKNOWN_TIME, Buffer, ByteRange, Fetched, ObjectInfo, Version
 from icefloe.storage.ranges import cut_range, merge_ranges
 from icefloe.storage.specs import GuardedHttpSpec
 from icefloe.storage.web_client import Answer, Origin, WebClient, WebTimeouts
@@ -39,7 +39,6 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}")
 _MERGE_GAP_BYTES: Final = 1 << 16
 _MOST_SKIPPED_BYTES: Final = 1 << 26
 """How much to read in vain from a server that does not know ranges."""
-_UNKNOWN_TIME: Final = datetime.fromtimestamp(0, UTC)
 _CONNECT_SECONDS: Final = 10.0
 _STALL_SECONDS: Final = 60.0
 _SLOWEST_BYTES_PER_SECOND: Final = 1 << 14
@@ -250,16 +249,17 @@ def _length(answer: Answer, key: str) -> int:
 
 def _info(answer: Answer, key: str, size: int) -> ObjectInfo:
     version = Version(etag=answer.header("ETag"))
-    return ObjectInfo(key, size, _modified(answer.header("Last-Modified")), version)
+    modified = _modified(answer.header("Last-Modified"))
+    return ObjectInfo(key, size, modified, version, modified > UNKNOWN_TIME)
 
 
 def _modified(text: str | None) -> datetime:
-    """Read a time; the beginning of 1970 is one that the server does not tell."""
+    """Read a time; what is missing, malformed or before 1970 is unknown."""
     try:
-        found = parsedate_to_datetime(text or "")
-    except ValueError:
-        return _UNKNOWN_TIME
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        told = parsedate_to_datetime(text or "")
+    except (ValueError, OverflowError):
+        return UNKNOWN_TIME
+    return max(told if told.tzinfo is not None else told.replace(tzinfo=UTC), UNKNOWN_TIME)
 
 
 def _unusable(key: str, reason: str) -> StorageError:

@@ -32,6 +32,7 @@ from icefloe.storage.connection import Clients
 from icefloe.storage.foreign_errors import FOREIGN_ERRORS, plain_conflict, translate
 from icefloe.storage.keys import check_key, decode_key, encode_key, encode_prefix
 from icefloe.storage.port import (
+    UNKNOWN_TIME,
     Buffer,
     ByteRange,
     DeleteReport,
@@ -418,4 +419,5 @@ def _version(etag: str | None, generation: str | None) -> Version:
 
 def _info(key: str, meta: "ObjectMeta") -> ObjectInfo:
     version = _version(meta["e_tag"], meta["version"])
-    return ObjectInfo(key, meta["size"], meta["last_modified"], version)
+    modified = meta["last_modified"]  # the client takes the beginning of 1970 for no answer
+    return ObjectInfo(key, meta["size"], modified, version, modified > UNKNOWN_TIME)

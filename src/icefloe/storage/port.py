@@ -15,8 +15,8 @@ blocking and asynchronous callers. What a caller may rely on:
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Protocol
+from datetime import UTC, datetime
+from typing import Final, Protocol
 
 type Buffer = bytes | bytearray | memoryview
 """Readable bytes, handed over without a copy where the source allows it."""
@@ -37,6 +37,10 @@ class Version:
     generation: str | None = None
 
 
+UNKNOWN_TIME: Final = datetime.fromtimestamp(0, UTC)
+"""Stands for the modification time of an object of a server that tells none."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """What a storage tells about an object without reading it."""
@@ -45,6 +49,8 @@ class ObjectInfo:
     size_bytes: int
     last_modified: datetime
     version: Version = field(default_factory=Version)
+    is_time_known: bool = True
+    """Whether the storage told when the object was modified; else that is `UNKNOWN_TIME`."""
 
 
 @dataclass(frozen=True, slots=True)

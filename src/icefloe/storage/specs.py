@@ -13,6 +13,8 @@ from typing import Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from icefloe.config import ChecksumAlgorithm, S3Options
+from icefloe.config.stores import ENDPOINT_OPTIONS
+from icefloe.config.urls import has_user
 from icefloe.credentials import (
     AnyAzureCredential,
     AnyGcsCredential,
@@ -268,7 +270,7 @@ def gcs_spec(
         bucket,
         check_prefix(prefix),
         credentials or GcsCredentials.FromEnv(),
-        checked_texts(config),
+        _checked_options(config),
         headers or Headers(),
     )
 
@@ -289,7 +291,7 @@ def azure_spec(
         container,
         check_prefix(prefix),
         credentials or AzureCredentials.FromEnv(),
-        checked_texts(config),
+        _checked_options(config),
     )
 
 
@@ -325,6 +327,12 @@ def check_web_url(url: str | None, *, allow_http: bool) -> None:
     if url is None:
         return
     parts = _split_url(url)
+    if "@" in parts.netloc or has_user(url):
+        raise _unfit(
+            f"the address of {parts.netloc.rpartition('@')[2] or 'a server'!r} is written with a"
+            " user or a password, which have no place there: leave them out, and pass"
+            " credentials, or for web servers headers={'Authorization': ...}"
+        )
     if parts.scheme not in _WEB_SCHEMES or not parts.hostname:
         raise StorageError(
             f"{without_secrets(url)!r} is not a web address: write it like https://host/path",
@@ -355,8 +363,10 @@ def _split_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises for ports out of range
-    except ValueError as error:
-        raise StorageError(f"malformed URL: {error}", ErrorKind.CANNOT_PARSE_URL) from None
+    except ValueError:  # whose text may repeat a password
+        raise StorageError(
+            "a URL is malformed: write it like https://host/path", ErrorKind.CANNOT_PARSE_URL
+        ) from None
     return parts
 
 
@@ -383,6 +393,18 @@ def checked_texts(given: Mapping[str, str] | None) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):
             raise _unfit(f"options and headers are texts; {name!r} is a {type(value).__name__}")
     return {str(name): str(value) for name, value in pairs.items()}
+
+
+def _checked_options(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Copy the options of a client, and refuse addresses with a user or a password."""
+    options = checked_texts(given)
+    for name in options.keys() & ENDPOINT_OPTIONS:
+        if has_user(options[name]):
+            raise _unfit(
+                f"the option {name} must not hold a user or a password: leave them out, and pass"
+                " credentials"
+            )
+    return options
 
 
 def _is_address(host: str) -> bool:

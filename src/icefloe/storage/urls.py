@@ -136,8 +136,10 @@ def _split(url: str) -> SplitResult | None:
         return None
     try:
         return urlsplit(url)
-    except ValueError as error:
-        raise InvalidInputError(f"malformed URL: {error}", ErrorKind.CANNOT_PARSE_URL) from None
+    except ValueError:  # whose text may repeat a password
+        raise InvalidInputError(
+            "a URL is malformed: write it like s3://bucket/prefix", ErrorKind.CANNOT_PARSE_URL
+        ) from None
 
 
 def _local(parts: SplitResult) -> LocalSpec:

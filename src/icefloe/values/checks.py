@@ -3,7 +3,7 @@
 import operator
 import types
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from icefloe.errors import ErrorKind, InvalidInputError, WrongTypeError
@@ -34,6 +34,18 @@ def moment(given: Any, place: str) -> datetime:
     if given.tzinfo is None:
         raise _wrong_type(place, "a datetime with a time zone (tzinfo=UTC)", "one without")
     return given
+
+
+def local_moment(given: Any, place: str) -> datetime:
+    """Check a time; one without a time zone is in local time, and is kept in UTC."""
+    if not isinstance(given, datetime):
+        raise _unfit(place, "a datetime", type(given).__name__)
+    if given.tzinfo is not None:
+        return given
+    try:
+        return given.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise _unfit(place, "a datetime of this age", given.isoformat()) from None
 
 
 def one_of(*choices: str) -> Check:
@@ -67,6 +79,7 @@ U64 = Annotated[int, integer(0, 2**64 - 1)]
 NonZeroU16 = Annotated[int, integer(1, 2**16 - 1)]
 NonZeroU64 = Annotated[int, integer(1, 2**64 - 1)]
 Moment = Annotated[datetime, moment]
+LocalMoment = Annotated[datetime, local_moment]
 TextMapping = Annotated[Mapping[str, str], text_mapping]
 
 

@@ -263,11 +263,12 @@ def coordinates_of(given: Any, rows: int, dimensions: int) -> NDArray[np.integer
 
 
 def seconds_of(moment: object) -> int:
-    """Give the time of a last modification in whole seconds since 1970."""
+    """Give the time of a last modification in whole seconds since 1970.
+
+    A `datetime` without a time zone is in local time.
+    """
     if isinstance(moment, datetime):
-        if moment.tzinfo is None:
-            raise refused(f"the time {moment.isoformat()} has no time zone: give it as UTC")
-        seconds, shown = int(moment.timestamp()), moment.isoformat()
+        seconds, shown = _timestamp(moment), moment.isoformat()
     elif isinstance(moment, int | np.integer):
         seconds, shown = int(moment), f"{moment} (in seconds since 1970)"
     else:
@@ -275,6 +276,13 @@ def seconds_of(moment: object) -> int:
     if not 0 < seconds <= _LARGEST_U32:
         raise refused(f"the time {shown} is not between 1970 and 2106")
     return seconds
+
+
+def _timestamp(moment: datetime) -> int:
+    try:
+        return int(moment.timestamp())
+    except (ValueError, OverflowError, OSError):  # local time of the years 1 and 9999
+        return -1
 
 
 def times_of(given: TimeColumn | datetime | int, rows: int) -> NDArray[np.uint32]:

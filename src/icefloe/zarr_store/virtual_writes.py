@@ -41,9 +41,10 @@ class VirtualWrites:
     ) -> None:
         """Record a chunk as a byte range of a foreign object.
 
-        `checksum` is the object's etag or last modification (a time, or seconds since 1970),
-        checked on reading; `validate_container`, or by its other name `validate_containers`,
-        refuses locations that no virtual chunk container covers.
+        `checksum` is the object's etag or last modification, checked on reading: a time (local
+        time if it has no time zone, such as `datetime.now()`) or seconds since 1970.
+        `validate_container`, or by its other name `validate_containers`, refuses locations that
+        no virtual chunk container covers.
         """
         self._check_writable()
         validate = validate_container if validate_containers is None else validate_containers

@@ -1,5 +1,8 @@
 """Merging, containers, and what applies in the end."""
 
+import pickle
+from collections.abc import Callable
+
 import pytest
 
 import icefloe
@@ -21,6 +24,7 @@ from icefloe.config import (
     StorageSettings,
     StorageTimeoutSettings,
     VirtualChunkContainer,
+    azure_store,
     effective_config,
     effective_storage_settings,
     gcs_store,
@@ -29,8 +33,10 @@ from icefloe.config import (
     s3_store,
 )
 from icefloe.config.conditions import DEFAULT_PRELOAD_CONDITION
+from icefloe.config.containers import stored_container
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.errors import InvalidInputError
+from icefloe.format.config_file import decode_config_flexbuffer, encode_config_flexbuffer
 
 
 def container(prefix: str, name: str | None = None) -> VirtualChunkContainer:
@@ -125,7 +131,12 @@ def test_cleared_containers_win_over_stored_ones() -> None:
 def test_containers_are_unique_by_prefix_and_by_name() -> None:
     config = RepositoryConfig()
     config.set_virtual_chunk_container(container("s3://a/", "n"))
-    config.set_virtual_chunk_container(container("s3://b/", "n"))
+    with pytest.warns(UserWarning, match="have the name 'n'") as warned:
+        config.set_virtual_chunk_container(container("s3://b/", "n"))
+    assert "'s3://a/'" in str(warned[0].message)
+    assert "'s3://b/'" in str(warned[0].message)
+    assert warned[0].filename == __file__
+    config.set_virtual_chunk_container(container("s3://b/", "n"))  # the same place: no warning
     config.set_virtual_chunk_container(container("s3://b/", "m"))
     config.set_virtual_chunk_container(container("s3://c/"))
     assert config.virtual_chunk_containers == {
@@ -253,6 +264,98 @@ def test_unsound_containers_are_refused(
     with pytest.raises(ValueError, match=message):
         RepositoryConfig(virtual_chunk_containers={prefix: unsound})
     assert config.virtual_chunk_containers is None
+
+
+STORES_OF_ENDPOINTS: dict[str, Callable[..., AnyObjectStoreConfig]] = {
+    "S3": lambda endpoint, **options: ObjectStoreConfig.S3(
+        S3Options(endpoint_url=endpoint, **options)
+    ),
+    "S3Compatible": lambda endpoint, **options: ObjectStoreConfig.S3Compatible(
+        S3Options(endpoint_url=endpoint, **options)
+    ),
+    "Tigris": lambda endpoint, **options: ObjectStoreConfig.Tigris(
+        S3Options(endpoint_url=endpoint, **options)
+    ),
+}
+EVERY_KIND = pytest.mark.parametrize("kind", STORES_OF_ENDPOINTS)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize(
+    ("given", "allow_http", "completed"),
+    [
+        ("localhost:9000", False, ("http://localhost:9000", True)),
+        ("LocalHost", False, ("http://LocalHost", True)),
+        ("127.0.0.1:9000", False, ("http://127.0.0.1:9000", True)),
+        ("[::1]:9000", False, ("http://[::1]:9000", True)),
+        ("minio.example:9000", False, ("https://minio.example:9000", False)),
+        ("minio.example:9000", True, ("http://minio.example:9000", True)),
+        ("localhost.example", False, ("https://localhost.example", False)),
+        ("https://minio.example", False, ("https://minio.example", False)),
+        ("http://minio.example", False, ("http://minio.example", False)),
+    ],
+)
+def test_endpoints_without_a_scheme_are_completed(
+    given: str, allow_http: bool, completed: tuple[str, bool], kind: str
+) -> None:
+    store = STORES_OF_ENDPOINTS[kind](given, allow_http=allow_http, region="here")
+    made = VirtualChunkContainer("s3://b/", store, "mine", on_change="warn")
+    (options,) = made.store
+    assert (options.endpoint_url, options.allow_http, options.region) == (*completed, "here")
+    assert type(made.store) is type(store)
+    (own,) = store
+    assert own.endpoint_url == given  # the caller's description stays as it is
+    config = RepositoryConfig()
+    config.set_virtual_chunk_container(made)
+    assert config.virtual_chunk_containers == {"s3://b/": made}
+    assert decode_config_flexbuffer(encode_config_flexbuffer(config)) == config
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("given", ["ftp://host", "https://", "a b", "/path", "host:port", ""])
+def test_endpoints_that_are_no_addresses_are_refused(given: str, kind: str) -> None:
+    store = STORES_OF_ENDPOINTS[kind](given)
+    with pytest.raises(InvalidInputError, match="write it like"):
+        VirtualChunkContainer("s3://b/", store)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "store"),
+    [
+        ("s3://b/", s3_store(endpoint_url="http://user:hush@host")),
+        ("s3://b/", s3_store(endpoint_url="user:hush@localhost:9000")),
+        ("s3://b/", s3_store(endpoint_url="https://hush@host", s3_compatible=True)),
+        ("s3://b/", ObjectStoreConfig.Tigris(S3Options(endpoint_url="https://u:hush@host"))),
+        ("gs://b/", gcs_store({"google_base_url": "http://user:hush@host"})),
+        ("az://b/", azure_store(account="a", config={"endpoint": "http://user:hush@host"})),
+    ],
+)
+def test_users_and_passwords_in_endpoints_are_refused(
+    prefix: str, store: AnyObjectStoreConfig
+) -> None:
+    with pytest.raises(InvalidInputError, match="user or a password") as caught:
+        VirtualChunkContainer(prefix, store)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("opts", [{"region": "africa-south1"}, {"region": "x", "timeout": "9s"}])
+def test_a_region_of_google_is_left_out(opts: dict[str, str]) -> None:
+    """Its clients have no such option: reading would fail."""
+    made = VirtualChunkContainer("gcs", gcs_store(opts), "gcs")
+    kept = {name: value for name, value in opts.items() if name != "region"}
+    assert made.store == gcs_store(kept)
+    assert gcs_store(opts).opts == opts
+
+
+def test_stored_stores_can_be_opened_whatever_they_say() -> None:
+    """Another library may have stored them: only reading from them is refused."""
+    store = ObjectStoreConfig.S3(S3Options(endpoint_url="http://user:hush@host"))
+    config = RepositoryConfig()
+    config.set_virtual_chunk_container(stored_container("s3://b/", store, None, "strict"))
+    stored = decode_config_flexbuffer(encode_config_flexbuffer(config))
+    assert stored.virtual_chunk_containers == config.virtual_chunk_containers
+    assert pickle.loads(pickle.dumps(stored)) == stored
+    assert stored.merge(RepositoryConfig()).virtual_chunk_containers is not None
 
 
 def test_effective_values_of_nothing_are_the_defaults() -> None:

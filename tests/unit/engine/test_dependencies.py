@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 import icefloe
+from icefloe.config.containers import stored_container
 from icefloe.effects import run_blocking
 from icefloe.engine.dependencies.counts import PlaceIndex
 from icefloe.engine.virtual.grouping import LocationQuery, absolute_all
@@ -289,9 +290,11 @@ def test_places_are_numbered_alike_however_they_come() -> None:
 
 
 def test_access_tells_containers_needs_and_counts() -> None:
-    elsewhere = icefloe.VirtualChunkContainer(
+    elsewhere = stored_container(
         "s3://lab/",
         icefloe.s3_store(endpoint_url="https://user:hunter2@lab.example", s3_compatible=True),
+        None,
+        "strict",
     )
     unused = icefloe.VirtualChunkContainer("gs://unused/", icefloe.gcs_store())
     public = icefloe.VirtualChunkContainer("s3://open/", icefloe.s3_store(anonymous=True))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from icefloe.config import RepositoryConfig
 from icefloe.engine import repo_changes
 from icefloe.engine.flags import CREATE_TAG, DELETE_TAG, MOVE_NODE, feature_flags, require_enabled
 from icefloe.engine.repo_changes import Change, apply, created, with_update
@@ -20,11 +21,13 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
+from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
 
+CONFIG = RepositoryConfig(max_concurrent_requests=3)
 START = 1_700_000_000_000_000
 FIRST, SECOND, THIRD = (SnapshotId(bytes([n]) * 12) for n in (1, 2, 3))
 ABSENT = SnapshotId(bytes([9]) * 12)
@@ -277,8 +280,8 @@ class TestSettings:
         assert done(repo, repo_changes.set_metadata({})).metadata == {}
 
     def test_config(self) -> None:
-        repo = done(fresh(), repo_changes.set_config(b"\x00\x01"))
-        assert repo.config == b"\x00\x01"
+        repo = done(fresh(), repo_changes.set_config(CONFIG))
+        assert decode_config_flexbuffer(repo.config or b"") == CONFIG
         assert newest(repo).kind == UpdateKind.CONFIG_CHANGED
 
     def test_flags_are_in_one_list_at_most(self) -> None:
@@ -330,7 +333,7 @@ class TestReadOnly:
         lambda: repo_changes.delete_tag("t"),
         lambda: repo_changes.set_metadata({}),
         lambda: repo_changes.update_metadata({}),
-        lambda: repo_changes.set_config(b""),
+        lambda: repo_changes.set_config(CONFIG),
         lambda: repo_changes.set_flag(CREATE_TAG, True),
     )
 

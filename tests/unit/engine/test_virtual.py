@@ -183,7 +183,7 @@ def test_a_reader_travels_to_other_processes(folder: Path) -> None:
 def test_locations_no_container_covers_are_found_in_columns(folder: Path) -> None:
     reader = local_reader(folder)
     good = [f"file://{folder}/x{number}.nc" for number in range(50)]
-    bad = [f"file://{folder}-evil/x", "s3://bucket/key", "vcc://none/x"]
+    bad = [f"file://{folder}-evil/x", "models://bucket/key", "vcc://none/x"]
     odd = [f"file://{folder}/with space.nc", "vcc://data/y.nc", f"FILE://{folder}/z.nc"]
     rows = [*good, *bad, *odd, *good]
     expected = [False] * 50 + [True] * 3 + [False] * 53

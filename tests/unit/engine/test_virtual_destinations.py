@@ -16,6 +16,7 @@ from icefloe.config import (
     local_filesystem_store,
     s3_store,
 )
+from icefloe.config.containers import stored_container
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import (
     AnyCredential,
@@ -56,7 +57,7 @@ def described(
     *,
     is_trusted: bool = False,
 ) -> Storage:
-    container = VirtualChunkContainer(prefix, store)
+    container = stored_container(prefix, store, None, "strict")
     reader = VirtualReader(
         [container], {prefix: credential}, trusted=[container] if is_trusted else []
     )
@@ -207,6 +208,10 @@ def test_the_platforms_own_servers_are_fine(prefix: str, store: AnyObjectStoreCo
         "[::ffff:169.254.169.254]",
         "[fe80::1]",
         "[fd00:ec2::254]",
+        "[fd00:ec2::23]",
+        "[64:ff9b::a9fe:aa17]",
+        "[2002:a9fe:aa02::]",
+        "192.0.0.192",
         "Metadata.google.internal.",
     ],
 )

@@ -66,7 +66,7 @@ def matched(location: str, *prefixes: str) -> str | None:
         ("s3://foo/a%20b/", "s3://foo/a b/x", True),
         ("s3://foo/a%2fb/", "s3://foo/a/b/x", True),
         ("models://", "models://bucket/key", True),
-        ("models://", "s3://bucket/key", False),
+        ("models://", "file:///bucket/key", False),
         ("s3", "models://bucket/key", False),
         ("gs://b", "gcs://b/x", True),
         ("gcs://b", "gs://b/x", True),
@@ -136,12 +136,50 @@ def test_default_containers_take_part_where_the_reader_authorised_them() -> None
     found = Places([container("s3://declared/")], access)
     rows = ["s3://mine/data/k", "s3://mine/k", "https://host/k", "http://host/k", "gs://b/k"]
     odd = ["s3://mine/data/a%20b", "s3://mine/a%20b", "file:///mine/data/k"]
-    expected = [False, True, False, True, True, False, True, True]
+    expected = [False, True, False, False, False, False, True, True]
     assert found.check_locations(column(*rows, *odd)).tolist() == expected
+    with pytest.raises(InvalidInputError) as caught:
+        found.locate("gs://b/k")  # which may be recorded, and was not authorised
+    assert caught.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK
     place = found.locate("s3://mine/data/k")
     assert place.container in DEFAULT_CONTAINERS
     assert place.grant is not None
     assert found.authorised_prefixes == frozenset()
+
+
+PLATFORMS = ["s3://b/k", "gs://b/k", "gcs://b/k", "az://b/k", "abfs://b/k", "tigris://b/k"]
+WEB = ["http://host/k", "https://host/k"]
+
+
+def test_without_any_container_chunks_of_all_platforms_can_be_recorded_and_none_read() -> None:
+    rows = [*PLATFORMS, *WEB, "s3://b/a%20b", "file:///k", "models://b/k"]
+    expected = [False] * 9 + [True] * 2
+    assert places().check_locations(column(*rows)).tolist() == expected
+    for row in rows[:9]:
+        assert places().recorded_one(row, validate=True) == row
+        with pytest.raises(InvalidInputError) as caught:
+            places().locate(row)
+        assert caught.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK
+
+
+@pytest.mark.parametrize(
+    ("declared", "uncovered"),
+    [
+        ("s3://mine/", ["s3://b/k"]),
+        ("gcs://mine/", ["gs://b/k", "gcs://b/k"]),
+        ("abfs://mine/", ["az://b/k", "abfs://b/k"]),
+        ("models://mine/", []),
+        ("https://mine/", WEB),
+    ],
+)
+def test_who_declares_a_place_of_a_platform_hears_of_those_elsewhere(
+    declared: str, uncovered: list[str]
+) -> None:
+    rows = [*PLATFORMS, *WEB]
+    result = places(declared).check_locations(column(*rows)).tolist()
+    assert [row for row, is_uncovered in zip(rows, result, strict=True) if is_uncovered] == (
+        uncovered
+    )
 
 
 def test_without_either_the_error_tells_both_ways_out() -> None:

@@ -1,5 +1,6 @@
 """Reading from web servers that mean no good, and from such as do."""
 
+import ipaddress
 import os
 import pickle
 import random
@@ -31,7 +32,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.storage import Backend, Storage, local_filesystem_storage, web_client
-from icefloe.storage.addresses import AddressGuard, is_public
+from icefloe.storage.addresses import AddressGuard, is_metadata, is_public
 from icefloe.storage.guarded_http import GuardedHttpReader
 from icefloe.storage.guarded_options import guarded_http_spec
 from icefloe.storage.web_client import Origin
@@ -191,6 +192,64 @@ def test_addresses_that_are_not_public(address: str) -> None:
 )
 def test_public_addresses(address: str) -> None:
     assert is_public(address)
+
+
+SERVICES = [
+    "169.254.169.254",
+    "169.254.170.2",  # containers on AWS
+    "169.254.170.23",  # pods on AWS
+    "100.100.100.200",  # Alibaba
+    "192.0.0.192",  # Oracle
+    "168.63.129.16",  # Azure
+]
+
+
+def forms_of(service: str) -> list[str]:
+    """Write an IPv4 address in all ways in which IPv6 addresses embed one."""
+    number = int(ipaddress.IPv4Address(service))
+    embedded = {
+        "mapped": 0xFFFF << 32 | number,
+        "compatible": number,
+        "NAT64": 0x64FF9B << 96 | number,
+        "6to4": 0x2002 << 112 | number << 80 | 1,
+        "Teredo client": 0x20010000 << 96 | 0x09090909 << 64 | number ^ 0xFFFFFFFF,
+        "Teredo server": 0x20010000 << 96 | number << 64 | 0xF6F6F6F6,
+        "local NAT64 /96": 0x64FF9B0001 << 80 | number,
+        "local NAT64 /64": 0x64FF9B0001 << 80 | number << 24,
+        "local NAT64 /56": 0x64FF9B0001 << 80 | number >> 24 << 64 | (number & 0xFFFFFF) << 32,
+        "local NAT64 /48": 0x64FF9B0001 << 80 | number >> 16 << 64 | (number & 0xFFFF) << 40,
+    }
+    return [str(ipaddress.IPv6Address(address)) for address in embedded.values()]
+
+
+METADATA = [
+    *SERVICES,
+    *(form for service in SERVICES for form in forms_of(service)),
+    *("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fe80::a9fe:a9fe", "fe80::1%eth0"),
+]
+
+
+@pytest.mark.parametrize("address", METADATA)
+def test_metadata_services_are_known_in_every_form(address: str) -> None:
+    assert is_metadata(address)
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "127.0.0.1", "::1", "::", "9.9.9.9", "fd00::1"])
+def test_other_addresses_are_no_metadata_services(address: str) -> None:
+    assert not is_metadata(address)
+    assert not any(map(is_metadata, forms_of("10.0.0.1")))
+
+
+@pytest.mark.parametrize("address", METADATA)
+def test_nobody_can_authorise_a_metadata_service(address: str) -> None:
+    """Not even whoever allows private addresses: a name may lead there."""
+    guard = AddressGuard(
+        allow_private=True, private_hosts=["data.example"], resolver=NameServer(address)
+    )
+    with pytest.raises(InvalidInputError, match="credentials") as caught:
+        guard.connect("data.example", 80, seconds=0.001)
+    assert caught.value.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
 
 
 LOOPBACK_NAMES = ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1"]
@@ -659,6 +718,7 @@ def test_missing_etag_and_time() -> None:
         info = run_blocking(reading(server).get("object", (10, 20))).info
     assert info.version.etag is None
     assert info.last_modified.timestamp() == 0
+    assert not info.is_time_known
 
 
 def test_etag_and_time() -> None:
@@ -669,6 +729,7 @@ def test_etag_and_time() -> None:
         info = run_blocking(reading(server).get("object", (10, 20))).info
     assert info.version.etag == 'W/"x"'
     assert info.last_modified.isoformat() == "2015-10-21T07:28:00+00:00"
+    assert info.is_time_known
 
 
 def test_object_that_changes_between_ranges() -> None:
@@ -969,7 +1030,7 @@ def test_unencrypted_address_that_the_options_forbid() -> None:
     [
         "ftp://data.example/",
         "https:///path",
-        "https://user:word@data.example",
+        "https://user:hush@data.example",
         "https://dаta.example",  # the second letter is Cyrillic
         "https://data.example\\@evil.example",
         "https://data.example?x",
@@ -984,7 +1045,7 @@ def test_unencrypted_address_that_the_options_forbid() -> None:
 def test_addresses_that_are_refused(url: str) -> None:
     with pytest.raises(IcefloeError) as caught:
         guarded_http_spec(url)
-    assert "word" not in str(caught.value)
+    assert "hush" not in str(caught.value)
 
 
 def test_times_are_read() -> None:

@@ -4,7 +4,9 @@ import os
 import pickle
 import subprocess
 import sys
+import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,13 @@ from icefloe.config import (
 )
 from icefloe.credentials import S3StaticCredentials
 from icefloe.effects import run_blocking
-from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageError
+from icefloe.errors import (
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    ReadOnlyError,
+    StorageError,
+)
 from icefloe.storage import (
     LatencyStorage,
     Storage,
@@ -61,8 +69,8 @@ def with_secrets() -> list[Storage]:
         gcs_storage(bucket="b", prefix="p", bearer_token=SECRET),
         azure_storage(account="a", container="c", prefix="p", access_key=SECRET),
         azure_storage(account="a", container="c", prefix="p", config={"sas_key": SECRET}),
-        http_storage(f"https://user:{SECRET}@host/path?token={SECRET}", headers={"X": SECRET}),
-        redirect_storage(f"https://user:{SECRET}@host/path?token={SECRET}"),
+        http_storage(f"https://host/path?token={SECRET}", headers={"X": SECRET}),
+        redirect_storage(f"https://host/path?token={SECRET}"),
     ]
 
 
@@ -414,6 +422,40 @@ class TestUrls:
     def test_refusals(self, url: str) -> None:
         with pytest.raises((InvalidInputError, StorageError)):
             storage_from_url(url)
+
+
+USERS_IN_URLS: dict[str, Callable[[], object]] = {
+    "s3": lambda: storage_from_url(f"s3://user:{SECRET}@bucket/prefix"),
+    "s3 endpoint": lambda: storage_from_url(f"s3://b/p?endpoint_url=https://u:{SECRET}@host"),
+    "tigris endpoint": lambda: storage_from_url(f"tigris://b/p?endpoint_url=https://{SECRET}@h"),
+    "r2 endpoint": lambda: storage_from_url(f"r2://b/p?endpoint_url=https://u:{SECRET}@h"),
+    "https": lambda: storage_from_url(f"https://user:{SECRET}@host/path"),
+    "https+icechunk": lambda: storage_from_url(f"https+icechunk://user:{SECRET}@host/path"),
+    "no scheme": lambda: s3_storage(
+        bucket="b", prefix="p", endpoint_url=f"user:{SECRET}@localhost:9000"
+    ),
+    "malformed": lambda: http_storage(f"https://user:{SECRET}@ho\u2100st/"),
+    "malformed endpoint": lambda: storage_from_url(f"s3://user:{SECRET}@ho\u2100st/"),
+    "s3_storage": lambda: s3_storage(
+        bucket="b", prefix="p", endpoint_url=f"https://user:{SECRET}@host"
+    ),
+    "gcs_storage": lambda: gcs_storage(
+        bucket="b", prefix="p", config={"google_base_url": f"https://user:{SECRET}@host"}
+    ),
+    "azure_storage": lambda: azure_storage(
+        account="a", container="c", prefix="p", config={"endpoint": f"https://u:{SECRET}@host"}
+    ),
+    "http_storage": lambda: http_storage(f"https://user:{SECRET}@host/path"),
+    "redirect_storage": lambda: redirect_storage(f"https://user:{SECRET}@host/path"),
+}
+
+
+@pytest.mark.parametrize("form", USERS_IN_URLS)
+def test_users_and_passwords_in_urls_are_refused(form: str) -> None:
+    with pytest.raises(IcefloeError) as caught:
+        USERS_IN_URLS[form]()
+    assert SECRET not in str(caught.value)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 # -- clients -------------------------------------------------------------------------------

@@ -425,12 +425,6 @@ def test_boxes_that_do_not_fit(
         store.set_virtual_refs_arr("g/a", shape, locations, numbers, numbers, arr_offset=offset)
 
 
-def test_times_need_a_zone(store: IcechunkStore) -> None:
-    naive = datetime(2024, 1, 1)
-    with pytest.raises(InvalidInputError):
-        store.set_virtual_ref("g/a/c/0/0", "s3://known/x", offset=0, length=1, checksum=naive)
-
-
 def test_a_kind_of_node_stays(store: IcechunkStore) -> None:
     with pytest.raises(AlreadyExistsError, match="delete it first"):
         put(store, "g/zarr.json", ARRAY)

@@ -1,6 +1,7 @@
 """Virtual references in columns: whatever they come in, they are recorded alike or not at all."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -275,6 +276,56 @@ def test_checksums_of_the_other_forms(session: Session) -> None:
         store.set_virtual_ref("a/c/0/0", "s3://known/x", offset=0, length=1, checksum=-5)
 
 
+@pytest.fixture
+def local_time(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have local time as the parameter says: `LOC+3` is three hours behind UTC."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("local_time", ["LOC+3"], indirect=True)
+@pytest.mark.usefixtures("local_time")
+def test_times_without_a_zone_are_in_local_time(session: Session) -> None:
+    local = datetime(2024, 1, 1, 9, 0, 0, 900_000)
+    store = session.store
+    store.set_virtual_ref("a/c/0/0", "s3://known/x", offset=0, length=1, checksum=local)
+    spec = VirtualChunkSpec([0, 1], "s3://known/x", 0, 1, None, local)
+    assert spec == VirtualChunkSpec([0, 1], "s3://known/x", 0, 1, None, WHEN)
+    assert store.set_virtual_refs("a", [spec]) is None
+    ones = np.ones(1, np.uint64)
+    store.set_virtual_refs_arr(
+        "a", (1, 1), ["s3://known/x"], ones, ones, arr_offset=(1, 0), checksum=local
+    )
+    assert [ref.last_modified for ref in refs_of(session).values()] == [SECONDS] * 3
+    for given in (local, [local] * 3):
+        set_columns(session, last_modified=given)
+    assert {ref.last_modified for ref in refs_of(session).values()} == {SECONDS}
+
+
+def test_the_present_moment_is_a_checksum(session: Session) -> None:
+    before = int(datetime.now(UTC).timestamp())
+    session.store.set_virtual_ref(
+        "a/c/0/0", "s3://known/x", offset=0, length=1, checksum=datetime.now()
+    )
+    recorded = refs_of(session)[0, 0].last_modified
+    assert recorded is not None
+    assert before <= recorded <= int(datetime.now(UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    ("local_time", "moment"),
+    [("LOC+3", datetime.max), ("LOC-3", datetime.min)],
+    indirect=["local_time"],
+)
+@pytest.mark.usefixtures("local_time")
+def test_local_times_that_are_no_time_in_utc(moment: datetime) -> None:
+    with pytest.raises(InvalidInputError, match="datetime of this age"):
+        VirtualChunkSpec([0], "s3://known/x", 0, 1, None, moment)
+
+
 # -- references that are refused ------------------------------------------------------------
 
 
@@ -350,8 +401,10 @@ def test_both_names_of_validation(session: Session) -> None:
         ({"etags": ["a", "b"]}, "2 etags and 3 locations"),
         ({"etags": [1, 2, 3]}, "must be text"),
         ({"last_modified": [WHEN]}, "one time for each"),
-        ({"last_modified": datetime(2024, 1, 1)}, "no time zone"),
-        ({"last_modified": [datetime(2024, 1, 1)] * 3}, "no time zone"),
+        ({"last_modified": datetime.max}, "1970 and 2106"),
+        ({"last_modified": [datetime.min] * 3}, "1970 and 2106"),
+        ({"last_modified": 10**30}, "1970 and 2106"),
+        ({"last_modified": [10**30] * 3}, "1970 and 2106"),
         ({"last_modified": ["now", None, None]}, "'now' is no time"),
         ({"last_modified": np.array([1, 2, -3])}, "row 2, -3 seconds"),
         ({"last_modified": np.array([1, 2, 2**32])}, "1970 and 2106"),

@@ -1,12 +1,13 @@
 """What a reader needs to read the virtual chunks of a repository, told before anything is read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
+from icefloe.config.containers import moved_container
 from icefloe.config.urls import parse_prefix, without_user
 from icefloe.engine.context import RepoContext
 from icefloe.engine.dependencies.counts import PlaceGrouping
@@ -124,7 +125,7 @@ def _access(
     """Describe a container, or the part of a default one that is below a prefix."""
     shown = url_prefix or container.url_prefix
     allowed = context.virtual.places.access.prefixes_in(
-        parse_prefix(shown), replace(container, url_prefix=shown)
+        parse_prefix(shown), moved_container(container, shown)
     )
     endpoint, region = _destination(container.store)
     return ContainerAccess(

@@ -43,15 +43,17 @@ class Change:
 def find_change(chunk: VirtualChunk, info: ObjectInfo) -> Change | None:
     """Compare the state of an object with what was recorded: its etag, or that it is not newer.
 
-    Times are compared in whole seconds, which is what was recorded.
+    Times are compared in whole seconds, which is what was recorded. An object whose storage tells
+    neither counts as changed: nobody can say that it is the recorded one.
     """
     if chunk.etag is not None and not _has_etag(info, chunk.etag):
         return Change("etag", chunk.etag, info.version.etag or "none")
     if chunk.last_modified is not None:
-        found = info.last_modified
-        if int(found.timestamp()) > chunk.last_modified:
+        modified = info.last_modified
+        if not info.is_time_known or int(modified.timestamp()) > chunk.last_modified:
             recorded = datetime.fromtimestamp(chunk.last_modified, UTC).isoformat()
-            return Change("last modification", recorded, found.isoformat())
+            present = modified.isoformat() if info.is_time_known else "none"
+            return Change("last modification", recorded, present)
     return None
 
 

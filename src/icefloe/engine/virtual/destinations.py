@@ -8,9 +8,7 @@ description is followed with credentials only if they end up at the platform's o
 otherwise the reader must give the same container again, in the configuration passed to open.
 """
 
-import ipaddress
 import re
-import socket
 from collections.abc import Mapping
 from typing import Final, assert_never
 from urllib.parse import urlsplit
@@ -24,6 +22,7 @@ from icefloe.credentials import (
     S3Credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.addresses import is_metadata
 from icefloe.storage.specs import without_secrets
 
 _REGION: Final = re.compile(r"[A-Za-z0-9-]+")
@@ -36,11 +35,6 @@ _WELL_KNOWN_S3: Final = re.compile(
     r"|storage\.googleapis\.com"
 )
 _METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "instance-data"})
-_METADATA_ADDRESSES: Final = frozenset(
-    ipaddress.ip_address(each)
-    for each in ("fd00:ec2::254", "fd20:ce::254", "168.63.129.16", "100.100.100.200")
-)
-"""Where machines are told their credentials, besides link-local addresses."""
 
 _HARMLESS_OPTIONS: Final = frozenset(
     {
@@ -131,24 +125,7 @@ def _tells_credentials(host: str) -> bool:
 
     A name is not looked up: this is a net below the rule that the reader chooses the prefixes.
     """
-    if host.rstrip(".").lower() in _METADATA_NAMES:
-        return True
-    address = _address(host)
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address is not None and (address.is_link_local or address in _METADATA_ADDRESSES)
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Read an address as clients do, also where it is written in one number or in hexadecimal."""
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        pass
-    try:
-        return ipaddress.IPv4Address(socket.inet_aton(host))
-    except (OSError, ValueError):
-        return None
+    return host.rstrip(".").lower() in _METADATA_NAMES or is_metadata(host)
 
 
 def _s3_doubt(options: S3Options) -> str | None:

@@ -5,13 +5,14 @@ cover a location the one with the most pieces counts; of two that differ only in
 scheme (`gs`, `gcs`) the one written like the location.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
 
 from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
-from icefloe.config.urls import ALIASES, Prefix, family_of
+from icefloe.config.containers import moved_container
+from icefloe.config.urls import ALIASES, Prefix, family_of, parse_prefix
 from icefloe.engine.virtual.urls import RELATIVE_SCHEME
 from icefloe.format.arrow import pc
 from icefloe.format.arrow_kernels import mask_of
@@ -34,10 +35,43 @@ DEFAULT_CONTAINERS: Final = tuple(
         ("https", ObjectStoreConfig.Http()),
     )
 )
-"""Where virtual chunks may be without a word in the configuration, once a reader authorises it.
+"""Where virtual chunks may be recorded without a word in the configuration.
 
-They are never stored, come after all that is configured, and do not include local files.
+They declare places and authorise nothing: reading takes the word of the reader. They are not
+stored, come after all that is configured, and do not include local files.
 """
+
+
+def default_containers(
+    declared: Iterable[VirtualChunkContainer],
+) -> tuple[VirtualChunkContainer, ...]:
+    """List the default containers of the platforms for which a repository declares none.
+
+    Whoever declares a bucket says where the chunks on that platform are, and wants to hear of
+    those that are elsewhere.
+    """
+    platforms = set(map(_platform, declared))
+    return tuple(
+        container for container in DEFAULT_CONTAINERS if _platform(container) not in platforms
+    )
+
+
+def _platform(container: VirtualChunkContainer) -> str:
+    """Name the platform of a container by a scheme; encrypted or not, the web is one."""
+    family = family_of(parse_prefix(container.url_prefix).scheme)
+    return "https" if family == "http" else family
+
+
+def with_defaults(
+    declared: Mapping[str, VirtualChunkContainer],
+) -> dict[str, VirtualChunkContainer]:
+    """Add the default containers, under each scheme that means the same: others compare texts."""
+    shown = dict(declared)
+    for container in default_containers(declared.values()):
+        scheme = parse_prefix(container.url_prefix).scheme
+        for alias in ALIASES.get(scheme, (scheme,)):
+            shown[f"{alias}://"] = moved_container(container, f"{alias}://")
+    return shown
 
 
 class PrefixTable[T]:

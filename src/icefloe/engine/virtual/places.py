@@ -9,7 +9,12 @@ from icefloe.config import VirtualChunkContainer
 from icefloe.config.urls import Prefix, parse_prefix
 from icefloe.credentials import AnyCredential
 from icefloe.engine.virtual.access import Access, Grant, credential_for, unauthorised
-from icefloe.engine.virtual.matching import DEFAULT_CONTAINERS, PrefixTable, is_plain
+from icefloe.engine.virtual.matching import (
+    DEFAULT_CONTAINERS,
+    PrefixTable,
+    default_containers,
+    is_plain,
+)
 from icefloe.engine.virtual.urls import (
     Location,
     invalid,
@@ -60,6 +65,9 @@ class Places:
         self.disputed = tuple(disputed)
         self._declared = [(parse_prefix(each.url_prefix), each) for each in self.containers]
         self._table = PrefixTable(self._declared)
+        self._recordable = PrefixTable(
+            (parse_prefix(each.url_prefix), each) for each in default_containers(self.containers)
+        )
         self._disputes = PrefixTable((parse_prefix(each), each) for each in self.disputed)
         self._named = {each.name: each for each in self.containers if each.name is not None}
         self.access.check(self._declared)
@@ -75,15 +83,16 @@ class Places:
 
     # -- finding ---------------------------------------------------------------------------
 
-    def locate(self, text: str) -> Place:
+    def locate(self, text: str, *, for_recording: bool = False) -> Place:
         """Find the container of a location (longest prefix first) and the key in its storage.
 
-        What is recorded below the name of a container is in that one.
+        What is recorded below the name of a container is in that one. Containers that nobody
+        declared are for places that the reader authorised, and for recording.
         """
         given = parse_location(text)
         location, named = (given, None) if not given.is_relative else self._below_name(given)
         place = location.decoded
-        container = named or self._container_of(place)
+        container = named or self._container_of(place, for_recording=for_recording)
         if container is None:
             raise _no_container(text)
         key = "/".join(place.segments)
@@ -95,17 +104,16 @@ class Places:
         location = parse_location(text)
         return str(self._below_name(location)[0] if location.is_relative else location)
 
-    def _container_of(self, place: Prefix) -> VirtualChunkContainer | None:
-        """Find the container of a place.
-
-        Those that nobody declared come last, and only where the reader authorised the place.
-        """
+    def _container_of(self, place: Prefix, *, for_recording: bool) -> VirtualChunkContainer | None:
+        """Find the container of a place; those that nobody declared come last."""
         declared = self._table.longest(place)
         dispute = self._disputes.longest(place)
         if dispute and (declared is None or dispute[0].depth >= declared[0].depth):
             raise _disputed(dispute[1])
         if declared is not None:
             return declared[1]
+        if for_recording and (default := self._recordable.longest(place)) is not None:
+            return default[1]
         default = _DEFAULTS.longest(place)
         return None if default is None or not self.access.covers(place) else default[1]
 
@@ -159,7 +167,7 @@ class Places:
         """Give one location as it is stored; with `validate`, refuse it if nothing covers it."""
         stored = normalise(text)
         if validate:
-            self._require_key(stored, self.locate(stored))
+            self._require_key(stored, self.locate(stored, for_recording=True))
         return stored
 
     def _uncovered(self, locations: BytesColumn, plain: Bools) -> Bools:
@@ -176,11 +184,11 @@ class Places:
         usable = [
             (prefix, text) for text, prefix in self.access.prefixes if _DEFAULTS.longest(prefix)
         ]
-        return PrefixTable(usable).covered(locations)
+        return PrefixTable(usable).covered(locations) | self._recordable.covered(locations)
 
     def _is_covered(self, text: str) -> bool:
         try:
-            place = self.locate(text)
+            place = self.locate(text, for_recording=True)
         except InvalidInputError as error:
             if error.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK:
                 return False

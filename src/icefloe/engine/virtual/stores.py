@@ -58,11 +58,11 @@ def open_store(
         prefixes: all that the reader authorised: between local files of theirs links may lead.
     """
     container = place.container
+    is_doubted = container not in trusted and container not in DEFAULT_CONTAINERS
+    if is_doubted:
+        check_destination(container, grant.credential)
     spec = _spec(place, grant, home_region, prefixes)
-    if container in trusted or container in DEFAULT_CONTAINERS:
-        return Storage(spec)
-    check_destination(container, grant.credential)
-    doubt = credentials_doubt(container)
+    doubt = credentials_doubt(container) if is_doubted else None
     return Storage(spec if doubt is None else _doubted_spec(place, spec, doubt))
 
 
