@@ -9,10 +9,11 @@ import icechunk
 import numpy as np
 
 import icefloe
+from icefloe.testing.invariants import BrokenRepositoryError
 from tests.soak.journal import Intent, Journal, intents
 from tests.soak.places import Place
 from tests.soak.workers import CELLS, EMPTY, MAIN, WRITERS, message_of, own_branch, values_in
-from tests.support.checking import BrokenRepositoryError, check_repository_blocking
+from tests.support.checking import check_repository_blocking
 
 type Repository = icefloe.Repository | icechunk.Repository
 type Values = np.ndarray[Any, np.dtype[np.int64]]
