@@ -308,6 +308,28 @@ def test_maintenance_in_spec_1_deletes_nothing_that_is_migrated(schedule: list[i
     versions(storage)  # reads everything
 
 
+def test_maintenance_in_spec_1_right_before_the_first_write() -> None:
+    """What the migration read before is old then: snapshots have other parents, or are gone."""
+    storage = with_a_past(1)
+    turns: list[Coroutine[Any, Any, Any]] = [
+        icefloe.upgrade_icechunk_repository_async(
+            icefloe.Repository.open(
+                WrappedStorage(
+                    storage, lambda inner: PausingBackend(inner, frozenset(), frozenset({"repo"}))
+                )
+            ),
+            dry_run=False,
+            delete_unused_v1_files=False,
+        ),
+        expire_and_collect(icefloe.Repository.open(storage)),
+    ]
+    migrating, maintaining = run_schedule(turns, [0, 1]).outcomes
+    assert migrating.succeeded, migrating.error
+    assert maintaining.succeeded, maintaining.error
+    check_repository_blocking(storage.open())
+    assert icefloe.Repository.open(storage).list_branches() == {"main"}
+
+
 # -- a repository that stays open ----------------------------------------------------------
 
 
