@@ -36,6 +36,7 @@ from icefloe.format.layout import (
     snapshot_key,
     transaction_log_key,
 )
+from icefloe.format.update_table import UpdateKind
 from icefloe.storage.selective import list_wanted
 
 _log = logging.getLogger(__name__)
@@ -68,9 +69,23 @@ async def move_checked(
         try:
             return await move(known)
         except CollectionRanError as ran:
-            _log.info("garbage was collected since the session began: looking for its objects")
-            await _require_objects(session, snapshot, manifests)
+            if ran.is_certain or await _was_collected(session.context, known):
+                _log.info("garbage was collected since the session began: looking for its objects")
+                await _require_objects(session, snapshot, manifests)
             known = ran.newest_update
+
+
+async def _was_collected(context: RepoContext, known_update: int) -> bool:
+    """Search the log of operations, as far back as an update; a log that ends before may hide it.
+
+    That takes a request for each hundred operations.
+    """
+    async for entry in context.ledger.ops_log():
+        if entry.updated_at <= known_update:
+            return False
+        if entry.kind is UpdateKind.GC_RAN:
+            return True
+    return True
 
 
 def _is_long(session: SessionState) -> bool:

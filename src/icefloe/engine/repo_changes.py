@@ -64,14 +64,16 @@ type Change = Callable[[RepoInfo], Changed]
 
 
 class CollectionRanError(IcefloeError):
-    """Garbage was collected after an update: objects that are older may be gone."""
+    """Garbage was, or may have been, collected after an update: older objects may be gone."""
 
     default_kind = ErrorKind.OBJECTS_COLLECTED
 
-    def __init__(self, newest_update: int) -> None:
+    def __init__(self, newest_update: int, *, is_certain: bool) -> None:
         super().__init__("garbage was collected since the session began")
         self.newest_update = newest_update
         """The time of the newest entry of the log."""
+        self.is_certain = is_certain
+        """Whether the log says so; otherwise the part of it in the repo object is too short."""
 
 
 # -- the log -------------------------------------------------------------------------------
@@ -258,8 +260,9 @@ def _require_uncollected(repo: RepoInfo, known_update: int | None) -> None:
         return
     is_later = updates.updated_at > known_update
     is_cut = bool(is_later.all()) and repo.repo_before_updates is not None
-    if is_cut or bool((updates.kinds[is_later] == UpdateKind.GC_RAN).any()):
-        raise CollectionRanError(newest)
+    has_run = bool((updates.kinds[is_later] == UpdateKind.GC_RAN).any())
+    if is_cut or has_run:
+        raise CollectionRanError(newest, is_certain=has_run)
 
 
 # -- branches and tags ---------------------------------------------------------------------

@@ -57,7 +57,9 @@ class SessionState:
         self._snapshot = snapshot
         self._base: BaseNodes | None = None
         self.changes = ChangeSet()
-        self.known_update = context.ledger.newest_update()
+        # Readers never need it, and would have to decode the log of operations for it.
+        is_writing = mode is not SessionMode.readonly
+        self.known_update = context.ledger.newest_update() if is_writing else 0
         """The newest update of the repository when the session began, or one before it."""
         self.packing = packing
         self.packer = ChunkPacker(context.assets, packing) if packing else None
