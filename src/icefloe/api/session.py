@@ -410,7 +410,7 @@ class Session:
         """Take in the changes that forks of this session made elsewhere: all, or none.
 
         A fork may change what this session did before the fork. Changes that both sides made
-        without knowing of each other must not contradict; see `docs/how-to/write-with-dask.md`.
+        without knowing of each other must not contradict.
         Where several wrote the same chunk, the last one given wins; `on_overlap="fail"` refuses
         that instead. `expected` are all forks that were handed out, or their `fork_id`: if the
         changes of one are missing here, because its worker died, nothing is merged. That needs
