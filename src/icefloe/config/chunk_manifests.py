@@ -55,6 +55,7 @@ class ChunkManifestsConfig(Value):
         ...
         icefloe.errors.InvalidInputError: the chunk-manifests configuration has a problem:
         - rules[0] has an unknown target 'coords'; there are default
+        kind: invalid-config
         """
         try:
             tree = decode_yaml(text.encode() if isinstance(text, str) else text)

@@ -24,15 +24,15 @@ def test_nothing_changed(side: Ours) -> None:
     found = side.status(side.begin())
     assert found.is_empty()
     assert found == Diff()
-    assert (str(found), repr(found)) == ("no changes", "<Diff: no changes>")
+    assert (str(found), repr(found)) == ("", "<Diff: no changes>")
 
 
 def test_long_lists_are_shown_short() -> None:
     chunks = np.arange(50, dtype=np.uint32).reshape(-1, 1)
     diff = Diff(new_arrays={"/<a>"}, chunk_coordinates={"/<a>": chunks}, moved_nodes=[("/b", "/c")])
-    assert "and 30 more" in str(diff)
+    assert "... 40 more" in str(diff)
     assert "/b -> /c" in str(diff)
-    assert "updated_chunks=50" in repr(diff)
+    assert repr(diff) == str(diff)
     assert "&lt;a&gt;" in diff._repr_html_()
     assert not diff.is_empty()
 
