@@ -11,7 +11,7 @@ import typer
 import icefloe.spark as jobs  # names load when they are used: Spark is large
 from icefloe.api.repository import Repository
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
-from icefloe.cli.output import show_json, show_table
+from icefloe.cli.output import echo, show_json, show_table
 from icefloe.config import RepositoryConfig
 from icefloe.pipeline.holdings.coverage import read_coverage
 from icefloe.pipeline.options import CombineOptions
@@ -209,7 +209,7 @@ def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any
         with jobs.session_while(master) as spark, jobs.terminal_progress() as on_progress:
             yield spark, on_progress
     except KeyboardInterrupt:
-        typer.echo("interrupted: nothing was committed", err=True)
+        echo("interrupted: nothing was committed", err=True)
         raise typer.Exit(_INTERRUPTED) from None
     except MisfitsError as error:
         if as_json:
@@ -224,7 +224,7 @@ def show_misfits(report: Report) -> None:
     rows = [(each.url, each.kind.value, each.message) for each in report.misfits]
     show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
-        typer.echo(f"... and {len(rows) - _MOST_ROWS} more")
+        echo(f"... and {len(rows) - _MOST_ROWS} more")
 
 
 def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bool) -> None:
@@ -239,10 +239,10 @@ def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bo
         if report.scan.misfits:
             show_misfits(report.scan)
         for note in report.scan.notes:
-            typer.echo(note)
+            echo(note)
         for url in report.changed:
-            typer.echo(f"changed since it was ingested: {url}")
+            echo(f"changed since it was ingested: {url}")
         if coverage:
             show_coverage(coverage)
-        typer.echo(report.summary())
+        echo(report.summary())
     write_plot(plot, coverage)

@@ -22,7 +22,7 @@ from icefloe.cli.ingest import (
     show_misfits,
 )
 from icefloe.cli.options import AuthorizeAnonymousOption, AuthorizeOption
-from icefloe.cli.output import show_json
+from icefloe.cli.output import echo, show_json
 from icefloe.pipeline.options import CombineOptions
 from icefloe.storage import storage_from_url
 
@@ -229,5 +229,5 @@ def _show(report: Any, *, as_json: bool) -> None:
         if report.scan.misfits:
             show_misfits(report.scan)
         for note in report.scan.notes:
-            typer.echo(note)
-    typer.echo(report.summary())
+            echo(note)
+    echo(report.summary())

@@ -21,6 +21,7 @@ from icefloe.format.columns import Bytes
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.node_table import NodeTable
 from icefloe.format.transaction_log import ID_LISTS, TransactionLog
+from icefloe.printable import printable
 
 _SHOWN_CHUNKS: Final = 20
 _TITLES: Final = {
@@ -108,19 +109,24 @@ class Diff:
         for name, title in _TITLES.items():
             if paths := getattr(self, name):
                 yield f"{title}:"
-                yield from (f"    {path}" for path in sorted(paths))
+                yield from (f"    {printable(path)}" for path in sorted(paths))
         if self.chunk_coordinates:
             yield "Updated chunks:"
             for path, chunks in self.chunk_coordinates.items():
                 shown = ", ".join(map(str, chunks[:_SHOWN_CHUNKS].tolist()))
                 more = len(chunks) - _SHOWN_CHUNKS
-                yield f"    {path}: {shown}" + (f" and {more} more" if more > 0 else "")
+                yield f"    {printable(path)}: {shown}" + (f" and {more} more" if more > 0 else "")
         if self.linked_chunks:
             yield "Chunks in linked manifests:"
-            yield from (f"    {path}: {count}" for path, count in self.linked_chunks.items())
+            yield from (
+                f"    {printable(path)}: {count}" for path, count in self.linked_chunks.items()
+            )
         if self.moved_nodes:
             yield "Moved nodes:"
-            yield from (f"    {source} -> {target}" for source, target in self.moved_nodes)
+            yield from (
+                f"    {printable(source)} -> {printable(target)}"
+                for source, target in self.moved_nodes
+            )
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

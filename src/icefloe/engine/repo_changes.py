@@ -63,9 +63,7 @@ type Change = Callable[[RepoInfo], Changed]
 # -- the log -------------------------------------------------------------------------------
 
 
-def created(
-    initial: SnapshotEntry, now: int, config: RepositoryConfig | None = None
-) -> RepoInfo:
+def created(initial: SnapshotEntry, now: int, config: RepositoryConfig | None = None) -> RepoInfo:
     """Give the first state of a repository."""
     return RepoInfo(
         {MAIN_BRANCH: initial.id},
@@ -322,9 +320,7 @@ def update_metadata(metadata: Mapping[str, JsonValue]) -> Change:
     return partial(
         _settings,
         UpdateKind.METADATA_CHANGED,
-        lambda repo: {
-            "metadata": replaced_metadata(repo.metadata, {**repo.metadata, **metadata})
-        },
+        lambda repo: {"metadata": replaced_metadata(repo.metadata, {**repo.metadata, **metadata})},
     )
 
 
