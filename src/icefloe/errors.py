@@ -28,6 +28,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Final
 
+from icefloe.printable import printable
+
 
 class ErrorKind(StrEnum):
     """Stable codes for failures; members are plain strings as well."""
@@ -171,7 +173,7 @@ class IcefloeError(Exception):
 
     def __str__(self) -> str:
         # KeyError would quote the message.
-        return self.message
+        return printable(self.message, keep="\n\t")
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.args, dict(self.__dict__)))

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from icefloe.printable import printable
+
 LOGGER_NAME: Final = "icefloe"
 FILTER_VARIABLES: Final = ("ICEFLOE_LOG", "ICECHUNK_LOG")
 """Variables that hold a filter; the first that is set counts."""
@@ -33,12 +35,20 @@ _LEVELS: Final = {
 _LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+class _Lines(logging.Formatter):
+    """Writes a line for each record, whatever a repository says in it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - so it is called
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+
 class _Output(logging.Handler):
     """Prints to whatever the standard streams are at that moment; notebooks exchange them."""
 
     def __init__(self, *, is_stdout: bool) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter(_LINE))
+        self.setFormatter(_Lines(_LINE))
         self._is_stdout = is_stdout
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from icefloe.api.tables import safe, table_html, table_text
+from icefloe.api.tables import table_html, table_text
 from icefloe.effects import run_blocking
 from icefloe.engine.maintenance.probing import GUARANTEES, Checkup, probe
+from icefloe.printable import printable
 from icefloe.storage import Storage
 from icefloe.values.progress import Progress
 
@@ -99,7 +100,7 @@ class StorageCheckup:
 
     def notes(self) -> list[str]:
         """Say in sentences what can be relied on."""
-        return [*map(safe, self._notes())]
+        return [*map(printable, self._notes())]
 
     def _notes(self) -> Iterator[str]:
         match self.verdict:

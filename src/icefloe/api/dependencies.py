@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final
 
-from icefloe.api.tables import safe, shown_bytes, table_html, table_text
+from icefloe.api.tables import shown_bytes, table_html, table_text
 from icefloe.engine.dependencies.access import AccessFacts, ContainerAccess
 from icefloe.engine.dependencies.summary import By, Dependencies
 from icefloe.format.arrow import pa
 from icefloe.format.arrow_kernels import numbers_to_arrow
 from icefloe.format.columns import BytesColumn
+from icefloe.printable import printable
 
 _SHOWN_ROWS: Final = 30
 _SHORT_ID: Final = 8
@@ -109,7 +110,7 @@ class VirtualDependencies:
                 row.newest_snapshot[:_SHORT_ID],
                 row.oldest_snapshot[:_SHORT_ID],
             ]
-            for row in islice(self, most)
+            for row in islice(self, min(most, len(self)))
         ]
 
     def total(self, most: int = _SHOWN_ROWS) -> str:
@@ -163,7 +164,7 @@ class AccessReport:
         used = [one for one in self.containers if one.is_used and one.needs is not None]
         if not used:
             return None
-        entries = "".join(f"        {safe(one.url_prefix)!r}: {one.needs},\n" for one in used)
+        entries = "".join(f"        {printable(one.url_prefix)!r}: {one.needs},\n" for one in used)
         return (
             "icefloe.Repository.open(\n    storage,\n"
             "    authorize_virtual_chunk_access=icefloe.containers_credentials({\n"
@@ -185,7 +186,7 @@ class AccessReport:
 
     def notes(self) -> list[str]:
         """Say in sentences what is not plain from the table."""
-        return [*map(safe, _notes(self))]
+        return [*map(printable, _notes(self))]
 
     def __repr__(self) -> str:
         if not self.containers:

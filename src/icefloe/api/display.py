@@ -7,6 +7,7 @@ from typing import Final
 from icefloe.engine.paths import ROOT, node_name
 from icefloe.engine.session import SessionState
 from icefloe.format.node_table import Node
+from icefloe.printable import printable
 
 _MOST_NODES: Final = 200
 """A tree of more nodes than these is cut, and says so."""
@@ -23,7 +24,7 @@ _STYLE: Final = """<style>
 
 def object_text(title: str, facts: Mapping[str, object]) -> str:
     """Write what is worth knowing about an object, a line for each fact."""
-    return "\n".join([f"<icefloe.{title}>", *(f"{name}: {fact}" for name, fact in facts.items())])
+    return "\n".join([f"<icefloe.{title}>", *(f"{name}: {fact}" for name, fact in _shown(facts))])
 
 
 def object_html(
@@ -31,12 +32,12 @@ def object_html(
 ) -> str:
     """Write the same for a notebook, with a drawing to unfold."""
     rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(fact))}</td></tr>"
-        for name, fact in facts.items()
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(fact)}</td></tr>"
+        for name, fact in _shown(facts)
     )
     below = ""
     if drawing:
-        text = html.escape("\n".join(drawing))
+        text = html.escape("\n".join(map(printable, drawing)))
         below = (
             f"<details open><summary>{html.escape(heading)}</summary><pre>{text}</pre></details>"
         )
@@ -44,6 +45,10 @@ def object_html(
         f'{_STYLE}<div class="icefloe-object"><strong>icefloe.{html.escape(title)}</strong>'
         f"<table>{rows}</table>{below}</div>"
     )
+
+
+def _shown(facts: Mapping[str, object]) -> list[tuple[str, str]]:
+    return [(name, printable(str(fact), keep="\n")) for name, fact in facts.items()]
 
 
 def session_facts(session: SessionState) -> dict[str, object]:
@@ -80,7 +85,7 @@ def tree_lines(session: SessionState) -> Iterator[str]:
 
 
 def _node_line(node: Node) -> str:
-    name = node_name(node.path) or ROOT
+    name = printable(node_name(node.path) or ROOT)
     if node.array is None:
         return name if name == ROOT else f"{name}/"
     return f"{name} {tuple(node.array.shape)}"

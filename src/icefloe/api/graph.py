@@ -7,6 +7,7 @@ from typing import Final
 
 from icefloe.api.times import to_datetime
 from icefloe.engine.graph import CommitGraph, GraphRow, Lane
+from icefloe.printable import printable
 
 _SHORT_ID: Final = 8
 _LONGEST_MESSAGE: Final = 100
@@ -56,12 +57,8 @@ def _width(lanes: Sequence[Lane]) -> int:
 
 def _headline(message: str) -> str:
     """Give the first line of a message, safe to print: it is not known who wrote it."""
-    line = _safe(message.strip().partition("\n")[0])
+    line = printable(message.strip().partition("\n")[0])
     return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
-
-
-def _safe(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def _minute(row: GraphRow) -> str:
@@ -77,15 +74,17 @@ def _text_lines(graph: CommitGraph, *, is_plain: bool) -> Iterator[str]:
         cells = _cells(graph.lanes, number, row.column, width)
         if is_plain:
             drawing = "".join(mark for mark, _ in cells)
-            refs = ", ".join([*map(_safe, row.branches), *(f"tag: {_safe(t)}" for t in row.tags)])
+            refs = ", ".join(
+                [*map(printable, row.branches), *(f"tag: {printable(t)}" for t in row.tags)]
+            )
             label = f"({refs}) " if refs else ""
             identity = str(row.entry.id)[:_SHORT_ID]
         else:
             drawing = "".join(_coloured(mark, column) for mark, column in cells)
             refs = ", ".join(
                 [
-                    *(f"{_BOLD}{_coloured(_safe(name), row.column)}" for name in row.branches),
-                    *(f"{_BOLD}{_TAG}tag: {_safe(name)}{_RESET}" for name in row.tags),
+                    *(f"{_BOLD}{_coloured(printable(name), row.column)}" for name in row.branches),
+                    *(f"{_BOLD}{_TAG}tag: {printable(name)}{_RESET}" for name in row.tags),
                 ]
             )
             label = f"({refs}) " if refs else ""
@@ -165,16 +164,16 @@ def _svg_row(row: GraphRow, number: int, text_x: int) -> Iterator[str]:
     colour = _svg_colour(row.column)
     full = f"{row.entry.id}\n{to_datetime(row.entry.flushed_at).isoformat()}\n{row.entry.message}"
     yield "<g>"
-    yield f"<title>{_svg_text(full)}</title>"
+    yield f"<title>{_svg_text(printable(full, keep='\n'))}</title>"
     yield f'<circle cx="{_x(row.column)}" cy="{_y(number)}" r="{_RADIUS}" fill="{colour}"/>'
     parts = [
         f'<tspan fill-opacity="0.6">{str(row.entry.id)[:_SHORT_ID]} {_minute(row)}</tspan>',
         *(
-            f'<tspan font-weight="bold" fill="{colour}">{_svg_text(_safe(name))}</tspan>'
+            f'<tspan font-weight="bold" fill="{colour}">{_svg_text(printable(name))}</tspan>'
             for name in row.branches
         ),
         *(
-            f'<tspan font-weight="bold" fill="#b58900">◆{_svg_text(_safe(name))}</tspan>'
+            f'<tspan font-weight="bold" fill="#b58900">◆{_svg_text(printable(name))}</tspan>'
             for name in row.tags
         ),
         f"<tspan>{_svg_text(_headline(row.entry.message))}</tspan>",
@@ -184,7 +183,7 @@ def _svg_row(row: GraphRow, number: int, text_x: int) -> Iterator[str]:
 
 
 def _label_text(row: GraphRow) -> str:
-    names = " ".join([*row.branches, *(f"◆{name}" for name in row.tags)])
+    names = " ".join([*map(printable, row.branches), *(f"◆{printable(t)}" for t in row.tags)])
     return f"{'-' * _SHORT_ID} {_minute(row)} {names} {_headline(row.entry.message)}"
 
 

@@ -6,10 +6,11 @@ from typing import Any, Final, Self, overload
 
 from icefloe.api.display import object_html, object_text
 from icefloe.api.snapshots import SnapshotInfo
-from icefloe.api.tables import safe, shown_bytes, table_html, table_text
+from icefloe.api.tables import shown_bytes, table_html, table_text
 from icefloe.engine.maintenance.reclaiming import ExpirationOutlook
 from icefloe.engine.maintenance.statistics import TotalUsage, Usage, UsageBy
 from icefloe.engine.maintenance.sweeping import Collected, Kind
+from icefloe.printable import printable
 
 GARBAGE_HEADINGS: Final = ("kind", "objects")
 STATS_HEADINGS: Final = ("kind", "bytes", "chunks")
@@ -277,14 +278,14 @@ class ExpirationPlan:
         return {
             "versions to lose": len(self.snapshots),
             "versions kept": self.kept,
-            "branches to delete": ", ".join(map(safe, self.branches)) or "none",
-            "tags to delete": ", ".join(map(safe, self.tags)) or "none",
+            "branches to delete": ", ".join(map(printable, self.branches)) or "none",
+            "tags to delete": ", ".join(map(printable, self.tags)) or "none",
             "could be reclaimed": f"{shown_bytes(self.reclaimable_bytes)} ({objects})",
         }
 
     def _lines(self) -> list[str]:
         return [
-            f"{one.id}  {one.written_at:%Y-%m-%d %H:%M}  {safe(one.message)}"
+            f"{one.id}  {one.written_at:%Y-%m-%d %H:%M}  {printable(one.message)}"
             for one in self.snapshots
         ]
 

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from icefloe.api.tables import safe, shown_bytes, table_html, table_text
+from icefloe.api.tables import shown_bytes, table_html, table_text
 from icefloe.config import RepositoryConfig
 from icefloe.engine.manifests.advice import Advice, Costs
 from icefloe.engine.manifests.costs import Cost
 from icefloe.format.config_file import encode_partial_config_yaml
+from icefloe.printable import printable
 
 COST_HEADINGS: Final = ("manifests for", "now", "bytes", "proposed", "bytes")
 LAYOUT_HEADINGS: Final = ("manifest", "arrays", "references", "bytes", "paths")
@@ -107,7 +108,7 @@ class ManifestAdvice:
 
     def __repr__(self) -> str:
         rows = list(self.cost_rows())
-        lines = [*map(safe, self.notes())]
+        lines = [*map(printable, self.notes())]
         if rows:
             lines.insert(0, table_text(COST_HEADINGS, rows))
         return "\n".join([*lines, *([self.yaml.rstrip()] if self.yaml else [])])

@@ -6,12 +6,12 @@ from typing import Any, Never, Self, cast
 
 from icefloe.api.display import object_html, object_text
 from icefloe.api.repository import Repository
-from icefloe.api.tables import safe
 from icefloe.effects import run_blocking
 from icefloe.engine import lifecycle
 from icefloe.engine.context import RepoContext
 from icefloe.engine.migration.run import SET_ASIDE_PREFIX, Migration, MigrationRules, migrate
 from icefloe.errors import ErrorKind, InvalidInputError, RepositoryMigratedError
+from icefloe.printable import printable
 from icefloe.storage import Storage
 from icefloe.values.progress import Progress
 
@@ -58,7 +58,7 @@ class MigrationReport:
 
     def notes(self) -> list[str]:
         """Say it in sentences."""
-        return [*map(safe, self._notes())]
+        return [*map(printable, self._notes())]
 
     def _notes(self) -> Iterator[str]:
         what = (

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from icefloe.api.tables import safe, table_html, table_text
+from icefloe.api.tables import table_html, table_text
 from icefloe.api.verification import AffectedArray, VerificationReport, shown_region
 from icefloe.engine.repair import values as found
+from icefloe.printable import printable
 
 REPAIR_HEADINGS: Final = ("step", "array", "chunks", "object", "kept aside as")
 _SHOWN_ROWS: Final = 50
@@ -99,7 +100,7 @@ class RepairReport:
 
     def notes(self) -> list[str]:
         """Say in sentences what is done, what is left, and sum up."""
-        return [*map(safe, self._notes())]
+        return [*map(printable, self._notes())]
 
     def _notes(self) -> Iterator[str]:
         will = "would be done" if self.is_dry_run else "done"

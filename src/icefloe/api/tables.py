@@ -5,12 +5,9 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Final
 
+from icefloe.printable import printable
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-
-
-def safe(text: str) -> str:
-    """Give text that can be printed: it is not known who wrote it."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def shown_bytes(count: int) -> str:
@@ -34,7 +31,7 @@ def table_text(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str
     s3://bucket      12
     """
     body = [list(row) for row in rows]
-    lines = [list(headings), *([safe(str(cell)) for cell in row] for row in body)]
+    lines = [[*map(printable, headings)], *([printable(str(cell)) for cell in row] for row in body)]
     widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
     is_number = [
         bool(body) and all(isinstance(row[at], int) for row in body) for at in range(len(headings))
@@ -50,9 +47,9 @@ def table_text(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str
 
 def table_html(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Write the same for a notebook."""
-    head = "".join(f"<th>{html.escape(one)}</th>" for one in headings)
+    head = "".join(f"<th>{html.escape(printable(one))}</th>" for one in headings)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(safe(str(cell)))}</td>" for cell in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{html.escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from icefloe.api.tables import safe, table_html, table_text
+from icefloe.api.tables import table_html, table_text
 from icefloe.engine.verification import damage as found
 from icefloe.engine.verification.run import Verification
+from icefloe.printable import printable
 
 type Region = tuple[tuple[tuple[int, int], ...], ...]
 """Boxes of chunk coordinates: first and first after, along each dimension."""
@@ -168,7 +169,7 @@ class VerificationReport:
 
     def notes(self) -> list[str]:
         """Say in sentences what is wrong and what can be done, and sum up."""
-        return [*map(safe, self._notes())]
+        return [*map(printable, self._notes())]
 
     def _notes(self) -> Iterator[str]:
         for damage in self.damages[:_SHOWN_ROWS]:

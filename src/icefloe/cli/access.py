@@ -7,7 +7,7 @@ import typer
 from icefloe.api.dependencies import ACCESS_HEADINGS, AccessReport, access_rows
 from icefloe.api.repository import Repository
 from icefloe.cli.options import AnonymousOption, JsonOption, RepositoryArgument
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 
@@ -42,10 +42,10 @@ def access(
 
 def _show(report: AccessReport) -> None:
     if not report.containers:
-        typer.echo(repr(report))
+        echo(repr(report))
         return
     show_table(ACCESS_HEADINGS, access_rows(report))
     for note in report.notes():
-        typer.echo(note)
+        echo(note)
     if report.how_to_open is not None:
-        typer.echo(f"to read everything:\n{report.how_to_open}")
+        echo(f"to read everything:\n{report.how_to_open}")

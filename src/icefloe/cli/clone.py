@@ -9,7 +9,7 @@ from icefloe.api.repository import Repository
 from icefloe.cli.deciding import interruptible
 from icefloe.cli.moments import moment
 from icefloe.cli.options import JsonOption, RepositoryArgument
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 
@@ -70,4 +70,4 @@ def _show(report: CloneReport) -> None:
     if not report.was_complete:
         show_table(CLONE_HEADINGS, report.rows())
     for note in report.notes():
-        typer.echo(note)
+        echo(note)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from icefloe.api.repository import Repository
 from icefloe.cli.options import AnonymousOption, RepositoryArgument
-from icefloe.cli.output import show_json
+from icefloe.cli.output import echo, show_json
 from icefloe.pipeline.holdings.coverage import DatasetCoverage, Presence, read_coverage
 from icefloe.pipeline.holdings.drawing import SIGNS, coverage_svg, coverage_text
 from icefloe.storage import storage_from_url
@@ -68,7 +68,7 @@ def coverage(
 def show_coverage(datasets: Sequence[DatasetCoverage]) -> None:
     """Print what datasets hold, in colours on a terminal."""
     if not sys.stdout.isatty():
-        typer.echo("\n\n".join(coverage_text(each) for each in datasets))
+        echo("\n\n".join(coverage_text(each) for each in datasets))
         return
     console = Console(highlight=False)
     columns = min(console.width - _INDENT, _MOST_COLUMNS)
@@ -97,4 +97,4 @@ def write_plot(plot: Path | None, datasets: Sequence[DatasetCoverage]) -> None:
     """Write the drawing, if one is wanted, and say where."""
     if plot is not None:
         plot.write_text(coverage_svg(datasets), encoding="utf-8")
-        typer.echo(f"drawn in {plot}", err=True)
+        echo(f"drawn in {plot}", err=True)

@@ -6,6 +6,9 @@ from typing import Final
 
 import typer
 
+from icefloe.cli.output import echo
+from icefloe.printable import printable
+
 INTERRUPTED: Final = 130
 """What the shell sees after a key press, as with other commands."""
 DECLINED: Final = 1
@@ -16,12 +19,12 @@ def require_consent(question: str, *, given: bool) -> None:
     if given:
         return
     try:
-        agrees = typer.confirm(question, err=True)
+        agrees = typer.confirm(printable(question, keep="\n"), err=True)
     except typer.Abort:  # nobody is there to answer
-        typer.echo("", err=True)
+        echo("", err=True)
         agrees = False
     if not agrees:
-        typer.echo("nothing was changed; --yes goes on without asking", err=True)
+        echo("nothing was changed; --yes goes on without asking", err=True)
         raise typer.Exit(DECLINED)
 
 
@@ -31,5 +34,5 @@ def interruptible(after: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"interrupted: {after}", err=True)
+        echo(f"interrupted: {after}", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -12,7 +12,7 @@ from icefloe.cli.options import (
     MaxRowsOption,
     RepositoryArgument,
 )
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 
@@ -78,4 +78,4 @@ def dependencies(
         show_json({"by": found.by, "chunks": found.chunks, "bytes": found.bytes, "rows": rows})
     else:
         show_table(found.headings, found.rows(max_rows))
-        typer.echo(found.total(max_rows))
+        echo(found.total(max_rows))

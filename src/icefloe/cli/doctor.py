@@ -6,7 +6,7 @@ import typer
 
 from icefloe.api.checkup import TRIAL_HEADINGS, StorageVerdict, check_storage
 from icefloe.cli.options import JsonOption
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 VERDICT_CODES: Final = {
@@ -43,6 +43,6 @@ def doctor(
     else:
         show_table(TRIAL_HEADINGS, found.rows())
         for note in found.notes():
-            typer.echo(note)
+            echo(note)
     if code := VERDICT_CODES[found.verdict]:
         raise typer.Exit(code)

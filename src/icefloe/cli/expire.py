@@ -9,7 +9,7 @@ from icefloe.api.repository import Repository
 from icefloe.cli.deciding import interruptible, require_consent
 from icefloe.cli.moments import OLDER_THAN_HELP, moment
 from icefloe.cli.options import JsonOption, RepositoryArgument
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 
@@ -80,11 +80,11 @@ def expire(
         done = None if dry_run else sorted(expired)
         show_json({"older_than": cutoff.isoformat(), "plan": plan.to_dict(), "expired": done})
     elif is_needed and not dry_run:
-        typer.echo(f"expired: {len(expired)} versions; icefloe gc makes room")
+        echo(f"expired: {len(expired)} versions; icefloe gc makes room")
 
 
 def _show(plan: ExpirationPlan, max_rows: int) -> None:
     if plan.snapshots and max_rows:
         show_table(VERSION_HEADINGS, plan.rows()[:max_rows])
     for note in plan.notes():
-        typer.echo(note)
+        echo(note)

@@ -15,7 +15,7 @@ from icefloe.cli.options import (
     JsonOption,
     RepositoryArgument,
 )
-from icefloe.cli.output import progress_bar, show_json
+from icefloe.cli.output import echo, progress_bar, show_json
 from icefloe.storage import storage_from_url
 
 
@@ -75,4 +75,4 @@ def export(
         show_json(report.to_dict())
         return
     for note in report.notes():
-        typer.echo(note)
+        echo(note)

@@ -10,7 +10,7 @@ from icefloe.api.tables import shown_bytes
 from icefloe.cli.deciding import interruptible, require_consent
 from icefloe.cli.moments import OLDER_THAN_HELP, moment
 from icefloe.cli.options import JsonOption, RepositoryArgument
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 INCOMPLETE: Final = 11
@@ -59,7 +59,7 @@ def gc(
             )
         if not as_json:
             show_table(GARBAGE_HEADINGS, found.rows())
-            typer.echo(f"{shown_bytes(found.bytes_deleted)} can be reclaimed")
+            echo(f"{shown_bytes(found.bytes_deleted)} can be reclaimed")
     done: GCSummary | None = None
     if not dry_run and (found is None or found.objects_deleted):
         if found is not None:
@@ -77,11 +77,11 @@ def _report(summary: GCSummary | None, cutoff: str, *, is_done: bool, as_json: b
     elif is_done:
         show_table(GARBAGE_HEADINGS, summary.rows())
         for error in summary.delete_errors:
-            typer.echo(error, err=True)
-        typer.echo(f"reclaimed: {shown_bytes(summary.bytes_deleted)}")
+            echo(error, err=True)
+        echo(f"reclaimed: {shown_bytes(summary.bytes_deleted)}")
     if not summary.is_complete:
         phases = ", ".join(summary.skipped_phases) or "none"
-        typer.echo(
+        echo(
             f"{summary.objects_failed_to_delete} objects could not be deleted; kinds not gone"
             f" through to the end: {phases}; run it again",
             err=True,

@@ -12,7 +12,7 @@ import typer
 import icefloe.spark as jobs  # names load when they are used: Spark is large
 from icefloe.api.repository import Repository
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
-from icefloe.cli.output import show_json, show_table
+from icefloe.cli.output import echo, show_json, show_table
 from icefloe.config import RepositoryConfig
 from icefloe.pipeline.holdings.coverage import read_coverage
 from icefloe.pipeline.options import FILES_CHECKED, CombineOptions, ParseOptions, ValueCheck
@@ -243,7 +243,7 @@ def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any
         with jobs.session_while(master) as spark, jobs.terminal_progress() as on_progress:
             yield spark, on_progress
     except KeyboardInterrupt:
-        typer.echo("interrupted: nothing was committed", err=True)
+        echo("interrupted: nothing was committed", err=True)
         raise typer.Exit(_INTERRUPTED) from None
     except MisfitsError as error:
         if as_json:
@@ -265,15 +265,15 @@ def show_misfits(report: Report) -> None:
     rows = [(each.url, each.kind.value, each.message) for each in report.misfits]
     show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
-        typer.echo(f"... and {len(rows) - _MOST_ROWS} more")
+        echo(f"... and {len(rows) - _MOST_ROWS} more")
 
 
 def show_notes(report: Report) -> None:
     """Print what was settled without asking, and which values could not be compared."""
     for note in report.notes:
-        typer.echo(note)
+        echo(note)
     for item in () if report.checked is None else report.checked.unchecked[:_MOST_ROWS]:
-        typer.echo(str(item))
+        echo(str(item))
 
 
 def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bool) -> None:
@@ -289,8 +289,8 @@ def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bo
             show_misfits(report.scan)
         show_notes(report.scan)
         for url in report.changed:
-            typer.echo(f"changed since it was ingested: {url}")
+            echo(f"changed since it was ingested: {url}")
         if coverage:
             show_coverage(coverage)
-        typer.echo(report.summary())
+        echo(report.summary())
     write_plot(plot, coverage)

@@ -20,6 +20,7 @@ from icefloe.cli.inspect import inspect
 from icefloe.cli.manifests import rewrite, show, suggest
 from icefloe.cli.migrate import migrate
 from icefloe.cli.native import ingest_native, rechunk
+from icefloe.cli.output import echo
 from icefloe.cli.plan import plan
 from icefloe.cli.repair import repair
 from icefloe.cli.sources import sources
@@ -33,6 +34,7 @@ from icefloe.errors import (
     NotFoundError,
     StorageError,
 )
+from icefloe.printable import printable
 from icefloe.version import VERSION
 
 EXIT_CODES: dict[type[IcefloeError], int] = {
@@ -63,9 +65,9 @@ def reporting[**P](command: Callable[P, None]) -> Callable[P, None]:
         except IcefloeError as error:
             console = Console(stderr=True, highlight=False)
             console.print(f"[bold red]error[/] ({error.kind}): ", end="")
-            console.print(error.message, markup=False)
+            console.print(printable(error.message, keep="\n"), markup=False)
             for note in getattr(error, "__notes__", ()):
-                console.print(f"  {note}", markup=False)
+                console.print(f"  {printable(note, keep='\n')}", markup=False)
             raise typer.Exit(exit_code(error)) from error
 
     return run
@@ -78,7 +80,7 @@ def exit_code(error: IcefloeError) -> int:
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - called by typer
     if wanted:
-        typer.echo(f"icefloe {VERSION}")
+        echo(f"icefloe {VERSION}")
         raise typer.Exit
 
 

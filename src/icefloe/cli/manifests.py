@@ -8,7 +8,7 @@ import typer
 from icefloe.api.manifest_layout import COST_HEADINGS, LAYOUT_HEADINGS
 from icefloe.api.repository import Repository
 from icefloe.cli.options import AnonymousOption, JsonOption, MaxRowsOption, RepositoryArgument
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.config import RepositoryConfig
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.config_file import decode_config_yaml
@@ -46,7 +46,7 @@ def show(
         return
     show_table(LAYOUT_HEADINGS, [one.to_row() for one in found[:max_rows]])
     refs = sum(one.num_chunk_refs for one in found)
-    typer.echo(f"{len(found)} in all: {refs} references")
+    echo(f"{len(found)} in all: {refs} references")
 
 
 def suggest(
@@ -70,9 +70,9 @@ def suggest(
     if rows := list(advice.cost_rows()):
         show_table(COST_HEADINGS, rows)
     for note in advice.notes():
-        typer.echo(note)
+        echo(note)
     if advice.changes_config:
-        typer.echo(f"\n{advice.yaml}", nl=False)
+        echo(f"\n{advice.yaml}", nl=False)
 
 
 def rewrite(
@@ -107,7 +107,7 @@ def rewrite(
         )
     if save:
         repository.save_config()
-    typer.echo(new)
+    echo(new)
 
 
 def _read(path: Path) -> RepositoryConfig:

@@ -7,7 +7,7 @@ import typer
 from icefloe.api.migration import MigrationReport, migrate_repository
 from icefloe.cli.deciding import interruptible, require_consent
 from icefloe.cli.options import JsonOption, RepositoryArgument
-from icefloe.cli.output import progress_bar, show_json
+from icefloe.cli.output import echo, progress_bar, show_json
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.storage import storage_from_url
 
@@ -72,7 +72,7 @@ def migrate(
         show_json(report.to_dict())
     else:
         for note in report.notes():
-            typer.echo(note)
+            echo(note)
     if report.not_removed:
         raise typer.Exit(INCOMPLETE)
 
@@ -82,4 +82,4 @@ def _show_done(message: str, *, as_json: bool) -> None:
     if as_json:
         show_json({"was_migrated": True, "message": message})
     else:
-        typer.echo(message)
+        echo(message)

@@ -26,7 +26,7 @@ from icefloe.cli.ingest import (
     show_notes,
 )
 from icefloe.cli.options import AuthorizeAnonymousOption, AuthorizeOption
-from icefloe.cli.output import show_json
+from icefloe.cli.output import echo, show_json
 from icefloe.pipeline.options import FILES_CHECKED, CombineOptions, ParseOptions
 from icefloe.storage import storage_from_url
 
@@ -243,5 +243,5 @@ def _show(report: Any, *, as_json: bool) -> None:
             show_misfits(report.scan)
         show_notes(report.scan)
     for note in report.notes:
-        typer.echo(note)
-    typer.echo(report.summary())
+        echo(note)
+    echo(report.summary())

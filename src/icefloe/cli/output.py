@@ -8,11 +8,13 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.highlighter import JSONHighlighter
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from icefloe.api.tables import safe, table_text
+from icefloe.api.tables import table_text
+from icefloe.printable import printable, printable_json
 
 
 @contextmanager
@@ -27,11 +29,16 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text of one or more lines; what a terminal would take for a command is written out."""
+    typer.echo(printable(text, keep="\n"), err=err, nl=nl)
+
+
 def show_json(value: Any) -> None:
     """Print JSON, in colours on a terminal."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = printable_json(json.dumps(value, indent=2, ensure_ascii=False))
     if sys.stdout.isatty():
-        Console().print_json(text)
+        Console().print(JSONHighlighter()(text), soft_wrap=True)
     else:
         typer.echo(text)
 
@@ -41,7 +48,7 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     if sys.stdout.isatty():
         Console().print(drawn_table(headings, rows))
     else:
-        typer.echo(table_text(headings, rows))
+        echo(table_text(headings, rows))
 
 
 def drawn_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -50,7 +57,9 @@ def drawn_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Ta
     table = Table()
     for at, heading in enumerate(headings):
         is_number = bool(body) and all(isinstance(row[at], int) for row in body)
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(
+            Text(printable(heading)), justify="right" if is_number else "left", overflow="fold"
+        )
     for row in body:
-        table.add_row(*(Text(safe(str(cell))) for cell in row))
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
     return table

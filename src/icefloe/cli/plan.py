@@ -15,7 +15,7 @@ from icefloe.cli.native import (
     parse_bytes,
     parse_lengths,
 )
-from icefloe.cli.output import show_json, show_table
+from icefloe.cli.output import echo, show_json, show_table
 from icefloe.config import RepositoryConfig
 from icefloe.pipeline.options import CombineOptions
 from icefloe.storage import in_memory_storage, storage_from_url
@@ -85,4 +85,4 @@ def plan(
         return
     show_table(("what", "how much"), planned.rows())
     for problem in () if scan is None else scan.problems:
-        typer.echo(problem)
+        echo(problem)

@@ -17,7 +17,7 @@ from icefloe.cli.options import (
     MaxRowsOption,
     RepositoryArgument,
 )
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.cli.verify import VERDICT_CODES
 from icefloe.storage import storage_from_url
 
@@ -119,7 +119,7 @@ def _show(report: RepairReport, max_rows: int) -> None:
     if report.steps and max_rows:
         show_table(REPAIR_HEADINGS, report.rows(max_rows))
     for note in report.notes():
-        typer.echo(note)
+        echo(note)
 
 
 def _pairs(given: Sequence[str], option: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from icefloe.cli.options import (
     MaxRowsOption,
     RepositoryArgument,
 )
-from icefloe.cli.output import show_json, show_table
+from icefloe.cli.output import echo, show_json, show_table
 from icefloe.pipeline.holdings.inventory import HeldFile, read_sources
 from icefloe.storage import storage_from_url
 
@@ -53,7 +53,7 @@ def sources(
         return
     show_table(_HEADINGS, [_row(each) for each in found[:max_rows]])
     hidden = f" ({len(found) - max_rows} not shown)" if len(found) > max_rows else ""
-    typer.echo(f"{len(found)} files{hidden}")
+    echo(f"{len(found)} files{hidden}")
 
 
 def _row(file: HeldFile) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from icefloe.cli.options import (
     MaxRowsOption,
     RepositoryArgument,
 )
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 
@@ -70,4 +70,4 @@ def stats(
         return
     show_table(headings, rows[:max_rows])
     if len(rows) > max_rows:
-        typer.echo(f"... and {len(rows) - max_rows} more")
+        echo(f"... and {len(rows) - max_rows} more")

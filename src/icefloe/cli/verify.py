@@ -16,7 +16,7 @@ from icefloe.cli.options import (
     MaxRowsOption,
     RepositoryArgument,
 )
-from icefloe.cli.output import progress_bar, show_json, show_table
+from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 VERDICT_CODES: Final = {Verdict.HEALTHY: 0, Verdict.DAMAGED: 10, Verdict.INCOMPLETE: 11}
@@ -61,4 +61,4 @@ def _show(report: VerificationReport, max_rows: int) -> None:
     if report.damages:
         show_table(DAMAGE_HEADINGS, report.rows(max_rows))
     for note in report.notes():
-        typer.echo(note)
+        echo(note)

@@ -21,6 +21,7 @@ from icefloe.format.columns import Bytes
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.node_table import NodeTable
 from icefloe.format.transaction_log import ID_LISTS, TransactionLog
+from icefloe.printable import printable
 
 _SHOWN_CHUNKS: Final = 10
 _TITLES: Final = {
@@ -101,21 +102,26 @@ class Diff:
         for name, title in _TITLES.items():
             if paths := getattr(self, name):
                 yield f"{title}:"
-                yield from (f"    {path}" for path in sorted(paths))
+                yield from (f"    {printable(path)}" for path in sorted(paths))
                 yield ""
         if self.chunk_coordinates:
             yield "Chunks updated:"
             for path, chunks in self.chunk_coordinates.items():
-                yield f"    {path}:"
+                yield f"    {printable(path)}:"
                 yield from (f"        {index}" for index in chunks[:_SHOWN_CHUNKS].tolist())
                 if len(chunks) > _SHOWN_CHUNKS:
                     yield f"        ... {len(chunks) - _SHOWN_CHUNKS} more"
         if self.linked_chunks:
             yield "Chunks in linked manifests:"
-            yield from (f"    {path}: {count}" for path, count in self.linked_chunks.items())
+            yield from (
+                f"    {printable(path)}: {count}" for path, count in self.linked_chunks.items()
+            )
         if self.moved_nodes:
             yield "Nodes moved/renamed:"
-            yield from (f"    {source} -> {target}" for source, target in self.moved_nodes)
+            yield from (
+                f"    {printable(source)} -> {printable(target)}"
+                for source, target in self.moved_nodes
+            )
             yield ""
 
     def _repr_html_(self) -> str:

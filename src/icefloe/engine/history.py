@@ -113,9 +113,12 @@ async def _at_time(context: RepoContext, branch: str, time: int) -> SnapshotId:
         for entry in page:
             if entry.flushed_at <= time:
                 return entry.id
+    try:
+        moment = str(_EPOCH + timedelta(microseconds=time))
+    except OverflowError:  # a time of the year 1 in another time zone may be none in UTC
+        moment = "the beginning of all dates"
     raise SnapshotNotFoundError(
-        f"the branch {branch!r} has no snapshot as old as"
-        f" {_EPOCH + timedelta(microseconds=time)}: its first one is younger",
+        f"the branch {branch!r} has no snapshot as old as {moment}: its first one is younger",
         ErrorKind.NO_SNAPSHOT_AT_TIME,
         branch=branch,
     )

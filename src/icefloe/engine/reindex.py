@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import index
 
 import numpy as np
 
@@ -98,7 +99,14 @@ def _require_regular(node: Node) -> None:
 
 def _checked_offset(node: Node, offset: Iterable[int]) -> list[int]:
     assert node.array is not None
-    steps = [int(step) for step in offset]
+    try:
+        steps = [index(step) for step in offset]
+    except TypeError:
+        raise InvalidInputError(
+            f"the chunks of {node.path} are shifted by whole numbers, a number for each dimension",
+            ErrorKind.INVALID_CHUNK_INDEX,
+            path=node.path,
+        ) from None
     dimensions = len(node.array.num_chunks)
     if len(steps) != dimensions:
         raise InvalidInputError(

@@ -57,6 +57,7 @@ _OF_PROTOCOL: Final = frozenset(
 _OF_PROTOCOL_PREFIXES: Final = ("if-", "proxy-", "x-forwarded-", "x-http-method")
 _FALSE: Final = frozenset({"0", "false", "off", "no", "n"})
 _DURATION: Final = re.compile(r"\s*([0-9]+)\s*([a-z]*)")
+_MOST_DIGITS: Final = 18
 _SECONDS: Final = {
     **dict.fromkeys(("ns", "nsec", "nanos"), 1e-9),
     **dict.fromkeys(("us", "usec", "micros"), 1e-6),
@@ -154,7 +155,7 @@ def _seconds(options: Mapping[str, str], name: str) -> float | None:
         return None
     total, position = 0.0, 0
     while found := _DURATION.match(text, position):
-        if found.group(2) not in _SECONDS:
+        if found.group(2) not in _SECONDS or len(found.group(1)) > _MOST_DIGITS:
             break
         total += int(found.group(1)) * _SECONDS[found.group(2)]
         position = found.end()

@@ -18,6 +18,7 @@ from functools import cache
 from textwrap import indent
 from typing import Any, ClassVar, Final, Self, cast, get_type_hints
 
+from icefloe.printable import printable
 from icefloe.values.checks import Check, check_for
 
 MASK: Final = "***"
@@ -90,10 +91,11 @@ class Value:
         return f"{name}(\n{lines})"
 
     def __str__(self) -> str:
-        return "\n".join(_text(self, defaults_of(type(self))))
+        return printable("\n".join(_text(self, defaults_of(type(self)))), keep="\n")
 
     def _repr_html_(self) -> str:
-        return _HTML_STYLE + "\n".join(_html(self, defaults_of(type(self))))
+        text = "\n".join(_html(self, defaults_of(type(self))))
+        return _HTML_STYLE + printable(text, keep="\n")
 
 
 class Settings(Value):

@@ -298,6 +298,8 @@ def _check_grid(
         raise _mismatch(
             f"a grid of {tuple(grid_shape)} has {cells} chunks, and {numbers[0]} are given"
         )
+    if any(not isinstance(step, int | np.integer) for step in grid_offset or ()):
+        raise _mismatch("arr_offset must be whole numbers")
     if grid_offset is not None and len(grid_offset) != len(grid_shape):
         raise _mismatch(
             f"arr_offset has {len(grid_offset)} dimensions and chunk_grid_shape {len(grid_shape)}"

@@ -108,7 +108,7 @@ def test_on_a_terminal_a_table_is_drawn_and_nothing_is_markup() -> None:
     Console(file=out, width=60, force_terminal=True, color_system=None).print(table)
     text = out.getvalue()
     assert "[red]x[/red]" in text
-    assert "�[31mred" in text
+    assert "\\x1b[31mred" in text
     assert "┃" in text
 
 

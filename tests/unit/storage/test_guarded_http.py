@@ -1007,6 +1007,8 @@ def test_header_values_that_are_none(value: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
+        {"timeout": "9" * 400},
+        {"connect_timeout": f"{'9' * 400}s"},
         {"proxy_url": "http://10.0.0.1:3128"},
         {"allow_invalid_certificates": "true"},
         {"unknown": "x"},

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from icefloe.api.tables import safe
 from icefloe.pipeline.holdings.coverage import DatasetCoverage, FamilyCoverage, Presence, Span
+from icefloe.printable import printable
 
 SIGNS: Final[dict[Presence, str]] = {
     Presence.PRESENT: "█",
@@ -84,9 +84,9 @@ def coverage_text(coverage: DatasetCoverage, columns: int = _USUAL_COLUMNS) -> s
 
 
 def _headline(coverage: DatasetCoverage) -> str:
-    place = f"group {safe(coverage.group)}" if coverage.group else "root group"
+    place = f"group {printable(coverage.group)}" if coverage.group else "root group"
     range_ = f": {coverage.first} … {coverage.last}" if coverage.length else ""
-    return f"{place}, {coverage.length} steps along {safe(coverage.dimension)}{range_}"
+    return f"{place}, {coverage.length} steps along {printable(coverage.dimension)}{range_}"
 
 
 def _family_lines(coverage: DatasetCoverage, family: FamilyCoverage, columns: int) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _family_lines(coverage: DatasetCoverage, family: FamilyCoverage, columns: in
 
 
 def _family_name(family: FamilyCoverage, most: int = 4) -> str:
-    names = [safe(name) for name in family.variables]
+    names = [printable(name) for name in family.variables]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more or "no variables"
 
@@ -116,7 +116,7 @@ def _counts(family: FamilyCoverage) -> str:
 
 
 def _span_text(coverage: DatasetCoverage, span: Span) -> str:
-    name = safe(coverage.dimension)
+    name = printable(coverage.dimension)
     if span.steps == 1:
         return f"{name} {span.first}"
     about = "about " if span.start is None else ""
