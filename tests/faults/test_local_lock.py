@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -137,6 +138,28 @@ def test_a_lock_file_of_somebody_else_is_explained(tmp_path: Path) -> None:
     (tmp_path / "#0").touch(mode=0o000)
     with pytest.raises(StorageError, match="lock file"):
         run_blocking(backend.put("object", b"2"))
+
+
+def test_a_lock_file_that_was_deleted_locks_nothing(tmp_path: Path) -> None:
+    parent = open_directory(str(tmp_path), "")
+    has_lock, may_end = threading.Event(), threading.Event()
+
+    def wait_and_hold() -> None:
+        with hold_lock(parent):
+            has_lock.set()
+            may_end.wait()
+
+    waiter = threading.Thread(target=wait_and_hold)
+    with hold_lock(parent):
+        waiter.start()
+        waiter.join(0.2)  # it waits for the file that is about to go
+        (tmp_path / "#0").unlink()
+    has_lock.wait()
+    with (tmp_path / "#0").open("r+b") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    may_end.set()
+    waiter.join()
+    os.close(parent)
 
 
 def test_a_folder_that_is_no_storage_of_ours_gets_no_files(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any
             show_json(asdict(error.checked))
         else:
             for mismatch in error.checked.mismatches[:_MOST_ROWS]:
-                typer.echo(str(mismatch))
+                echo(str(mismatch))
         raise
 
 

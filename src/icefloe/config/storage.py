@@ -24,7 +24,10 @@ class StorageRetriesSettings(Settings):
 
 @dataclass(slots=True)
 class StorageTimeoutSettings(Settings):
-    """How long to wait; unset means as long as the client library does."""
+    """How long to wait; unset means as long as the client library does.
+
+    On a local folder, `operation_timeout_ms` limits the wait for its lock; unset means a minute.
+    """
 
     connect_timeout_ms: U32 | None = None
     read_timeout_ms: U32 | None = None

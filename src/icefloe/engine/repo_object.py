@@ -115,15 +115,15 @@ class RepoObjectLedger:
     async def turn(self, branch: str) -> AsyncIterator[None]:
         """Wait in the queue of the repository, or else until those are done who should be first."""
         if not has_queue(self._backend):
-            await self._let_others_go_first(self.rivals.pace)
+            await self._let_others_go_first()
         async with turn(self._backend, REPO_KEY):
             yield
 
-    async def _let_others_go_first(self, pace: Pace) -> None:
+    async def _let_others_go_first(self) -> None:
         """Wait for the writers whose last change is older than ours, within limits."""
         before = looks = self._writers_before()
         while before > 0 and looks >= 0:
-            await effects.sleep(pace.pause_for(before))
+            await effects.sleep(self.rivals.pace.pause_for(before))
             await self._load()
             before, looks = self._writers_before(), looks - 1
 
@@ -339,7 +339,7 @@ class RepoObjectLedger:
         is_polite = branch is not None and self._is_raced and not has_queue(self._backend)
         # On a branch that others move too, waiting would only make sure that we lose.
         if is_polite and not self._is_contested(branch):
-            await self._let_others_go_first(self._pace)
+            await effects.sleep(self._pace.pause_for(self._writers_before()))
         async with turn(self._backend, REPO_KEY):
             return await self._update(change)
 

@@ -48,13 +48,18 @@ def hold_lock(
 
     `StorageError`, which may be tried again, if somebody else keeps the lock for too long.
     """
-    with open_lock_file(parent, LOCK_FILE) if in_file else _opened_again(parent) as handle:
-        try:
-            _wait_for_lock(handle, parent, patience_seconds, in_file=in_file)
-            yield
-        finally:
-            # Closing alone would not do if a child made by fork still has the descriptor.
-            fcntl.flock(handle, fcntl.LOCK_UN)
+    is_locked = False
+    while not is_locked:
+        with open_lock_file(parent, LOCK_FILE) if in_file else _opened_again(parent) as handle:
+            try:
+                _wait_for_lock(handle, parent, patience_seconds, in_file=in_file)
+                # Whoever waited for a file that was deleted since has locked nothing.
+                is_locked = os.fstat(handle).st_nlink > 0
+                if is_locked:
+                    yield
+            finally:
+                # Closing alone would not do if a child made by fork still has the descriptor.
+                fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 @contextmanager
