@@ -43,8 +43,8 @@ from icefloe.format.chunk_table import (
 )
 from icefloe.format.ids import ChunkId, ManifestId, NodeId
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
+from icefloe.testing.invariants import check_repository_blocking
 from icefloe.zarr_store import IcechunkStore
-from tests.support.checking import check_repository_blocking
 from tests.unit.engine.elsewhere import build_elsewhere, link, log_writer, virtual_table
 from tests.unit.engine.sides import Ours, furnish
 

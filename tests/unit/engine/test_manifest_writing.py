@@ -26,7 +26,7 @@ from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.node_table import ManifestRef
 from icefloe.storage import RequestCounts
-from tests.support.checking import check_repository
+from icefloe.testing.invariants import check_repository
 from tests.unit.engine.sides import Ours
 
 PART = 32_768
