@@ -81,11 +81,14 @@ def test_native_copies_are_checked_and_opened(spark: Any, tmp_path: Path) -> Non
     bad = group.create_array("bad", data=np.ones((4, 2)), dimension_names=("time", "x"))
     bad.attrs["_FillValue"] = "no number"
     committed = repository.lookup_branch("main")
+    along = CombineOptions(("time",), by="order")
     with pytest.raises(SourceError, match="could not open the array 'bad'") as caught:
-        rechunk(spark, repository, hierarchy, group="other")
+        ingest(spark, repository, hierarchy, along, group="other")
     assert caught.value.kind == ErrorKind.SOURCE_UNOPENABLE
     assert repository.lookup_branch("main") == committed
     assert_sound(repository)
+    copied = rechunk(spark, repository, hierarchy, group="other")  # as it is, for whatever purpose
+    assert "xarray could not open the array 'bad'" in copied.notes[0]
 
 
 def test_virtual_data_that_cannot_be_opened_is_not_committed(spark: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
     native     ingest and rechunk: copies of values, one job, one commit
     estimating what a job will take, told before it runs
     scan       the stage that parses files on executors
+    checking   the stage that compares values with independent readers
     write      the stage that builds manifests on executors
     workers    how executors get what they need, secrets apart from plans
     attempts   what jobs may have left behind

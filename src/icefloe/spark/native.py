@@ -124,7 +124,7 @@ def ingest(
         )
         if virtual.snapshot is None:
             return CopyReport(job.id, branch, target.group, scan=virtual.scan)
-        report = job.run(_staged_source(staging))
+        report = job.run(_staged_source(staging), from_files=True)
     finally:
         clear_staging(context, job.id)
     stages = Counter(virtual.stages) + Counter(report.stages)

@@ -128,8 +128,8 @@ class CopyJob:
         self.id = secrets.token_hex(8)
         self.watch = Watch(spark, f"icefloe-{self.id}", on_progress)
 
-    def run(self, source: CopySource) -> CopyReport:
-        """Do all of it."""
+    def run(self, source: CopySource, *, from_files: bool = False) -> CopyReport:
+        """Do all of it; what comes from files must be a dataset that xarray can open."""
         session = self._target.repo.writable_session(self._target.branch)
         with self.watch.stage("plan", "arrays"):
             found = find_arrays(source, self._options.layout)
@@ -149,7 +149,7 @@ class CopyJob:
         with shipped(self._spark, reach) as give, sent(self._spark, source) as give_source:
             is_near = source.is_near and self._context.is_near
             limits = self._options.limits(self._cores, is_near=is_near)
-            wave = _Wave(self, found, give, give_source, limits)
+            wave = _Wave(self, found, give, give_source, limits, from_files)
             for number, slabs in enumerate(waves or [[]]):
                 if number < done:
                     continue
@@ -254,6 +254,7 @@ class _Wave:
     reach: Shipped
     source: SentSource
     limits: Limits
+    from_files: bool
 
     def commit(self, session: Session, slabs: Sequence[Slab], marks: dict[str, Any]) -> CopiedWave:
         job, context = self.job, self.job.target.repo._context  # noqa: SLF001 - the same package
@@ -286,7 +287,13 @@ class _Wave:
                 outcome.note(linked)
             # Until the last wave, coordinates may be incomplete.
             is_last = marks[_WAVE] >= marks[_WAVES]
-            notes = require_openable(session, job.target.group, paths, paths if is_last else ())
+            notes = require_openable(
+                session,
+                job.target.group,
+                paths,
+                paths if is_last else (),
+                needs_xarray=self.from_files,
+            )
             with job.watch.stage("commit", job.target.branch):
                 writer = log_writer(context, stages.write, written, kept, self.reach)
                 with outcome.deciding():

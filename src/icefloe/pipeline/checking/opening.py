@@ -23,11 +23,17 @@ _NO_XARRAY: Final = (
 
 
 def require_openable(
-    session: Session, group: str, paths: Collection[str], stored: Collection[str]
+    session: Session,
+    group: str,
+    paths: Collection[str],
+    stored: Collection[str],
+    *,
+    needs_xarray: bool = True,
 ) -> tuple[str, ...]:
     """Open the arrays of a dataset, given by paths below a group; raise `SourceError` if one fails.
 
-    `stored` are those whose values are in the repository already. Returns notes for a report.
+    `stored` are those whose values are in the repository already. Not every Zarr hierarchy is
+    meant for xarray: without `needs_xarray`, its failure is a note. Returns notes for a report.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # codecs that zarr finds unusual are no obstacle
@@ -38,7 +44,12 @@ def require_openable(
                 raise
             except Exception as error:
                 raise _unopenable(group, path, "zarr", error) from error
-        return _open_with_xarray(session, group, paths, stored)
+        try:
+            return _open_with_xarray(session, group, paths, stored)
+        except SourceError as error:
+            if needs_xarray or error.kind != ErrorKind.SOURCE_UNOPENABLE:
+                raise
+            return (f"copied nevertheless: {error}",)
 
 
 def _open_with_xarray(
@@ -104,9 +115,8 @@ def _unopenable(group: str, path: str, library: str, error: Exception) -> Source
     text = " ".join(str(error).split())[:500]
     what = f"the array {path!r}" if path else f"the group {group!r}"
     return SourceError(
-        f"{library} could not open {what} of the dataset, so nothing was committed"
-        f" ({type(error).__name__}: {text}). Leave variables out (drop=...) that cannot be opened,"
-        " or not together with others",
+        f"{library} could not open {what} of the dataset ({type(error).__name__}: {text}). Leave"
+        " variables out (drop=...) that cannot be opened, or not together with others",
         ErrorKind.SOURCE_UNOPENABLE,
         path=path,
     )
