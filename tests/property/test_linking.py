@@ -19,7 +19,8 @@ from icefloe.engine import chunks, lifecycle, nodes
 from icefloe.engine.session import SessionState
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.ids import SnapshotId
-from tests.support.checking import InvariantChecker
+from icefloe.testing import invariants
+from tests.support.checking import check_repository_blocking
 from tests.unit.engine.elsewhere import link, log_writer, virtual_table
 from tests.unit.engine.sides import Ours
 
@@ -88,7 +89,7 @@ def test_linked_commits_are_like_others(
     writes_log: bool,
 ) -> None:
     linked, plain = (make(spec_version, name, (12, WIDE)) for _ in range(2))
-    checker = InvariantChecker()
+    checker = invariants.InvariantChecker()
     for mark, (rows, span, gone_rows) in enumerate(steps, start=1):
         table, gone = virtual_table(block(rows, span), mark), block(gone_rows - rows, (0, 5000))
         one, other = linked.begin(), plain.begin()
@@ -108,6 +109,7 @@ def test_linked_commits_are_like_others(
             assert boxes(after) == boxes(expected)
         if writes_log:
             assert logged(linked, linked.tip()) == logged(plain, plain.tip())
+    check_repository_blocking(linked.context.backend)
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
@@ -134,4 +136,4 @@ def test_appends_are_cut_as_if_all_had_been_written_at_once(
     chunks.put_refs(session, nodes.require_array(session, "/a"), everything)
     whole.commit(session)
     assert boxes(linked.at(linked.tip())) == boxes(whole.at(whole.tip()))
-    run_blocking(InvariantChecker().check(linked.context.backend))
+    check_repository_blocking(linked.context.backend)

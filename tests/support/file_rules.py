@@ -2,18 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Any, Final
 
 import msgpack
 from flatbuffers import flexbuffers
 
-from tests.support.oracle import UNIONS, Record, UnreadableError, id_bytes, id_text
+from tests.support.oracle import UNIONS, Record, UnreadableError, id_bytes, id_text, remembered
 
 INITIAL: Final = bytes.fromhex("0b1cc8d6787580f0e33a6534")
 _NO_PARENT: Final = -1
-_CACHED: Final = 8192
 
 type Box = tuple[tuple[int, int], ...]
 type Coordinate = tuple[int, ...]
@@ -47,7 +45,7 @@ def decode_ref(data: bytes) -> bytes:
 # -- the repo object -----------------------------------------------------------------------
 
 
-@lru_cache(_CACHED)
+@remembered
 def repo_problems(repo: Record) -> tuple[str, ...]:
     """Find what is wrong within a repo object."""
     return (
@@ -58,7 +56,7 @@ def repo_problems(repo: Record) -> tuple[str, ...]:
     )
 
 
-@lru_cache(_CACHED)
+@remembered
 def backup_problems(repo: Record) -> tuple[str, ...]:
     """Find what is wrong within the backup of a repo object, which may show a broken history."""
     is_spec_2 = repo.spec == repo.spec_version == 2
@@ -160,7 +158,7 @@ def _kind(update: Record) -> str:
     return str(UNIONS["UpdateType"][update.update_type_type])
 
 
-@lru_cache(_CACHED)
+@remembered
 def operation_problems(repo: Record) -> tuple[str, ...]:
     """Find what is wrong with the operations that a repo object lists."""
     return tuple(_operation_problems(repo.latest_updates))
@@ -228,7 +226,7 @@ def _shape(node: Record) -> list[tuple[int, int]]:
     return [(length, -(-length // chunk) if chunk else 0) for length, chunk in data.shape]
 
 
-@lru_cache(_CACHED)
+@remembered
 def snapshot_problems(snapshot: Record) -> tuple[str, ...]:
     """Find what is wrong within a snapshot."""
     nodes = [f"{node.path}: {text}" for node in snapshot.nodes for text in _node_problems(node)]
@@ -305,7 +303,7 @@ def _meet(one: Box, other: Box) -> bool:
 # -- manifests -----------------------------------------------------------------------------
 
 
-@lru_cache(_CACHED)
+@remembered
 def references(manifest: Record) -> dict[bytes, list[tuple[Coordinate, Target]]]:
     """Return the references of each array: native, virtual or inline, as the format decides."""
     return {
@@ -323,7 +321,7 @@ def _target(ref: Record) -> Target:
     return "inline", ref.inline
 
 
-@lru_cache(_CACHED)
+@remembered
 def use_problems(
     manifest: Record, node_id: bytes, grid: tuple[int, ...], extents: Box
 ) -> tuple[str, ...]:
@@ -377,7 +375,7 @@ def _is_location(location: str) -> bool:
     return bool(scheme and separator and path and (host or scheme == "file"))
 
 
-@lru_cache(_CACHED)
+@remembered
 def native_needs(manifest: Record, node_id: bytes) -> tuple[tuple[bytes, int], ...]:
     """Return the chunk objects of an array, and how far references reach into them."""
     ends: dict[bytes, int] = {}

@@ -260,7 +260,7 @@ class _State:
         if before is not None:
             # Expiration of spec 1 makes the initial snapshot the parent and leaves no other trace.
             is_whole = not (snapshot.spec == 1 and parent_id == INITIAL)
-            problems = step_problems(parent, snapshot, before + manifests, logs, is_whole)
+            problems = step_problems(snapshot, parent, before + manifests, logs, is_whole)
             self._report(f"transactions/{id_text(raw)}", problems)
 
     def _logs(self, raw: bytes, snapshot: Record | None) -> tuple[Record, ...] | None:

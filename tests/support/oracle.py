@@ -8,8 +8,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Concatenate, Final
 
 import zstandard
 
@@ -17,7 +16,8 @@ MAGIC: Final = b"ICE\xf0\x9f\xa7\x8aCHUNK"
 HEADER_BYTES: Final = 39
 LONGEST_LOCATION_BYTES: Final = 1024
 FILE_TYPES: Final = {"Snapshot": 1, "Manifest": 2, "TransactionLog": 4, "Repo": 6}
-_CACHED_FILES: Final = 4096
+_MOST_CACHED_BYTES: Final = 32 * 2**20
+"""Files that are kept decoded, by their sizes before: Python objects take about ten times that."""
 
 
 class UnreadableError(Exception):
@@ -169,11 +169,21 @@ _DEFAULTS: Final = {
 class Record:
     """A decoded table: an attribute for each field, None for what is absent.
 
-    Records are equal only to themselves, so that functions of them can be cached.
+    Records are equal only to themselves.
     """
+
+    __slots__ = ("__dict__", "_results")
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.__dict__ = values
+        self._results: dict[Any, Any] | None = None
+
+    @property
+    def results(self) -> dict[Any, Any]:
+        """What functions of the record found out about it."""
+        if self._results is None:
+            self._results = {}
+        return self._results
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -316,9 +326,29 @@ def expand(data: bytes, table: str) -> bytes:
     return buffer
 
 
-@lru_cache(maxsize=_CACHED_FILES)
+class _Decoded:
+    """Files that were decoded before; all of them go when there are too many."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, bytes], Record] = {}
+        self._size_bytes = 0
+
+    def add(self, table: str, data: bytes, record: Record, size_bytes: int) -> None:
+        if self._size_bytes + size_bytes > _MOST_CACHED_BYTES:
+            self.records.clear()
+            self._size_bytes = 0
+        self.records[table, data] = record
+        self._size_bytes += size_bytes
+
+
+_DECODED: Final = _Decoded()
+
+
 def decode(table: str, data: bytes) -> Record:
-    """Decode a file; the record also has its spec version."""
+    """Decode a file; the record also has its spec version. The same bytes are decoded once."""
+    known = _DECODED.records.get((table, data))
+    if known is not None:
+        return known
     buffer = expand(data, table)
     try:
         record = Reader(buffer).root(table)
@@ -326,7 +356,24 @@ def decode(table: str, data: bytes) -> Record:
             _expand_locations(record)
     except (struct.error, IndexError, ValueError, RecursionError, zstandard.ZstdError) as failure:
         raise UnreadableError(f"{type(failure).__name__}: {failure}") from failure
-    return Record({**vars(record), "spec": data[36]})
+    record = Record({**vars(record), "spec": data[36]})
+    _DECODED.add(table, data, record, len(buffer))
+    return record
+
+
+def remembered[**P, T](
+    function: Callable[Concatenate[Record, P], T],
+) -> Callable[Concatenate[Record, P], T]:
+    """Make a function of a record keep its results for as long as the record is kept."""
+
+    def remembering(record: Record, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (function, args, *kwargs.values())
+        if key not in record.results:
+            record.results[key] = function(record, *args, **kwargs)
+        result: T = record.results[key]
+        return result
+
+    return remembering
 
 
 def _expand_locations(manifest: Record) -> None:

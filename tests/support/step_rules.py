@@ -1,7 +1,6 @@
 """What must hold of transaction logs: in order, and true of the versions they lie between."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Final
 
 from tests.support.file_rules import (
@@ -13,15 +12,14 @@ from tests.support.file_rules import (
     manifest_refs,
     references,
 )
-from tests.support.oracle import Record, id_text
+from tests.support.oracle import Record, id_text, remembered
 
-_CACHED: Final = 4096
 _LISTS: Final = [
     f"{change}_{kind}" for change in ("new", "deleted", "updated") for kind in ("groups", "arrays")
 ]
 
 
-@lru_cache(_CACHED)
+@remembered
 def log_problems(log: Record) -> tuple[str, ...]:
     """Find what is wrong within a log: readers rely on the order of its lists."""
     problems = [
@@ -39,10 +37,10 @@ def log_problems(log: Record) -> tuple[str, ...]:
     return tuple(problems)
 
 
-@lru_cache(_CACHED)
+@remembered
 def step_problems(
-    parent: Record,
     child: Record,
+    parent: Record,
     manifests: tuple[Record, ...],
     logs: tuple[Record, ...],
     is_whole: bool,
