@@ -366,7 +366,7 @@ def remembered[**P, T](
 ) -> Callable[Concatenate[Record, P], T]:
     """Make a function of a record keep its results for as long as the record is kept."""
 
-    def remembering(record: Record, *args: P.args, **kwargs: P.kwargs) -> T:
+    def remembering(record: Record, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (function, args, *kwargs.values())
         if key not in record.results:
             record.results[key] = function(record, *args, **kwargs)
