@@ -14,13 +14,12 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable
 from typing import Final
 
 from icefloe import effects
-from icefloe.errors import StorageError
-from icefloe.storage.locks import open_lock_file
+from icefloe.errors import InvalidInputError, StorageError
+from icefloe.storage.locks import close_lock_file
 
 QUEUE_FILE: Final = "#1"
 _PATIENCE_SECONDS: Final = 2.0
@@ -41,24 +40,15 @@ class FileQueue:
         self._stuck = -1
         """The last ticket whose holder we lost patience with: it is not waited for again."""
 
-    @asynccontextmanager
-    async def turn(self, parent: int) -> AsyncIterator[None]:
-        """Wait for all who came before, as long as they move."""
-        with ExitStack() as opened:
-            try:
-                handle = opened.enter_context(open_lock_file(parent, QUEUE_FILE))
-                ticket = _draw(handle)
-            except (OSError, StorageError):
-                ticket = None  # who cannot write here is told so by the write itself
-            if ticket is None:
-                yield
-                return
-            # Closing alone would not do if a child made by fork still has the descriptor.
-            opened.callback(_lock, handle, fcntl.F_UNLCK, ticket)
-            await self._wait(handle, ticket)
-            yield
+    def turn(self, open_file: Callable[[], int]) -> "FileTurn":
+        """Wait for all who came before, as long as they move.
 
-    async def _wait(self, handle: int, ticket: int) -> None:
+        `open_file` opens the file of the queue, as `open_lock_file` does.
+        """
+        return FileTurn(self, open_file)
+
+    async def wait(self, handle: int, ticket: int) -> None:
+        """Wait for all earlier tickets."""
         first, since = -1, 0.0
         while (ahead := _first(handle, self._stuck + 1, ticket)) is not None:
             now = time.monotonic()
@@ -68,6 +58,41 @@ class FileQueue:
                 self._stuck = ahead
             is_next = _any_between(handle, ahead + 1, ticket) is None
             await effects.sleep(_NEXT_PAUSE if is_next else _LATER_PAUSE)
+
+
+class FileTurn:
+    """A turn in a queue, from its ticket to its end; had at once where there is no queue."""
+
+    __slots__ = ("_handle", "_open_file", "_queue", "_ticket")
+
+    def __init__(self, queue: FileQueue, open_file: Callable[[], int]) -> None:
+        self._queue = queue
+        self._open_file = open_file
+        self._handle: int | None = None
+
+    async def __aenter__(self) -> None:
+        try:
+            self._handle = handle = self._open_file()
+        except (OSError, StorageError, InvalidInputError):
+            return  # who cannot write here is told so by the write itself
+        self._ticket = _draw(handle)
+        try:
+            if self._ticket is not None:
+                await self._queue.wait(handle, self._ticket)
+        except BaseException:
+            self._end()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._handle is not None:
+            if self._ticket is not None:
+                # Closing alone would not do if a child made by fork still has the descriptor.
+                _lock(self._handle, fcntl.F_UNLCK, self._ticket)
+            close_lock_file(self._handle)
+            self._handle = None
 
 
 def _draw(handle: int) -> int | None:

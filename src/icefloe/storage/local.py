@@ -31,7 +31,7 @@ import errno
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from itertools import batched, islice
 from typing import Final, NoReturn
@@ -54,10 +54,15 @@ from icefloe.storage.directory import (
     open_directory,
     open_draft,
 )
-from icefloe.storage.file_queue import HAS_QUEUES, FileQueue
+from icefloe.storage.file_queue import HAS_QUEUES, QUEUE_FILE, FileQueue
 from icefloe.storage.keys import check_key, encode_key, encode_prefix
 from icefloe.storage.listing import info_of, version_of, walk, walk_entries
-from icefloe.storage.locks import PATIENCE_SECONDS, hold_lock
+from icefloe.storage.locks import (
+    PATIENCE_SECONDS,
+    hold_lock,
+    open_known_lock_file,
+    open_lock_file,
+)
 from icefloe.storage.port import (
     Buffer,
     ByteRange,
@@ -220,21 +225,20 @@ class LocalBackend:
 
         await effects.offload(run)
 
-    @asynccontextmanager
-    async def turn(self, key: str) -> AsyncIterator[None]:
+    def turn(self, key: str) -> AbstractAsyncContextManager[None]:
         """Wait for all who came before to write in the directory of a file."""
         folder, _ = _split(self._name_of(key))
-        with ExitStack() as opened:
-            try:
-                parent = open_directory(self._root, folder) if self.has_queue else None
-            except OSError:
-                parent = None  # there is nothing to write to: the write itself will tell
-            if parent is None:
-                yield
-                return
-            opened.callback(os.close, parent)
-            async with self._queue.turn(parent):
-                yield
+        return self._queue.turn(partial(self._open_queue, folder))
+
+    def _open_queue(self, folder: str) -> int:
+        if not folder:
+            with suppress(FileNotFoundError):
+                return open_known_lock_file(f"{self._root}/{QUEUE_FILE}")
+        parent = open_directory(self._root, folder)
+        try:
+            return open_lock_file(parent, QUEUE_FILE)
+        finally:
+            os.close(parent)
 
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         """Delete files; each directory is locked once per batch."""

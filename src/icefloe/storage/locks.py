@@ -50,24 +50,24 @@ def hold_lock(
     """
     is_locked = False
     while not is_locked:
-        with open_lock_file(parent, LOCK_FILE) if in_file else _opened_again(parent) as handle:
-            try:
-                _wait_for_lock(handle, parent, patience_seconds, in_file=in_file)
-                # Whoever waited for a file that was deleted since has locked nothing.
-                is_locked = os.fstat(handle).st_nlink > 0
-                if is_locked:
-                    yield
-            finally:
-                # Closing alone would not do if a child made by fork still has the descriptor.
-                fcntl.flock(handle, fcntl.LOCK_UN)
+        handle = open_lock_file(parent, LOCK_FILE) if in_file else _opened_again(parent)
+        try:
+            _wait_for_lock(handle, parent, patience_seconds, in_file=in_file)
+            # Whoever waited for a file that was deleted since has locked nothing.
+            is_locked = os.fstat(handle).st_nlink > 0
+            if is_locked:
+                yield
+        finally:
+            # Closing alone would not do if a child made by fork still has the descriptor.
+            fcntl.flock(handle, fcntl.LOCK_UN)
+            close_lock_file(handle)
 
 
-@contextmanager
-def open_lock_file(parent: int, name: str) -> Iterator[int]:
+def open_lock_file(parent: int, name: str) -> int:
     """Open a file that is there for its locks only, and make it if need be.
 
-    A child that is forked meanwhile closes its copy of the descriptor, which would keep a lock
-    alive after the death of this process.
+    A child that is forked before `close_lock_file` closes its copy of the descriptor, which would
+    keep a lock alive after the death of this process.
     """
     try:
         handle = os.open(name, _OPEN, dir_fd=parent)
@@ -81,25 +81,27 @@ def open_lock_file(parent: int, name: str) -> Iterator[int]:
             " or delete it while nobody writes",
             ErrorKind.IO,
         ) from None
-    with _tracked(handle):
-        yield handle
-
-
-@contextmanager
-def _opened_again(parent: int) -> Iterator[int]:
-    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
-    with _tracked(handle):
-        yield handle
-
-
-@contextmanager
-def _tracked(handle: int) -> Iterator[None]:
     _open_handles.add(handle)
-    try:
-        yield
-    finally:
-        _open_handles.discard(handle)
-        os.close(handle)
+    return handle
+
+
+def open_known_lock_file(path: str) -> int:
+    """Open such a file that is there already."""
+    handle = os.open(path, _OPEN)
+    _open_handles.add(handle)
+    return handle
+
+
+def close_lock_file(handle: int) -> None:
+    """Close what was opened for its locks."""
+    _open_handles.discard(handle)
+    os.close(handle)
+
+
+def _opened_again(parent: int) -> int:
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    _open_handles.add(handle)
+    return handle
 
 
 def _create(parent: int, name: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from threading import Lock
+from typing import cast
 
 from icefloe.errors import PreconditionFailedError
 from icefloe.forks import renew_lock_in_children
@@ -21,7 +22,7 @@ from icefloe.storage.port import (
     Version,
 )
 from icefloe.storage.selective import Batch, Wanted, list_wanted
-from icefloe.storage.turns import has_queue, turn
+from icefloe.storage.turns import Queueing, has_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class MeteredBackend:
     def __init__(self, inner: Backend, meter: Meter) -> None:
         self._inner = inner
         self._meter = meter
+        self.has_queue = has_queue(inner)
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
         """Count a read, also one that fails."""
@@ -178,11 +180,6 @@ class MeteredBackend:
         self._meter.add("delete")
         return await self._inner.delete_many(keys)
 
-    @property
-    def has_queue(self) -> bool:
-        """Whether writers wait for each other."""
-        return has_queue(self._inner)
-
     def turn(self, key: str) -> AbstractAsyncContextManager[None]:
         """Wait for a turn; that is no request."""
-        return turn(self._inner, key)
+        return cast("Queueing", self._inner).turn(key)

@@ -5,22 +5,19 @@ in turn has not computed in vain. Only some storages can make a queue; elsewhere
 once, by everybody.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
-from typing import Protocol, runtime_checkable
+from types import TracebackType
+from typing import Protocol, cast
 
 from icefloe.storage.port import Backend
 
 
-@runtime_checkable
 class Queueing(Protocol):
     """A backend whose writers can wait for each other."""
 
-    @property
-    def has_queue(self) -> bool:
-        """Whether they really do."""
-        ...
+    has_queue: bool
+    """Whether they really do."""
 
     def turn(self, key: str) -> AbstractAsyncContextManager[None]:
         """Wait for all who came before; those who come later wait until the block ends."""
@@ -34,20 +31,32 @@ _in_turn: ContextVar[frozenset[tuple[int, str]]] = ContextVar(
 
 def has_queue(backend: Backend) -> bool:
     """Tell whether writers of this backend wait for each other."""
-    return isinstance(backend, Queueing) and backend.has_queue
+    return getattr(backend, "has_queue", False)  # most backends know no queues
 
 
-@asynccontextmanager
-async def turn(backend: Backend, key: str) -> AsyncIterator[None]:
+def turn(backend: Backend, key: str) -> AbstractAsyncContextManager[None]:
     """Have a turn at an object; within a turn at it, another is had at once."""
-    held = _in_turn.get()
     this = (id(backend), key)
-    if not isinstance(backend, Queueing) or this in held:
-        yield
-        return
-    async with backend.turn(key):
-        token = _in_turn.set(held | {this})
-        try:
-            yield
-        finally:
-            _in_turn.reset(token)
+    if not has_queue(backend) or this in _in_turn.get():
+        return nullcontext()
+    return _Turn(cast("Queueing", backend).turn(key), this)
+
+
+class _Turn:
+    __slots__ = ("_inner", "_this", "_token")
+
+    def __init__(self, inner: AbstractAsyncContextManager[None], this: tuple[int, str]) -> None:
+        self._inner, self._this = inner, this
+
+    async def __aenter__(self) -> None:
+        await self._inner.__aenter__()
+        self._token = _in_turn.set(_in_turn.get() | {self._this})
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _in_turn.reset(self._token)
+        await self._inner.__aexit__(kind, error, trace)
