@@ -258,17 +258,26 @@ def test_forks_begin_with_what_was_linked(ours: Ours) -> None:
     assert [mark_at(after, 7, 0), mark_at(after, 7, 1)] == [2, 1]
 
 
-def test_forks_cannot_bring_manifests_nor_delete_what_was_linked_to(ours: Ours) -> None:
+def test_forks_cannot_bring_manifests(ours: Ours) -> None:
     session = ours.begin()
     fork = ours.fork(session)
     link(fork, "/big", virtual_table(rows(7), mark=1))
     with pytest.raises(SessionStateError, match="link them to the session that commits"):
         ours.merge(session, fork)
-    link(session, "/big", virtual_table(rows(7), mark=1))
+
+
+def test_a_fork_deletes_an_array_only_with_the_manifests_that_it_knows(ours: Ours) -> None:
+    session = ours.begin()
     fork = ours.fork(session)
+    link(session, "/big", virtual_table(rows(7), mark=1))
     ours.delete(fork, "/big")
     with pytest.raises(SessionStateError, match="one side deleted"):
         ours.merge(session, fork)
+    later = ours.fork(session)
+    ours.delete(later, "/big")
+    ours.merge(session, later)
+    ours.commit(session)
+    assert "/big" not in ours.tree()
 
 
 def test_a_log_writer_that_writes_nothing_is_noticed(ours: Ours) -> None:
