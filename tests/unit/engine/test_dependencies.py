@@ -10,8 +10,8 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.effects import run_blocking
 from icefloe.config.containers import stored_container
+from icefloe.effects import run_blocking
 from icefloe.engine.dependencies.counts import PlaceIndex
 from icefloe.engine.virtual.grouping import LocationQuery, absolute_all
 from icefloe.errors import InvalidInputError
