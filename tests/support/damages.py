@@ -85,7 +85,7 @@ class _Tracer(Reader):
         self.fields: list[tuple[str, Field, int]] = []
 
     def table(self, name: str, at: int) -> Record:
-        self.fields += [(name, field, at + offset) for field, offset in self.layout(name, at)]
+        self.fields += [(name, field, at + offset) for field, offset, _ in self.layout(name, at)]
         return super().table(name, at)
 
 

@@ -192,12 +192,15 @@ class Record:
         return repr(self.__dict__)
 
 
+type _Place = tuple[Field, int, Callable[[int], Any] | None]
+
+
 class Reader:
     """Decodes the tables of one flatbuffer; the layout of like tables is worked out once."""
 
     def __init__(self, buffer: bytes) -> None:
         self.buffer = buffer
-        self._layouts: dict[tuple[str, int], list[tuple[Field, int]]] = {}
+        self._layouts: dict[tuple[str, int], list[_Place]] = {}
         self._texts: dict[int, str] = {}
         self._readers: dict[str, Callable[[int], Any]] = {
             "str": self._text,
@@ -212,19 +215,19 @@ class Reader:
         """Decode a table and everything below it."""
         values = dict(_DEFAULTS[name])
         previous: Any = None
-        for field, offset in self.layout(name, at):
-            if field.type[0] == "<":
+        for field, offset, read in self.layout(name, at):
+            if read is None:
                 members = UNIONS[field.type[1:-1]]
                 if not 0 < previous < len(members):
                     raise UnreadableError(f"{name} has a union without member {previous}")
                 previous = self.table(members[previous], self._follow(at + offset))
             else:
-                previous = self._reader(field.type)(at + offset)
+                previous = read(at + offset)
             values[field.name] = previous
         return Record(values)
 
-    def layout(self, name: str, at: int) -> list[tuple[Field, int]]:
-        """Return the fields that a table has, and where they lie in it."""
+    def layout(self, name: str, at: int) -> "list[_Place]":
+        """Return the fields that a table has, where they lie in it, and what reads them."""
         (distance,) = NUMBERS["i32"].unpack_from(self.buffer, at)
         where = at - distance
         layout = self._layouts.get((name, where))
@@ -232,7 +235,7 @@ class Reader:
             layout = self._layouts[name, where] = [*self._read_layout(name, where)]
         return layout
 
-    def _read_layout(self, name: str, where: int) -> Iterator[tuple[Field, int]]:
+    def _read_layout(self, name: str, where: int) -> "Iterator[_Place]":
         if where < 0:
             raise UnreadableError("a table describes itself outside of the file")
         (size,) = NUMBERS["u16"].unpack_from(self.buffer, where)
@@ -240,12 +243,14 @@ class Reader:
         for field in SCHEMA[name]:
             offset = slots[field.slot] if field.slot < len(slots) else 0
             if offset:
-                yield field, offset
+                yield field, offset, self._reader(field.type)
             elif field.is_required:
                 raise UnreadableError(f"{name} has no {field.name}")
 
-    def _reader(self, kind: str) -> Callable[[int], Any]:
-        """Return what reads a field of a type at a position."""
+    def _reader(self, kind: str) -> Callable[[int], Any] | None:
+        """Return what reads a field of a type at a position; None for a union."""
+        if kind[0] == "<":
+            return None
         if kind not in self._readers:
             self._readers[kind] = self._make_reader(kind)
         return self._readers[kind]
