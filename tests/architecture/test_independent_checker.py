@@ -42,7 +42,7 @@ def test_fault_stateful_and_property_tests_use_both_checkers() -> None:
     """`icefloe.testing.invariants` alone has the blind spots of `verify`."""
     alone = {
         str(file.relative_to(ROOT))
-        for folder in ("faults", "stateful", "property", "interop", "conformance", "spark")
+        for folder in ("faults", "stateful", "property", "interop", "conformance")
         for file in (ROOT / "tests" / folder).rglob("*.py")
         if "icefloe.testing.invariants" in (modules := imported_modules(file))
         and "tests.support.checking" not in modules

@@ -9,8 +9,8 @@ import icefloe
 from icefloe.effects import run_blocking
 from icefloe.pipeline.options import CombineOptions
 from icefloe.testing.archives import Archive
+from icefloe.testing.invariants import InvariantChecker
 from tests.pipeline.repositories import opened, repository_for
-from tests.support.checking import InvariantChecker
 
 TIME = CombineOptions(("time",))
 
