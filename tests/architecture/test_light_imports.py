@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {"pandas", "pyarrow", "cloudpickle", "rich", "typer", "xarray", "dask", "pyspark"}
 
 
@@ -14,10 +16,12 @@ def loaded_after(code: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_nothing_heavy() -> None:
     assert not (loaded_after("import icefloe") - loaded_after("import zarr")) & HEAVY
 
 
+@pytest.mark.slow
 def test_small_files_need_no_arrow_and_large_ones_no_pandas() -> None:
     code = """
 import numpy as np
@@ -46,6 +50,7 @@ there_and_back(%d)
     assert "pandas" not in more
 
 
+@pytest.mark.slow
 def test_modules_of_the_drop_in_package_need_no_import_of_their_own() -> None:
     names = "config conflicts credentials ops repository session snapshots storage store types"
     code = f"import icefloe; [getattr(icefloe, name) for name in {names.split()!r} + ['virtual']]"

@@ -135,6 +135,7 @@ async def slow():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_fork_waits_for_the_step_and_the_child_has_nothing_to_do() -> None:
     found = run(

@@ -717,6 +717,7 @@ def test_memory_does_not_grow_with_references() -> None:
     assert large < small + 100_000, "40 manifests with 1.3 million references"
 
 
+@pytest.mark.slow
 def test_a_log_written_here_takes_a_part_at_a_time() -> None:
     small, large = (traced_commit(count, elsewhere=False) for count in (40, 160))
     assert large - small < 120 * WIDE, "a byte for each of the coordinates more, which have eight"

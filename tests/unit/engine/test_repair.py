@@ -204,6 +204,7 @@ def broken_copies(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", [lambda _: None, lambda data: data[: len(data) // 2]], ids=["lost", "cut"]
 )
@@ -609,6 +610,7 @@ def test_the_first_snapshot_is_written_anew(
     assert outcome.after.damages == ()
 
 
+@pytest.mark.slow
 def test_logs_that_are_written_anew_tell_the_same() -> None:
     repository = made(2)
     versions = [one.id for one in repository.ancestry(branch="main")]

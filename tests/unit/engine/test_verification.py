@@ -233,6 +233,7 @@ def test_a_history_is_healthy(history: icefloe.Repository) -> None:
     )
 
 
+@pytest.mark.slow
 def test_every_object_that_is_lost_is_missed(history: icefloe.Repository) -> None:
     files = contents(history)
     for key in needed(files):
@@ -243,6 +244,7 @@ def test_every_object_that_is_lost_is_missed(history: icefloe.Repository) -> Non
         assert any(key in damage.keys for damage in damages), key
 
 
+@pytest.mark.slow
 def test_every_object_that_is_cut_is_noticed(history: icefloe.Repository) -> None:
     files = contents(history)
     for key, length in product(needed(files), (0, -1)):
@@ -252,6 +254,7 @@ def test_every_object_that_is_cut_is_noticed(history: icefloe.Repository) -> Non
         assert any(key in damage.keys for damage in damages), (key, length)
 
 
+@pytest.mark.slow
 def test_every_metadata_file_that_is_garbled_is_noticed(history: icefloe.Repository) -> None:
     files = contents(history)
     dice = random.Random(7)

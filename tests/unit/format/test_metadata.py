@@ -144,6 +144,7 @@ def test_sizes_are_bounded(spec_version: int) -> None:
         decode_metadata_value(bytes(MAX_ENCODED_BYTES + 1), spec_version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_counts_are_bounded(spec_version: int) -> None:
     with pytest.raises(InvalidInputError, match="store an array instead") as caught:

@@ -848,6 +848,7 @@ def endless_preliminaries(handler: ScriptedHandler) -> None:
     slow_body(handler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [slow_body, slow_head, endless_preliminaries])
 def test_server_that_never_stalls_but_takes_for_ever(script: Script) -> None:
     """Each byte comes in time, all of them together do not; without a limit they would do."""

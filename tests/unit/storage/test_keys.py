@@ -44,6 +44,7 @@ def test_no_key_looks_like_a_temporary_file() -> None:
     assert not is_temporary("#x")
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1))
 def test_encoding_is_reversible_and_plain(key: str) -> None:
     try:

@@ -78,6 +78,7 @@ def test_every_interleaving_is_played_once() -> None:
     assert set(values) == {1, 2}
 
 
+@pytest.mark.slow
 def test_a_safe_protocol_survives_every_interleaving() -> None:
     assert set(results(add_safely, 2)) == {2}
     assert set(results(add_safely, 3)) == {3}

@@ -178,6 +178,7 @@ def test_no_rows_are_fine(session: Session) -> None:
     assert refs_of(session) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_file", [1, 7, 3000])
 @pytest.mark.parametrize("form", [list, np.array, pa.array])
 def test_long_columns(session: Session, per_file: int, form: Callable[[Any], Any]) -> None:
