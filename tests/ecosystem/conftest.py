@@ -9,7 +9,7 @@ from distributed import Client, LocalCluster
 @pytest.fixture(scope="session")
 def workers_elsewhere() -> Iterator[LocalCluster]:
     with LocalCluster(
-        n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None
+        n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0"
     ) as workers:
         yield workers
 

@@ -129,7 +129,7 @@ def test_forks_are_merged_from_nested_lists(repository: icefloe.Repository) -> N
 
 
 def test_what_cannot_be_merged(repository: icefloe.Repository) -> None:
-    with pytest.raises(InvalidInputError, match="only forks"):
+    with pytest.raises(TypeError, match="takes forks"):
         merge_sessions(repository.writable_session("main"))  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="at least one"):
         merge_sessions([])
