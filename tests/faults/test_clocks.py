@@ -16,10 +16,10 @@ from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ChunkId, id_rows, texts_of_rows
 from icefloe.storage import Storage
-from icefloe.testing.invariants import check_repository_blocking
 from tests.faults.clocks import FEW_MINUTES, HOUR, backend_of, now, opened, shifted
 from tests.faults.sessions import BIG, GROUP, array_document, prepared, put, put_chunk, seen_in
 from tests.property.reachable import listing
+from tests.support.checking import check_repository_blocking
 from tests.unit.engine.elsewhere import build_elsewhere
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])

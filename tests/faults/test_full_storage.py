@@ -17,11 +17,11 @@ from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage import Storage
 from icefloe.storage.port import Backend, Buffer, DeleteReport, Version
 from icefloe.storage.preceded import PrecededBackend
-from icefloe.testing.invariants import check_repository_blocking
 from icefloe.testing.schedules import WrappedStorage
 from tests.faults.pasts import versions, with_a_past
 from tests.faults.sessions import BIG, GROUP, array_document, put, put_chunk
 from tests.property.reachable import listing
+from tests.support.checking import check_repository_blocking
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 

@@ -19,9 +19,9 @@ from icefloe.errors import StorageError
 from icefloe.storage.directory import open_directory
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.locks import hold_lock
-from icefloe.testing.invariants import check_repository_blocking
 from tests.conformance.waiting import wait_for
 from tests.faults.sessions import GROUP, put
+from tests.support.checking import check_repository_blocking
 
 SPAWN = multiprocessing.get_context("spawn")
 NOBODY = 65534

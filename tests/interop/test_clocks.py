@@ -10,9 +10,9 @@ from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.testing.invariants import check_repository_blocking
 from tests.faults.clocks import HOUR, opened
 from tests.faults.sessions import BIG, GROUP, array_document, put, put_chunk
+from tests.support.checking import check_repository_blocking
 
 PROTOTYPE = default_buffer_prototype()
 SPECS = pytest.mark.parametrize("spec", [1, 2])

@@ -132,10 +132,16 @@ storage_settings = st.builds(
     unsigned(64),
     maybe(st.builds(StorageTimeoutSettings, unsigned(32), unsigned(32))),
 )
+endpoints = st.builds(
+    "{}://{}{}".format,
+    st.sampled_from(["http", "https"]),
+    st.sampled_from(["localhost", "minio.example", "[::1]", "10.0.0.1"]),
+    st.sampled_from(["", ":9000", "/path"]),
+)
 s3_options = st.builds(
     S3Options,
     maybe(text),
-    maybe(text),
+    maybe(endpoints),
     st.booleans(),
     st.booleans(),
     st.booleans(),
@@ -199,7 +205,9 @@ def configs(draw: st.DrawFn) -> RepositoryConfig:
         repo_update_retries=draw(maybe(st.builds(RepoUpdateRetryConfig, maybe(retries)))),
         max_concurrent_decodes=draw(unsigned(16)),
     )
-    for container in draw(st.lists(containers, max_size=3)):
+    # Two containers of one name are a warning.
+    drawn = st.lists(containers, max_size=3, unique_by=lambda one: one.name or id(one))
+    for container in draw(drawn):
         config.set_virtual_chunk_container(container)
     return config
 

@@ -20,10 +20,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import icefloe
 from icefloe.storage.local import LocalBackend
-from icefloe.testing.invariants import check_repository_blocking
 from tests.stateful.actors import Actor, chunk_key, key_of, put, seen_by
 from tests.stateful.former_reference import FormerReference
 from tests.stateful.model import INITIAL, NodeModel, Seen
+from tests.support.checking import check_repository_blocking
 
 BRANCHES: Final = ("main", "dev", "old")
 FOLDERS: Final = ("snapshots", "transactions", "manifests", "chunks")

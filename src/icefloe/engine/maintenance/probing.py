@@ -15,6 +15,8 @@ from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError
 from icefloe.format.layout import REPO_KEY, branch_key
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.storage import Backend, Storage
+from icefloe.storage.file_queue import QUEUE_FILE
+from icefloe.storage.locks import LOCK_FILE
 from icefloe.storage.specs import LocalSpec
 from icefloe.values.progress import Progress
 
@@ -142,5 +144,10 @@ def _remove_empty_folders(top: Path) -> None:
 
 
 def _remove_folder(folder: Path) -> None:
+    """Remove a folder with the files of its locks, unless it holds something else."""
     with suppress(OSError):
-        folder.rmdir()
+        files = list(folder.iterdir())
+        if {file.name for file in files} <= {LOCK_FILE, QUEUE_FILE}:
+            for file in files:
+                file.unlink()
+            folder.rmdir()
