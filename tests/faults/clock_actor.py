@@ -6,7 +6,10 @@ its chunks are written, and commits when it is told to.
 
 import pickle
 import sys
+import threading
+import time
 from datetime import UTC, datetime, timedelta
+from typing import SupportsIndex
 
 import icefloe
 from icefloe.effects import run_blocking
@@ -42,6 +45,12 @@ def collect(storage: Storage) -> None:
     say("collected", str(summary.objects_deleted))
 
 
+def sleep(seconds: SupportsIndex | float) -> None:
+    """Wait as `time.sleep` does, which fails under libfaketime unless all clocks are faked."""
+    threading.Event().wait(float(seconds))
+
+
 if __name__ == "__main__":
+    time.sleep = sleep
     storage = pickle.loads(bytes.fromhex(sys.stdin.readline()))
     {"write": write, "collect": collect}[sys.argv[1]](storage)

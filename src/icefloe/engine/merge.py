@@ -25,6 +25,7 @@ from icefloe.engine.session import SessionMode, SessionState
 from icefloe.engine.tree import BaseNodes
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format.chunk_table import Coordinates, sort_keys
+from icefloe.format.columns import is_ascending
 from icefloe.format.ids import NodeId
 from icefloe.format.node_table import Node
 
@@ -248,7 +249,7 @@ def _is_any_chunk_touched_twice(mine: ChangeSet, copies: _Copies) -> bool:
         if node in mine.arrays:
             parts.append(mine.touched(node))
         [keys] = sort_keys(np.concatenate(parts))
-        if len(np.unique(keys)) < len(keys):
+        if not is_ascending(keys) and not is_ascending(np.sort(keys)):
             return True
     return False
 

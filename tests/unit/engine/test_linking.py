@@ -712,14 +712,19 @@ def traced_commit(count: int, *, elsewhere: bool) -> int:
         tracemalloc.stop()
 
 
+def least_traced_commit(count: int, *, elsewhere: bool) -> int:
+    """Commit three times: threads that other tests left behind allocate memory, too."""
+    return min(traced_commit(count, elsewhere=elsewhere) for _ in range(3))
+
+
 def test_memory_does_not_grow_with_references() -> None:
-    small, large = (traced_commit(count, elsewhere=True) for count in (8, 160))
+    small, large = (least_traced_commit(count, elsewhere=True) for count in (8, 160))
     assert large < small + 100_000, "40 manifests with 1.3 million references"
 
 
 @pytest.mark.slow
 def test_a_log_written_here_takes_a_part_at_a_time() -> None:
-    small, large = (traced_commit(count, elsewhere=False) for count in (40, 160))
+    small, large = (least_traced_commit(count, elsewhere=False) for count in (40, 160))
     assert large - small < 120 * WIDE, "a byte for each of the coordinates more, which have eight"
 
 
