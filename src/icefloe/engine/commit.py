@@ -107,20 +107,20 @@ async def commit(
             except ConflictError as conflict:
                 if solver is None or not _may_rebase(conflict, branch, rebases, rebase_tries):
                     raise
-                rivals.are_expected = True
+                rivals.note_race(was_lost=True)
         while version is None:
             assert solver is not None
             async with ledger.turn(branch):
                 begun = time.monotonic()
                 moved = await replay(session, solver)
                 rebases += 1 if moved else 0
-                rivals.are_expected = moved > 0
+                rivals.note_race(was_lost=moved > 0)
                 try:
                     version = await attempt()
                 except ConflictError as conflict:
                     if not _may_rebase(conflict, branch, rebases, rebase_tries):
                         raise
-                    rivals.are_expected = True
+                    rivals.note_race(was_lost=True)
                 rivals.pace.note(time.monotonic() - begun)
     forget_superseded(session, version.snapshot)
     session.become_readonly(version.snapshot)

@@ -24,6 +24,8 @@ _SERIES_TEXT: Final = 12
 """Characters of an id that are the same in a whole series."""
 _SMOOTHING: Final = 0.3
 _LONG_SECONDS: Final = 0.5
+_CALM_COMMITS: Final = 3
+"""Commits without rivals after which no rivals are expected."""
 
 BACKUP_IDS: Final = SeriesOfIds()
 """Names the copies of repo objects that this process makes."""
@@ -48,10 +50,21 @@ class Pace:
 class Rivals:
     """What is known about others who commit to the repository at the same time."""
 
-    are_expected: bool = False
-    """Whether they got ahead of us lately."""
     pace: Pace = field(default_factory=Pace)
     """Of a commit that is rebased, from reading the present state to the last write."""
+    _commits_alone: int = _CALM_COMMITS
+
+    @property
+    def are_expected(self) -> bool:
+        """Whether they got ahead of us during one of our last commits.
+
+        A single commit without rivals proves little: they may all be busy with rebasing.
+        """
+        return self._commits_alone < _CALM_COMMITS
+
+    def note_race(self, *, was_lost: bool) -> None:
+        """Record whether rivals changed the branch during a commit of ours."""
+        self._commits_alone = 0 if was_lost else self._commits_alone + 1
 
     @property
     def can_wait_for_us(self) -> bool:

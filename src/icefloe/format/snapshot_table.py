@@ -351,6 +351,10 @@ class Shortened:
     """All ancestors that were taken out before it, oldest first."""
 
 
+_FIRST_ENTRIES: Final = 8
+"""Rows that an iteration over a page converts first; the next portion has twice as many."""
+
+
 class SnapshotPage(Sequence[SnapshotEntry]):
     """Some rows of a table: a sequence of entries, or a column of each of their properties."""
 
@@ -374,7 +378,11 @@ class SnapshotPage(Sequence[SnapshotEntry]):
         return self._table.entry(self._rows[place])
 
     def __iter__(self) -> Iterator[SnapshotEntry]:
-        return iter(self._table.entries(self._rows))
+        # Columns convert many rows at once, but a search for a recent snapshot ends after a few.
+        start, count = 0, _FIRST_ENTRIES
+        while start < len(self._rows):
+            yield from self._table.entries(self._rows[start : start + count])
+            start, count = start + count, 2 * count
 
     def ids(self) -> list[str]:
         """Write out the ids."""
