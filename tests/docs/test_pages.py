@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 WRITTEN = [page for page in sorted(DOCS.rglob("*.md")) if "api" not in page.parts]
-PAGES = [ROOT / "README.md", *WRITTEN]
+PAGES = [*sorted(ROOT.glob("*.md")), *WRITTEN]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 GENERATED = DOCS / "reference" / "api"  # made on demand
 
