@@ -26,8 +26,8 @@ from bench.engine_requests import OPERATIONS, Traffic, counted
 from bench.engine_rows import Group, Row
 from bench.measure import scratch
 from bench.sections import SECTIONS, group_named
-from icefloe.testing.proxy import cutting_proxy
-from icefloe.testing.servers import S3Endpoint, seaweedfs
+from tests.support.proxy import cutting_proxy
+from tests.support.servers import S3Endpoint, seaweedfs
 
 REFERENCE, OURS = "icechunk", "icefloe"
 REQUESTS = "requests"

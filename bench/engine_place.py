@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from icefloe.testing.servers import S3Endpoint
+from tests.support.servers import S3Endpoint
 
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"
 BATCHED = "zarr.core.codec_pipeline.BatchedCodecPipeline"

@@ -13,7 +13,7 @@ import zarr
 from bench.engine_commits import _start, _tiny_commit
 from bench.engine_place import Place
 from bench.engine_rows import Scale
-from icefloe.testing.proxy import Exchange
+from tests.support.proxy import Exchange
 
 _MARK: Final = "/--mark--/"
 OPERATIONS: Final = {

@@ -15,7 +15,7 @@ from bench.engine_place import Place, seconds_of
 from bench.engine_rows import Group, Row, Run, Scale
 from bench.maintenance_building import CHUNK_BYTES, shared
 from bench.measure import measured
-from icefloe.testing.proxy import cutting_proxy
+from tests.support.proxy import cutting_proxy
 
 _COMMITS: Final = 300
 _CHUNKS_EACH: Final = 40

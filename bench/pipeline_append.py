@@ -18,11 +18,11 @@ import icefloe
 from bench.engine_place import Place
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import DRIVER, cpu_seconds, session, watched
+from bench.synthetic_archive import MadeUp, commit_made_up
 from icefloe.pipeline.files.parsing import parse_file
 from icefloe.pipeline.options import ParseOptions
 from icefloe.spark import append
 from icefloe.spark.committing import Target
-from icefloe.spark.synthetic import MadeUp, commit_made_up
 
 _REFERENCES: Final = 10_000_000
 _PER_FILE: Final = 1_000

@@ -18,9 +18,9 @@ import icefloe
 from bench.engine_place import Place
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import CORES, DRIVER, JAVA, WORKER, session, watched
+from examples.archives import Archive, write_archive
 from icefloe.pipeline.options import CombineOptions
 from icefloe.spark import virtualize
-from icefloe.testing.archives import Archive, write_archive
 
 _FILES: Final = 3000
 _SOME: Final = 60

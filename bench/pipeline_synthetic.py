@@ -17,9 +17,9 @@ import icefloe
 from bench.engine_place import Place
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import CORES, DRIVER, JAVA, WORKER, cpu_seconds, session, watched
+from bench.synthetic_archive import MadeUp, commit_made_up
 from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
 from icefloe.spark.committing import Target
-from icefloe.spark.synthetic import MadeUp, commit_made_up
 
 PER_FILE: Final = 5_000
 _MILLION: Final = 1_000_000

@@ -15,7 +15,7 @@ from zarr.core.buffer import default_buffer_prototype
 
 from bench.engine_place import Place, seconds_of
 from bench.engine_rows import Group, Row, Scale
-from icefloe.testing.proxy import cutting_proxy
+from tests.support.proxy import cutting_proxy
 
 CHUNK_BYTES: Final = 100_000
 HERD: Final = 64

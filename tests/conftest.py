@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from icefloe.testing.gcs_server import GcsEndpoint, gcs_server
-from icefloe.testing.processes import log_tail
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint, azurite, has_node, seaweedfs
+from tests.support.gcs_server import GcsEndpoint, gcs_server
+from tests.support.processes import log_tail
+from tests.support.servers import AzureEndpoint, S3Endpoint, azurite, has_node, seaweedfs
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile(

@@ -11,7 +11,7 @@ import iris_sample_data
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.testing.archives import Archive, Fault
+from examples.archives import Archive, Fault
 
 DAYS_IN_A_YEAR = 365.25
 AT_ONCE = 100  # files that a process writes before it reports

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from icefloe.testing.clusters import SparkCluster, spark_cluster
 from tests.cluster.drivers import Driver, driver_on
 from tests.spark.conftest import JAVA_HOME
+from tests.support.clusters import SparkCluster, spark_cluster
 
 
 @pytest.fixture(scope="session", autouse=True)

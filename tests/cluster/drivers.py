@@ -15,8 +15,8 @@ from typing import Any, Final
 import psutil
 
 from icefloe.spark import session_for
-from icefloe.testing.clusters import QUICK_JAVA
 from tests.cluster.gates import wait_until
+from tests.support.clusters import QUICK_JAVA
 
 ROOT: Final = Path(__file__).parents[2]
 PATIENCE_SECONDS: Final = 240

@@ -10,13 +10,13 @@ import zarr
 from numpy.typing import NDArray
 
 import icefloe
+from examples.archives import Archive
 from icefloe.effects import run_blocking
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.spark import CopyReport, JobReport, append, rechunk, virtualize
 from icefloe.spark import ingest as ingest_natively
-from icefloe.testing.archives import Archive
-from icefloe.testing.servers import S3Endpoint
 from tests.spark.archives import TIME
+from tests.support.servers import S3Endpoint
 
 
 @dataclass(frozen=True)

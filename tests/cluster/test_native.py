@@ -14,12 +14,12 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 import icefloe
-from icefloe.testing.clusters import SparkCluster
-from icefloe.testing.servers import S3Endpoint
 from tests.cluster.drivers import PATIENCE_SECONDS, Driver, wait_until_dead
 from tests.cluster.gates import Gate, GatedStorage, wait_until
 from tests.cluster.places import Site, assert_not_told, contents, copy_site, on_s3, write_noise
 from tests.spark.copies import assert_clean, group_of
+from tests.support.clusters import SparkCluster
+from tests.support.servers import S3Endpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 

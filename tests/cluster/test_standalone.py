@@ -15,10 +15,8 @@ import psutil
 import pytest
 
 import icefloe
+from examples.archives import Archive, write_archive
 from icefloe.spark import discard_attempt, list_attempts
-from icefloe.testing.archives import Archive, write_archive
-from icefloe.testing.clusters import SparkCluster
-from icefloe.testing.servers import S3Endpoint
 from tests.cluster.drivers import PATIENCE_SECONDS, Driver, driver_on, wait_until_dead
 from tests.cluster.gates import Death, Gate, GatedAccess, GatedStorage, TooMuchOnce, wait_until
 from tests.cluster.places import (
@@ -32,6 +30,8 @@ from tests.cluster.places import (
     upload,
 )
 from tests.spark.archives import assert_complete, assert_sound
+from tests.support.clusters import SparkCluster
+from tests.support.servers import S3Endpoint
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,8 @@ from icefloe.credentials import (
     S3StaticCredentials,
 )
 from icefloe.storage import Storage
-from icefloe.testing.gcs_server import GcsEndpoint
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint
+from tests.support.gcs_server import GcsEndpoint
+from tests.support.servers import AzureEndpoint, S3Endpoint
 
 
 def s3_storage_at(endpoint: S3Endpoint, prefix: str, url: str | None = None) -> Storage:

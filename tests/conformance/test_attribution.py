@@ -13,10 +13,10 @@ from icefloe.effects import run_blocking
 from icefloe.engine.virtual import VirtualReader
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.storage import redirect_storage, user_agent
-from icefloe.testing.http_server import file_server, redirect_server
-from icefloe.testing.proxy import CuttingProxy, cutting_proxy
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
+from tests.support.http_server import file_server, redirect_server
+from tests.support.proxy import CuttingProxy, cutting_proxy
+from tests.support.servers import S3Endpoint
 
 NIGHTLY = Attribution(client="ingest/2", workload="nightly run", principal="ada")
 NIGHTLY_AGENT = f"ingest/2 {user_agent()} (workload=nightly run; principal=ada)"

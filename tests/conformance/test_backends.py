@@ -6,10 +6,10 @@ import pytest
 
 from icefloe.storage import Storage
 from icefloe.storage.port import Backend
-from icefloe.testing.gcs_server import GcsEndpoint
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint
 from icefloe.testing.storage_suite import ODD_KEYS, StorageConformance
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
+from tests.support.gcs_server import GcsEndpoint
+from tests.support.servers import AzureEndpoint, S3Endpoint
 
 
 class TestMemory(StorageConformance):

@@ -5,9 +5,9 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from icefloe.effects import run_blocking
 from icefloe.storage import Storage
-from icefloe.testing.gcs_server import GcsEndpoint
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
+from tests.support.gcs_server import GcsEndpoint
+from tests.support.servers import AzureEndpoint, S3Endpoint
 
 pytestmark = pytest.mark.server
 

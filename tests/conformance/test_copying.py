@@ -16,11 +16,11 @@ import icefloe
 from icefloe.config import VirtualChunkContainer, local_filesystem_store
 from icefloe.credentials import Credentials
 from icefloe.storage import Storage
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint
 from tests.conformance.storages import azure_storage_at, s3_storage_at
 from tests.golden.files import GOLDEN
 from tests.property.reachable import listing
 from tests.support.checking import check_repository_blocking
+from tests.support.servers import AzureEndpoint, S3Endpoint
 
 VALUES = np.arange(3000, dtype="f8").reshape(100, 30)
 ODD_NAME = "grüße #1~"

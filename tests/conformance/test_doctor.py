@@ -16,11 +16,11 @@ from icefloe.errors import StorageError
 from icefloe.storage import Backend, ObjectInfo, Storage, Version, http_storage
 from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.port import DeleteReport, Fetched
-from icefloe.testing.gcs_server import GcsEndpoint
-from icefloe.testing.http_server import file_server
 from icefloe.testing.schedules import WrappedStorage
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
+from tests.support.gcs_server import GcsEndpoint
+from tests.support.http_server import file_server
+from tests.support.servers import AzureEndpoint, S3Endpoint
 
 
 async def states(backend: Backend) -> set[tuple[str, Version]]:

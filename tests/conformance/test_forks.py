@@ -12,9 +12,9 @@ import pytest
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.errors import StorageError
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
 from tests.faults.sessions import GROUP, put
+from tests.support.servers import S3Endpoint
 
 CHILDREN = 15
 

@@ -6,7 +6,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 from obstore.store import GCSStore
 
-from icefloe.testing.gcs_server import gcs_server
+from tests.support.gcs_server import gcs_server
 
 pytestmark = pytest.mark.server
 

@@ -11,9 +11,9 @@ from icefloe.effects import run_blocking
 from icefloe.errors import InvalidInputError, ObjectNotFoundError, ReadOnlyError, StorageError
 from icefloe.storage import Backend, Storage, http_storage, local_filesystem_storage
 from icefloe.storage.guarded_options import guarded_http_spec
-from icefloe.testing.http_server import FileServer, file_server
-from icefloe.testing.processes import LOOPBACK
 from icefloe.testing.storage_suite import ODD_KEYS, StorageConformance, driven, keys_of
+from tests.support.http_server import FileServer, file_server
+from tests.support.processes import LOOPBACK
 
 DATA = random.Random(1).randbytes(3_000_000)
 

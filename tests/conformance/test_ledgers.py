@@ -10,10 +10,10 @@ from icefloe.engine import lifecycle
 from icefloe.errors import ConflictError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.storage import Storage
-from icefloe.testing.gcs_server import GcsEndpoint
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
 from tests.support.checking import check_repository_blocking
+from tests.support.gcs_server import GcsEndpoint
+from tests.support.servers import AzureEndpoint, S3Endpoint
 
 WRITERS = 4
 TAGS_EACH = 5

@@ -9,9 +9,9 @@ import pytest
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, PreconditionFailedError, StorageError
 from icefloe.storage import redirect_storage
-from icefloe.testing.http_server import file_server, redirect_server
-from icefloe.testing.servers import S3Endpoint
 from icefloe.testing.storage_suite import StorageConformance, driven, keys_of
+from tests.support.http_server import file_server, redirect_server
+from tests.support.servers import S3Endpoint
 
 
 class TestRedirect:

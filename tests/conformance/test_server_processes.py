@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from icefloe.testing.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
 from tests.conformance.waiting import wait_for
+from tests.support.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
 
 pytestmark = pytest.mark.server
 SPAWN = multiprocessing.get_context("spawn")

@@ -6,9 +6,9 @@ import pytest
 
 from icefloe.config import StorageRetriesSettings, StorageSettings
 from icefloe.storage import Backend, Storage
-from icefloe.testing.proxy import CuttingProxy, cutting_proxy
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
+from tests.support.proxy import CuttingProxy, cutting_proxy
+from tests.support.servers import S3Endpoint
 
 QUICK_RETRIES = StorageSettings(
     retries=StorageRetriesSettings(max_tries=4, initial_backoff_ms=1, max_backoff_ms=5)

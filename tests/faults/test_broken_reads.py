@@ -6,7 +6,7 @@ from icefloe.config import StorageConcurrencySettings, StorageRetriesSettings, S
 from icefloe.effects import run_blocking
 from icefloe.errors import ObjectNotFoundError, StorageError
 from icefloe.storage import Backend, Storage
-from icefloe.testing.proxy import ActFirst, CutBody, CuttingProxy, LoseRequest
+from tests.support.proxy import ActFirst, CutBody, CuttingProxy, LoseRequest
 
 pytestmark = pytest.mark.server
 

@@ -23,11 +23,11 @@ from zarr.core.buffer import default_buffer_prototype
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.storage import Storage
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
 from tests.faults.clock_actor import VALUES
 from tests.faults.sessions import BIG, GROUP, array_document, put, seen_in
 from tests.support.checking import check_repository_blocking
+from tests.support.servers import S3Endpoint
 
 ROOT = Path(__file__).parents[2]
 CLOCKS = "spec", "writer", "collector"

@@ -14,12 +14,12 @@ import pytest
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.storage import Storage
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
 from tests.faults.pasts import versions
 from tests.faults.sessions import BIG, GROUP, array_document, put
 from tests.property.reachable import listing, old_garbage, read
 from tests.support.checking import check_repository_blocking
+from tests.support.servers import S3Endpoint
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 SPAWN = multiprocessing.get_context("spawn")  # nothing is shared, as on different machines

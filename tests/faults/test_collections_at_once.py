@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe.storage import Storage
 from icefloe.testing.schedules import ScheduleRun, SteppingStorage, run_schedule
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
 from tests.faults.collection_actors import Actor, Keys, collecting, collecting_incrementally
 from tests.faults.pasts import versions, with_a_past
 from tests.faults.test_collection_processes import created
 from tests.property.reachable import listing
 from tests.support.checking import check_repository_blocking
+from tests.support.servers import S3Endpoint
 
 SPAWN = multiprocessing.get_context("spawn")
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.storage import Backend, Storage, Version
-from icefloe.testing.proxy import (
+from tests.support.proxy import (
     AnswerInstead,
     CuttingProxy,
     Delay,

@@ -10,9 +10,9 @@ import pytest
 from icefloe.effects import run_blocking
 from icefloe.errors import OutcomeUnknownError, PreconditionFailedError
 from icefloe.storage import Backend, Storage
-from icefloe.testing.proxy import CuttingProxy, LoseRequest, LoseResponse, cutting_proxy
 from tests.conformance.storages import azure_storage_at, gcs_storage_at
 from tests.faults.conftest import QUICK_RETRIES
+from tests.support.proxy import CuttingProxy, LoseRequest, LoseResponse, cutting_proxy
 
 pytestmark = pytest.mark.server
 

@@ -11,10 +11,10 @@ import pytest
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.storage import Storage
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
 from tests.faults.sessions import GROUP, array_document, put
 from tests.support.checking import check_repository_blocking
+from tests.support.servers import S3Endpoint
 
 PROCESSES = 8
 MOST_TURNS = 5_000

@@ -10,10 +10,10 @@ import pytest
 from icefloe.config import StorageSettings
 from icefloe.effects import run_blocking
 from icefloe.storage import Backend, Storage
-from icefloe.testing.servers import S3Endpoint
 from icefloe.testing.storage_suite import increment, infos_of
 from tests.conformance.storages import s3_storage_at
 from tests.conformance.waiting import wait_for
+from tests.support.servers import S3Endpoint
 
 pytestmark = pytest.mark.server
 

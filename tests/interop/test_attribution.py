@@ -7,8 +7,8 @@ import icechunk as ic
 import pytest
 
 import icefloe
-from icefloe.testing.http_server import file_server
-from icefloe.testing.proxy import cutting_proxy
+from tests.support.http_server import file_server
+from tests.support.proxy import cutting_proxy
 
 type Labels = dict[str, str]
 

@@ -13,9 +13,9 @@ import zarr
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.testing.proxy import CuttingProxy, cutting_proxy
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
+from tests.support.proxy import CuttingProxy, cutting_proxy
+from tests.support.servers import S3Endpoint
 
 pytestmark = [pytest.mark.interop, pytest.mark.server]
 

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from icefloe.testing.archives import Archive, Fault, write_archive
+from examples.archives import Archive, Fault, write_archive
 
 
 def content(path: Path) -> dict[str, object]:

@@ -8,11 +8,11 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import icefloe
+from examples.archives import Archive, Fault, write_archive
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.options import CombineOptions
 from icefloe.pipeline.report import MisfitsError
-from icefloe.testing.archives import Archive, Fault, write_archive
 from tests.pipeline.repositories import opened, repository_for
 
 TIME = CombineOptions(("time",))

@@ -14,6 +14,7 @@ import pytest
 from astropy.io import fits
 
 import icefloe
+from examples.archives import write_archive
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError, StorageError
 from icefloe.pipeline.checking.comparing import first_difference
@@ -36,10 +37,9 @@ from icefloe.pipeline.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.report import CheckedValues, MisfitsError, ValuesMismatchError
 from icefloe.storage import Storage
 from icefloe.storage.specs import MemorySpec
-from icefloe.testing.archives import write_archive
-from icefloe.testing.servers import S3Endpoint
 from tests.pipeline.files_of_formats import FILES, FileOfFormat, grib_message, write_kerchunk
 from tests.pipeline.repositories import opened, repository_for
+from tests.support.servers import S3Endpoint
 
 IN_ORDER: Mapping[str, Any] = {"by": "order"}
 by_name = pytest.mark.parametrize("kind", FILES, ids=lambda kind: kind.name)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from virtualizarr.parsers.hdf.hdf import _construct_manifest_group
 
+from examples.archives import write_archive
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.combining.schema import canonical_json
 from icefloe.pipeline.files.access import SourceAccess
@@ -22,7 +23,6 @@ from icefloe.pipeline.files.describing import ParsedFile, RawArray
 from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
 from icefloe.pipeline.files.parsing import parse_file, references_of
 from icefloe.pipeline.options import ParseOptions
-from icefloe.testing.archives import write_archive
 
 SAMPLES = Path(iris_sample_data.__file__).parent / "sample_data"
 URL = "s3://bucket/some file.nc"

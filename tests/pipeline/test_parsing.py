@@ -14,6 +14,7 @@ import pytest
 import tifffile
 
 import icefloe
+from examples.archives import Archive, write_archive
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, SourceError, StorageError
 from icefloe.pipeline.combining.schema import ANY_CHUNK, Kind
@@ -26,9 +27,8 @@ from icefloe.pipeline.files.references import References
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.storage import Storage
-from icefloe.testing.archives import Archive, write_archive
-from icefloe.testing.servers import S3Endpoint
 from tests.pipeline.repositories import opened
+from tests.support.servers import S3Endpoint
 
 OPTIONS = ParseOptions(("time",))
 

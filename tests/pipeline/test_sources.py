@@ -14,7 +14,7 @@ from icefloe.pipeline.files.sources import (
     source_schema,
     sources_from_table,
 )
-from icefloe.testing.servers import S3Endpoint
+from tests.support.servers import S3Endpoint
 
 
 def names(*batches: pa.RecordBatch) -> list[str]:

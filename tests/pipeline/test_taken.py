@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import icefloe
+from examples.archives import write_archive
 from icefloe.pipeline.combining.combine import Combined, combine
 from icefloe.pipeline.combining.existing import read_existing
 from icefloe.pipeline.files.facts import FileFacts, SourceState
@@ -14,7 +15,6 @@ from icefloe.pipeline.holdings.records import SourceRecord
 from icefloe.pipeline.holdings.taken import recorded_files, without_taken_places
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.testing.archives import write_archive
 from tests.pipeline.repositories import repository_for
 
 TIME = CombineOptions(("time",))

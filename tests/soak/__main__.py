@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from icefloe.testing.servers import seaweedfs
 from tests.soak.places import Place, local_place, s3_place
 from tests.soak.run import PROCESSES, soak
+from tests.support.servers import seaweedfs
 
 _console = Console()
 

@@ -15,8 +15,10 @@ from icefloe.errors import ErrorKind, OutcomeUnknownError, StorageError
 from icefloe.storage import Storage
 from icefloe.storage.port import Buffer, Version
 from icefloe.storage.preceded import PrecededBackend
-from icefloe.testing.loopback import serving
-from icefloe.testing.proxy import (
+from icefloe.testing.schedules import WrappedStorage
+from tests.conformance.storages import s3_storage_at
+from tests.support.loopback import serving
+from tests.support.proxy import (
     AnswerInstead,
     CutBody,
     CuttingProxy,
@@ -25,9 +27,7 @@ from icefloe.testing.proxy import (
     LoseResponse,
     ProxyFault,
 )
-from icefloe.testing.schedules import WrappedStorage
-from icefloe.testing.servers import S3Endpoint
-from tests.conformance.storages import s3_storage_at
+from tests.support.servers import S3Endpoint
 
 FAULT_RATE: Final = 0.01
 """The share of requests that fail."""

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.testing.servers import S3Endpoint
 from tests.soak.places import local_place, s3_place
 from tests.soak.run import soak
+from tests.support.servers import S3Endpoint
 
 ACTIONS = 60
 

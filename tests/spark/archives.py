@@ -6,9 +6,9 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 import icefloe
+from examples.archives import Archive
 from icefloe.effects import run_blocking
 from icefloe.pipeline.options import CombineOptions
-from icefloe.testing.archives import Archive
 from icefloe.testing.invariants import InvariantChecker
 from tests.pipeline.repositories import opened, repository_for
 

@@ -10,11 +10,11 @@ import zarr
 from astropy.io import fits
 
 import icefloe
+from examples.archives import write_archive
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.report import ValuesMismatchError
 from icefloe.spark import append, ingest, rechunk, virtualize
-from icefloe.testing.archives import write_archive
 from tests.pipeline.files_of_formats import write_grib, write_kerchunk, write_netcdf3
 from tests.pipeline.repositories import opened
 from tests.spark.archives import TIME, assert_sound, stored_repository

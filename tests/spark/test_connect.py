@@ -8,14 +8,12 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from examples.archives import write_archive
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.options import ParseOptions
 from icefloe.spark import StageProgress, virtualize
 from icefloe.spark.scan import scan
 from icefloe.spark.workers import shipped
-from icefloe.testing.archives import write_archive
-from icefloe.testing.clusters import SparkConnectServer, spark_connect_server
-from icefloe.testing.servers import S3Endpoint
 from tests.cluster.drivers import ROOT, Driver, driver_on
 from tests.cluster.gates import Gate, GatedAccess
 from tests.cluster.places import (
@@ -33,6 +31,8 @@ from tests.cluster.places import (
 from tests.spark.archives import TIME, assert_complete, assert_sound
 from tests.spark.conftest import JAVA_HOME
 from tests.spark.copies import assert_clean, used_chunks
+from tests.support.clusters import SparkConnectServer, spark_connect_server
+from tests.support.servers import S3Endpoint
 
 pytestmark = pytest.mark.spark
 

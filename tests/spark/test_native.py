@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 from zarr.core.buffer import Buffer, BufferPrototype
 
 import icefloe
+from examples.archives import Fault, write_archive
 from icefloe.errors import InvalidInputError, RebaseFailedError
 from icefloe.pipeline.copying.layouts import LayoutOptions
 from icefloe.pipeline.copying.origins import ZarrSource
@@ -31,7 +32,6 @@ from icefloe.spark import (
 from icefloe.spark.committing import Target
 from icefloe.spark.native_job import CopyJob, CopyOptions
 from icefloe.spark.native_write import attempts_may_differ
-from icefloe.testing.archives import Fault, write_archive
 from tests.pipeline.repositories import opened
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
 from tests.spark.copies import (

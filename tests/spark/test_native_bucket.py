@@ -8,10 +8,9 @@ import pytest
 import zarr
 from zarr.storage import ObjectStore
 
+from examples.archives import write_archive
 from icefloe.spark import StageProgress, rechunk
 from icefloe.storage.foreign_clients import open_foreign_client
-from icefloe.testing.archives import write_archive
-from icefloe.testing.servers import S3Endpoint
 from tests.cluster.places import (
     assert_not_told,
     contents,
@@ -23,6 +22,7 @@ from tests.cluster.places import (
 from tests.spark.archives import assert_complete
 from tests.spark.conftest import wait_for_events
 from tests.spark.copies import assert_clean, assert_same_values, group_of, used_chunks
+from tests.support.servers import S3Endpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 

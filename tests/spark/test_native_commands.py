@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import icefloe
+from examples.archives import Fault, write_archive
 from icefloe.cli.main import app
-from icefloe.testing.archives import Fault, write_archive
 from tests.spark.archives import assert_complete
 from tests.spark.copies import assert_same_values, group_of
 

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import icefloe
+from examples.archives import Fault, write_archive
 from icefloe.cli.main import app
 from icefloe.errors import SourceError
 from icefloe.pipeline.copying.estimates import CopyEstimate
@@ -23,7 +24,6 @@ from icefloe.spark import (
     rechunk,
     virtualize,
 )
-from icefloe.testing.archives import Fault, write_archive
 from tests.spark.archives import TIME, stored_repository
 from tests.spark.conftest import wait_for_events
 from tests.spark.copies import plain_repository

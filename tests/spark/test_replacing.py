@@ -9,11 +9,11 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import icefloe
+from examples.archives import Archive, write_archive
 from icefloe.spark import append, virtualize
-from icefloe.testing.archives import Archive, write_archive
-from icefloe.testing.http_server import file_server
 from tests.pipeline.repositories import opened
 from tests.spark.archives import TIME, assert_complete, assert_sound
+from tests.support.http_server import file_server
 
 pytestmark = pytest.mark.spark
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from examples.archives import Fault, write_archive
 from icefloe.pipeline.report import MisfitsError
 from icefloe.spark import virtualize
-from icefloe.testing.archives import Fault, write_archive
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
 
 pytestmark = pytest.mark.spark

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from icefloe.storage.addresses import AddressGuard
-from icefloe.testing.gcs_server import GcsEndpoint
-from icefloe.testing.servers import S3Endpoint, seaweedfs
+from tests.support.gcs_server import GcsEndpoint
+from tests.support.servers import S3Endpoint, seaweedfs
 from tests.virtual.impostor import Impostor, impersonating
 
 REGIONS = ("us-east-1", "eu-central-1", "sa-east-1")

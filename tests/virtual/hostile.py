@@ -21,7 +21,7 @@ from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.flexbuffers import encode_flexbuffer
 from icefloe.format.json_value import JsonValue
 from icefloe.format.repo_info import decode_repo_info, encode_repo_info
-from icefloe.testing.loopback import LoopbackHandler, LoopbackServer, serving
+from tests.support.loopback import LoopbackHandler, LoopbackServer, serving
 
 LENGTH = 6
 """How many bytes each chunk of a forged repository decodes to."""

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from icefloe.testing.loopback import LoopbackHandler, LoopbackServer, serving
+from tests.support.loopback import LoopbackHandler, LoopbackServer, serving
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
 

@@ -29,9 +29,9 @@ from icefloe.credentials import (
     s3_credentials,
 )
 from icefloe.effects import run_blocking
-from icefloe.testing.gcs_server import GcsEndpoint
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
+from tests.support.gcs_server import GcsEndpoint
+from tests.support.servers import AzureEndpoint, S3Endpoint
 
 HEADER = b"a header of some format, in front of the numbers"
 """What the file begins with, so that offsets matter."""

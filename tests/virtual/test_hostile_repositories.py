@@ -43,7 +43,7 @@ from icefloe.credentials import (
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.json_value import JsonValue
-from icefloe.testing.http_server import (
+from tests.support.http_server import (
     ScriptedHandler,
     file_server,
     redirect_server,

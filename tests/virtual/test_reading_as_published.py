@@ -10,8 +10,8 @@ import pytest
 
 import icefloe as ic
 from icefloe import Storage
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
+from tests.support.servers import S3Endpoint
 from tests.virtual.impostor import Impostor
 from tests.virtual.sources import (
     array_of,

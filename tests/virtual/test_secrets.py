@@ -39,8 +39,8 @@ from icefloe.credentials import (
 )
 from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import IcefloeError
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
+from tests.support.servers import S3Endpoint
 from tests.virtual.hostile import Forged, Listener, chunk_of, forge, listener, opened
 from tests.virtual.sources import config_of, put
 

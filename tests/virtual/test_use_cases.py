@@ -15,11 +15,11 @@ from icefloe.credentials import (
     gcs_credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.testing.gcs_server import GcsEndpoint
-from icefloe.testing.http_server import file_server
-from icefloe.testing.proxy import cutting_proxy
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint
 from tests.conformance.storages import gcs_storage_at, s3_storage_at
+from tests.support.gcs_server import GcsEndpoint
+from tests.support.http_server import file_server
+from tests.support.proxy import cutting_proxy
+from tests.support.servers import AzureEndpoint, S3Endpoint
 from tests.virtual.impostor import Impostor, Seen
 from tests.virtual.sources import (
     access_of,

@@ -14,8 +14,8 @@ import pytest
 import xarray as xr
 
 import icefloe
-from icefloe.testing.servers import S3Endpoint
 from tests.conformance.storages import s3_storage_at
+from tests.support.servers import S3Endpoint
 from tests.virtual.sources import keys_of, put, store_at
 
 pytestmark = pytest.mark.interop

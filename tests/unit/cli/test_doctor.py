@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 import icefloe
 from icefloe.cli.doctor import VERDICT_CODES
 from icefloe.cli.main import EXIT_CODES, app
-from icefloe.testing.http_server import file_server
+from tests.support.http_server import file_server
 
 
 def run(*arguments: str) -> Result:

@@ -34,8 +34,8 @@ from icefloe.storage import Backend
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.memory import MemoryBackend
 from icefloe.testing.faulty import FaultyBackend
-from icefloe.testing.http_server import file_server
 from tests.golden.files import GOLDEN, expected
+from tests.support.http_server import file_server
 from tests.unit.testing.small_repository import (
     CHUNK,
     FIRST,

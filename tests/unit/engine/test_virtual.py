@@ -36,10 +36,10 @@ from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageEr
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import BytesColumn
 from icefloe.storage import Storage
-from icefloe.testing.gcs_server import GcsEndpoint
-from icefloe.testing.http_server import file_server
-from icefloe.testing.servers import AzureEndpoint, S3Endpoint
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
+from tests.support.gcs_server import GcsEndpoint
+from tests.support.http_server import file_server
+from tests.support.servers import AzureEndpoint, S3Endpoint
 
 BYTES = bytes(range(100))
 

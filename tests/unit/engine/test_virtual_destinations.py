@@ -31,7 +31,7 @@ from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.storage import Storage
-from icefloe.testing.http_server import file_server
+from tests.support.http_server import file_server
 
 R2_ACCOUNT = "0123456789abcdef" * 2
 SECRETS: dict[str, AnyCredential] = {

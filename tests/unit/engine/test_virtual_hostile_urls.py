@@ -31,7 +31,7 @@ from icefloe.effects import run_blocking
 from icefloe.engine.virtual import Place, VirtualReader
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
 from icefloe.format.chunk_table import VirtualChunk
-from icefloe.testing.http_server import FileServer, file_server, redirect_server
+from tests.support.http_server import FileServer, file_server, redirect_server
 
 PUBLIC, SECRET = b"public", b"secret"
 REFUSALS = {

@@ -44,8 +44,9 @@ from icefloe.engine.virtual.clients import Clients, settings_for_containers
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.storage import Storage
-from icefloe.testing.http_server import FileServer, file_server
-from icefloe.testing.proxy import (
+from tests.conformance.storages import s3_storage_at
+from tests.support.http_server import FileServer, file_server
+from tests.support.proxy import (
     AnswerInstead,
     CutBody,
     CuttingProxy,
@@ -53,8 +54,7 @@ from icefloe.testing.proxy import (
     ProxyFault,
     cutting_proxy,
 )
-from icefloe.testing.servers import S3Endpoint
-from tests.conformance.storages import s3_storage_at
+from tests.support.servers import S3Endpoint
 from tests.unit.logged import own_messages
 
 BYTES = os.urandom(200_000)

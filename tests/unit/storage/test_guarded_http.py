@@ -36,7 +36,8 @@ from icefloe.storage.addresses import AddressGuard, is_metadata, is_public
 from icefloe.storage.guarded_http import GuardedHttpReader
 from icefloe.storage.guarded_options import guarded_http_spec
 from icefloe.storage.web_client import Origin
-from icefloe.testing.http_server import (
+from icefloe.testing.storage_suite import ODD_KEYS, StorageConformance, driven
+from tests.support.http_server import (
     FileServer,
     ScriptedHandler,
     ScriptedServer,
@@ -44,9 +45,8 @@ from icefloe.testing.http_server import (
     redirect_server,
     scripted_server,
 )
-from icefloe.testing.loopback import LoopbackServer, serving
-from icefloe.testing.processes import LOOPBACK
-from icefloe.testing.storage_suite import ODD_KEYS, StorageConformance, driven
+from tests.support.loopback import LoopbackServer, serving
+from tests.support.processes import LOOPBACK
 
 DATA = random.Random(1).randbytes(3_000_000)
 SMALL = bytes(range(100))

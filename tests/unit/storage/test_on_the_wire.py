@@ -35,7 +35,7 @@ from icefloe.storage import (
     user_agent,
 )
 from icefloe.storage.port import Version
-from icefloe.testing.loopback import LoopbackHandler, LoopbackServer, serving
+from tests.support.loopback import LoopbackHandler, LoopbackServer, serving
 
 FOUND = {"ETag": '"e"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
 ONE_TRY = StorageSettings(retries=StorageRetriesSettings(max_tries=1))

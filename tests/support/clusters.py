@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from icefloe.testing.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
+from tests.support.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
 
 QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options of Java with which processes that live for seconds start with less work."""

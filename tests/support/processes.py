@@ -131,7 +131,7 @@ def _start(folder: Path, plan: Callable[[Path], Launch], held: ExitStack) -> Map
 def _supervise(folder: Path, launch: Launch) -> None:
     (folder / "command.json").write_text(json.dumps(list(launch.command)))
     with (folder / "log.txt").open("ab") as log:
-        subprocess.run(  # noqa: S603 - our own script
+        subprocess.run(
             [sys.executable, "-I", str(_SUPERVISOR), str(folder)],
             env={**os.environ, **launch.environment},
             stdin=subprocess.DEVNULL,

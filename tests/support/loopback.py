@@ -13,7 +13,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from icefloe.testing.processes import LOOPBACK
+from tests.support.processes import LOOPBACK
 
 
 class LoopbackServer(ThreadingHTTPServer):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
-from icefloe.testing.loopback import LoopbackHandler, LoopbackServer, parse_range, serving
+from tests.support.loopback import LoopbackHandler, LoopbackServer, parse_range, serving
 
 
 class FileServer(LoopbackServer):

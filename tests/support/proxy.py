@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import cast
 from urllib.parse import urlsplit
 
-from icefloe.testing.loopback import LoopbackHandler, LoopbackServer, serving
+from tests.support.loopback import LoopbackHandler, LoopbackServer, serving
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
 
