@@ -1,20 +1,16 @@
 """Virtualising an archive in this process: every part of the pipeline, one after the other."""
 
-import json
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.core.buffer import default_buffer_prototype
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
-from icefloe.pipeline.checking.opening import require_openable
+from icefloe.pipeline.checking.opening import require_opening
 from icefloe.pipeline.checking.values import (
     check_file,
     choose_files,
@@ -23,7 +19,6 @@ from icefloe.pipeline.checking.values import (
 )
 from icefloe.pipeline.combining.combine import (
     Combined,
-    Existing,
     combine,
     placed_references,
 )
@@ -38,6 +33,13 @@ from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import Pattern, list_sources
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.report import MisfitsError, Report
+from icefloe.pipeline.writing.metadata import (
+    check_of,
+    path_below,
+    put_document,
+    write_metadata,
+    write_native,
+)
 from icefloe.zarr_store import IcechunkStore
 
 _ROWS_AT_ONCE: Final = 1_000_000
@@ -91,13 +93,6 @@ def virtualize_locally(
     return replace(report, notes=(*report.notes, *notes))
 
 
-def require_opening(session: Session, group: str, combined: Combined) -> tuple[str, ...]:
-    """Open a dataset whose metadata and coordinates are written; return notes for a report."""
-    paths = [array.path for array in combined.arrays]
-    native = [array.path for array in combined.arrays if array.is_native]
-    return require_openable(session, group, paths, native)
-
-
 def _check_values(
     combined: Combined,
     facts: Sequence[FileFacts],
@@ -132,48 +127,6 @@ def _states(sources: Pattern | Iterable[Pattern], access: SourceAccess) -> list[
     ]
 
 
-def write_metadata(
-    store: IcechunkStore, group: str, combined: Combined, existing: Existing | None
-) -> None:
-    """Make the groups and arrays, or give those that are there their new lengths."""
-    there = set() if existing is None else set(existing.schema.by_path)
-    if existing is None:
-        parts = group.strip("/").split("/") if group.strip("/") else []
-        for depth in range(len(parts)):
-            _put_group(store, "/".join(parts[:depth]), None)
-        for path, attributes in combined.groups.items():
-            _put_group(store, _below(group, path), attributes)
-    for array in combined.arrays:
-        key = f"{_below(group, array.path)}/zarr.json"
-        if array.path in there:
-            if not array.growing:
-                continue
-            held = json.loads(_get(store, key))
-            metadata: Mapping[str, Any] = {**held, "shape": array.metadata["shape"]}
-        else:
-            metadata = array.metadata
-        _put(store, key, json.dumps(metadata).encode())
-
-
-def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any] | None) -> None:
-    key = f"{path}/zarr.json" if path else "zarr.json"
-    if attributes is None and store.get_sync(key, prototype=default_buffer_prototype()):
-        return
-    document = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes or {})}
-    _put(store, key, json.dumps(document).encode())
-
-
-def write_native(store: IcechunkStore, group: str, combined: Combined) -> None:
-    """Write the values of small arrays; what is there already stays where nothing is new."""
-    for array in combined.arrays:
-        if array.is_native:
-            target = zarr.open_array(store, path=_below(group, array.path), mode="r+")
-            values = np.array(target[...])
-            for start, run in combined.native[array.path]:
-                values[start : start + len(run)] = run
-            target[...] = values
-
-
 def _write_references(
     store: IcechunkStore,
     group: str,
@@ -204,10 +157,10 @@ def _write_references(
 def _write_inlined(
     store: IcechunkStore, group: str, array: TargetArray, references: References
 ) -> None:
-    path = _below(group, array.path)
+    path = path_below(group, array.path)
     cells = references.inlined_coordinates.tolist()
     for cell, data in zip(cells, references.inlined.to_list(), strict=True):
-        _put(store, "/".join([path, "c", *map(str, cell)]), data)
+        put_document(store, "/".join([path, "c", *map(str, cell)]), data)
 
 
 def _flush(
@@ -222,7 +175,7 @@ def _flush(
         return
     checks = [check_of(state, references) for state, references in held]
     refused = store.set_virtual_refs_columns(
-        _below(group, array.path),
+        path_below(group, array.path),
         coordinates=np.concatenate([each.coordinates for _, each in held]).astype(np.uint32),
         locations=_locations([each for _, each in held]),
         offsets=np.concatenate([each.offsets for _, each in held]),
@@ -254,42 +207,3 @@ def _locations(tables: Sequence[References]) -> "pa.Array":
 def _repeated(texts: Sequence[str | None], rows: NDArray[np.int64]) -> "pa.Array":
     numbers = np.repeat(np.arange(len(texts)), rows)
     return pa.DictionaryArray.from_arrays(int_column(numbers), text_column(texts))
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What readers compare an object with, to notice that it changed."""
-
-    etag: str | None
-    seconds: int
-    """Since 1970; 0 for none."""
-
-
-def check_of(state: SourceState, references: References, now: int | None = None) -> Check:
-    """Choose what to record of the state of a file.
-
-    For local files it is the time of modification, as programs make etags of these in different
-    ways; for what a file only points at, that it was not modified later than now, in seconds
-    since 1970.
-    """
-    is_own = references.locations == (state.url,)
-    if is_own and state.etag is not None and not state.url.startswith("file:"):
-        return Check(state.etag, 0)
-    if is_own and state.modified is not None:
-        return Check(None, -(-state.modified // 1_000_000))  # not modified later than that
-    return Check(None, int(time.time()) if now is None else now)
-
-
-def _below(group: str, path: str) -> str:
-    return "/".join(part for part in (group.strip("/"), path) if part)
-
-
-def _put(store: IcechunkStore, key: str, data: bytes) -> None:
-    store.set_sync(key, default_buffer_prototype().buffer.from_bytes(data))
-
-
-def _get(store: IcechunkStore, key: str) -> bytes:
-    found = store.get_sync(key, prototype=default_buffer_prototype())
-    if found is None:
-        raise InvalidInputError(f"nothing is at {key!r}", ErrorKind.NODE_NOT_FOUND)
-    return found.to_bytes()

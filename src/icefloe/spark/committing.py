@@ -19,6 +19,7 @@ from icefloe.engine.linking.regions import link_manifests, write_log
 from icefloe.errors import ConflictError, IcefloeError, SessionStateError
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
+from icefloe.pipeline.checking.opening import require_opening
 from icefloe.pipeline.combining.combine import Combined, Existing
 from icefloe.pipeline.combining.existing import read_existing
 from icefloe.pipeline.files.facts import FileFacts
@@ -29,9 +30,9 @@ from icefloe.pipeline.holdings.records import (
     write_record,
 )
 from icefloe.pipeline.holdings.taken import recorded_files
-from icefloe.pipeline.local import require_opening, write_metadata, write_native
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.planning import FEW_REFERENCES
+from icefloe.pipeline.writing.metadata import write_metadata, write_native
 from icefloe.pipeline.writing.plans import places_table, plan_arrays
 from icefloe.spark.attempts import JOB_METADATA, clear_attempt
 from icefloe.spark.watching import Watch

@@ -20,7 +20,6 @@ from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.holdings.records import Sorted, options_from_json, read_record, sort_sources
-from icefloe.pipeline.local import write_metadata
 from icefloe.pipeline.options import CombineOptions, ParseOptions
 from icefloe.pipeline.planning import (
     REFERENCES_PER_COMMIT,
@@ -31,6 +30,7 @@ from icefloe.pipeline.planning import (
     write_tasks,
 )
 from icefloe.pipeline.sampling import Sampled, sample_files
+from icefloe.pipeline.writing.metadata import write_metadata
 from icefloe.pipeline.writing.plans import ArrayPlan, plan_arrays
 from icefloe.pipeline.writing.waves import cut_into_waves
 from icefloe.spark.listing import Sources, list_states

@@ -22,9 +22,9 @@ from icefloe.format.ids import NodeId
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.pipeline.files.arrow_columns import binary_column, int_column, text_column
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.local import Check, check_of
 from icefloe.pipeline.planning import write_tasks
 from icefloe.pipeline.writing.building import BuiltRegion, Notes, build
+from icefloe.pipeline.writing.metadata import Check, check_of
 from icefloe.pipeline.writing.plans import (
     ArrayPlan,
     FilePlace,

@@ -12,6 +12,7 @@ import zarr
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, IcefloeError, SourceError
+from icefloe.pipeline.combining.combine import Combined
 
 _MOST_BYTES: Final = 1 << 20
 """Coordinates up to this size are read."""
@@ -128,3 +129,10 @@ def _name(path: str) -> str:
 
 def _joined(*parts: str) -> str:
     return "/".join(each for part in parts if (each := part.strip("/")))
+
+
+def require_opening(session: Session, group: str, combined: Combined) -> tuple[str, ...]:
+    """Open a dataset whose metadata and coordinates are written; return notes for a report."""
+    paths = [array.path for array in combined.arrays]
+    native = [array.path for array in combined.arrays if array.is_native]
+    return require_openable(session, group, paths, native)

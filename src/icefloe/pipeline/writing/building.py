@@ -15,7 +15,7 @@ from icefloe.format.columns import BytesColumn, concat_bytes
 from icefloe.format.ids import ChunkId, ManifestId
 from icefloe.format.layout import chunk_key, manifest_key
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.local import Check
+from icefloe.pipeline.writing.metadata import Check
 from icefloe.pipeline.writing.plans import ArrayPlan
 from icefloe.pipeline.writing.replacing import CellBox, vanished
 from icefloe.storage import Backend

@@ -1,0 +1,101 @@
+"""The metadata and small arrays of a dataset, written through a store; what to record of files."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.core.buffer import default_buffer_prototype
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.combining.combine import Combined, Existing
+from icefloe.pipeline.files.facts import SourceState
+from icefloe.pipeline.files.references import References
+from icefloe.zarr_store import IcechunkStore
+
+
+def write_metadata(
+    store: IcechunkStore, group: str, combined: Combined, existing: Existing | None
+) -> None:
+    """Make the groups and arrays, or give those that are there their new lengths."""
+    there = set() if existing is None else set(existing.schema.by_path)
+    if existing is None:
+        parts = group.strip("/").split("/") if group.strip("/") else []
+        for depth in range(len(parts)):
+            _put_group(store, "/".join(parts[:depth]), None)
+        for path, attributes in combined.groups.items():
+            _put_group(store, path_below(group, path), attributes)
+    for array in combined.arrays:
+        key = f"{path_below(group, array.path)}/zarr.json"
+        if array.path in there:
+            if not array.growing:
+                continue
+            held = json.loads(get_document(store, key))
+            metadata: Mapping[str, Any] = {**held, "shape": array.metadata["shape"]}
+        else:
+            metadata = array.metadata
+        put_document(store, key, json.dumps(metadata).encode())
+
+
+def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any] | None) -> None:
+    key = f"{path}/zarr.json" if path else "zarr.json"
+    if attributes is None and store.get_sync(key, prototype=default_buffer_prototype()):
+        return
+    document = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes or {})}
+    put_document(store, key, json.dumps(document).encode())
+
+
+def write_native(store: IcechunkStore, group: str, combined: Combined) -> None:
+    """Write the values of small arrays; what is there already stays where nothing is new."""
+    for array in combined.arrays:
+        if array.is_native:
+            target = zarr.open_array(store, path=path_below(group, array.path), mode="r+")
+            values = np.array(target[...])
+            for start, run in combined.native[array.path]:
+                values[start : start + len(run)] = run
+            target[...] = values
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What readers compare an object with, to notice that it changed."""
+
+    etag: str | None
+    seconds: int
+    """Since 1970; 0 for none."""
+
+
+def check_of(state: SourceState, references: References, now: int | None = None) -> Check:
+    """Choose what to record of the state of a file.
+
+    For local files it is the time of modification, as programs make etags of these in different
+    ways; for what a file only points at, that it was not modified later than now, in seconds
+    since 1970.
+    """
+    is_own = references.locations == (state.url,)
+    if is_own and state.etag is not None and not state.url.startswith("file:"):
+        return Check(state.etag, 0)
+    if is_own and state.modified is not None:
+        return Check(None, -(-state.modified // 1_000_000))  # not modified later than that
+    return Check(None, int(time.time()) if now is None else now)
+
+
+def path_below(group: str, path: str) -> str:
+    """Return the path of a node within a group."""
+    return "/".join(part for part in (group.strip("/"), path) if part)
+
+
+def put_document(store: IcechunkStore, key: str, data: bytes) -> None:
+    """Write bytes under a key of Zarr."""
+    store.set_sync(key, default_buffer_prototype().buffer.from_bytes(data))
+
+
+def get_document(store: IcechunkStore, key: str) -> bytes:
+    """Read the bytes under a key of Zarr; raise if there are none."""
+    found = store.get_sync(key, prototype=default_buffer_prototype())
+    if found is None:
+        raise InvalidInputError(f"nothing is at {key!r}", ErrorKind.NODE_NOT_FOUND)
+    return found.to_bytes()
