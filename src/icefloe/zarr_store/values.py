@@ -4,11 +4,11 @@ from icefloe.engine.chunks import delete_chunk, find_ref, read_chunk, size_of, w
 from icefloe.engine.nodes import delete_node, find_node, put_metadata, require_array
 from icefloe.engine.session import SessionState
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
-from icefloe.storage.port import Buffer
+from icefloe.storage.port import Buffer as StoredBytes
 from icefloe.zarr_store.keys import ChunkKey, MetadataKey, parse_key
 
 
-async def read_value(session: SessionState, key: str, window: slice | None = None) -> Buffer | None:
+async def read_value(session: SessionState, key: str, window: slice | None = None) -> StoredBytes | None:
     """Read the value of a key, or a part of it; `None` when there is none."""
     parsed = parse_key(key)
     if isinstance(parsed, ChunkKey):
@@ -50,7 +50,7 @@ async def has_value(session: SessionState, key: str) -> bool:
         return False
 
 
-async def write_value(session: SessionState, key: str, data: Buffer) -> None:
+async def write_value(session: SessionState, key: str, data: StoredBytes) -> None:
     """Write metadata or a chunk, replacing what was there."""
     match parse_key(key):
         case ChunkKey(path, coordinates):
