@@ -19,8 +19,8 @@ from bench.engine_place import Place
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import DRIVER, cpu_seconds, session, watched
 from bench.synthetic_archive import MadeUp, commit_made_up
+from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_file
-from icefloe.pipeline.options import ParseOptions
 from icefloe.spark import append
 from icefloe.spark.committing import Target
 

@@ -19,7 +19,7 @@ from bench.engine_place import Place
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import CORES, DRIVER, JAVA, WORKER, session, watched
 from examples.archives import Archive, write_archive
-from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.spark import virtualize
 
 _FILES: Final = 3000

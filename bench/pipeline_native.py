@@ -21,9 +21,8 @@ from bench.engine_place import Place
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import WORKER, session, watched
 from icefloe.pipeline.copying.copies import find_arrays
-from icefloe.pipeline.copying.layouts import LayoutOptions
+from icefloe.pipeline.copying.layouts import LayoutOptions, Limits, plan_regions
 from icefloe.pipeline.copying.origins import RepositorySource
-from icefloe.pipeline.copying.regions import Limits, plan_regions
 from icefloe.spark import rechunk
 from icefloe.spark.native_job import MEMORY_PER_TASK
 

@@ -12,15 +12,20 @@ import numpy as np
 
 from icefloe.format.arrow import pa
 from icefloe.pipeline.combining.combine import combine
-from icefloe.pipeline.combining.schema import ANY_LENGTH, ArraySchema, DatasetSchema
 from icefloe.pipeline.files.access import SourceAccess
-from icefloe.pipeline.files.arrow_columns import binary_column, int_column, text_column
-from icefloe.pipeline.files.facts import FileFacts, LoadedValues, SourceState
+from icefloe.pipeline.files.facts import (
+    FileFacts,
+    LoadedValues,
+    SourceState,
+    binary_column,
+    int_column,
+    text_column,
+)
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.files.schema import ANY_LENGTH, ArraySchema, DatasetSchema
 from icefloe.pipeline.planning import FEW_REFERENCES
-from icefloe.pipeline.writing.plans import stamp
-from icefloe.pipeline.writing.waves import cut_into_waves
+from icefloe.pipeline.writing.plans import cut_into_waves, stamp
 from icefloe.spark.committing import Committed, Committer, Found, Target, persisted
 from icefloe.spark.scan import SCANNED
 from icefloe.spark.session import cores_of

@@ -8,8 +8,8 @@ import icefloe
 from examples.demo.reading import opened
 from examples.demo.weather import Deliveries, Weather
 from icefloe.errors import NotFoundError
-from icefloe.pipeline.holdings.coverage import Presence, read_coverage
-from icefloe.pipeline.holdings.drawing import coverage_text
+from icefloe.pipeline.provenance.coverage import Presence, read_coverage
+from icefloe.pipeline.provenance.drawing import coverage_text
 
 
 def ask(

@@ -1,6 +1,6 @@
 """Contradictions between commits, and what to do about them."""
 
-from icefloe.engine.conflicts import (
+from icefloe.transactions.conflicts import (
     BasicConflictSolver,
     Conflict,
     ConflictDetector,

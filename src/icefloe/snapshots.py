@@ -2,6 +2,6 @@
 
 from icefloe.api.graph import AncestryGraph
 from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
-from icefloe.engine.diffs import Diff
+from icefloe.transactions.diffs import Diff
 
 __all__ = ["AncestryGraph", "Diff", "ManifestFileInfo", "SnapshotInfo"]

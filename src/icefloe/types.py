@@ -1,5 +1,5 @@
 """Names for annotations."""
 
-from icefloe.engine.manifests.rewriting import CommitMethod
+from icefloe.maintenance.layout.rewriting import CommitMethod
 
 __all__ = ["CommitMethod"]

@@ -10,9 +10,9 @@ from icefloe import Repository
 from icefloe.config import Attribution, RepositoryConfig, VirtualChunkContainer, http_store
 from icefloe.credentials import HttpAccess
 from icefloe.effects import run_blocking
-from icefloe.engine.virtual import VirtualReader
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.storage import redirect_storage, user_agent
+from icefloe.virtual_chunks.reader import VirtualReader
 from tests.conformance.storages import s3_storage_at
 from tests.support.http_server import file_server, redirect_server
 from tests.support.proxy import CuttingProxy, cutting_proxy

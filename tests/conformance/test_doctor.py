@@ -11,8 +11,8 @@ import zarr
 import icefloe
 from icefloe import StorageVerdict, check_storage, check_storage_async
 from icefloe.effects import run_blocking
-from icefloe.engine.maintenance.probing import SCRATCH
 from icefloe.errors import StorageError
+from icefloe.maintenance.doctor import SCRATCH
 from icefloe.storage import Backend, ObjectInfo, Storage, Version, http_storage
 from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.port import DeleteReport, Fetched

@@ -6,9 +6,9 @@ import pytest
 
 from icefloe.config import RepositoryConfig
 from icefloe.effects import map_concurrently, run_blocking
-from icefloe.engine import lifecycle
 from icefloe.errors import ConflictError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
+from icefloe.repo import lifecycle
 from icefloe.storage import Storage
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
 from tests.support.checking import check_repository_blocking

@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 from zarr.core.buffer import cpu
 from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine
 
-from icefloe.engine.packing import PackingOptions
 from icefloe.storage import Storage, in_memory_storage, local_filesystem_storage
+from icefloe.transactions.packing import PackingOptions
 from icefloe.zarr_store.keys import ChunkKey, MetadataKey, metadata_key, parse_key
 from tests.conformance.zarr_sessions import (
     GROUP,

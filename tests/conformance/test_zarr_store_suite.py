@@ -22,12 +22,12 @@ from zarr.testing.store import StoreTests
 from zarr.testing.utils import assert_bytes_equal
 
 from icefloe.effects import run_blocking
-from icefloe.engine.chunks import read_chunk, write_chunk
-from icefloe.engine.nodes import find_node, put_metadata, require_array
-from icefloe.engine.packing import PackingOptions
-from icefloe.engine.session import SessionMode, SessionState
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.storage import Storage, in_memory_storage, local_filesystem_storage
+from icefloe.transactions.chunks import read_chunk, write_chunk
+from icefloe.transactions.nodes import find_node, put_metadata, require_array
+from icefloe.transactions.packing import PackingOptions
+from icefloe.transactions.session import SessionMode, SessionState
 from icefloe.zarr_store import IcechunkStore
 from icefloe.zarr_store.keys import ChunkKey, MetadataKey, parse_key
 from tests.conformance.zarr_sessions import (

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from icefloe.effects import run_blocking
-from icefloe.engine.commit import commit
-from icefloe.engine.context import RepoContext
-from icefloe.engine.lifecycle import create
-from icefloe.engine.packing import PackingOptions
-from icefloe.engine.session import SessionMode, SessionState, open_session
+from icefloe.repo.context import RepoContext
+from icefloe.repo.lifecycle import create
 from icefloe.storage import Storage
+from icefloe.transactions.commit import commit
+from icefloe.transactions.packing import PackingOptions
+from icefloe.transactions.session import SessionMode, SessionState, open_session
 from icefloe.zarr_store import IcechunkStore
 
 GROUP = b'{"zarr_format": 3, "node_type": "group"}'

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine import lifecycle
-from icefloe.engine.context import now_microseconds
+from icefloe.repo import lifecycle
+from icefloe.repo.context import now_microseconds
 from icefloe.storage import Storage
+from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import Backend, ByteRange, Fetched, ObjectInfo
-from icefloe.storage.preceded import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
 
 HOUR = timedelta(hours=1)

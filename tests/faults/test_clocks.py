@@ -11,11 +11,11 @@ import pytest
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.linking.regions import link_manifests
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ChunkId, id_rows, texts_of_rows
 from icefloe.storage import Storage
+from icefloe.transactions.external_manifests import link_manifests
 from tests.faults.clocks import FEW_MINUTES, HOUR, backend_of, now, opened, shifted
 from tests.faults.sessions import BIG, GROUP, array_document, prepared, put, put_chunk, seen_in
 from tests.property.reachable import listing

@@ -11,8 +11,8 @@ import zarr
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.copying.marker import CLONE_MARKER
 from icefloe.errors import IcefloeError, RepositoryNotFoundError
+from icefloe.repo.lifecycle import CLONE_MARKER
 from icefloe.storage import Storage
 from icefloe.testing.faulty import (
     Crash,

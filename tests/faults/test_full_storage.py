@@ -12,12 +12,12 @@ import pytest
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.maintenance.key_set import KeySet
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage import Storage
+from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import Backend, Buffer, DeleteReport, Version
-from icefloe.storage.preceded import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
+from icefloe.walk.spill import KeySet
 from tests.faults.pasts import versions, with_a_past
 from tests.faults.sessions import BIG, GROUP, array_document, put, put_chunk
 from tests.property.reachable import listing

@@ -20,10 +20,6 @@ from icefloe.config import (
     effective_storage_settings,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import lifecycle
-from icefloe.engine.context import RepoContext
-from icefloe.engine.repo_object import RepoObjectLedger
-from icefloe.engine.settled_config import settled
 from icefloe.errors import (
     ConflictError,
     OutcomeUnknownError,
@@ -36,6 +32,9 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.update_table import Status
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext, settled
+from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.storage import Storage
 from icefloe.storage.metering import Meter
 from icefloe.storage.port import Backend, Buffer, ByteRange, Fetched, Version

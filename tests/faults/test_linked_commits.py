@@ -12,18 +12,24 @@ import numpy as np
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.engine import commit, lifecycle, nodes
-from icefloe.engine.conflicts import ConflictDetector
-from icefloe.engine.context import RepoContext
-from icefloe.engine.linking.plan import NewReferences
-from icefloe.engine.linking.regions import build_region, link_manifests, plan_array, write_log
-from icefloe.engine.session import SessionMode, SessionState
 from icefloe.errors import StorageError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import SnapshotId
 from icefloe.format.transaction_log import TransactionLog
+from icefloe.manifests.external import NewReferences
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.testing.faulty import SimulatedCrash, every_crash, every_failure
+from icefloe.transactions import commit, nodes
+from icefloe.transactions.conflicts import ConflictDetector
+from icefloe.transactions.external_manifests import (
+    build_region,
+    link_manifests,
+    plan_array,
+    write_log,
+)
+from icefloe.transactions.session import SessionMode, SessionState
 from tests.faults.test_session_endings import Ending, Trial, begin, prepared, state_of, write
 from tests.support.checking import check_repository_blocking
 from tests.unit.engine.sides import array_json

@@ -9,8 +9,8 @@ import pytest
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.maintenance.clocks import PROBE_PREFIX
 from icefloe.errors import IcefloeError
+from icefloe.maintenance.clocks import PROBE_PREFIX
 from icefloe.storage import Storage
 from icefloe.testing.faulty import (
     Fault,

@@ -9,10 +9,10 @@ import zarr
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.repair.run import repair
-from icefloe.engine.repair.values import RepairRules
 from icefloe.errors import IcefloeError
 from icefloe.format.layout import REPO_KEY, branch_key
+from icefloe.maintenance.repair.repair_log import RepairRules
+from icefloe.maintenance.repair.run import repair
 from icefloe.storage import Storage
 from icefloe.testing.faulty import (
     Fail,

@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.engine import chunks, commit, lifecycle, nodes, rearrange
-from icefloe.engine.context import RepoContext
-from icefloe.engine.repo_object import RepoObjectLedger
-from icefloe.engine.session import SessionMode, SessionState, open_session
-from icefloe.engine.settled_config import settled
 from icefloe.errors import StorageError
 from icefloe.format.ids import SnapshotId
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext, settled
+from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.storage import Storage
 from icefloe.testing.faulty import (
     Fault,
@@ -28,6 +26,8 @@ from icefloe.testing.faulty import (
     every_failure,
 )
 from icefloe.testing.schedules import WrappedStorage
+from icefloe.transactions import chunks, commit, nodes, rearrange
+from icefloe.transactions.session import SessionMode, SessionState, open_session
 from tests.support.checking import check_repository_blocking
 from tests.unit.engine.sides import array_json, group_json
 

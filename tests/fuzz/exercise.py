@@ -13,9 +13,8 @@ from icefloe.format.description import describe_file
 from icefloe.format.envelope import FileType
 from icefloe.format.ids import ManifestId, NodeId, raw_rows
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.repo_info import decode_repo_info, open_repo_info
-from icefloe.format.snapshot import decode_snapshot, open_snapshot
+from icefloe.format.snapshot import ManifestFiles, decode_snapshot, open_snapshot
 from icefloe.format.transaction_log import ID_LISTS, decode_transaction_log
 
 _MANY = 10_000

@@ -9,7 +9,7 @@ from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.envelope import open_envelope
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.node_table import ArrayInfo, Node
+from icefloe.format.nodes import ArrayInfo, Node
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry

@@ -23,7 +23,7 @@ from icefloe.format.layout import (
     tag_tombstone_key,
 )
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.node_table import Node
+from icefloe.format.nodes import Node
 from icefloe.format.repo_info import RepoInfo, decode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot
 from icefloe.format.update_table import UpdateEntry

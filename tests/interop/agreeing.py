@@ -20,7 +20,7 @@ from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.layout import chunk_key
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.node_table import ManifestRef, Node
+from icefloe.format.nodes import ManifestRef, Node
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import ID_LISTS, Move, TransactionLog

@@ -22,11 +22,10 @@ from icefloe.format.layout import (
 )
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import encode_manifest
-from icefloe.format.manifest_files import ManifestFiles
-from icefloe.format.metadata_items import Metadata
-from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.metadata import Metadata
+from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
 from icefloe.format.repo_info import RepoInfo, encode_repo_info
-from icefloe.format.snapshot import Snapshot, encode_snapshot
+from icefloe.format.snapshot import ManifestFiles, Snapshot, encode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.transaction_log import TransactionLog, encode_transaction_log
 from icefloe.format.update_table import UpdateEntry, UpdateKind, UpdateTable

@@ -7,7 +7,7 @@ import icechunk as ic
 import pytest
 
 from icefloe import errors
-from icefloe.engine import conflicts
+from icefloe.transactions import conflicts
 from tests.interop.sides import Reference
 from tests.unit.engine.sides import Ours, furnish
 

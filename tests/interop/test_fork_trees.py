@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icefloe.engine import nodes
-from icefloe.engine.paths import ancestors, parent_path
-from icefloe.engine.session import SessionState
 from icefloe.errors import ErrorKind, SessionStateError
+from icefloe.format.paths import ancestors, parent_path
 from icefloe.storage import local_filesystem_storage
+from icefloe.transactions import nodes
+from icefloe.transactions.session import SessionState
 from tests.interop.sides import Reference
 from tests.unit.engine.sides import Ours, array_json, furnish, group_json
 

@@ -8,13 +8,13 @@ import pytest
 
 from icefloe.config import RepositoryConfig
 from icefloe.effects import run_blocking
-from icefloe.engine import lifecycle
-from icefloe.engine.context import RepoContext
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.update_table import Status, UpdateEntry
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.storage import local_filesystem_storage
 from tests.support.checking import check_repository_blocking
 

@@ -10,12 +10,12 @@ import zarr
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine import lifecycle
-from icefloe.engine.commit import commit
-from icefloe.engine.context import RepoContext
-from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.format.chunk_table import ChunkTable, Coordinates
 from icefloe.format.columns import BytesColumn
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext
+from icefloe.transactions.commit import commit
+from icefloe.transactions.session import SessionMode, SessionState, open_session
 from icefloe.zarr_store import IcechunkStore
 from tests.support.checking import InvariantChecker
 from tests.unit.engine.elsewhere import link, log_writer

@@ -19,12 +19,13 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import chunks, lifecycle, nodes
-from icefloe.engine.commit import commit
-from icefloe.engine.session import SessionMode, open_session
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
+from icefloe.repo import lifecycle
 from icefloe.storage import local_filesystem_storage
+from icefloe.transactions import chunks, nodes
+from icefloe.transactions.commit import commit
+from icefloe.transactions.session import SessionMode, open_session
 from icefloe.zarr_store import IcechunkStore
 from tests.golden.files import GOLDEN
 from tests.support.checking import InvariantChecker

@@ -8,11 +8,11 @@ import pytest
 import zarr
 
 from icefloe.effects import run_blocking
-from icefloe.engine.commit import commit
-from icefloe.engine.lifecycle import create
-from icefloe.engine.packing import PackingOptions
-from icefloe.engine.session import SessionMode, open_session
+from icefloe.repo.lifecycle import create
 from icefloe.storage import local_filesystem_storage
+from icefloe.transactions.commit import commit
+from icefloe.transactions.packing import PackingOptions
+from icefloe.transactions.session import SessionMode, open_session
 from icefloe.zarr_store import IcechunkStore
 
 

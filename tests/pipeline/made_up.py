@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.pipeline.combining.schema import ANY_CHUNK, ANY_LENGTH, ArraySchema, DatasetSchema
 from icefloe.pipeline.files.facts import FileFacts, LoadedValues, SourceState
+from icefloe.pipeline.files.schema import ANY_CHUNK, ANY_LENGTH, ArraySchema, DatasetSchema
 
 ZLIB = ({"name": "bytes"}, {"name": "numcodecs.zlib", "configuration": {"level": 1}})
 PLAIN = ({"name": "bytes"},)

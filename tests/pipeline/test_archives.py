@@ -10,9 +10,9 @@ from numpy.testing import assert_array_equal
 import icefloe
 from examples.archives import Archive, Fault, write_archive
 from icefloe.errors import InvalidInputError
+from icefloe.pipeline.combining.report import MisfitsError
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.local import virtualize_locally
-from icefloe.pipeline.options import CombineOptions
-from icefloe.pipeline.report import MisfitsError
 from tests.pipeline.repositories import opened, repository_for
 
 TIME = CombineOptions(("time",))

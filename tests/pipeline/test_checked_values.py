@@ -17,24 +17,24 @@ import icefloe
 from examples.archives import write_archive
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError, StorageError
-from icefloe.pipeline.checking.comparing import first_difference
 from icefloe.pipeline.checking.readers import Expected
 from icefloe.pipeline.checking.values import (
     CheckPlan,
     FileToCheck,
     check_file,
     choose_files,
+    first_difference,
     plan_check,
     require_same_values,
 )
 from icefloe.pipeline.combining.combine import Combined, combine
+from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, ValuesMismatchError
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.files.parsing import parse_file
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.local import virtualize_locally
-from icefloe.pipeline.options import CombineOptions, ParseOptions, ValueCheck
-from icefloe.pipeline.report import CheckedValues, MisfitsError, ValuesMismatchError
 from icefloe.storage import Storage
 from icefloe.storage.specs import MemorySpec
 from tests.pipeline.files_of_formats import FILES, FileOfFormat, grib_message, write_kerchunk

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
 from icefloe.pipeline.combining.placing import find_gaps, place
-from icefloe.pipeline.combining.schema import Kind
+from icefloe.pipeline.combining.report import MisfitsError, Report
 from icefloe.pipeline.files.facts import FileFacts, LoadedValues
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.options import CombineOptions
-from icefloe.pipeline.report import MisfitsError, Report
+from icefloe.pipeline.files.schema import Kind
 from tests.pipeline.made_up import made_up
 
 TIME = CombineOptions(("time",))
@@ -338,7 +338,7 @@ def test_tiles_against_a_model(cells: set[tuple[int, int]], size: int, random: A
     st.sampled_from(["360_day", "standard", "noleap"]),
 )
 def test_moments_survive_a_change_of_units(values: list[int], unit: str, calendar: str) -> None:
-    from icefloe.pipeline.combining.times import parse_units
+    from icefloe.pipeline.files.times import parse_units
 
     here = parse_units(f"{unit} since 1850-03-01", calendar)
     there = parse_units("seconds since 1700-01-01 12:00", calendar)

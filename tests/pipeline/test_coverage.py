@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.pipeline.files.facts import LoadedValues, SourceState
-from icefloe.pipeline.holdings.axis import Axis
-from icefloe.pipeline.holdings.coverage import (
+from icefloe.pipeline.provenance.coverage import (
+    Axis,
     DatasetCoverage,
     FamilyCoverage,
     Presence,
@@ -19,8 +19,8 @@ from icefloe.pipeline.holdings.coverage import (
     coverage_of,
     late_rows,
 )
-from icefloe.pipeline.holdings.drawing import SIGNS, cells, coverage_svg, coverage_text
-from icefloe.pipeline.holdings.records import RecordedFile, SourceRecord
+from icefloe.pipeline.provenance.drawing import SIGNS, cells, coverage_svg, coverage_text
+from icefloe.pipeline.provenance.records import RecordedFile, SourceRecord
 
 PRESENT, LATE, PARTIAL, MISSING = (
     Presence.PRESENT,

@@ -15,8 +15,8 @@ from zarr.core.buffer import default_buffer_prototype
 
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.checking.opening import require_openable
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.local import virtualize_locally
-from icefloe.pipeline.options import CombineOptions, ParseOptions
 from tests.pipeline.files_of_formats import write_netcdf3, write_unusual_netcdf4
 from tests.pipeline.repositories import opened, repository_for
 

@@ -19,10 +19,10 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from icefloe.errors import InvalidInputError
+from icefloe.pipeline.combining.report import MisfitsError
 from icefloe.pipeline.files.formats import Format
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.local import virtualize_locally
-from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.report import MisfitsError
 from tests.pipeline.repositories import opened, repository_for
 
 SAMPLES = Path(iris_sample_data.__file__).parent / "sample_data"

@@ -6,7 +6,8 @@ import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.formats import Format
-from icefloe.pipeline.holdings.records import (
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.provenance.records import (
     RecordedFile,
     SourceRecord,
     options_from_json,
@@ -16,7 +17,6 @@ from icefloe.pipeline.holdings.records import (
     sort_sources,
     write_record,
 )
-from icefloe.pipeline.options import CombineOptions, ParseOptions
 from tests.pipeline.repositories import opened
 
 COMBINE = CombineOptions(("time", "lat"), coordinates={"time": "t"}, gaps="leave")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from icefloe.pipeline.combining.schema import ArraySchema, DatasetSchema, Kind, misfits
+from icefloe.pipeline.files.schema import ArraySchema, DatasetSchema, Kind, misfits
 from tests.pipeline.made_up import PLAIN, ZLIB
 
 ARRAY = ArraySchema(

@@ -8,13 +8,12 @@ import pytest
 import icefloe
 from examples.archives import write_archive
 from icefloe.pipeline.combining.combine import Combined, combine
-from icefloe.pipeline.combining.existing import read_existing
 from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_file
-from icefloe.pipeline.holdings.records import SourceRecord
-from icefloe.pipeline.holdings.taken import recorded_files, without_taken_places
 from icefloe.pipeline.local import virtualize_locally
-from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.provenance.existing import read_existing
+from icefloe.pipeline.provenance.records import SourceRecord, recorded_files, without_taken_places
 from tests.pipeline.repositories import repository_for
 
 TIME = CombineOptions(("time",))

@@ -7,9 +7,13 @@ import pytest
 
 from icefloe.pipeline.combining.combine import Combined, Existing, combine
 from icefloe.pipeline.files.facts import FileFacts, LoadedValues, SourceState
-from icefloe.pipeline.holdings.records import RecordedFile, SourceRecord
-from icefloe.pipeline.holdings.taken import recorded_files, without_taken_places
-from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.files.options import CombineOptions
+from icefloe.pipeline.provenance.records import (
+    RecordedFile,
+    SourceRecord,
+    recorded_files,
+    without_taken_places,
+)
 from tests.pipeline.made_up import made_up
 
 TILES = CombineOptions(("time", "y"))

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.engine.array_changes import MISSING, ArrayChanges, Index, table_of_refs
-from icefloe.engine.changes import ChangeSet
 from icefloe.format.chunk_table import ChunkRef, InlineChunk, NativeChunk, VirtualChunk
 from icefloe.format.ids import ChunkId, NodeId
+from icefloe.transactions.array_changes import MISSING, ArrayChanges, Index, table_of_refs
+from icefloe.transactions.changes import ChangeSet
 
 INDICES = st.tuples(st.integers(0, 3), st.integers(0, 3))
 REFS: st.SearchStrategy[ChunkRef] = st.one_of(

@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.effects import run_blocking
-from icefloe.engine.virtual.coalescing import Coalescer
-from icefloe.engine.virtual.windows import Limits, Progress, Request, merge_reads, read_ahead
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage import ByteRange, Fetched, ObjectInfo
+from icefloe.virtual_chunks.readahead import (
+    Coalescer,
+    Limits,
+    Progress,
+    Request,
+    merge_reads,
+    read_ahead,
+)
 
 CONTENT = bytes(position * 7 % 251 for position in range(6000))
 LIMITS = Limits(

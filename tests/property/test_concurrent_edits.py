@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icefloe.engine import nodes
-from icefloe.engine.conflicts import BasicConflictSolver, ConflictDetector, VersionSelection
-from icefloe.engine.detection import common_coordinates, rows_of_paths
-from icefloe.engine.paths import parent_path
-from icefloe.engine.session import SessionState
 from icefloe.errors import RebaseFailedError, SessionStateError
 from icefloe.format.ids import NodeId
-from icefloe.format.node_table import Node, NodeTable
+from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.paths import parent_path
+from icefloe.transactions import nodes
+from icefloe.transactions.conflict_detection import common_coordinates, rows_of_paths
+from icefloe.transactions.conflicts import BasicConflictSolver, ConflictDetector, VersionSelection
+from icefloe.transactions.session import SessionState
 from tests.support.checking import check_repository_blocking
 from tests.unit.engine.sides import Ours, Tree, array_json, furnish, group_json
 

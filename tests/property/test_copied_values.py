@@ -13,16 +13,14 @@ from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.chunks import put_refs
-from icefloe.engine.packing import PackingOptions
 from icefloe.format.chunk_table import ChunkTable, concat_tables
-from icefloe.pipeline.copying.building import tables_of
-from icefloe.pipeline.copying.copies import find_arrays, make_array, make_groups
-from icefloe.pipeline.copying.layouts import LayoutOptions
+from icefloe.pipeline.copying.copies import find_arrays, make_array, make_groups, tables_of
+from icefloe.pipeline.copying.layouts import LayoutOptions, Limits
 from icefloe.pipeline.copying.origins import RepositorySource
-from icefloe.pipeline.copying.regions import Limits
-from icefloe.pipeline.copying.slabs import cut_into_slabs, plan_slabs
 from icefloe.pipeline.copying.transfer import ArrayCopy, CopyPlan, copy_regions
+from icefloe.pipeline.copying.waves import cut_into_slabs, plan_slabs
+from icefloe.transactions.chunks import put_refs
+from icefloe.transactions.packing import PackingOptions
 
 NAMES = ["time", "y", "x"]
 FEW_VALUES = st.sampled_from([0, 0, 0, 0, 7])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 
 from icefloe.errors import InvalidInputError
-from icefloe.pipeline.copying.regions import CopyShape, Limits, plan_regions, reads_along
-from icefloe.pipeline.copying.slabs import cut_into_slabs, plan_slabs
+from icefloe.pipeline.copying.layouts import CopyShape, Limits, plan_regions, reads_along
+from icefloe.pipeline.copying.waves import cut_into_slabs, plan_slabs
 
 LENGTHS = st.integers(1, 12)
 

@@ -15,8 +15,8 @@ from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.chunks import find_ref
 from icefloe.format.chunk_table import VirtualChunk
+from icefloe.transactions.chunks import find_ref
 from tests.support.checking import check_repository_blocking
 
 CONTAINERS = {

@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
-from icefloe.format import arrow_kernels
+from icefloe.format import columns as kernels
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import FEW_ROWS, BytesColumn
 from icefloe.format.flatbuffer_scalar import ScalarBuffer
-from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
+from icefloe.format.flatbuffer_writer import OFFSET, TableShape, Tree
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId, ids_of_rows
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.format.node_table import ManifestRef, NodeTable
+from icefloe.format.nodes import ManifestRef, NodeTable, StoredNodes
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
-from icefloe.format.stored_nodes import StoredNodes
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,
@@ -61,7 +60,7 @@ texts = st.lists(st.text(max_size=5).map(str.encode) | short, max_size=8)
 # -- columns -------------------------------------------------------------------------------
 
 
-def rows_of(rows: arrow_kernels.Rows) -> list[bytes]:
+def rows_of(rows: kernels.Rows) -> list[bytes]:
     return BytesColumn(*rows).to_list()
 
 
@@ -70,23 +69,23 @@ def rows_of(rows: arrow_kernels.Rows) -> list[bytes]:
 def test_rows_are_picked_as_arrow_picks_them(column: BytesColumn, data: st.DataObject) -> None:
     picks = st.lists(st.integers(0, max(len(column) - 1, 0)), max_size=20 if len(column) else 0)
     rows = np.array(data.draw(picks), np.int64)
-    wanted = rows_of(arrow_kernels.take(column.data, column.splits, rows))
+    wanted = rows_of(kernels.take(column.data, column.splits, rows))
     assert column.take(rows).to_list() == wanted
     starts, lengths = column.splits[rows], column.lengths()[rows]
-    assert rows_of(arrow_kernels.gather(column.data, starts, lengths)) == wanted
+    assert rows_of(kernels.gather(column.data, starts, lengths)) == wanted
 
 
 @given(columns)
 @fast
 def test_columns_compare_as_arrow_compares_them(column: BytesColumn) -> None:
     raw = (column.data, column.splits)
-    assert column.is_ascending() == arrow_kernels.is_ascending(*raw)
-    assert column.sort_order().tolist() == arrow_kernels.sort_order(*raw).tolist()
+    assert column.is_ascending() == kernels.are_strings_ascending(*raw)
+    assert column.sort_order().tolist() == kernels.sort_order(*raw).tolist()
     heads, _ = column.runs()
-    is_head = arrow_kernels.heads_of_runs(*raw)
+    is_head = kernels.heads_of_runs(*raw)
     assert heads.to_list() == column.take(np.flatnonzero(is_head)).to_list()
     distinct, numbers = column.distinct()
-    theirs, their_numbers = arrow_kernels.distinct(*raw)
+    theirs, their_numbers = kernels.distinct(*raw)
     assert distinct.to_list() == rows_of(theirs)
     assert numbers.tolist() == their_numbers.tolist()
 
@@ -94,7 +93,7 @@ def test_columns_compare_as_arrow_compares_them(column: BytesColumn) -> None:
 @given(columns)
 @fast
 def test_columns_are_framed_as_arrow_frames_them(column: BytesColumn) -> None:
-    wanted = arrow_kernels.framed(column.data, column.splits) if len(column) else np.empty(0)
+    wanted = kernels.framed(column.data, column.splits) if len(column) else np.empty(0)
     assert column.framed().tobytes() == wanted.tobytes()
 
 
@@ -102,7 +101,7 @@ def test_columns_are_framed_as_arrow_frames_them(column: BytesColumn) -> None:
 @fast
 def test_text_is_what_arrow_takes_for_it(rows: list[bytes]) -> None:
     column = BytesColumn.from_list(rows)
-    if arrow_kernels.is_text(column.data, column.splits):
+    if kernels.is_text(column.data, column.splits):
         column.check_text()
         assert column.to_strings() == [row.decode() for row in rows]
     else:

@@ -11,16 +11,15 @@ from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, NodeId, SnapshotId, id_rows
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.format.manifest_files import ManifestFiles
 from icefloe.format.metadata import encode_metadata_value
-from icefloe.format.node_table import NodeTable
+from icefloe.format.nodes import NodeTable
 from icefloe.format.repo_info import (
     RepoInfo,
     decode_repo_info,
     encode_repo_info,
     open_repo_info,
 )
-from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.snapshot import ManifestFiles, Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.transaction_log import (
     ID_LISTS,

@@ -19,7 +19,7 @@ from icefloe.format.chunk_table import (
 )
 from icefloe.format.columns import BytesColumn, concat_bytes
 from icefloe.format.ids import ChunkId, NodeId
-from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
 from tests.unit.format.oracle import node_list, references
 from tests.unit.format.samples import manifest_id, node_id
 

@@ -15,11 +15,12 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import chunks, lifecycle, nodes
-from icefloe.engine.session import SessionState
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.ids import SnapshotId
+from icefloe.repo import lifecycle
 from icefloe.testing import invariants
+from icefloe.transactions import chunks, nodes
+from icefloe.transactions.session import SessionState
 from tests.support.checking import check_repository_blocking
 from tests.unit.engine.elsewhere import link, log_writer, virtual_table
 from tests.unit.engine.sides import Ours

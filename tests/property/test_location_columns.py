@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.config import VirtualChunkContainer, gcs_store, local_filesystem_store, s3_store
-from icefloe.config.urls import parse_prefix
-from icefloe.engine.dependencies.summary import container_numbers
-from icefloe.engine.virtual.grouping import (
+from icefloe.errors import InvalidInputError
+from icefloe.format.columns import BytesColumn
+from icefloe.maintenance.dependencies.summary import container_numbers
+from icefloe.values.urls import parse_prefix
+from icefloe.virtual_chunks.grouping import (
     Grouped,
     LocationQuery,
     absolute_all,
@@ -17,9 +19,7 @@ from icefloe.engine.virtual.grouping import (
     canonical,
     canonical_all,
 )
-from icefloe.engine.virtual.places import Places
-from icefloe.errors import InvalidInputError
-from icefloe.format.columns import BytesColumn
+from icefloe.virtual_chunks.resolve import Places
 
 CONTAINERS = [
     VirtualChunkContainer("s3://bucket/", s3_store(), "wide"),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.maintenance.key_set import KeySet, keys_of_ids, keys_of_names
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, texts_of_rows
+from icefloe.walk.spill import KeySet, keys_of_ids, keys_of_names
 from tests.faults.sessions import BIG, GROUP, array_document, put
 from tests.property.reachable import listing, needed_by_refs, old_garbage, read, stored
 from tests.support.checking import check_repository_blocking

@@ -22,12 +22,13 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import chunks, lifecycle, nodes
-from icefloe.engine.manifests.partition import Blocks, HalvingLayout
-from icefloe.engine.session import SessionState
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId
+from icefloe.manifests.partition import Blocks, HalvingLayout
+from icefloe.repo import lifecycle
+from icefloe.transactions import chunks, nodes
+from icefloe.transactions.session import SessionState
 from tests.support.checking import InvariantChecker
 from tests.unit.engine.sides import Ours
 

@@ -7,14 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icefloe.errors import FormatError
-from icefloe.format.chunk_table import ChunkTable, NativeChunk, row_of_sorted
+from icefloe.format.chunk_table import ChunkTable, NativeChunk, RowFinder, row_of_sorted
 from icefloe.format.columns import BytesColumn
 from icefloe.format.envelope import FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import ManifestFile, encode_manifest
 from icefloe.format.manifest_refs import NativeRefs, read_ref
-from icefloe.format.row_finder import RowFinder
 
 indices = st.integers(1, 3).flatmap(
     lambda dimensions: st.sets(st.tuples(*[st.integers(0, 4)] * dimensions), min_size=1)

@@ -17,14 +17,14 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import lifecycle
-from icefloe.engine.array_changes import Index
-from icefloe.engine.chunks import delete_chunk, read_chunk, write_chunk
-from icefloe.engine.commit import commit
-from icefloe.engine.context import RepoContext
-from icefloe.engine.nodes import put_metadata, require_array
-from icefloe.engine.session import SessionMode, SessionState, open_session
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
+from icefloe.transactions.array_changes import Index
+from icefloe.transactions.chunks import delete_chunk, read_chunk, write_chunk
+from icefloe.transactions.commit import commit
+from icefloe.transactions.nodes import put_metadata, require_array
+from icefloe.transactions.session import SessionMode, SessionState, open_session
 from tests.support.checking import check_repository
 
 INDICES = st.tuples(st.integers(0, 5), st.integers(0, 5))

@@ -11,13 +11,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet
-from icefloe.config.chunk_manifests import (
-    EffectiveChunkManifests,
-    effective_chunk_manifests,
-)
-from icefloe.engine.manifests.rules import send
-from icefloe.engine.manifests.sets import ArrayFacts, ManifestPlan, closure, pack
+from icefloe.config.manifests import EffectiveChunkManifests, effective_chunk_manifests
 from icefloe.format.ids import ManifestId, NodeId
+from icefloe.manifests.packer import ArrayFacts, ManifestPlan, closure, pack, send
 
 LARGEST = 24
 """Of array sizes; limits of manifests are of the same order."""

@@ -7,18 +7,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icefloe.engine.linking.linked import StoredManifest
-from icefloe.engine.linking.plan import NewReferences, PartPlan, plan_parts
-from icefloe.engine.manifests.partition import (
-    GridLayout,
-    HalvingLayout,
-    Layout,
-    boxes_meeting,
-    boxes_of,
-)
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import ManifestId
-from icefloe.format.node_table import ManifestRef
+from icefloe.format.nodes import ManifestRef
+from icefloe.manifests.external import NewReferences, PartPlan, StoredManifest, plan_parts
+from icefloe.manifests.partition import GridLayout, HalvingLayout, Layout, boxes_meeting, boxes_of
 from tests.property.test_partition import box, from_scratch, stored_after
 
 type Point = tuple[int, ...]

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.engine.manifests.lookup import ArrayLookup
-from icefloe.engine.manifests.partition import (
+from icefloe.format.ids import ManifestId
+from icefloe.format.nodes import ManifestRef
+from icefloe.format.snapshot import ManifestFiles
+from icefloe.manifests.lookup import ArrayLookup
+from icefloe.manifests.partition import (
     Blocks,
     GridLayout,
     HalvingLayout,
@@ -17,9 +20,6 @@ from icefloe.engine.manifests.partition import (
     boxes_meeting,
     boxes_of,
 )
-from icefloe.format.ids import ManifestId
-from icefloe.format.manifest_files import ManifestFiles
-from icefloe.format.node_table import ManifestRef
 
 type Point = tuple[int, ...]
 type Part = frozenset[Point]

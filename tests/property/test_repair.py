@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.repair.run import repair
-from icefloe.engine.repair.values import RepairRules
 from icefloe.errors import RepositoryNotFoundError
+from icefloe.maintenance.repair.repair_log import RepairRules
+from icefloe.maintenance.repair.run import repair
 from icefloe.storage import Storage
 from tests.property.reachable import stored
 from tests.support.checking import check_repository_blocking

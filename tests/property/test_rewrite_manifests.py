@@ -19,24 +19,23 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import chunks, lifecycle, nodes
-from icefloe.engine.commit import commit
-from icefloe.engine.context import RepoContext
-from icefloe.engine.manifests.candidates import facts_of
-from icefloe.engine.manifests.partition import Blocks, GridLayout, HalvingLayout, Layout
-from icefloe.engine.manifests.recutting import Share, cut
-from icefloe.engine.manifests.rewriting import rewrite_manifests
-from icefloe.engine.manifests.sets import pack
-from icefloe.engine.manifests.splitting import layout_of
-from icefloe.engine.manifests.survey import Piece
-from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId
-from icefloe.format.node_table import ManifestRef, Node
+from icefloe.format.nodes import ManifestRef, Node
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import ID_LISTS
+from icefloe.maintenance.layout.rewriting import Share, cut, rewrite_manifests
+from icefloe.maintenance.layout.survey import Piece
+from icefloe.manifests.packer import pack
+from icefloe.manifests.partition import Blocks, GridLayout, HalvingLayout, Layout, layout_of
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
+from icefloe.transactions import chunks, nodes
+from icefloe.transactions.commit import commit
+from icefloe.transactions.manifest_writing import facts_of
+from icefloe.transactions.session import SessionMode, SessionState, open_session
 from tests.support.checking import check_repository
 from tests.unit.engine.sides import array_json, group_json
 

@@ -19,9 +19,9 @@ from icefloe import (
     in_memory_storage,
     s3_store,
 )
-from icefloe.engine.nodes import require_array
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import ChunkTable
+from icefloe.transactions.nodes import require_array
 
 SHAPE = (3, 4)
 LOCATIONS = [

@@ -13,8 +13,8 @@ import icechunk
 import icefloe
 from icefloe.errors import ErrorKind, OutcomeUnknownError, StorageError
 from icefloe.storage import Storage
+from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import Buffer, Version
-from icefloe.storage.preceded import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
 from tests.conformance.storages import s3_storage_at
 from tests.support.loopback import serving

@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 import icefloe
 from examples.archives import Archive
 from icefloe.effects import run_blocking
-from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.testing.invariants import InvariantChecker
 from tests.pipeline.repositories import opened, repository_for
 

@@ -10,8 +10,8 @@ from numpy.testing import assert_array_equal
 
 import icefloe
 from icefloe.effects import iterate_blocking
-from icefloe.engine.chunks import chunk_tables
 from icefloe.format.ids import texts_of_rows
+from icefloe.transactions.chunks import chunk_tables
 from tests.spark.archives import assert_sound
 
 

@@ -12,8 +12,8 @@ from astropy.io import fits
 import icefloe
 from examples.archives import write_archive
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.report import ValuesMismatchError
+from icefloe.pipeline.combining.report import ValuesMismatchError
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.spark import append, ingest, rechunk, virtualize
 from tests.pipeline.files_of_formats import write_grib, write_kerchunk, write_netcdf3
 from tests.pipeline.repositories import opened

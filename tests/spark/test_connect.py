@@ -10,7 +10,7 @@ import pytest
 
 from examples.archives import write_archive
 from icefloe.pipeline.files.facts import SourceState
-from icefloe.pipeline.options import ParseOptions
+from icefloe.pipeline.files.options import ParseOptions
 from icefloe.spark import StageProgress, virtualize
 from icefloe.spark.scan import scan
 from icefloe.spark.workers import shipped

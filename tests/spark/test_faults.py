@@ -14,7 +14,7 @@ import icefloe
 from examples.archives import write_archive
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.files.access import Place, SourceAccess
-from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.spark import StageProgress, discard_attempt, list_attempts, virtualize
 from icefloe.spark.attempts import note_key
 from icefloe.spark.watching import Watch

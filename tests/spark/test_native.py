@@ -16,12 +16,12 @@ from zarr.core.buffer import Buffer, BufferPrototype
 import icefloe
 from examples.archives import Fault, write_archive
 from icefloe.errors import InvalidInputError, RebaseFailedError
+from icefloe.pipeline.combining.report import MisfitsError
 from icefloe.pipeline.copying.layouts import LayoutOptions
 from icefloe.pipeline.copying.origins import ZarrSource
 from icefloe.pipeline.copying.stores import ReadingStore
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.local import virtualize_locally
-from icefloe.pipeline.report import MisfitsError
 from icefloe.spark import (
     StageProgress,
     discard_attempt,

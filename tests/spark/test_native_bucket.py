@@ -10,7 +10,7 @@ from zarr.storage import ObjectStore
 
 from examples.archives import write_archive
 from icefloe.spark import StageProgress, rechunk
-from icefloe.storage.foreign_clients import open_foreign_client
+from icefloe.storage.storage import open_foreign_client
 from tests.cluster.places import (
     assert_not_told,
     contents,

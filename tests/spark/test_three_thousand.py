@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from examples.archives import Fault, write_archive
-from icefloe.pipeline.report import MisfitsError
+from icefloe.pipeline.combining.report import MisfitsError
 from icefloe.spark import virtualize
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
 

@@ -12,9 +12,9 @@ from numpy.testing import assert_array_equal
 from examples.archives import Fault, write_archive
 from icefloe.errors import InvalidInputError, RebaseFailedError
 from icefloe.format.envelope import FileType, decompress, open_envelope
+from icefloe.pipeline.combining.report import MisfitsError
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.local import virtualize_locally
-from icefloe.pipeline.options import CombineOptions
-from icefloe.pipeline.report import MisfitsError
 from icefloe.spark import StageProgress, append, virtualize
 from tests.pipeline.repositories import opened, repository_for
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository

@@ -22,7 +22,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def speak() -> None:
     logging.getLogger("icefloe.storage").debug("low voice")
-    logging.getLogger("icefloe.engine").warning("plain voice")
+    logging.getLogger("icefloe.repo").warning("plain voice")
 
 
 def test_nothing_is_printed_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:

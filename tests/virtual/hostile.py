@@ -15,12 +15,12 @@ import icefloe
 from icefloe import Repository
 from icefloe.config import RepositoryConfig
 from icefloe.credentials import AnyCredential
-from icefloe.engine.chunks import put_ref
-from icefloe.engine.nodes import require_array
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.flexbuffers import encode_flexbuffer
 from icefloe.format.json_value import JsonValue
 from icefloe.format.repo_info import decode_repo_info, encode_repo_info
+from icefloe.transactions.chunks import put_ref
+from icefloe.transactions.nodes import require_array
 from tests.support.loopback import LoopbackHandler, LoopbackServer, serving
 
 LENGTH = 6

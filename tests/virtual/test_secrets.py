@@ -37,8 +37,8 @@ from icefloe.credentials import (
     gcs_credentials,
     s3_credentials,
 )
-from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import IcefloeError
+from icefloe.virtual_chunks.reader import VirtualReader
 from tests.conformance.storages import s3_storage_at
 from tests.support.servers import S3Endpoint
 from tests.virtual.hostile import Forged, Listener, chunk_of, forge, listener, opened

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from icefloe.api.tables import table_html, table_text
 from icefloe.effects import run_blocking
-from icefloe.engine.maintenance.probing import GUARANTEES, Checkup, probe
+from icefloe.maintenance.doctor import GUARANTEES, Checkup, probe
 from icefloe.printable import printable
 from icefloe.storage import Storage
-from icefloe.values.progress import Progress
+from icefloe.values.model import Progress
 
 TRIAL_HEADINGS: Final = ("trial", "outcome", "what was seen")
 

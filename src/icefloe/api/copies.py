@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from icefloe.api.display import object_html, object_text
 from icefloe.api.tables import shown_bytes
-from icefloe.engine.copying.clone import Cloned
+from icefloe.maintenance.clone.run import Cloned
 from icefloe.zarr_store.exporting import Exported
 
 CLONE_HEADINGS: Final = ("kind", "copied", "there already")

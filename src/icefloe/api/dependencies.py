@@ -7,11 +7,10 @@ from itertools import islice
 from typing import Any, Final
 
 from icefloe.api.tables import shown_bytes, table_html, table_text
-from icefloe.engine.dependencies.access import AccessFacts, ContainerAccess
-from icefloe.engine.dependencies.summary import By, Dependencies
 from icefloe.format.arrow import pa
-from icefloe.format.arrow_kernels import numbers_to_arrow
-from icefloe.format.columns import BytesColumn
+from icefloe.format.columns import BytesColumn, numbers_to_arrow
+from icefloe.maintenance.dependencies.access import AccessFacts, ContainerAccess
+from icefloe.maintenance.dependencies.summary import By, Dependencies
 from icefloe.printable import printable
 
 _SHOWN_ROWS: Final = 30

@@ -4,10 +4,10 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from icefloe.engine.paths import ROOT, node_name
-from icefloe.engine.session import SessionState
-from icefloe.format.node_table import Node
+from icefloe.format.nodes import Node
+from icefloe.format.paths import ROOT, node_name
 from icefloe.printable import printable
+from icefloe.transactions.session import SessionState
 
 _MOST_NODES: Final = 200
 """A tree of more nodes than these is cut, and says so."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from icefloe.api.times import to_datetime
-from icefloe.engine.graph import CommitGraph, GraphRow, Lane
 from icefloe.printable import printable
+from icefloe.repo.history import CommitGraph, GraphRow, Lane
 
 _SHORT_ID: Final = 8
 _LONGEST_MESSAGE: Final = 100

@@ -7,9 +7,9 @@ from typing import Any, Final, Self, overload
 from icefloe.api.display import object_html, object_text
 from icefloe.api.snapshots import SnapshotInfo
 from icefloe.api.tables import shown_bytes, table_html, table_text
-from icefloe.engine.maintenance.reclaiming import ExpirationOutlook
-from icefloe.engine.maintenance.statistics import TotalUsage, Usage, UsageBy
-from icefloe.engine.maintenance.sweeping import Collected, Kind
+from icefloe.maintenance.reclaiming import ExpirationOutlook
+from icefloe.maintenance.statistics import TotalUsage, Usage, UsageBy
+from icefloe.maintenance.sweeping import Collected, Kind
 from icefloe.printable import printable
 
 GARBAGE_HEADINGS: Final = ("kind", "objects")

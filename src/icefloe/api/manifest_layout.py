@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from icefloe.api.tables import shown_bytes, table_html, table_text
 from icefloe.config import RepositoryConfig
-from icefloe.engine.manifests.advice import Advice, Costs
-from icefloe.engine.manifests.costs import Cost
 from icefloe.format.config_file import encode_partial_config_yaml
+from icefloe.maintenance.layout.advice import Advice, Cost, Costs
 from icefloe.printable import printable
 
 COST_HEADINGS: Final = ("manifests for", "now", "bytes", "proposed", "bytes")

@@ -7,13 +7,13 @@ from typing import Any, Never, Self, cast
 from icefloe.api.display import object_html, object_text
 from icefloe.api.repository import Repository
 from icefloe.effects import run_blocking
-from icefloe.engine import lifecycle
-from icefloe.engine.context import RepoContext
-from icefloe.engine.migration.run import SET_ASIDE_PREFIX, Migration, MigrationRules, migrate
 from icefloe.errors import ErrorKind, InvalidInputError, RepositoryMigratedError
+from icefloe.maintenance.migrate.run import SET_ASIDE_PREFIX, Migration, MigrationRules, migrate
 from icefloe.printable import printable
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
-from icefloe.values.progress import Progress
+from icefloe.values.model import Progress
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from icefloe.api.tables import table_html, table_text
 from icefloe.api.verification import AffectedArray, VerificationReport, shown_region
-from icefloe.engine.repair import values as found
+from icefloe.maintenance.repair import repair_log as found
 from icefloe.printable import printable
 
 REPAIR_HEADINGS: Final = ("step", "array", "chunks", "object", "kept aside as")

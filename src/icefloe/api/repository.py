@@ -19,14 +19,14 @@ from icefloe.api.times import to_microseconds
 from icefloe.config import Attribution, RepositoryConfig, SpecVersion, StorageSettings
 from icefloe.credentials.access import Authorisations, checked_authorisations
 from icefloe.effects import run_blocking
-from icefloe.engine import history, lifecycle
-from icefloe.engine.conflicts import ConflictSolver
-from icefloe.engine.context import RepoContext
-from icefloe.engine.flags import MOVE_NODE
-from icefloe.engine.packing import PackingOptions
-from icefloe.engine.session import SessionMode, SessionState, begin_session
 from icefloe.errors import IcefloeError
+from icefloe.repo import history, lifecycle
+from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import MOVE_NODE
 from icefloe.storage import Storage
+from icefloe.transactions.conflicts import ConflictSolver
+from icefloe.transactions.packing import PackingOptions
+from icefloe.transactions.session import SessionMode, SessionState, begin_session
 from icefloe.zarr_store import IcechunkStore
 
 

@@ -5,15 +5,15 @@ from datetime import datetime
 from icefloe.api.copies import CloneReport, ExportReport
 from icefloe.api.times import to_microseconds
 from icefloe.effects import run_blocking
-from icefloe.engine import history
-from icefloe.engine.context import RepoContext
-from icefloe.engine.copying.clone import CloneRules, clone
-from icefloe.engine.copying.selection import Version
-from icefloe.engine.session import SessionMode, open_session
 from icefloe.errors import InvalidInputError
 from icefloe.format.ids import SnapshotId
+from icefloe.maintenance.clone.run import CloneRules, clone
+from icefloe.maintenance.clone.selection import Version
+from icefloe.repo import history
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
-from icefloe.values.progress import Progress
+from icefloe.transactions.session import SessionMode, open_session
+from icefloe.values.model import Progress
 from icefloe.zarr_store.exporting import ExportRules, export
 
 

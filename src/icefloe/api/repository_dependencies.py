@@ -2,11 +2,11 @@
 
 from icefloe.api.dependencies import AccessReport, VirtualDependencies
 from icefloe.effects import run_blocking
-from icefloe.engine.context import RepoContext
-from icefloe.engine.dependencies.access import access_facts
-from icefloe.engine.dependencies.summary import By, Versions, dependencies
-from icefloe.engine.virtual.grouping import LocationQuery
-from icefloe.values.progress import Progress
+from icefloe.maintenance.dependencies.access import access_facts
+from icefloe.maintenance.dependencies.summary import By, Versions, dependencies
+from icefloe.repo.context import RepoContext
+from icefloe.values.model import Progress
+from icefloe.virtual_chunks.grouping import LocationQuery
 
 
 class RepositoryDependencies:

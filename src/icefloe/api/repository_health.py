@@ -6,14 +6,13 @@ from icefloe.api.repair import RepairReport
 from icefloe.api.verification import VerificationReport
 from icefloe.credentials.access import Authorisations, checked_authorisations
 from icefloe.effects import run_blocking
-from icefloe.engine.context import RepoContext
-from icefloe.engine.history import parse_snapshot
-from icefloe.engine.repair.run import repair
-from icefloe.engine.repair.values import RepairRules
-from icefloe.engine.verification.opening import verify_repository, verify_storage
-from icefloe.engine.verification.run import VerificationRules
+from icefloe.maintenance.repair.repair_log import RepairRules
+from icefloe.maintenance.repair.run import repair
+from icefloe.maintenance.verify.run import VerificationRules, verify_repository, verify_storage
+from icefloe.repo.context import RepoContext
+from icefloe.repo.history import parse_snapshot
 from icefloe.storage import Storage
-from icefloe.values.progress import Progress
+from icefloe.values.model import Progress
 
 
 class RepositoryHealth:

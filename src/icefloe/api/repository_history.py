@@ -8,13 +8,13 @@ from icefloe.api.graph import AncestryGraph
 from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
 from icefloe.api.updates import Update
 from icefloe.effects import AsyncCloseableIterator, iterate_blocking, run_blocking
-from icefloe.engine import diffs, history, inspection
-from icefloe.engine.context import RepoContext
-from icefloe.engine.diffs import Diff
-from icefloe.engine.graph import commit_graph
-from icefloe.engine.history import parse_snapshot, require_one_version
 from icefloe.format.description import DEFAULT_MAX_ROWS
 from icefloe.format.ids import ManifestId
+from icefloe.repo import history, inspection
+from icefloe.repo.context import RepoContext
+from icefloe.repo.history import commit_graph, parse_snapshot, require_one_version
+from icefloe.transactions import diffs
+from icefloe.transactions.diffs import Diff
 
 
 def _begun[T](items: Iterator[T]) -> Iterator[T]:

@@ -13,15 +13,15 @@ from icefloe.api.maintenance import (
 )
 from icefloe.api.times import to_microseconds
 from icefloe.effects import run_blocking
-from icefloe.engine.context import RepoContext
-from icefloe.engine.maintenance import expiration, garbage, reclaiming, statistics
-from icefloe.engine.maintenance.expiration import ExpirationRules
-from icefloe.engine.maintenance.garbage import GarbageRules
-from icefloe.engine.maintenance.reachability import ReadLimits
-from icefloe.engine.maintenance.statistics import UsageBy
-from icefloe.engine.maintenance.sweeping import Kind
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values.progress import Progress
+from icefloe.maintenance import expiration, garbage, reclaiming, statistics
+from icefloe.maintenance.expiration import ExpirationRules
+from icefloe.maintenance.garbage import GarbageRules
+from icefloe.maintenance.statistics import UsageBy
+from icefloe.maintenance.sweeping import Kind
+from icefloe.repo.context import RepoContext
+from icefloe.values.model import Progress
+from icefloe.walk.reachability import ReadLimits
 
 type KindOfFile = Literal["snapshots", "transaction_logs", "manifests", "chunks"]
 

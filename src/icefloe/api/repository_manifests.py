@@ -4,14 +4,13 @@ from typing import Any
 
 from icefloe.api.manifest_layout import ManifestAdvice, ManifestContents
 from icefloe.effects import run_blocking
-from icefloe.engine.context import RepoContext
-from icefloe.engine.manifests import rewriting
-from icefloe.engine.manifests.advice import advise
-from icefloe.engine.manifests.growth import growths
-from icefloe.engine.manifests.rewriting import CommitMethod
-from icefloe.engine.manifests.survey import survey
 from icefloe.format.ids import ManifestId
-from icefloe.values.progress import Progress
+from icefloe.maintenance.layout import rewriting
+from icefloe.maintenance.layout.advice import advise, growths
+from icefloe.maintenance.layout.rewriting import CommitMethod
+from icefloe.maintenance.layout.survey import survey
+from icefloe.repo.context import RepoContext
+from icefloe.values.model import Progress
 
 
 class RepositoryManifests:

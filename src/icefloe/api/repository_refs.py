@@ -1,9 +1,9 @@
 """Branches and tags of a repository."""
 
 from icefloe.effects import run_blocking
-from icefloe.engine.context import RepoContext
-from icefloe.engine.history import parse_snapshot
 from icefloe.errors import ErrorKind, WrongTypeError
+from icefloe.repo.context import RepoContext
+from icefloe.repo.history import parse_snapshot
 
 
 class RepositoryRefs:

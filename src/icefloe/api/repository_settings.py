@@ -5,8 +5,8 @@ from typing import Any
 from icefloe.api.status import RepoStatus
 from icefloe.config import Attribution, FeatureFlag, RepositoryConfig, SpecVersion
 from icefloe.effects import run_blocking
-from icefloe.engine.context import RepoContext
 from icefloe.format.json_value import as_metadata
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
 
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from icefloe.api.display import session_html, session_text
 from icefloe.config import RepositoryConfig
 from icefloe.effects import AsyncCloseableIterator, run_blocking
-from icefloe.engine import commit as commits
-from icefloe.engine import inventory, merge, rearrange, reindex
-from icefloe.engine.conflicts import ConflictSolver
-from icefloe.engine.diffs import Diff, status
-from icefloe.engine.rebase import rebase
-from icefloe.engine.session import SessionMode, SessionState
-from icefloe.engine.virtual.grouping import LocationQuery
-from icefloe.engine.virtual.matching import with_defaults
 from icefloe.errors import ErrorKind, ReadOnlyError, WrongTypeError
 from icefloe.format.json_value import as_metadata
 from icefloe.storage import ChunkType
+from icefloe.transactions import commit as commits
+from icefloe.transactions import inventory, merge, rearrange
+from icefloe.transactions.conflicts import ConflictSolver
+from icefloe.transactions.diffs import Diff, status
+from icefloe.transactions.rebase import rebase
+from icefloe.transactions.session import SessionMode, SessionState
+from icefloe.virtual_chunks.grouping import LocationQuery
+from icefloe.virtual_chunks.locations import with_defaults
 from icefloe.zarr_store import IcechunkStore
-from icefloe.zarr_store.flattening import FlattenedIterator
+from icefloe.zarr_store.listing import FlattenedIterator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,7 +171,7 @@ class Session:
     async def reindex_array_async(
         self, array_path: str, forward: CoordinateMap, backward: CoordinateMap | None = None
     ) -> None:
-        await reindex.reindex_array(self._session, array_path, forward, backward)
+        await rearrange.reindex_array(self._session, array_path, forward, backward)
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
         """Move all chunks of an array by so many places along each dimension.
@@ -181,7 +181,7 @@ class Session:
         run_blocking(self.shift_array_async(array_path, chunk_offset))
 
     async def shift_array_async(self, array_path: str, chunk_offset: Iterable[int]) -> None:
-        await reindex.shift_array(self._session, array_path, chunk_offset)
+        await rearrange.shift_array(self._session, array_path, chunk_offset)
 
     # -- looking around --------------------------------------------------------------------
 

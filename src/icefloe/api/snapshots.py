@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from icefloe.api.times import to_datetime
-from icefloe.format.metadata_items import LateMetadata
+from icefloe.format.metadata import LateMetadata
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotPage
 from icefloe.values import U64, Moment, Value
 

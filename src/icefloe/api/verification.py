@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from icefloe.api.tables import table_html, table_text
-from icefloe.engine.verification import damage as found
-from icefloe.engine.verification.run import Verification
+from icefloe.maintenance.verify import findings as found
+from icefloe.maintenance.verify.run import Verification
 from icefloe.printable import printable
 
 type Region = tuple[tuple[tuple[int, int], ...], ...]

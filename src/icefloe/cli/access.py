@@ -6,8 +6,15 @@ import typer
 
 from icefloe.api.dependencies import ACCESS_HEADINGS, AccessReport, access_rows
 from icefloe.api.repository import Repository
-from icefloe.cli.options import AnonymousOption, JsonOption, RepositoryArgument
-from icefloe.cli.output import echo, progress_bar, show_json, show_table
+from icefloe.cli.common import (
+    AnonymousOption,
+    JsonOption,
+    RepositoryArgument,
+    echo,
+    progress_bar,
+    show_json,
+    show_table,
+)
 from icefloe.storage import storage_from_url
 
 

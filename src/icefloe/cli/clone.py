@@ -6,10 +6,16 @@ import typer
 
 from icefloe.api.copies import CLONE_HEADINGS, CloneReport
 from icefloe.api.repository import Repository
-from icefloe.cli.deciding import interruptible
-from icefloe.cli.moments import moment
-from icefloe.cli.options import JsonOption, RepositoryArgument
-from icefloe.cli.output import echo, progress_bar, show_json, show_table
+from icefloe.cli.common import (
+    JsonOption,
+    RepositoryArgument,
+    echo,
+    interruptible,
+    moment,
+    progress_bar,
+    show_json,
+    show_table,
+)
 from icefloe.storage import storage_from_url
 
 

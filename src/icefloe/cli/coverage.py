@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from icefloe.api.repository import Repository
-from icefloe.cli.options import AnonymousOption, RepositoryArgument
-from icefloe.cli.output import echo, show_json
-from icefloe.pipeline.holdings.coverage import DatasetCoverage, Presence, read_coverage
-from icefloe.pipeline.holdings.drawing import SIGNS, coverage_svg, coverage_text
+from icefloe.cli.common import AnonymousOption, RepositoryArgument, echo, show_json
+from icefloe.pipeline.provenance.coverage import DatasetCoverage, Presence, read_coverage
+from icefloe.pipeline.provenance.drawing import SIGNS, coverage_svg, coverage_text
 from icefloe.storage import storage_from_url
 
 _COLOURS: Final = {

@@ -6,13 +6,16 @@ from typing import Annotated
 import typer
 
 from icefloe.api.repository import Repository
-from icefloe.cli.options import (
+from icefloe.cli.common import (
     AllRowsJsonOption,
     AnonymousOption,
     MaxRowsOption,
     RepositoryArgument,
+    echo,
+    progress_bar,
+    show_json,
+    show_table,
 )
-from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 

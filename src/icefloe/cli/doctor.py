@@ -5,8 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from icefloe.api.checkup import TRIAL_HEADINGS, StorageVerdict, check_storage
-from icefloe.cli.options import JsonOption
-from icefloe.cli.output import echo, progress_bar, show_json, show_table
+from icefloe.cli.common import JsonOption, echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 VERDICT_CODES: Final = {

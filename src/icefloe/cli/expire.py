@@ -6,10 +6,18 @@ import typer
 
 from icefloe.api.maintenance import VERSION_HEADINGS, ExpirationPlan
 from icefloe.api.repository import Repository
-from icefloe.cli.deciding import interruptible, require_consent
-from icefloe.cli.moments import OLDER_THAN_HELP, moment
-from icefloe.cli.options import JsonOption, RepositoryArgument
-from icefloe.cli.output import echo, progress_bar, show_json, show_table
+from icefloe.cli.common import (
+    OLDER_THAN_HELP,
+    JsonOption,
+    RepositoryArgument,
+    echo,
+    interruptible,
+    moment,
+    progress_bar,
+    require_consent,
+    show_json,
+    show_table,
+)
 from icefloe.storage import storage_from_url
 
 

@@ -5,17 +5,19 @@ from typing import Annotated
 import typer
 
 from icefloe.api.repository import Repository
-from icefloe.cli.authorising import authorised
-from icefloe.cli.deciding import interruptible
-from icefloe.cli.moments import moment
-from icefloe.cli.options import (
+from icefloe.cli.common import (
     AnonymousOption,
     AuthorizeAnonymousOption,
     AuthorizeOption,
     JsonOption,
     RepositoryArgument,
+    authorised,
+    echo,
+    interruptible,
+    moment,
+    progress_bar,
+    show_json,
 )
-from icefloe.cli.output import echo, progress_bar, show_json
 from icefloe.storage import storage_from_url
 
 

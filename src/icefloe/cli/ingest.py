@@ -11,12 +11,12 @@ import typer
 
 import icefloe.spark as jobs  # names load when they are used: Spark is large
 from icefloe.api.repository import Repository
+from icefloe.cli.common import echo, show_json, show_table
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
-from icefloe.cli.output import echo, show_json, show_table
 from icefloe.config import RepositoryConfig
-from icefloe.pipeline.holdings.coverage import read_coverage
-from icefloe.pipeline.options import FILES_CHECKED, CombineOptions, ParseOptions, ValueCheck
-from icefloe.pipeline.report import MisfitsError, Report, ValuesMismatchError
+from icefloe.pipeline.combining.report import MisfitsError, Report, ValuesMismatchError
+from icefloe.pipeline.files.options import FILES_CHECKED, CombineOptions, ParseOptions, ValueCheck
+from icefloe.pipeline.provenance.coverage import read_coverage
 from icefloe.pipeline.writing.containers import container_at, container_prefixes
 from icefloe.storage import Storage, storage_from_url
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from icefloe.cli.options import RepositoryArgument
-from icefloe.cli.output import show_json
+from icefloe.cli.common import RepositoryArgument, show_json
 from icefloe.effects import run_blocking
 from icefloe.errors import (
     ErrorKind,

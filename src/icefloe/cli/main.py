@@ -9,6 +9,7 @@ from rich.console import Console
 
 from icefloe.cli.access import access
 from icefloe.cli.clone import clone
+from icefloe.cli.common import echo
 from icefloe.cli.coverage import coverage
 from icefloe.cli.dependencies import dependencies
 from icefloe.cli.doctor import doctor
@@ -20,7 +21,6 @@ from icefloe.cli.inspect import inspect
 from icefloe.cli.manifests import rewrite, show, suggest
 from icefloe.cli.migrate import migrate
 from icefloe.cli.native import ingest_native, rechunk
-from icefloe.cli.output import echo
 from icefloe.cli.plan import plan
 from icefloe.cli.repair import repair
 from icefloe.cli.sources import sources

@@ -7,8 +7,16 @@ import typer
 
 from icefloe.api.manifest_layout import COST_HEADINGS, LAYOUT_HEADINGS
 from icefloe.api.repository import Repository
-from icefloe.cli.options import AnonymousOption, JsonOption, MaxRowsOption, RepositoryArgument
-from icefloe.cli.output import echo, progress_bar, show_json, show_table
+from icefloe.cli.common import (
+    AnonymousOption,
+    JsonOption,
+    MaxRowsOption,
+    RepositoryArgument,
+    echo,
+    progress_bar,
+    show_json,
+    show_table,
+)
 from icefloe.config import RepositoryConfig
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.config_file import decode_config_yaml

@@ -5,9 +5,15 @@ from typing import Annotated, Final
 import typer
 
 from icefloe.api.migration import MigrationReport, migrate_repository
-from icefloe.cli.deciding import interruptible, require_consent
-from icefloe.cli.options import JsonOption, RepositoryArgument
-from icefloe.cli.output import echo, progress_bar, show_json
+from icefloe.cli.common import (
+    JsonOption,
+    RepositoryArgument,
+    echo,
+    interruptible,
+    progress_bar,
+    require_consent,
+    show_json,
+)
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.storage import storage_from_url
 

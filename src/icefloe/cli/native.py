@@ -8,7 +8,13 @@ import typer
 
 import icefloe.spark as jobs  # names load when they are used: Spark is large
 from icefloe.api.repository import Repository
-from icefloe.cli.authorising import authorised
+from icefloe.cli.common import (
+    AuthorizeAnonymousOption,
+    AuthorizeOption,
+    authorised,
+    echo,
+    show_json,
+)
 from icefloe.cli.ingest import (
     BranchOption,
     CheckValuesOption,
@@ -25,9 +31,7 @@ from icefloe.cli.ingest import (
     show_misfits,
     show_notes,
 )
-from icefloe.cli.options import AuthorizeAnonymousOption, AuthorizeOption
-from icefloe.cli.output import echo, show_json
-from icefloe.pipeline.options import FILES_CHECKED, CombineOptions, ParseOptions
+from icefloe.pipeline.files.options import FILES_CHECKED, CombineOptions, ParseOptions
 from icefloe.storage import storage_from_url
 
 ChunksOption = Annotated[

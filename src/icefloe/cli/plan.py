@@ -7,6 +7,7 @@ import typer
 
 import icefloe.spark as jobs  # names load when they are used
 from icefloe.api.repository import Repository
+from icefloe.cli.common import echo, show_json, show_table
 from icefloe.cli.ingest import BranchOption, GroupOption, JsonOption, RepoOption, SourcesArgument
 from icefloe.cli.native import (
     ChunksOption,
@@ -15,13 +16,12 @@ from icefloe.cli.native import (
     parse_bytes,
     parse_lengths,
 )
-from icefloe.cli.output import echo, show_json, show_table
 from icefloe.config import RepositoryConfig
-from icefloe.pipeline.options import CombineOptions
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.storage import in_memory_storage, storage_from_url
 
 if TYPE_CHECKING:
-    from icefloe.pipeline.copying.estimates import CopyEstimate
+    from icefloe.pipeline.copy_planning import CopyEstimate
     from icefloe.pipeline.planning import JobPlan
 
 

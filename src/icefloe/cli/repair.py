@@ -7,17 +7,20 @@ import typer
 
 from icefloe.api.repair import REPAIR_HEADINGS, RepairReport
 from icefloe.api.repository import Repository
-from icefloe.cli.authorising import authorised
-from icefloe.cli.deciding import interruptible
-from icefloe.cli.options import (
+from icefloe.cli.common import (
     AuthorizeAnonymousOption,
     AuthorizeOption,
     DeepOption,
     JsonOption,
     MaxRowsOption,
     RepositoryArgument,
+    authorised,
+    echo,
+    interruptible,
+    progress_bar,
+    show_json,
+    show_table,
 )
-from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.cli.verify import VERDICT_CODES
 from icefloe.storage import storage_from_url
 

@@ -6,14 +6,16 @@ import typer
 
 from icefloe.api.repository import Repository
 from icefloe.api.tables import shown_bytes
-from icefloe.cli.options import (
+from icefloe.cli.common import (
     AllRowsJsonOption,
     AnonymousOption,
     MaxRowsOption,
     RepositoryArgument,
+    echo,
+    show_json,
+    show_table,
 )
-from icefloe.cli.output import echo, show_json, show_table
-from icefloe.pipeline.holdings.inventory import HeldFile, read_sources
+from icefloe.pipeline.provenance.coverage import HeldFile, read_sources
 from icefloe.storage import storage_from_url
 
 _HEADINGS = ("file", "from", "to", "steps", "size", "modified", "ingested", "note")

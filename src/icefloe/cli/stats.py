@@ -8,14 +8,17 @@ import typer
 
 from icefloe.api.maintenance import STATS_HEADINGS
 from icefloe.api.repository import Repository
-from icefloe.cli.deciding import interruptible
-from icefloe.cli.options import (
+from icefloe.cli.common import (
     AllRowsJsonOption,
     AnonymousOption,
     MaxRowsOption,
     RepositoryArgument,
+    echo,
+    interruptible,
+    progress_bar,
+    show_json,
+    show_table,
 )
-from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 

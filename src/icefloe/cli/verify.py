@@ -6,8 +6,7 @@ import typer
 
 from icefloe.api.repository import Repository
 from icefloe.api.verification import DAMAGE_HEADINGS, Verdict, VerificationReport
-from icefloe.cli.authorising import authorised
-from icefloe.cli.options import (
+from icefloe.cli.common import (
     AnonymousOption,
     AuthorizeAnonymousOption,
     AuthorizeOption,
@@ -15,8 +14,12 @@ from icefloe.cli.options import (
     JsonOption,
     MaxRowsOption,
     RepositoryArgument,
+    authorised,
+    echo,
+    progress_bar,
+    show_json,
+    show_table,
 )
-from icefloe.cli.output import echo, progress_bar, show_json, show_table
 from icefloe.storage import storage_from_url
 
 VERDICT_CODES: Final = {Verdict.HEALTHY: 0, Verdict.DAMAGED: 10, Verdict.INCOMPLETE: 11}

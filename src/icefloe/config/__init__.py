@@ -1,21 +1,32 @@
 """Configuration as values: what is set, what applies where nothing is, and how they merge."""
 
-from icefloe.config.attribution import Attribution
-from icefloe.config.chunk_manifests import ChunkManifestsConfig
 from icefloe.config.conditions import (
     ManifestPreloadCondition,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
 )
-from icefloe.config.containers import VirtualChunkContainer
+from icefloe.config.containers import (
+    AnyObjectStoreConfig,
+    ChecksumAlgorithm,
+    ObjectStoreConfig,
+    S3Options,
+    VirtualChunkContainer,
+    VirtualChunkSpec,
+    azure_store,
+    gcs_store,
+    http_store,
+    local_filesystem_store,
+    s3_store,
+)
 from icefloe.config.effective import (
     EffectiveConfig,
     EffectiveStorageSettings,
     effective_config,
     effective_storage_settings,
 )
-from icefloe.config.feature_flags import FeatureFlag
-from icefloe.config.manifest import (
+from icefloe.config.manifest_sets import ManifestRule, ManifestSet, ManifestSetPreload
+from icefloe.config.manifests import (
+    ChunkManifestsConfig,
     ManifestConfig,
     ManifestPreloadConfig,
     ManifestSplittingConfig,
@@ -23,33 +34,20 @@ from icefloe.config.manifest import (
     ManifestVirtualChunkLocationCompressionConfig,
     SplitSizesDict,
 )
-from icefloe.config.manifest_sets import ManifestRule, ManifestSet, ManifestSetPreload
 from icefloe.config.repository import (
+    Attribution,
     CachingConfig,
     CompressionAlgorithm,
     CompressionConfig,
+    FeatureFlag,
     RepositoryConfig,
     RepoUpdateRetryConfig,
-)
-from icefloe.config.storage import (
+    SpecVersion,
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
     StorageTimeoutSettings,
 )
-from icefloe.config.stores import (
-    AnyObjectStoreConfig,
-    ChecksumAlgorithm,
-    ObjectStoreConfig,
-    S3Options,
-    azure_store,
-    gcs_store,
-    http_store,
-    local_filesystem_store,
-    s3_store,
-)
-from icefloe.config.versions import SpecVersion
-from icefloe.config.virtual_chunks import VirtualChunkSpec
 from icefloe.logs import initialize_logs, set_logs_filter, shutdown_telemetry
 
 __all__ = [

@@ -6,10 +6,6 @@ The result is complete and frozen, so that the engine never has to ask "or what?
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, cast, get_type_hints
 
-from icefloe.config.chunk_manifests import (
-    EffectiveChunkManifests,
-    effective_chunk_manifests,
-)
 from icefloe.config.conditions import (
     DEFAULT_PRELOAD_CONDITION,
     ManifestPreloadCondition,
@@ -17,9 +13,18 @@ from icefloe.config.conditions import (
     ManifestSplitDimCondition,
 )
 from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.manifest import ManifestPreloadConfig, SplitSizes
-from icefloe.config.repository import CompressionAlgorithm, RepositoryConfig
-from icefloe.config.storage import StorageSettings, StorageTimeoutSettings
+from icefloe.config.manifests import (
+    EffectiveChunkManifests,
+    ManifestPreloadConfig,
+    SplitSizes,
+    effective_chunk_manifests,
+)
+from icefloe.config.repository import (
+    CompressionAlgorithm,
+    RepositoryConfig,
+    StorageSettings,
+    StorageTimeoutSettings,
+)
 from icefloe.values import Settings, once_per_class, overlaid, shared_defaults
 
 

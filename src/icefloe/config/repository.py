@@ -1,16 +1,171 @@
-"""The configuration of a repository."""
+"""The configuration of a repository and of its storage, and the feature flags."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from icefloe.config.chunk_manifests import DEFAULT_CHUNK_MANIFESTS, ChunkManifestsConfig
 from icefloe.config.containers import VirtualChunkContainer, added, found
-from icefloe.config.manifest import ManifestConfig
-from icefloe.config.storage import StorageRetriesSettings, StorageSettings
+from icefloe.config.manifests import DEFAULT_CHUNK_MANIFESTS, ChunkManifestsConfig, ManifestConfig
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values import U8, U16, U64, NamedNumber, Settings, merged, setting
+from icefloe.values import (
+    U8,
+    U16,
+    U32,
+    U64,
+    NamedNumber,
+    NonZeroU16,
+    NonZeroU64,
+    Settings,
+    Value,
+    merged,
+    setting,
+)
+
+
+class SpecVersion(NamedNumber):
+    """A version of the on-disk format; compares with plain integers.
+
+    >>> SpecVersion.current() == 2
+    True
+    """
+
+    v1 = 1
+    v2 = 2
+
+    @staticmethod
+    def current() -> "SpecVersion":
+        """Give the version of new repositories."""
+        return SpecVersion.v2
+
+
+_LONGEST: Final = 128
+_PRODUCT: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(/[!#$%&'*+.^_`|~0-9A-Za-z-]+)?")
+_COMMENT: Final = re.compile(r"[^\x00-\x1f\x7f-\U0010ffff\"();=\\]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution(Value):
+    """Labels added to the user agent of every request.
+
+    `client` is a program, `name` or `name/version`; the others are free text of ASCII without
+    control characters and any of `"();=\\`.
+
+    >>> Attribution(client="nightly-ingest/2", workload="era5").client
+    'nightly-ingest/2'
+    """
+
+    _: KW_ONLY
+    client: str | None = None
+    workload: str | None = None
+    principal: str | None = None
+
+    def __post_init__(self) -> None:
+        Value.__post_init__(self)
+        _check("client", self.client, _PRODUCT, "be 'name' or 'name/version' in token characters")
+        for name in ("workload", "principal"):
+            wanted = 'be ASCII without control characters and without any of "();=\\'
+            _check(name, getattr(self, name), _COMMENT, wanted)
+
+    def label(self, agent: str) -> str:
+        """Add the labels to a user agent.
+
+        >>> Attribution(client="ingest/2", workload="era5", principal="ada").label("icefloe/1.0")
+        'ingest/2 icefloe/1.0 (workload=era5; principal=ada)'
+        """
+        named = (("workload", self.workload), ("principal", self.principal))
+        comment = "; ".join(f"{name}={text}" for name, text in named if text is not None)
+        parts = (self.client, agent, f"({comment})" if comment else None)
+        return " ".join(part for part in parts if part is not None)
+
+
+def _check(name: str, label: str | None, pattern: re.Pattern[str], wanted: str) -> None:
+    if label is None:
+        return
+    if not pattern.fullmatch(label):
+        raise InvalidInputError(
+            f"Attribution.{name} must {wanted}, got {label!r}", ErrorKind.INVALID_CONFIG
+        )
+    if len(label) > _LONGEST:
+        raise InvalidInputError(
+            f"Attribution.{name} must not be longer than {_LONGEST} bytes, got {len(label)}",
+            ErrorKind.INVALID_CONFIG,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureFlag(Value):
+    """A part of the behaviour, and whether a repository allows it.
+
+    `setting` is the explicit choice, or None where the default applies.
+
+    >>> FeatureFlag(4, "create_tag", default_enabled=True, setting=False).enabled
+    False
+    """
+
+    id: U16
+    name: str
+    default_enabled: bool
+    setting: bool | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """Say whether the repository allows it."""
+        return self.default_enabled if self.setting is None else self.setting
+
+
+@dataclass(slots=True)
+class StorageConcurrencySettings(Settings):
+    """How the transfer of one large object is cut into concurrent requests."""
+
+    max_concurrent_requests_for_object: NonZeroU16 | None = setting(18)
+    ideal_concurrent_request_size: NonZeroU64 | None = setting(12 * 2**20)
+
+
+@dataclass(slots=True)
+class StorageRetriesSettings(Settings):
+    """How often a request is tried, and how long the pauses grow."""
+
+    max_tries: NonZeroU16 | None = setting(10)
+    initial_backoff_ms: U32 | None = setting(100)
+    max_backoff_ms: U32 | None = setting(180_000)
+
+
+@dataclass(slots=True)
+class StorageTimeoutSettings(Settings):
+    """How long to wait; unset means as long as the client library does.
+
+    On a local folder, `operation_timeout_ms` limits the wait for its lock; unset means a minute.
+    """
+
+    connect_timeout_ms: U32 | None = None
+    read_timeout_ms: U32 | None = None
+    operation_timeout_ms: U32 | None = None
+    operation_attempt_timeout_ms: U32 | None = None
+
+
+@dataclass(slots=True)
+class StorageSettings(Settings):
+    """How a repository uses its storage.
+
+    The `unsafe_*` switches turn protections off, for storages that lack conditional writes or
+    user metadata: with them off, concurrent writers can lose each other's commits.
+
+    >>> StorageSettings(storage_class="STANDARD_IA").unsafe_use_conditional_create is None
+    True
+    """
+
+    concurrency: StorageConcurrencySettings | None = setting(StorageConcurrencySettings)
+    retries: StorageRetriesSettings | None = setting(StorageRetriesSettings)
+    unsafe_use_conditional_create: bool | None = setting(effective=True)
+    unsafe_use_conditional_update: bool | None = setting(effective=True)
+    unsafe_use_metadata: bool | None = setting(effective=True)
+    storage_class: str | None = None
+    metadata_storage_class: str | None = None
+    chunks_storage_class: str | None = None
+    minimum_size_for_multipart_upload: U64 | None = setting(100 * 2**20)
+    timeouts: StorageTimeoutSettings | None = None
 
 
 class CompressionAlgorithm(NamedNumber):

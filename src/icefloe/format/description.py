@@ -9,21 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
-from icefloe.format.chunk_table import (
-    ChunkKind,
-    ChunkTable,
-    Coordinates,
-    InlineChunk,
-    NativeChunk,
-)
+from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, InlineChunk, NativeChunk
 from icefloe.format.envelope import Envelope, FileType, open_envelope
 from icefloe.format.flexbuffers import decode_flexbuffer
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.manifest_files import ManifestFiles
-from icefloe.format.node_table import Node
+from icefloe.format.nodes import Node
 from icefloe.format.repo_info import decode_repo_info
-from icefloe.format.snapshot import decode_snapshot
+from icefloe.format.snapshot import ManifestFiles, decode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import (
     ID_LISTS,

@@ -20,12 +20,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, framed_bytes, splits_of
 from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import MAX_DIMENSIONS
-from icefloe.format.flatbuffer_writer import (
-    Field,
-    Link,
-    RecordLayout,
-    Tail,
-)
+from icefloe.format.flatbuffer_writer import Field, Link, RecordLayout, Tail
 
 _BLOCK_BITS: Final = 9
 _BLOCK_ROWS: Final = 1 << _BLOCK_BITS

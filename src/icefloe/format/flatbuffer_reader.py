@@ -1,12 +1,7 @@
 """A checked, columnar reader of flatbuffers.
 
-Where a usual reader hands out one table at a time, this one hands out *all* tables of a
-vector at once, as positions, and their fields as columns. Nothing in a buffer is
-trusted: each position, length, alignment and vtable is checked, in bulk, before use.
-
-Tables and vectors may be shared within a buffer, so a small hostile buffer can describe a
-huge structure. Everything that is read is therefore charged against a budget, which grows
-with the size of the buffer.
+Tables that lie at constant distances, as writers of many tables place them, are read by strides,
+which is several times as fast as reading them one by one.
 """
 
 from dataclasses import dataclass
@@ -17,17 +12,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
-from icefloe.format.columns import (
-    Bools,
-    Bytes,
-    BytesColumn,
-    Ints,
-    concat_bytes,
-    ranges,
-    splits_of,
-)
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes, ranges, splits_of
 from icefloe.format.envelope import MAX_DIMENSIONS
-from icefloe.format.flatbuffer_grid import Grid
+
+_SHORTEST_ROW: Final = 64
+"""Shorter rows are not worth looking for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Rows of things, all of the same length, and all the same distance apart."""
+
+    shape: tuple[int, int]
+    steps: tuple[int, int]
+    """In bytes, from a row to the next, and from a thing to the next."""
+
+    @classmethod
+    def of(cls, positions: Ints) -> "Grid | None":
+        """Find the grid that things lie in, but for some at the end that fill no row."""
+        steps = np.diff(positions[: _SHORTEST_ROW + 1])
+        if len(steps) < _SHORTEST_ROW or (steps != steps[0]).any():
+            return None
+        step = int(steps[0])
+        row_ends = np.flatnonzero(np.diff(positions) != step) + 1
+        length = int(row_ends[0]) if len(row_ends) else len(positions)
+        count = len(positions) // length
+        starts = positions[: count * length : length]
+        row_step = int(starts[1] - starts[0]) if count > 1 else 0
+        within = row_ends[: np.searchsorted(row_ends, count * length)]
+        if (np.diff(starts) != row_step).any() or not np.array_equal(
+            within, length * np.arange(1, count)
+        ):
+            return None
+        return cls((count, length), (row_step, step))
+
+    def __len__(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    def read[T: np.generic](self, data: Bytes, first: int, into: NDArray[T]) -> None:
+        """Copy all things, the first of which is at a position, into a column."""
+        into.reshape(self.shape)[...] = np.ndarray(self.shape, into.dtype, data, first, self.steps)
+
 
 type Presence = Bools | bool
 """Which tables have a field: one answer for all where they agree."""

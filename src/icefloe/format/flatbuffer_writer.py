@@ -1,20 +1,23 @@
 """A columnar writer of flatbuffers: sections are planned first, then written in order.
 
-A buffer is a list of sections: many tables of one type, many vectors, many byte strings.
-Each section knows where its rows will lie before any byte exists, because offsets may
-only point forward: parents are listed before what they point at. Writing then happens
-piece by piece, straight into a compressor.
+A buffer is a list of sections: many tables of one type, many vectors, many byte strings. Each
+section knows the offsets of its rows before any byte exists, because offsets may only point
+forward: parents are listed before their children. Writing then happens piece by piece, straight
+into a compressor. Files with few tables are written one table at a time (`Tree`); packed
+tables carry their vtable before them and their strings behind them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from itertools import accumulate
+from struct import Struct, calcsize
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, framed_bytes, splits_of
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, framed_bytes, ranges, splits_of
 from icefloe.format.envelope import DEFAULT_LEVEL, MAX_BUFFER_BYTES, FileType, seal
 
 IDENTIFIER: Final = b"Ichk"
@@ -356,3 +359,258 @@ def _pieces(sections: Sequence[Section]) -> Iterator[Bytes]:
     yield np.frombuffer(root.astype("<u4").tobytes() + IDENTIFIER, np.uint8)
     for section in sections:
         yield from section.pieces()
+
+
+OFFSET: Final = "x"
+"""The type of a field that points at something, which is filled in later."""
+
+_WORD: Final = Struct("<I")
+_PADDINGS: Final = [bytes(4 - remainder) for remainder in range(4)]
+
+
+class TableShape:
+    """Where the fields of a table lie, and the vtable that says so.
+
+    Fields are given as slot and type, a code of the `struct` module, in the order in which they
+    lie in the table: after one word those of eight bytes, then words, then the rest.
+    """
+
+    def __init__(self, *fields: tuple[int, str]) -> None:
+        self.at: dict[int, int] = {}
+        layout, end, alignment = "<i", 4, 4
+        for slot, code in fields:
+            size = 4 if code == OFFSET else calcsize(f"<{code}")
+            aligned = 4 if code.endswith("s") else size
+            gap = -end % aligned
+            self.at[slot] = end + gap
+            layout += f"{gap}x" + ("4x" if code == OFFSET else code)
+            end += gap + size
+            alignment = max(alignment, aligned)
+        padding = -end % 4
+        slots = 1 + max(self.at, default=-1)
+        entries = [4 + 2 * slots, end + padding, *(self.at.get(slot, 0) for slot in range(slots))]
+        vtable = Struct(f"<{len(entries)}H").pack(*entries)
+        self._struct = Struct(f"{layout}{padding}x")
+        self._codes = [code for _, code in fields if code != OFFSET]
+        self._vtable_bytes = len(vtable)
+        self.alignment = alignment
+        self.table_bytes = self._struct.size
+        # What goes before the table, for each number of bytes that may stand before that.
+        self.leads = [bytes(-(used + len(vtable)) % alignment) + vtable for used in range(8)]
+        self.lead_bytes = len(self.leads[0])
+
+    def pack(self, *values: int | bytes) -> bytes:
+        """Write a table whose offsets are still zero."""
+        return self._struct.pack(self._vtable_bytes, *values)
+
+    def blank(self) -> bytes:
+        """Write a vtable and a table of zeros behind it."""
+        zeros = [b"" if code.endswith("s") else 0 for code in self._codes]
+        return self.leads[0] + self.pack(*zeros)
+
+    def entry(self, slot: int) -> int:
+        """Say where in the lead the vtable's entry for a field lies."""
+        return self.lead_bytes - self._vtable_bytes + 4 + 2 * slot
+
+
+class Tree:
+    """The tables, vectors and strings of a buffer, each placed where something points at it.
+
+    As a section, it may point at other sections behind it.
+    """
+
+    def __init__(self) -> None:
+        self.start = 0
+        self._out = bytearray()
+        self._root: int | None = None
+        self._outside: list[tuple[int, Target]] = []
+
+    def table(self, shape: TableShape, *values: int | bytes, field: int | None = None) -> int:
+        """Add a table that a field points at; the first one is the root. Give its position."""
+        out = self._out
+        out += shape.leads[len(out) & 7]
+        at = len(out)
+        out += shape.pack(*values)
+        if field is not None:
+            _WORD.pack_into(out, field, at - field)
+        elif self._root is None:
+            self._root = at
+        return at
+
+    def blob(self, data: bytes, field: int) -> None:
+        """Add a string or a vector of bytes."""
+        out = self._out
+        _WORD.pack_into(out, field, len(out) - field)
+        length = len(data)
+        out += length.to_bytes(4, "little")
+        out += data
+        out += _PADDINGS[length & 3]
+
+    def items(self, count: int, data: bytes, field: int, *, alignment: int = 4) -> None:
+        """Add a vector of numbers or structs."""
+        out = self._out
+        out += bytes(-(len(out) + 4) % alignment)
+        _WORD.pack_into(out, field, len(out) - field)
+        out += count.to_bytes(4, "little")
+        out += data
+        out += bytes(-len(data) % 4)
+
+    def links(self, count: int, field: int) -> range:
+        """Add a vector of offsets; give the fields in which they go."""
+        out = self._out
+        at = len(out)
+        _WORD.pack_into(out, field, at - field)
+        out += count.to_bytes(4, "little")
+        out += bytes(4 * count)
+        return range(at + 4, at + 4 + 4 * count, 4)
+
+    def written_tables(self, tables: Sequence[bytes], lead_bytes: int, field: int) -> None:
+        """Add a vector of tables that were written already, each in whole words after its lead."""
+        out = self._out
+        fields = self.links(len(tables), field)
+        starts = accumulate(map(len, tables), initial=len(out) + lead_bytes)
+        offsets = [start - each for each, start in zip(fields, starts, strict=False)]
+        out[fields.start : fields.stop] = Struct(f"<{len(offsets)}I").pack(*offsets)
+        out += b"".join(tables)
+
+    def link_outside(self, target: Target, field: int) -> None:
+        """Point at the first row of another section."""
+        self._outside.append((field, target))
+
+    def whole_buffer(self) -> bytes:
+        """Give the buffer, if the tree is all there is in it."""
+        self.start = _HEAD_BYTES
+        root = _HEAD_BYTES + (self._root or 0)
+        return b"".join([root.to_bytes(4, "little"), IDENTIFIER, *(p.data for p in self.pieces())])
+
+    def row(self) -> bytes:
+        """Give a tree that points at nothing else, to be moved to any multiple of eight."""
+        return bytes(self._out) + bytes(-len(self._out) % 8)
+
+    def size_bytes(self) -> int:
+        """Give the size."""
+        return len(self._out) + -len(self._out) % 8
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where the root lies."""
+        return np.full(len(rows), self.start + (self._root or 0), np.int64)
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Write all of it."""
+        first = np.zeros(1, np.int64)
+        for field, target in self._outside:
+            where = int(target.positions(first)[0]) - self.start
+            _WORD.pack_into(self._out, field, where - field)
+        yield np.frombuffer(bytes(self._out) + bytes(-len(self._out) % 8), np.uint8)
+
+
+type Columns = Mapping[int, NDArray[Any]]
+"""Fields by slot: numbers, or rows of bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A field that points at bytes which lie behind its table."""
+
+    slot: int
+    rows: BytesColumn
+    """What to lay there, for each table: whole words, or nothing if it lacks the field."""
+    inner: int = 0
+    """How far into those bytes the offset points."""
+
+    @classmethod
+    def blobs(cls, slot: int, column: BytesColumn, present: Bools | None = None) -> "Carried":
+        """Carry strings or byte vectors."""
+        framed = BytesColumn(column.framed(), splits_of(framed_bytes(column.lengths())))
+        return cls(slot, framed if present is None else _emptied(framed, present))
+
+    @classmethod
+    def items(cls, slot: int, counts: Ints, items: Bytes) -> "Carried":
+        """Carry vectors of structs of whole words; tables with an empty one lack the field."""
+        words = counts * (items.shape[1] // 4)
+        starts = splits_of(words + (counts > 0))
+        data = np.zeros(int(starts[-1]), "<u4")
+        heads = starts[:-1][counts > 0]
+        data[heads] = counts[counts > 0]
+        data[ranges(starts[:-1] + 1, words)] = np.ascontiguousarray(items).reshape(-1).view("<u4")
+        return cls(slot, BytesColumn(data.view(np.uint8), 4 * starts))
+
+
+def _emptied(column: BytesColumn, kept: Bools) -> BytesColumn:
+    """Make rows empty that are not to be kept."""
+    if kept.all():
+        return column
+    lengths = column.lengths()
+    data = column.data[np.repeat(kept, lengths)]
+    return BytesColumn(data, splits_of(np.where(kept, lengths, 0)))
+
+
+def pack_tables(
+    count: int, shape: TableShape, columns: Columns, carried: Sequence[Carried]
+) -> BytesColumn:
+    """Write tables of one type, each with what it carries, as rows of bytes.
+
+    Each row begins with the shape's lead, and must come to lie at a multiple of its alignment.
+    """
+    sizes = [each.rows.lengths() for each in carried]
+    places = list[Ints]()
+    ends = np.full(count, shape.lead_bytes + shape.table_bytes, np.int64)
+    for size in sizes:
+        places.append(ends)
+        ends = ends + size
+    starts = splits_of(ends + -ends % shape.alignment)
+    words = np.zeros(int(starts[-1]) >> 2, "<u4")
+    firsts = starts[:-1] >> 2
+    fixed = _fixed_parts(count, shape, columns, list(zip(carried, sizes, places, strict=True)))
+    words[firsts[:, None] + np.arange(fixed.shape[1] >> 2)] = fixed.view("<u4")
+    for each, size, at in zip(carried, sizes, places, strict=True):
+        words[ranges(firsts + (at >> 2), size >> 2)] = each.rows.data.view("<u4")
+    return BytesColumn(words.view(np.uint8), starts)
+
+
+def _fixed_parts(
+    count: int, shape: TableShape, columns: Columns, carried: Sequence[tuple[Carried, Ints, Ints]]
+) -> Bytes:
+    """Write the vtables and tables, which take as much room in each row."""
+    parts = np.empty((count, shape.lead_bytes + shape.table_bytes), np.uint8)
+    parts[:] = np.frombuffer(shape.blank(), np.uint8)
+    for slot, values in columns.items():
+        _put(parts, shape.lead_bytes + shape.at[slot], values)
+    for each, size, at in carried:
+        field = shape.lead_bytes + shape.at[each.slot]
+        offsets = at + (each.inner - field)
+        if not size.all():
+            offsets = np.where(size > 0, offsets, 0)
+            entry = shape.entry(each.slot)
+            parts[size == 0, entry : entry + 2] = 0  # the field is absent
+        _put(parts, field, offsets.astype("<u4"))
+    return parts
+
+
+class PackedSection:
+    """Tables that were written already, each a multiple of eight bytes."""
+
+    def __init__(self, rows: BytesColumn, lead_bytes: int) -> None:
+        self.start = 0
+        self._rows = rows
+        self._lead_bytes = lead_bytes
+
+    def size_bytes(self) -> int:
+        """Give the size."""
+        return len(self._rows.data)
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Say where tables lie."""
+        where: Ints = self._rows.splits[rows] + (self.start + self._lead_bytes)
+        return where
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Give all tables."""
+        yield self._rows.data
+
+
+def _put(parts: Bytes, at: int, values: NDArray[np.generic]) -> None:
+    """Write a column of numbers or of rows of bytes into a matrix of bytes."""
+    if len(parts):
+        raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(parts), -1)
+        parts[:, at : at + raw.shape[1]] = raw

@@ -17,27 +17,34 @@ from icefloe.format.chunk_table import (
     ChunkTable,
     Coordinates,
     NativeChunk,
+    RowFinder,
     sort_keys,
 )
 from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import ITEM_COST_BYTES, Buffer, Tables, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
-from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import ListSection, Section, seal_buffer
+from icefloe.format.flatbuffer_writer import (
+    OFFSET,
+    ListSection,
+    Section,
+    TableShape,
+    Tree,
+    seal_buffer,
+)
 from icefloe.format.ids import ChunkId, ManifestId, NodeId
 from icefloe.format.locations import LocationCompression, compress_locations
-from icefloe.format.manifest_columns import decode_table, reference_section
 from icefloe.format.manifest_refs import (
+    NativeRanges,
     NativeRefs,
     RefSlot,
+    decode_table,
     read_index,
     read_ref,
+    reference_section,
     table_of_refs,
     write_refs,
 )
-from icefloe.format.native_ranges import NativeRanges
-from icefloe.format.row_finder import RowFinder
 
 MAX_APPARENT_BYTES: Final = 2**31 - 2**20
 """Readers count a shared string once per reference and stop at 2 GiB."""

@@ -1,9 +1,24 @@
-"""Values of metadata items: any JSON value, encoded as the spec version of the file says."""
+"""Named metadata values of snapshots and of the repo object: any JSON value.
+
+Spec 1 encodes values as MessagePack, spec 2 as FlexBuffers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import accumulate, pairwise
+from typing import Final, Self
+
+import numpy as np
 
 from icefloe.config import SpecVersion
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.format.columns import BytesColumn, Ints, ranges, splits_of, take_ragged
+from icefloe.format.flatbuffer_reader import Vectors, refuse
+from icefloe.format.flatbuffer_scalar import ScalarTable
+from icefloe.format.flatbuffer_writer import OFFSET, Carried, TableShape, Tree, pack_tables
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
-from icefloe.format.json_value import JsonValue, as_json_value
+from icefloe.format.json_value import MAX_ENCODED_BYTES, JsonValue, as_json_value
 from icefloe.format.messagepack import decode_messagepack, encode_messagepack
 
 
@@ -40,3 +55,194 @@ def decode_metadata_value(data: bytes | memoryview, spec_version: int) -> JsonVa
         f"metadata of spec version {spec_version} cannot be read",
         ErrorKind.UNSUPPORTED_SPEC_VERSION,
     )
+
+
+type Metadata = Mapping[str, JsonValue]
+
+
+class _Item(IntEnum):
+    """Slots of one item."""
+
+    NAME = 0
+    VALUE = 1
+
+
+_ITEM: Final = TableShape((_Item.NAME, OFFSET), (_Item.VALUE, OFFSET))
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataItems:
+    """The metadata of several owners (snapshots, say), one behind the other."""
+
+    splits: Ints
+    names: BytesColumn
+    values: BytesColumn
+
+    @classmethod
+    def encode(cls, metadata: Metadata, spec_version: int) -> Self:
+        """Encode the metadata of one owner, sorted by name."""
+        if not metadata:
+            return cls(np.zeros(2, np.int64), BytesColumn.empty(), BytesColumn.empty())
+        return cls.encode_many([metadata], spec_version)
+
+    @classmethod
+    def encode_many(cls, owners: Sequence[Metadata], spec_version: int) -> Self:
+        """Encode the metadata of several owners, each sorted by name."""
+        names, values = list[str](), list[bytes]()
+        for metadata in owners:
+            own = sorted(metadata, key=str.encode)
+            names += own
+            values += encode_values([metadata[name] for name in own], spec_version)
+        counts = np.array([len(metadata) for metadata in owners], np.int64)
+        return cls(
+            splits_of(counts), BytesColumn.from_strings(names), BytesColumn.from_list(values)
+        )
+
+    @classmethod
+    def read(cls, vectors: Vectors) -> Self:
+        """Read the items of all owners."""
+        if not vectors.counts.any():
+            return cls(vectors.splits(), BytesColumn.empty(), BytesColumn.empty())
+        tables = vectors.tables()
+        names = tables.blobs(_Item.NAME, required=True).column()
+        names.check_text()
+        return cls(vectors.splits(), names, tables.blobs(_Item.VALUE, required=True).column())
+
+    def decode(self, owner: int, spec_version: int) -> dict[str, JsonValue]:
+        """Decode the metadata of one owner."""
+        return self.decode_many(np.array([owner]), spec_version)[0]
+
+    def decode_many(self, owners: Ints, spec_version: int) -> list[dict[str, JsonValue]]:
+        """Decode the metadata of some owners."""
+        picked = self.take(owners)
+        names, values = picked.names.to_strings(), picked.values.to_list()
+        splits = picked.splits.tolist()
+        decoded = list[dict[str, JsonValue]]()
+        for first, last in pairwise(splits):
+            if first == last:
+                decoded.append({})
+                continue
+            decoded.append(decode_items(names[first:last], values[first:last], spec_version))
+        return decoded
+
+    def take(self, owners: Ints) -> Self:
+        """Pick owners."""
+        splits, items = take_ragged(self.splits, owners)
+        return type(self)(splits, self.names.take(items), self.values.take(items))
+
+    def with_owner(self, at: int, one: Self) -> Self:
+        """Insert one owner before an owner."""
+        first, count = int(self.splits[at]), len(one.names)
+        splits = np.concatenate([self.splits[: at + 1], self.splits[at:] + count])
+        if count == 0:
+            return type(self)(splits, self.names, self.values)
+        names = self.names.with_rows(first, one.names)
+        return type(self)(splits, names, self.values.with_rows(first, one.values))
+
+    def packed(self) -> BytesColumn:
+        """Write the vector of items of each owner, with the items behind it."""
+        names, values = (
+            Carried.blobs(slot, column)
+            for slot, column in ((_Item.NAME, self.names), (_Item.VALUE, self.values))
+        )
+        items = pack_tables(len(self.names), _ITEM, {}, [names, values])
+        counts = np.diff(self.splits)
+        heads = 1 + counts  # words: how many there are, and an offset to each
+        item_words = items.splits >> 2
+        starts = splits_of(heads + np.diff(item_words[self.splits]))
+        words = np.zeros(int(starts[-1]), "<u4")
+        words[starts[:-1]] = counts
+        # What is before an item in the buffer: the items before it, the heads up to its owner's.
+        shift = np.repeat(np.cumsum(heads), counts)
+        fields = np.repeat(starts[:-1] + 1 - self.splits[:-1], counts) + np.arange(len(self.names))
+        tables = 4 * (item_words[:-1] + shift) + _ITEM.lead_bytes
+        words[fields] = tables - 4 * fields
+        where = ranges(item_words[:-1] + shift, np.diff(item_words))
+        words[where] = items.data.view("<u4")
+        return BytesColumn(words.view(np.uint8), 4 * starts)
+
+    def write(self, tree: Tree, owner: int, field: int) -> None:
+        """Add the items of one owner."""
+        first, last = self.splits[owner : owner + 2].tolist()
+        _write_items(tree, self.names.rows(first, last), self.values.rows(first, last), field)
+
+
+class LateMetadata:
+    """The metadata of some owners, each decoded when it is asked for."""
+
+    __slots__ = ("_items", "_lists", "_spec_version")
+
+    def __init__(self, items: MetadataItems, spec_version: int) -> None:
+        self._items = items
+        self._spec_version = spec_version
+        self._lists: tuple[list[int], list[str], list[bytes]] | None = None
+
+    def __getitem__(self, owner: int) -> dict[str, JsonValue]:
+        """Decode the metadata of one owner."""
+        if self._lists is None:
+            items = self._items
+            self._lists = (
+                items.splits.tolist(),
+                items.names.to_strings(),
+                items.values.to_list(),
+            )
+        splits, names, values = self._lists
+        own = slice(splits[owner], splits[owner + 1])
+        return decode_items(names[own], values[own], self._spec_version)
+
+
+def write_metadata(tree: Tree, metadata: Metadata, spec_version: int, field: int) -> None:
+    """Add the items of one owner, sorted by name."""
+    names = sorted(metadata, key=str.encode)
+    values = encode_values([metadata[name] for name in names], spec_version)
+    _write_items(tree, [name.encode() for name in names], values, field)
+
+
+def _write_items(tree: Tree, names: Sequence[bytes], values: Sequence[bytes], field: int) -> None:
+    for name, value, each in zip(names, values, tree.links(len(names), field), strict=True):
+        at = tree.table(_ITEM, field=each)
+        tree.blob(name, at + _ITEM.at[_Item.NAME])
+        tree.blob(value, at + _ITEM.at[_Item.VALUE])
+
+
+def read_items(owners: Sequence[Sequence[ScalarTable]]) -> MetadataItems:
+    """Read the items of some owners, still encoded."""
+    items = [item for own in owners for item in own]
+    return MetadataItems(
+        np.array(list(accumulate(map(len, owners), initial=0)), np.int64),
+        BytesColumn.from_strings([item.text(_Item.NAME) for item in items]),
+        BytesColumn.from_list([item.blob(_Item.VALUE) for item in items]),
+    )
+
+
+def read_metadata(items: Sequence[ScalarTable], spec_version: int) -> dict[str, JsonValue]:
+    """Read the items of one owner."""
+    names = [item.text(_Item.NAME) for item in items]
+    values = [item.blob(_Item.VALUE) for item in items]
+    return decode_items(names, values, spec_version)
+
+
+def encode_values(values: Sequence[JsonValue], spec_version: int) -> list[bytes]:
+    """Encode the values of one owner, which together must not be too large."""
+    encoded = [encode_metadata_value(value, spec_version) for value in values]
+    if (total := sum(map(len, encoded))) > MAX_ENCODED_BYTES:
+        raise InvalidInputError(
+            f"the metadata takes {total} bytes, the most is {MAX_ENCODED_BYTES}",
+            ErrorKind.LIMIT_EXCEEDED,
+        )
+    return encoded
+
+
+def decode_items(
+    names: Sequence[str], values: Sequence[bytes], spec_version: int
+) -> dict[str, JsonValue]:
+    """Decode the values of one owner."""
+    if sum(map(len, values)) > MAX_ENCODED_BYTES:
+        refuse("metadata items share values so often that they would not fit in memory")
+    items = {
+        name: decode_metadata_value(value, spec_version)
+        for name, value in zip(names, values, strict=True)
+    }
+    if len(items) < len(names):
+        refuse("two metadata items have the same name")
+    return items

@@ -21,18 +21,21 @@ from icefloe.format.columns import (
     ranges,
     splits_of,
 )
-from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection, pack_tables
 from icefloe.format.flatbuffer_reader import Vectors, refuse
 from icefloe.format.flatbuffer_scalar import ScalarTable
-from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import ListSection, Section
-from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows, texts_of_rows
-from icefloe.format.metadata_items import (
-    LateMetadata,
-    Metadata,
-    MetadataItems,
-    read_items,
+from icefloe.format.flatbuffer_writer import (
+    OFFSET,
+    Carried,
+    Columns,
+    ListSection,
+    PackedSection,
+    Section,
+    TableShape,
+    Tree,
+    pack_tables,
 )
+from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows, texts_of_rows
+from icefloe.format.metadata import LateMetadata, Metadata, MetadataItems, read_items
 
 NO_PARENT = -1
 

@@ -21,8 +21,14 @@ from icefloe.format.envelope import (
 from icefloe.format.flatbuffer_blocks import CoordinateSection, recognise_coordinates
 from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
-from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import ListSection, Section, seal_buffer
+from icefloe.format.flatbuffer_writer import (
+    OFFSET,
+    ListSection,
+    Section,
+    TableShape,
+    Tree,
+    seal_buffer,
+)
 from icefloe.format.ids import NodeId, SnapshotId, has_repeated_node, ids_of_rows
 
 ID_LISTS: Final = (

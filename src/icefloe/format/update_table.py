@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns import Bytes, BytesColumn, Ints, concat_bytes
-from icefloe.format.flatbuffer_packed import Carried, Columns, PackedSection, pack_tables
 from icefloe.format.flatbuffer_reader import Tables, Vectors
 from icefloe.format.flatbuffer_scalar import ScalarTable
-from icefloe.format.flatbuffer_tree import OFFSET, TableShape, Tree
-from icefloe.format.flatbuffer_writer import ListSection, Section
+from icefloe.format.flatbuffer_writer import (
+    OFFSET,
+    Carried,
+    Columns,
+    ListSection,
+    PackedSection,
+    Section,
+    TableShape,
+    Tree,
+    pack_tables,
+)
 from icefloe.format.ids import SnapshotId, id_rows
 
 

@@ -17,22 +17,16 @@ from icefloe.pipeline.checking.values import (
     plan_check,
     require_same_values,
 )
-from icefloe.pipeline.combining.combine import (
-    Combined,
-    combine,
-    placed_references,
-)
-from icefloe.pipeline.combining.existing import read_existing
-from icefloe.pipeline.combining.targets import TargetArray
+from icefloe.pipeline.combining.combine import Combined, TargetArray, combine, placed_references
+from icefloe.pipeline.combining.report import MisfitsError, Report
 from icefloe.pipeline.files.access import SourceAccess
-from icefloe.pipeline.files.arrow_columns import int_column, text_column
 from icefloe.pipeline.files.describing import ParsedFile
-from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import Pattern, list_sources
-from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.report import MisfitsError, Report
+from icefloe.pipeline.provenance.existing import read_existing
 from icefloe.pipeline.writing.metadata import (
     check_of,
     path_below,

@@ -15,14 +15,14 @@ from typing import Final
 
 from icefloe.api.repository import Repository
 from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
-from icefloe.engine.context import RepoContext
-from icefloe.engine.maintenance.key_set import keys_of_names
-from icefloe.engine.maintenance.reachability import Reachable
-from icefloe.engine.repo_object import RepoObjectLedger
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.ids import SnapshotId, ids_of_rows
 from icefloe.format.layout import CHUNKS_PREFIX, SNAPSHOTS_PREFIX, manifest_key
 from icefloe.pipeline.copying.staging import STAGING_PREFIX, staging_key
+from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_ledger import RepoObjectLedger
+from icefloe.walk.reachability import Reachable
+from icefloe.walk.spill import keys_of_names
 
 _log = logging.getLogger(__name__)
 

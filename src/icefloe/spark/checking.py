@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icefloe.format.arrow import pa
 from icefloe.pipeline.checking.values import CheckPlan, FileToCheck, check_file
-from icefloe.pipeline.files.arrow_columns import binary_column, int_column, text_column
+from icefloe.pipeline.combining.report import CheckedValues
+from icefloe.pipeline.files.facts import binary_column, int_column, text_column
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.planning import scan_tasks
-from icefloe.pipeline.report import CheckedValues
 from icefloe.spark.workers import Shipped
 
 if TYPE_CHECKING:

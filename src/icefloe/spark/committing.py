@@ -11,29 +11,26 @@ from typing import TYPE_CHECKING
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.effects import run_blocking
-from icefloe.engine.commit import LogWriter, commit
-from icefloe.engine.conflicts import ConflictDetector
-from icefloe.engine.context import RepoContext
-from icefloe.engine.linking.linked import LinkedRegion
-from icefloe.engine.linking.regions import link_manifests, write_log
 from icefloe.errors import ConflictError, IcefloeError, SessionStateError
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
+from icefloe.manifests.external import LinkedRegion
 from icefloe.pipeline.checking.opening import require_opening
 from icefloe.pipeline.combining.combine import Combined, Existing
-from icefloe.pipeline.combining.existing import read_existing
 from icefloe.pipeline.files.facts import FileFacts
-from icefloe.pipeline.holdings.records import (
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.planning import FEW_REFERENCES
+from icefloe.pipeline.provenance.existing import read_existing
+from icefloe.pipeline.provenance.records import (
     SourceRecord,
     options_to_json,
     read_record,
+    recorded_files,
     write_record,
 )
-from icefloe.pipeline.holdings.taken import recorded_files
-from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.planning import FEW_REFERENCES
 from icefloe.pipeline.writing.metadata import write_metadata, write_native
 from icefloe.pipeline.writing.plans import places_table, plan_arrays
+from icefloe.repo.context import RepoContext
 from icefloe.spark.attempts import JOB_METADATA, clear_attempt
 from icefloe.spark.watching import Watch
 from icefloe.spark.workers import Shipped
@@ -45,6 +42,9 @@ from icefloe.spark.write import (
     write,
     write_log_elsewhere,
 )
+from icefloe.transactions.commit import LogWriter, commit
+from icefloe.transactions.conflicts import ConflictDetector
+from icefloe.transactions.external_manifests import link_manifests, write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

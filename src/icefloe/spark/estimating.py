@@ -7,36 +7,36 @@ from dataclasses import dataclass, replace
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.engine.manifests.partition import MAX_PART_REFS
-from icefloe.engine.packing import PackingOptions
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.transaction_log import log_bytes_of_chunk
+from icefloe.manifests.partition import MAX_PART_REFS
 from icefloe.pipeline.checking.values import choose_files
 from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
-from icefloe.pipeline.combining.existing import holds_arrays, read_existing
+from icefloe.pipeline.copy_planning import CopyEstimate, estimate_copy
 from icefloe.pipeline.copying.copies import arrays_in, find_arrays
-from icefloe.pipeline.copying.estimates import CopyEstimate, estimate_copy
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
-from icefloe.pipeline.holdings.records import Sorted, options_from_json, read_record, sort_sources
-from icefloe.pipeline.options import CombineOptions, ParseOptions
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.planning import (
     REFERENCES_PER_COMMIT,
     JobPlan,
     Range,
+    Sampled,
     WavePlan,
     make_plan,
+    sample_files,
     write_tasks,
 )
-from icefloe.pipeline.sampling import Sampled, sample_files
+from icefloe.pipeline.provenance.existing import holds_arrays, read_existing
+from icefloe.pipeline.provenance.records import Sorted, options_from_json, read_record, sort_sources
 from icefloe.pipeline.writing.metadata import write_metadata
-from icefloe.pipeline.writing.plans import ArrayPlan, plan_arrays
-from icefloe.pipeline.writing.waves import cut_into_waves
+from icefloe.pipeline.writing.plans import ArrayPlan, cut_into_waves, plan_arrays
 from icefloe.spark.listing import Sources, list_states
 from icefloe.spark.native import source_alone
 from icefloe.spark.native_job import MEMORY_PER_TASK, CopyOptions
 from icefloe.storage import in_memory_storage
+from icefloe.transactions.packing import PackingOptions
 
 
 def plan(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 from icefloe.api.repository import Repository
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.files.access import SourceAccess
-from icefloe.pipeline.holdings.records import OnChanged, options_from_json, read_record
-from icefloe.pipeline.options import CombineOptions, ParseOptions, ValueCheck
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
+from icefloe.pipeline.provenance.records import OnChanged, options_from_json, read_record
 from icefloe.spark.committing import Target
 from icefloe.spark.listing import Sources
 from icefloe.spark.report import JobReport

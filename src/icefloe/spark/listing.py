@@ -11,7 +11,7 @@ from icefloe.pipeline.files.access import SourceAccess, as_url
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.formats import format_of_name
 from icefloe.pipeline.files.sources import Pattern, list_sources, microseconds, sources_from_table
-from icefloe.pipeline.holdings.records import SourceRecord
+from icefloe.pipeline.provenance.records import SourceRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,14 +16,13 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.api.repository import Repository
-from icefloe.engine.packing import PackingOptions
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.pipeline.copying.origins import Copyable, CopySource, RepositorySource, source_of
 from icefloe.pipeline.copying.staging import staged, staging_repository
 from icefloe.pipeline.files.access import SourceAccess
-from icefloe.pipeline.holdings.records import read_record
-from icefloe.pipeline.options import CombineOptions, ParseOptions, ValueCheck
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
+from icefloe.pipeline.provenance.records import read_record
 from icefloe.spark.attempts import clear_staging
 from icefloe.spark.committing import Target
 from icefloe.spark.jobs import virtualize
@@ -31,6 +30,7 @@ from icefloe.spark.listing import Sources
 from icefloe.spark.native_job import MEMORY_PER_TASK, CopyJob, CopyOptions
 from icefloe.spark.native_report import CopyReport
 from icefloe.spark.watching import OnProgress
+from icefloe.transactions.packing import PackingOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

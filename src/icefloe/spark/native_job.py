@@ -13,16 +13,12 @@ import numpy as np
 
 from icefloe.api.session import Session
 from icefloe.effects import run_blocking
-from icefloe.engine.commit import LogWriter, commit
-from icefloe.engine.conflicts import ConflictDetector
-from icefloe.engine.linking.plan import NewReferences
-from icefloe.engine.linking.regions import link_manifests, plan_array
-from icefloe.engine.manifests.splitting import append_order
-from icefloe.engine.packing import PackingOptions
-from icefloe.engine.paths import absolute_path
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.paths import absolute_path
+from icefloe.manifests.external import NewReferences
+from icefloe.manifests.partition import append_order
 from icefloe.pipeline.checking.opening import require_openable
-from icefloe.pipeline.combining.targets import TargetArray
+from icefloe.pipeline.combining.combine import TargetArray
 from icefloe.pipeline.copying.copies import (
     FoundGroup,
     below,
@@ -33,11 +29,10 @@ from icefloe.pipeline.copying.copies import (
     make_groups,
     occupied,
 )
-from icefloe.pipeline.copying.layouts import LayoutOptions, values_bytes
+from icefloe.pipeline.copying.layouts import LayoutOptions, Limits, values_bytes
 from icefloe.pipeline.copying.origins import CopySource
-from icefloe.pipeline.copying.regions import Limits
-from icefloe.pipeline.copying.slabs import Slab, cut_into_slabs, plan_slabs
 from icefloe.pipeline.copying.transfer import ArrayCopy, CopyPlan
+from icefloe.pipeline.copying.waves import Slab, cut_into_slabs, plan_slabs
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.planning import FEW_REFERENCES, REFERENCES_PER_COMMIT
 from icefloe.pipeline.writing.plans import ArrayPlan
@@ -55,6 +50,10 @@ from icefloe.spark.session import cores_of
 from icefloe.spark.watching import OnProgress, Watch
 from icefloe.spark.workers import Shipped, sent, shipped
 from icefloe.spark.write import WritePlan
+from icefloe.transactions.commit import LogWriter, commit
+from icefloe.transactions.conflicts import ConflictDetector
+from icefloe.transactions.external_manifests import link_manifests, plan_array
+from icefloe.transactions.packing import PackingOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

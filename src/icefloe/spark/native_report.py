@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from icefloe.pipeline.report import Report
+from icefloe.pipeline.combining.report import Report
 
 
 @dataclass(frozen=True, slots=True)

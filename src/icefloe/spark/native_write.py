@@ -12,12 +12,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from icefloe.effects import run_blocking
-from icefloe.engine.linking.linked import LinkedRegion
 from icefloe.format.arrow import pa
-from icefloe.pipeline.copying.building import build_native
+from icefloe.manifests.external import LinkedRegion
+from icefloe.pipeline.copying.copies import build_native
 from icefloe.pipeline.copying.origins import CopySource
 from icefloe.pipeline.copying.transfer import Copied, CopyPlan, copy_regions
-from icefloe.pipeline.files.arrow_columns import binary_column, int_column, text_column
+from icefloe.pipeline.files.facts import binary_column, int_column, text_column
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.planning import copy_tasks, write_tasks
 from icefloe.pipeline.writing.building import Notes

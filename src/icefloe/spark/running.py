@@ -9,20 +9,20 @@ from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.pipeline.checking.values import choose_files, plan_check, require_same_values
 from icefloe.pipeline.combining.combine import Combined, combine
-from icefloe.pipeline.combining.existing import holds_arrays, read_existing
+from icefloe.pipeline.combining.report import MisfitsError, Report
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.facts import FileFacts, SourceState
-from icefloe.pipeline.holdings.records import (
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.provenance.existing import holds_arrays, read_existing
+from icefloe.pipeline.provenance.records import (
     OnChanged,
     Sorted,
     SourceRecord,
     read_record,
     sort_sources,
+    without_taken_places,
 )
-from icefloe.pipeline.holdings.taken import without_taken_places
-from icefloe.pipeline.options import CombineOptions, ParseOptions
-from icefloe.pipeline.report import MisfitsError, Report
-from icefloe.pipeline.writing.waves import cut_into_waves
+from icefloe.pipeline.writing.plans import cut_into_waves
 from icefloe.spark.checking import check
 from icefloe.spark.committing import Committer, Found, Target, persisted
 from icefloe.spark.listing import Sources, list_states, look_at_known

@@ -9,18 +9,26 @@ from collections.abc import Iterator, Sequence
 from itertools import batched
 from typing import TYPE_CHECKING, Any, Final
 
-from icefloe.engine.context import RepoContext
 from icefloe.format.arrow import pa
 from icefloe.format.columns import BytesColumn
-from icefloe.pipeline.combining.schema import Kind
 from icefloe.pipeline.files.access import SourceAccess
-from icefloe.pipeline.files.arrow_columns import binary_column, int_column, text_column
 from icefloe.pipeline.files.describing import ParsedFile
-from icefloe.pipeline.files.facts import FileFacts, Problem, SourceState, from_batches, to_batch
+from icefloe.pipeline.files.facts import (
+    FileFacts,
+    Problem,
+    SourceState,
+    binary_column,
+    from_batches,
+    int_column,
+    text_column,
+    to_batch,
+)
+from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
-from icefloe.pipeline.options import ParseOptions
+from icefloe.pipeline.files.schema import Kind
 from icefloe.pipeline.planning import scan_tasks
 from icefloe.pipeline.writing.plans import stamp
+from icefloe.repo.context import RepoContext
 from icefloe.spark.workers import Shipped
 
 if TYPE_CHECKING:

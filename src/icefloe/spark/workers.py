@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import cloudpickle
 import numpy as np
 
-from icefloe.engine.context import RepoContext
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.files.access import SourceAccess
+from icefloe.repo.context import RepoContext
 from icefloe.storage.specs import MemorySpec
 
 if TYPE_CHECKING:

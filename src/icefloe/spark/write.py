@@ -14,13 +14,12 @@ import numpy as np
 import zstandard
 
 from icefloe.effects import run_blocking
-from icefloe.engine.linking.linked import LinkedRegion
-from icefloe.engine.linking.regions import write_log
 from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.pipeline.files.arrow_columns import binary_column, int_column, text_column
+from icefloe.manifests.external import LinkedRegion
+from icefloe.pipeline.files.facts import binary_column, int_column, text_column
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.planning import write_tasks
 from icefloe.pipeline.writing.building import BuiltRegion, Notes, build
@@ -34,6 +33,7 @@ from icefloe.pipeline.writing.plans import (
 )
 from icefloe.spark.attempts import note_key
 from icefloe.spark.workers import Shipped
+from icefloe.transactions.external_manifests import write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,8 +31,7 @@ from icefloe.storage.constructors import (
     storage_from_url,
     tigris_storage,
 )
-from icefloe.storage.handle import Storage, StorageObjectInfo
-from icefloe.storage.latency import LatencyStorage
+from icefloe.storage.hooks import LatencyStorage
 from icefloe.storage.metering import RequestCounts
 from icefloe.storage.port import (
     Backend,
@@ -43,6 +42,7 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
+from icefloe.storage.storage import Storage, StorageObjectInfo
 
 __all__ = [
     "AnyObjectStoreConfig",

@@ -11,7 +11,7 @@ from icefloe.credentials import (
     gcs_credentials,
     s3_credentials,
 )
-from icefloe.storage.handle import Storage
+from icefloe.storage.storage import Storage
 from icefloe.storage.urls import spec_from_url
 
 

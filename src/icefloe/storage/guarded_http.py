@@ -25,9 +25,8 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.storage.addresses import AddressGuard
-from icefloe.storage.checks import check_order, range_past_end
-from icefloe.storage.foreign_errors import refusal
-from icefloe.storage.keys import check_key
+from icefloe.storage.keys import check_key, check_order, range_past_end
+from icefloe.storage.obstore_errors import refusal
 from icefloe.storage.port import UNKNOWN_TIME, Buffer, ByteRange, Fetched, ObjectInfo, Version
 from icefloe.storage.ranges import cut_range, merge_ranges
 from icefloe.storage.specs import GuardedHttpSpec

@@ -26,7 +26,6 @@ that become empty stay: removing them would race with writers. User metadata is 
 the reference's local repositories.
 """
 
-# ruff: noqa: PTH100, PTH116 - paths are plain strings here, and most calls are relative to descriptors
 import errno
 import os
 import stat
@@ -45,20 +44,23 @@ from icefloe.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from icefloe.storage.checks import check_conditions, check_range
-from icefloe.storage.confined import Confinement
 from icefloe.storage.directory import (
     Draft,
     create_file,
+    info_of,
     link_open_file,
     open_directory,
     open_draft,
+    version_of,
+    walk,
+    walk_entries,
 )
-from icefloe.storage.file_queue import HAS_QUEUES, QUEUE_FILE, FileQueue
-from icefloe.storage.keys import check_key, encode_key, encode_prefix
-from icefloe.storage.listing import info_of, version_of, walk, walk_entries
+from icefloe.storage.keys import check_conditions, check_key, check_range, encode_key, encode_prefix
 from icefloe.storage.locks import (
+    HAS_QUEUES,
     PATIENCE_SECONDS,
+    QUEUE_FILE,
+    FileQueue,
     hold_lock,
     open_known_lock_file,
     open_lock_file,
@@ -71,7 +73,11 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
-from icefloe.storage.selective import Batch, Wanted
+from icefloe.storage.read_only import Batch, Wanted
+from icefloe.storage.sandbox import Confinement
+
+# ruff: noqa: PTH100, PTH116 - paths are plain strings here, and most calls are relative to descriptors
+
 
 _INLINE_BYTES: Final = 256 * 1024
 """Asynchronous callers get smaller transfers on the loop: a thread would cost more."""

@@ -1,24 +1,33 @@
-"""The lock of a directory, which keeps its writers apart.
+"""The lock of a directory, which excludes other writers, and the queue in which writers wait.
 
 The lock is `flock(2)` on the empty file `#0` in the directory. Only those who may write to the
-directory may open that file, for whatever purpose: a lock on the directory itself could be taken,
-and kept, by everybody who may read it. Listings, ours and the reference's, pass over the name.
+directory may open that file: a lock on the directory itself could be taken, and kept, by everybody
+who may read it. Listings, ours and the reference's, skip the name. The kernel releases the lock
+when its holder dies, so the file may stay. A directory that is not a storage of ours, such as an
+exported Zarr hierarchy, is locked itself and gets no file.
 
-The kernel drops the lock when its holder dies, so the file may stay where it is. A directory that
-is not a storage of ours, such as an exported Zarr hierarchy, is locked itself and gets no file.
+A ticket of the queue is a lock on one byte of the empty file `#1`: the byte whose offset is the
+time at which its holder came, in nanoseconds. The writer without a locked byte before its own is
+next. The kernel takes back the ticket of a process that dies. Only fairness depends on the queue:
+a writer that waits for a holder that does not move goes ahead after a while. Tickets are locks of
+an open file (`F_OFD_SETLK`), which Linux has; elsewhere there is no queue.
 """
 
-# ruff: noqa: PTH112, PTH115 - paths are plain strings here, and most calls are relative to descriptors
 import errno
 import fcntl
 import logging
 import os
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from icefloe.errors import ErrorKind, StorageError
+from icefloe import effects
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+
+# ruff: noqa: PTH112, PTH115 - paths are plain strings here, and most calls are relative to descriptors
+
 
 _log = logging.getLogger(__name__)
 
@@ -210,3 +219,113 @@ def _close_locks_of_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_close_locks_of_parent)
+
+
+QUEUE_FILE: Final = "#1"
+_PATIENCE_SECONDS: Final = 2.0
+"""How long to wait for a holder of the first ticket."""
+_NEXT_PAUSE: Final = 0.000_2
+_LATER_PAUSE: Final = 0.002
+"""Only the one who is next looks often."""
+_LOCK: Final = struct.Struct("hhqqi4x")  # `struct flock` where offsets have 64 bits
+_SET: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)
+_GET: Final[int | None] = getattr(fcntl, "F_OFD_GETLK", None)
+HAS_QUEUES: Final = _SET is not None and _GET is not None
+
+
+class FileQueue:
+    """Waits in the queue of a directory."""
+
+    def __init__(self) -> None:
+        self._stuck = -1
+        """The last ticket whose holder we lost patience with: it is not waited for again."""
+
+    def turn(self, open_file: Callable[[], int]) -> "FileTurn":
+        """Wait for all who came before, as long as they move.
+
+        `open_file` opens the file of the queue, as `open_lock_file` does.
+        """
+        return FileTurn(self, open_file)
+
+    async def wait(self, handle: int, ticket: int) -> None:
+        """Wait for all earlier tickets."""
+        first, since = -1, 0.0
+        while (ahead := _first(handle, self._stuck + 1, ticket)) is not None:
+            now = time.monotonic()
+            if ahead != first:
+                first, since = ahead, now
+            elif now - since > _PATIENCE_SECONDS:
+                self._stuck = ahead
+            is_next = _any_between(handle, ahead + 1, ticket) is None
+            await effects.sleep(_NEXT_PAUSE if is_next else _LATER_PAUSE)
+
+
+class FileTurn:
+    """A turn in a queue, from its ticket to its end; had at once where there is no queue."""
+
+    __slots__ = ("_handle", "_open_file", "_queue", "_ticket")
+
+    def __init__(self, queue: FileQueue, open_file: Callable[[], int]) -> None:
+        self._queue = queue
+        self._open_file = open_file
+        self._handle: int | None = None
+
+    async def __aenter__(self) -> None:
+        try:
+            self._handle = handle = self._open_file()
+        except (OSError, StorageError, InvalidInputError):
+            return  # who cannot write here is told so by the write itself
+        self._ticket = _draw(handle)
+        try:
+            if self._ticket is not None:
+                await self._queue.wait(handle, self._ticket)
+        except BaseException:
+            self._end()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._handle is not None:
+            if self._ticket is not None:
+                # Closing alone would not do if a child made by fork still has the descriptor.
+                _lock(self._handle, fcntl.F_UNLCK, self._ticket)
+            close_lock_file(self._handle)
+            self._handle = None
+
+
+def _draw(handle: int) -> int | None:
+    """Take a ticket; None where there are none."""
+    if not HAS_QUEUES:
+        return None
+    for ticket in range(start := time.time_ns(), start + 100):
+        try:
+            _lock(handle, fcntl.F_WRLCK, ticket)
+        except (BlockingIOError, PermissionError):
+            continue  # somebody came in the same moment
+        except OSError:
+            return None
+        return ticket
+    return None
+
+
+def _first(handle: int, start: int, stop: int) -> int | None:
+    """Find the earliest ticket in a range; the kernel names any of them."""
+    earliest = None
+    while (ticket := _any_between(handle, start, stop)) is not None:
+        earliest = stop = ticket
+    return earliest
+
+
+def _any_between(handle: int, start: int, stop: int) -> int | None:
+    if start >= stop or _GET is None:
+        return None
+    question = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, stop - start, 0)
+    kind, _, offset, _, _ = _LOCK.unpack(fcntl.fcntl(handle, _GET, question))
+    return None if kind == fcntl.F_UNLCK else max(offset, start)
+
+
+def _lock(handle: int, kind: int, ticket: int) -> None:
+    assert _SET is not None
+    fcntl.fcntl(handle, _SET, _LOCK.pack(kind, os.SEEK_SET, ticket, 1, 0))

@@ -17,8 +17,7 @@ from icefloe.errors import (
     PreconditionFailedError,
 )
 from icefloe.forks import renew_lock_in_children
-from icefloe.storage.checks import check_conditions, check_range
-from icefloe.storage.keys import check_key
+from icefloe.storage.keys import check_conditions, check_key, check_range
 from icefloe.storage.port import (
     Buffer,
     ByteRange,

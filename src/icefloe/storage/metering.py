@@ -21,7 +21,7 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
-from icefloe.storage.selective import Batch, Wanted, list_wanted
+from icefloe.storage.read_only import Batch, Wanted, list_wanted
 from icefloe.storage.turns import Queueing, has_queue
 
 

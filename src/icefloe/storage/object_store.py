@@ -22,15 +22,18 @@ from icefloe.errors import (
     ReadOnlyError,
     StorageError,
 )
-from icefloe.storage.checks import (
+from icefloe.storage.connection import Clients, require_request_threads
+from icefloe.storage.keys import (
     check_conditions,
+    check_key,
     check_order,
+    decode_key,
+    encode_key,
+    encode_prefix,
     range_past_end,
     same_state,
 )
-from icefloe.storage.connection import Clients
-from icefloe.storage.foreign_errors import FOREIGN_ERRORS, plain_conflict, translate
-from icefloe.storage.keys import check_key, decode_key, encode_key, encode_prefix
+from icefloe.storage.obstore_errors import FOREIGN_ERRORS, plain_conflict, translate
 from icefloe.storage.port import (
     UNKNOWN_TIME,
     Buffer,
@@ -41,7 +44,6 @@ from icefloe.storage.port import (
     Version,
 )
 from icefloe.storage.ranges import cut_range, merge_ranges, split_range
-from icefloe.storage.request_threads import require_request_threads
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta, PutMode

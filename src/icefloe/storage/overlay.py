@@ -6,9 +6,7 @@ from itertools import count
 
 from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.errors import ObjectNotFoundError, PreconditionFailedError
-from icefloe.storage.checks import check_conditions, check_range, same_state
-from icefloe.storage.handle import Storage
-from icefloe.storage.keys import check_key
+from icefloe.storage.keys import check_conditions, check_key, check_range, same_state
 from icefloe.storage.port import (
     Backend,
     Buffer,
@@ -18,6 +16,7 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
+from icefloe.storage.storage import Storage
 
 
 class OverlayBackend:

@@ -1,10 +1,11 @@
-"""A storage that can be read by key, and nothing else."""
+"""A backend that can only read by key, and listings of selected objects."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import NoReturn, Protocol, runtime_checkable
 
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
 from icefloe.storage.port import (
+    Backend,
     Buffer,
     ByteRange,
     DeleteReport,
@@ -75,3 +76,31 @@ class ReadOnlyBackend:
             ErrorKind.READ_ONLY_STORAGE,
             key=key,
         )
+
+
+type Batch = list[ObjectInfo]
+type Wanted = Callable[[Sequence[str]], Sequence[bool]]
+"""Says of each key whether the object is of interest."""
+
+
+@runtime_checkable
+class SelectiveLister(Protocol):
+    """A backend that can pass over objects by their keys alone."""
+
+    def list_wanted(self, prefix: str, wanted: Wanted) -> AsyncIterator[Batch]:
+        """Walk the objects whose key starts with `prefix` and that are wanted."""
+        ...
+
+
+async def list_wanted(backend: Backend, prefix: str, wanted: Wanted) -> AsyncIterator[Batch]:
+    """Walk some of the objects whose key starts with `prefix`, in batches, as `list` does.
+
+    Batches may be empty.
+    """
+    if isinstance(backend, SelectiveLister):
+        async for batch in backend.list_wanted(prefix, wanted):
+            yield batch
+        return
+    async for batch in backend.list(prefix):
+        chosen = wanted([info.key for info in batch])
+        yield [info for info, yes in zip(batch, chosen, strict=True) if yes]

@@ -50,7 +50,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.storage.backoff import Attempts
-from icefloe.storage.checks import same_state
+from icefloe.storage.keys import same_state
 from icefloe.storage.port import Backend, Buffer, Version
 
 WRITE_ID: Final = "icechunkwriteid"

@@ -1,7 +1,8 @@
-"""What a storage is, as a value: enough to open it in any process, nothing open yet.
+"""The description of a storage as a value: enough to open it in any process.
 
-These values compare and pickle by content (credentials travel with them: that is what
-pickling a storage asks for) and print without secrets.
+These values compare and pickle by content (credentials travel with them: pickling a storage asks
+for that) and print without secrets. Functions for the platforms that speak the protocol of S3
+know what is special about each of them.
 """
 
 import ipaddress
@@ -13,8 +14,7 @@ from typing import Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from icefloe.config import ChecksumAlgorithm, S3Options
-from icefloe.config.stores import ENDPOINT_OPTIONS
-from icefloe.config.urls import has_user
+from icefloe.config.containers import ENDPOINT_OPTIONS
 from icefloe.credentials import (
     AnyAzureCredential,
     AnyGcsCredential,
@@ -24,6 +24,7 @@ from icefloe.credentials import (
     S3Credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.values.urls import has_user
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
@@ -417,3 +418,103 @@ def _is_address(host: str) -> bool:
 
 def _unfit(message: str) -> InvalidInputError:
     return InvalidInputError(message, ErrorKind.STORAGE_CONFIG)
+
+
+_TIGRIS_URL = "https://t3.storage.dev"
+_HUGGING_FACE_URL = "https://s3.hf.co"
+
+
+def tigris_spec(
+    options: S3Options,
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyS3Credential | None,
+    *,
+    use_weak_consistency: bool,
+    headers: Headers | None = None,
+    legacy_rooted_keys: bool | None = None,
+) -> S3Spec:
+    """Describe a bucket of Tigris.
+
+    Its replicas may lag behind; all requests of one region see the same. So either the region
+    is known and every request is bound to it, or the storage is read-only.
+    """
+    chosen = copy_of(options)
+    chosen.endpoint_url = chosen.endpoint_url or _TIGRIS_URL
+    given = headers or Headers()
+    if not use_weak_consistency:
+        if chosen.region is None:
+            raise StorageError(
+                "Tigris is consistent only within one region: give the region of the bucket, or"
+                " read only, with use_weak_consistency=True"
+            )
+        bound = {"X-Tigris-Regions": chosen.region, "X-Tigris-Consistent": "true"}
+        given = Headers(
+            {**bound, "Cache-Control": "no-cache", **given.reads}, {**bound, **given.writes}
+        )
+    return s3_spec(
+        chosen,
+        bucket,
+        prefix,
+        credentials,
+        headers=given,
+        legacy_rooted_keys=legacy_rooted_keys,
+        can_write=not use_weak_consistency,
+    )
+
+
+def r2_spec(
+    options: S3Options,
+    bucket: str | None,
+    prefix: str | None,
+    account_id: str | None,
+    credentials: AnyS3Credential | None,
+    *,
+    headers: Headers | None = None,
+    legacy_rooted_keys: bool | None = None,
+) -> S3Spec:
+    """Describe a bucket of Cloudflare R2; without a bucket the prefix begins with it."""
+    if bucket is None:
+        if not prefix:
+            raise StorageError("give a bucket or a prefix", ErrorKind.STORAGE_CONFIG)
+        bucket, _, prefix = prefix.strip("/").partition("/")
+    chosen = copy_of(options)
+    if chosen.endpoint_url is None:
+        if account_id is None:
+            raise StorageError("give an endpoint_url or an account_id", ErrorKind.STORAGE_CONFIG)
+        chosen.endpoint_url = f"https://{account_id}.r2.cloudflarestorage.com"
+    chosen.region = chosen.region or "auto"
+    chosen.force_path_style = True
+    return s3_spec(
+        chosen,
+        bucket,
+        prefix,
+        credentials,
+        headers=headers,
+        legacy_rooted_keys=legacy_rooted_keys,
+    )
+
+
+def hugging_face_spec(
+    options: S3Options,
+    bucket: str,
+    prefix: str | None,
+    namespace: str,
+    credentials: AnyS3Credential | None,
+    *,
+    headers: Headers | None = None,
+    legacy_rooted_keys: bool | None = None,
+) -> S3Spec:
+    """Describe a bucket of a namespace at Hugging Face."""
+    chosen = copy_of(options)
+    chosen.endpoint_url = f"{chosen.endpoint_url or _HUGGING_FACE_URL}/{namespace}"
+    chosen.region = chosen.region or "us-east-1"
+    chosen.force_path_style = True
+    return s3_spec(
+        chosen,
+        bucket,
+        prefix,
+        credentials,
+        headers=headers,
+        legacy_rooted_keys=legacy_rooted_keys,
+    )

@@ -25,7 +25,6 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 from icefloe.config import S3Options
 from icefloe.credentials import AzureCredentials, GcsCredentials, S3Credentials
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.storage.platforms import r2_spec, tigris_spec
 from icefloe.storage.specs import (
     LocalSpec,
     MemorySpec,
@@ -33,7 +32,9 @@ from icefloe.storage.specs import (
     azure_spec,
     gcs_spec,
     http_spec,
+    r2_spec,
     s3_spec,
+    tigris_spec,
     without_secrets,
 )
 

@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from icefloe.effects import run_blocking
-from icefloe.engine.verification.operations import BackupRules
-from icefloe.engine.verification.run import VerificationRules, verify
 from icefloe.errors import ErrorKind, IcefloeError, RepositoryNotFoundError
 from icefloe.format.layout import (
     BACKUPS_PREFIX,
@@ -32,6 +30,8 @@ from icefloe.format.layout import (
     SNAPSHOTS_PREFIX,
     TRANSACTIONS_PREFIX,
 )
+from icefloe.maintenance.verify.operations import BackupRules
+from icefloe.maintenance.verify.run import VerificationRules, verify
 from icefloe.storage.port import Backend
 from icefloe.testing.stored_files import DecodedFiles, digest, kept_in_memory, read_all
 

@@ -21,11 +21,11 @@ from typing import Any, Final
 
 from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.effects import pause, stepped_context
-from icefloe.storage.handle import Storage
+from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import (
     Backend,
 )
-from icefloe.storage.preceded import PrecededBackend
+from icefloe.storage.storage import Storage
 
 type Schedule = Sequence[int]
 """Who goes on at each turn, as a place among those still running; afterwards the first does."""

@@ -3,8 +3,8 @@
 import hashlib
 from typing import cast
 
-from icefloe.engine.verification.files import CheckedFiles, Decoder
-from icefloe.engine.verification.findings import Findings
+from icefloe.maintenance.verify.files import CheckedFiles, Decoder
+from icefloe.maintenance.verify.findings import Findings
 from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.port import Backend, Buffer
 

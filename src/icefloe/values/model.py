@@ -409,3 +409,7 @@ _HTML_STYLE: Final = """<style>
 .icefloe-value .icefloe-value { margin-left: 12px; padding: 4px 10px; background: #8881; }
 </style>
 """
+
+
+type Progress = Callable[[int, int], None]
+"""Hears how many steps of how many are done; more may turn up on the way."""

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.engine.chunks import chunk_tables
-from icefloe.engine.nodes import require_array
-from icefloe.engine.session import SessionState
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.ids import encode_ids
+from icefloe.transactions.chunks import chunk_tables
+from icefloe.transactions.nodes import require_array
+from icefloe.transactions.session import SessionState
 
 type ChunkBatch = tuple[
     np.ndarray[tuple[int, int], np.dtype[np.uint32]],

@@ -14,22 +14,21 @@ from typing import Any, Final
 import numpy as np
 
 from icefloe.effects import map_concurrently
-from icefloe.engine.chunks import chunk_tables, read_ref
-from icefloe.engine.copying.contents import not_the_same
-from icefloe.engine.copying.marker import EXPORT_MARKER, Marker
-from icefloe.engine.copying.transfer import portions
-from icefloe.engine.maintenance.key_set import Keys, KeySet
-from icefloe.engine.nodes import require_node, subtree
-from icefloe.engine.paths import ROOT, absolute_path, prefix_below
-from icefloe.engine.session import SessionState
-from icefloe.engine.zarr_metadata import parse_document
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.format.chunk_table import ChunkTable
-from icefloe.format.node_table import Node
+from icefloe.format.nodes import Node
+from icefloe.format.paths import ROOT, absolute_path, prefix_below
+from icefloe.maintenance.clone.contents import not_the_same, portions_by_size
+from icefloe.repo.lifecycle import EXPORT_MARKER, Marker
 from icefloe.storage import Backend, Buffer, Storage
 from icefloe.storage.keys import encode_key
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
-from icefloe.values.progress import Progress
+from icefloe.transactions.chunks import chunk_tables, read_ref
+from icefloe.transactions.nodes import require_node, subtree
+from icefloe.transactions.session import SessionState
+from icefloe.transactions.zarr_metadata import parse_document
+from icefloe.values.model import Progress
+from icefloe.walk.spill import Keys, KeySet
 from icefloe.zarr_store.keys import METADATA, metadata_key
 
 _JSON: Final = "application/json"
@@ -167,7 +166,7 @@ class _Exporting:
         key_of = self._names.chunks(node)
         async for table in chunk_tables(self._session, node):
             self._total += len(table)
-            for some in portions(_rows_of(table, key_of), lambda row: row.size_bytes):
+            for some in portions_by_size(_rows_of(table, key_of), lambda row: row.size_bytes):
                 yield some
 
     async def _write(self, row: "_Row") -> None:

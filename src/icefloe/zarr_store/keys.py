@@ -1,17 +1,29 @@
-"""How Zarr keys name what a repository holds.
-
-`zarr.json` and `<path>/zarr.json` are the metadata of a node; `<path>/c/<i>/<j>…` is a chunk,
-`<path>/c` the only chunk of a scalar. Keys of Zarr v2 metadata are known, so that Zarr may
-look for them in vain. No other key can exist.
-"""
+"""Zarr keys, parsed to nodes and chunks, and the errors that Zarr's store contract names."""
 
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
-from icefloe.engine.paths import ROOT, check_path
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, ReadOnlyError
+from icefloe.format.paths import ROOT, check_path
+
+
+class ReadOnlyStoreError(ReadOnlyError, ValueError):
+    """A write through a store that may only be read; Zarr expects a `ValueError`."""
+
+    default_kind = ErrorKind.READ_ONLY_STORE
+
+
+class MissingKeyError(NodeNotFoundError, FileNotFoundError):
+    """Nothing under that key; Zarr expects a `FileNotFoundError`."""
+
+    default_kind = ErrorKind.KEY_NOT_FOUND
+
+    def __new__(cls, message: str, *_: object, **__: object) -> Self:
+        """Make room as an `OSError` needs it; `KeyError`, which comes first, would not."""
+        return FileNotFoundError.__new__(cls, message)
+
 
 METADATA: Final = "zarr.json"
 V2_METADATA: Final = frozenset({".zarray", ".zgroup", ".zattrs", ".zmetadata"})

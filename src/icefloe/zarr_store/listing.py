@@ -1,22 +1,70 @@
-"""Which keys there are.
-
-Nodes are known to the session, so their keys cost no request. Manifests are opened only for
-the keys of chunks, and these come last: whoever stops before them opens none.
-"""
+"""List the keys of a session, in batches or one at a time."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from icefloe.engine.chunks import chunk_tables, delete_chunks
-from icefloe.engine.nodes import delete_node, find_node, paths_below, subtree
-from icefloe.engine.paths import prefix_below
-from icefloe.engine.session import SessionState
+from icefloe.effects import AsyncCloseableIterator
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import ChunkTable, Extents
-from icefloe.format.node_table import Node
+from icefloe.format.nodes import Node
+from icefloe.format.paths import prefix_below
+from icefloe.transactions.chunks import chunk_tables, delete_chunks
+from icefloe.transactions.nodes import delete_node, find_node, paths_below, subtree
+from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.keys import METADATA, ChunkKey, chunk_root, metadata_key, parse_key
+
+
+class FlattenedIterator[T](AsyncCloseableIterator[T]):
+    """What batches hold, for `async for` and for `for`; most items cost no suspension.
+
+    Loops walk over generators, which take a fraction of the time that a method needs for each
+    item. Whoever stops goes on with the next item: batches belong to the iterator, not to a loop.
+
+    >>> async def batches():
+    ...     yield [1, 2]
+    ...     yield [3]
+    >>> list(FlattenedIterator(batches()))
+    [1, 2, 3]
+    """
+
+    __slots__ = ("_batch", "_batches")
+
+    def __init__(self, batches: AsyncIterator[Iterable[T]]) -> None:
+        self._batches = AsyncCloseableIterator(batches)
+        self._batch: Iterator[T] = iter(())
+
+    def __iter__(self) -> Iterator[T]:
+        yield from self._batch
+        for batch in self._batches:
+            self._batch = iter(batch)
+            yield from self._batch
+
+    def __next__(self) -> T:
+        while True:
+            for item in self._batch:
+                return item
+            self._batch = iter(next(self._batches))
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        for item in self._batch:
+            yield item
+        async for batch in self._batches:
+            self._batch = iter(batch)
+            for item in self._batch:
+                yield item
+
+    async def __anext__(self) -> T:
+        while True:
+            for item in self._batch:
+                return item
+            self._batch = iter(await anext(self._batches))
+
+    async def aclose(self) -> None:
+        """Stop early."""
+        self._batch = iter(())
+        await self._batches.aclose()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa, pc
-from icefloe.format.arrow_kernels import mask_of, numbers_of
-from icefloe.format.columns import BytesColumn, Ints, splits_of
+from icefloe.format.columns import BytesColumn, Ints, mask_of, numbers_of, splits_of
 
 type TextColumn = Sequence[str | None] | NDArray[Any] | pa.Array | pa.ChunkedArray
 type NumberColumn = Sequence[int] | NDArray[Any] | pa.Array | pa.ChunkedArray

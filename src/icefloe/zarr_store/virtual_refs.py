@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.config import VirtualChunkSpec
-from icefloe.engine.chunks import put_ref, put_refs, require_in_grid
-from icefloe.engine.nodes import require_array
-from icefloe.engine.paths import absolute_path
-from icefloe.engine.session import SessionState
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, VirtualChunk
 from icefloe.format.columns import BytesColumn, Ints
-from icefloe.format.node_table import Node
+from icefloe.format.nodes import Node
+from icefloe.format.paths import absolute_path
+from icefloe.transactions.chunks import put_ref, put_refs, require_in_grid
+from icefloe.transactions.nodes import require_array
+from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.keys import ChunkKey, parse_key
 from icefloe.zarr_store.virtual_columns import (
     CoordinateColumn,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.config import VirtualChunkSpec
-from icefloe.engine.session import SessionState
+from icefloe.transactions.session import SessionState
 from icefloe.zarr_store import virtual_refs
 from icefloe.zarr_store.virtual_columns import (
     CoordinateColumn,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe import AncestryGraph, Repository, in_memory_storage
-from icefloe.engine.graph import CommitGraph, lay_out
 from icefloe.format.ids import SnapshotId
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.repo.history import CommitGraph, lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 MINUTE = 60_000_000

@@ -3,7 +3,7 @@
 import random
 from threading import Thread
 
-from icefloe.assets.cache import ByteCache
+from icefloe.assets import ByteCache
 
 
 def test_gives_back_what_was_put() -> None:

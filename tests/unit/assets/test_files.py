@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from icefloe.assets import files
-from icefloe.assets.files import Assets, EncodedManifest
+from icefloe import assets as assets_module
+from icefloe.assets import Assets, EncodedManifest
 from icefloe.config import (
     CachingConfig,
     CompressionConfig,
@@ -234,7 +234,7 @@ class TestDecoding:
         table = table_of(40_000)
         saved = [saved_manifest(assets_of(storage), {NodeId.random(): table}).id for _ in range(6)]
         crowd = Crowd(limit)
-        monkeypatch.setattr(files, "ManifestFile", crowd.enter)
+        monkeypatch.setattr(assets_module, "ManifestFile", crowd.enter)
         assets = assets_of(storage, RepositoryConfig(max_concurrent_decodes=limit))
 
         async def load_all() -> list[Manifest]:

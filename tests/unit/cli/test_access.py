@@ -10,8 +10,8 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import icefloe
+from icefloe.cli.common import drawn_table, progress_bar
 from icefloe.cli.main import app
-from icefloe.cli.output import drawn_table, progress_bar
 
 
 @pytest.fixture

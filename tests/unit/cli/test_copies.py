@@ -9,7 +9,7 @@ import zarr
 from typer.testing import CliRunner, Result
 
 import icefloe
-from icefloe.cli.deciding import DECLINED
+from icefloe.cli.common import DECLINED
 from icefloe.cli.main import EXIT_CODES, app
 from icefloe.errors import InvalidInputError, NotFoundError
 

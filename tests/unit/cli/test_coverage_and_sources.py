@@ -13,9 +13,10 @@ from typer.testing import CliRunner, Result
 
 import icefloe
 from icefloe.cli.main import app
-from icefloe.pipeline.combining.targets import NATIVE_CHUNK
+from icefloe.pipeline.combining.combine import NATIVE_CHUNK
 from icefloe.pipeline.files.facts import SourceState
-from icefloe.pipeline.holdings.records import (
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.provenance.records import (
     RecordedFile,
     options_to_json,
     read_record,
@@ -23,7 +24,6 @@ from icefloe.pipeline.holdings.records import (
     recorded_groups,
     write_record,
 )
-from icefloe.pipeline.options import CombineOptions, ParseOptions
 
 OPTIONS = options_to_json(CombineOptions(("time",), gaps="leave"), ParseOptions(("time",)))
 HOUR = 3_600_000_000

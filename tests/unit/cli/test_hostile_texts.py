@@ -17,15 +17,15 @@ from typer.testing import CliRunner
 from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
+from icefloe.cli.common import show_json, show_table
 from icefloe.cli.main import app
-from icefloe.cli.output import show_json, show_table
 from icefloe.effects import run_blocking
-from icefloe.engine.chunks import put_ref
-from icefloe.engine.nodes import require_array
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.repo_info import decode_repo_info, encode_repo_info
 from icefloe.printable import printable, printable_json
+from icefloe.transactions.chunks import put_ref
+from icefloe.transactions.nodes import require_array
 
 COMMANDS = (
     *map(chr, [*range(0x20), *range(0x7F, 0xA0)]),

@@ -12,12 +12,11 @@ import zarr
 from typer.testing import CliRunner, Result
 
 import icefloe
-from icefloe.cli.deciding import INTERRUPTED
+from icefloe.cli.common import INTERRUPTED, moment
 from icefloe.cli.gc import INCOMPLETE
 from icefloe.cli.main import EXIT_CODES, app
-from icefloe.cli.moments import moment
-from icefloe.engine.maintenance import expiration, garbage
 from icefloe.errors import InvalidInputError, NotFoundError
+from icefloe.maintenance import expiration, garbage
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.port import DeleteReport
 

@@ -4,10 +4,14 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
-from icefloe.assets.files import Assets
+from icefloe.assets import Assets
 from icefloe.effects import run_blocking
-from icefloe.engine import nodes
-from icefloe.engine.linking.regions import (
+from icefloe.format.chunk_table import ChunkTable, Coordinates
+from icefloe.format.columns import BytesColumn
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.manifests.partition import HalvingLayout, layout_of
+from icefloe.transactions import nodes
+from icefloe.transactions.external_manifests import (
     LinkedRegion,
     NewReferences,
     build_region,
@@ -15,12 +19,7 @@ from icefloe.engine.linking.regions import (
     plan_array,
     write_log,
 )
-from icefloe.engine.manifests.partition import HalvingLayout
-from icefloe.engine.manifests.splitting import layout_of
-from icefloe.engine.session import SessionState
-from icefloe.format.chunk_table import ChunkTable, Coordinates
-from icefloe.format.columns import BytesColumn
-from icefloe.format.transaction_log import TransactionLog
+from icefloe.transactions.session import SessionState
 
 
 def virtual_table(coordinates: Coordinates, mark: int = 0) -> ChunkTable:

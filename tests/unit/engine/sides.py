@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from icefloe.effects import run_blocking
-from icefloe.engine import chunks, commit, lifecycle, merge, nodes, rearrange, rebase, reindex
-from icefloe.engine.conflicts import ConflictSolver
-from icefloe.engine.context import RepoContext
-from icefloe.engine.diffs import Diff, diff, status
-from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.format.ids import SnapshotId
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
+from icefloe.transactions import chunks, commit, merge, nodes, rearrange, rebase
+from icefloe.transactions.conflicts import ConflictSolver
+from icefloe.transactions.diffs import Diff, diff, status
+from icefloe.transactions.session import SessionMode, SessionState, open_session
 
 GROUP: Final = {"zarr_format": 3, "node_type": "group"}
 
@@ -93,10 +94,10 @@ class Ours:
         rearrange.move(session, source, target)
 
     def shift(self, session: SessionState, path: str, *offset: int) -> None:
-        run_blocking(reindex.shift_array(session, path, offset))
+        run_blocking(rearrange.shift_array(session, path, offset))
 
     def reindex(self, session: SessionState, path: str, forward: Any, backward: Any = None) -> None:
-        run_blocking(reindex.reindex_array(session, path, forward, backward))
+        run_blocking(rearrange.reindex_array(session, path, forward, backward))
 
     def commit(self, session: SessionState, **options: Any) -> SnapshotId:
         return run_blocking(commit.commit(session, "a commit", **options))

@@ -9,10 +9,10 @@ import zarr
 
 from icefloe import Repository, Session, in_memory_storage
 from icefloe.effects import run_blocking
-from icefloe.engine.chunks import chunk_coordinates, chunk_tables
-from icefloe.engine.nodes import require_array
 from icefloe.format.manifest import FEW_REFS
-from icefloe.zarr_store.flattening import FlattenedIterator
+from icefloe.transactions.chunks import chunk_coordinates, chunk_tables
+from icefloe.transactions.nodes import require_array
+from icefloe.zarr_store.listing import FlattenedIterator
 
 
 @pytest.fixture

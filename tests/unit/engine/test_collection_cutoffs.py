@@ -8,11 +8,11 @@ import pytest
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.maintenance import cutoffs
-from icefloe.engine.maintenance.cutoffs import effective_cutoffs
-from icefloe.engine.maintenance.sweeping import Kind
+from icefloe.maintenance import clocks
+from icefloe.maintenance.clocks import effective_cutoffs
+from icefloe.maintenance.sweeping import Kind
+from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import ObjectInfo
-from icefloe.storage.preceded import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
 from tests.faults.sessions import BIG, GROUP, prepared, put, put_chunk
 
@@ -63,7 +63,7 @@ def test_a_clock_that_lags_far_behind_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lag = timedelta(milliseconds=30)
-    monkeypatch.setattr(cutoffs, "_lag_of_files", lambda: lag)
+    monkeypatch.setattr(clocks, "_lag_of_files", lambda: lag)
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
     called = datetime.now(UTC)
     wanted = dict.fromkeys(Kind, called + TOMORROW)

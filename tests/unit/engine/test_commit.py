@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.engine import commit
-from icefloe.engine.conflicts import BasicConflictSolver
-from icefloe.engine.session import SessionState
 from icefloe.format.ids import ManifestId
 from icefloe.format.manifest import ManifestFile, WrittenManifest
+from icefloe.transactions import commit
+from icefloe.transactions.conflicts import BasicConflictSolver
+from icefloe.transactions.session import SessionState
 from tests.unit.engine.sides import Ours
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from icefloe.config import RepositoryConfig
 from icefloe.effects import run_blocking
-from icefloe.engine import lifecycle
+from icefloe.repo import lifecycle
 from icefloe.storage import Storage
 
 

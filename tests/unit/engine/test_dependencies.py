@@ -12,12 +12,12 @@ import zarr
 import icefloe
 from icefloe.config.containers import stored_container
 from icefloe.effects import run_blocking
-from icefloe.engine.dependencies.counts import PlaceIndex
-from icefloe.engine.virtual.grouping import LocationQuery, absolute_all
 from icefloe.errors import InvalidInputError
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import SnapshotId
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.virtual_chunks.counts import PlaceIndex
+from icefloe.virtual_chunks.grouping import LocationQuery, absolute_all
 
 BUCKET = icefloe.VirtualChunkContainer(
     "s3://bucket/", icefloe.s3_store(region="eu-west-1"), name="data"

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.engine.conflicts import ConflictDetector
-from icefloe.engine.diffs import Diff
 from icefloe.errors import ErrorKind, RebaseFailedError, SessionStateError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.transactions.conflicts import ConflictDetector
+from icefloe.transactions.diffs import Diff
 from tests.unit.engine.sides import Ours, furnish
 
 

@@ -9,11 +9,11 @@ import pytest
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.maintenance.key_set import KeySet
 from icefloe.storage import Backend, Storage
+from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import DeleteReport
-from icefloe.storage.preceded import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
+from icefloe.walk.spill import KeySet
 from tests.faults.sessions import BIG, prepared, put_chunk, seen_in
 from tests.property.reachable import listing, stored
 from tests.support.checking import check_repository_blocking

@@ -8,8 +8,6 @@ import pytest
 
 from icefloe.config import RepositoryConfig
 from icefloe.effects import run_blocking
-from icefloe.engine import history, lifecycle
-from icefloe.engine.context import RepoContext
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -28,6 +26,8 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind
+from icefloe.repo import history, lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
 from tests.support.checking import InvariantChecker
 

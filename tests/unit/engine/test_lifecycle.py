@@ -14,7 +14,6 @@ from icefloe.config import (
     StorageSettings,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import lifecycle
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -22,6 +21,7 @@ from icefloe.errors import (
     RepositoryNotFoundError,
 )
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
+from icefloe.repo import lifecycle
 from icefloe.storage import RequestCounts, S3Options, Storage, local_filesystem_storage
 from tests.support.checking import check_repository_blocking
 

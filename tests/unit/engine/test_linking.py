@@ -12,21 +12,6 @@ import pytest
 import icefloe
 from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet, RepositoryConfig
 from icefloe.effects import iterate_blocking, run_blocking
-from icefloe.engine import chunks, commit, lifecycle, nodes
-from icefloe.engine.array_changes import table_of_refs
-from icefloe.engine.conflicts import (
-    BasicConflictSolver,
-    Conflict,
-    ConflictDetector,
-    ConflictType,
-    VersionSelection,
-)
-from icefloe.engine.linking.linked import LinkedPart, LinkedRegion
-from icefloe.engine.linking.log import changed_between, complete_log
-from icefloe.engine.linking.regions import build_region, link_manifests, write_log
-from icefloe.engine.manifests.partition import HalvingLayout
-from icefloe.engine.manifests.parts import NewManifest
-from icefloe.engine.session import SessionState
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -43,7 +28,28 @@ from icefloe.format.chunk_table import (
 )
 from icefloe.format.ids import ChunkId, ManifestId, NodeId
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
+from icefloe.manifests.build import NewManifest
+from icefloe.manifests.external import LinkedPart, LinkedRegion
+from icefloe.manifests.partition import HalvingLayout
+from icefloe.repo import lifecycle
 from icefloe.testing.invariants import check_repository_blocking
+from icefloe.transactions import chunks, commit, nodes
+from icefloe.transactions.array_changes import table_of_refs
+from icefloe.transactions.conflicts import (
+    BasicConflictSolver,
+    Conflict,
+    ConflictDetector,
+    ConflictType,
+    VersionSelection,
+)
+from icefloe.transactions.external_manifests import (
+    build_region,
+    changed_between,
+    complete_log,
+    link_manifests,
+    write_log,
+)
+from icefloe.transactions.session import SessionState
 from icefloe.zarr_store import IcechunkStore
 from tests.unit.engine.elsewhere import build_elsewhere, link, log_writer, virtual_table
 from tests.unit.engine.sides import Ours, furnish

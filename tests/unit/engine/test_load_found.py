@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from icefloe.assets.files import Assets
+from icefloe.assets import Assets
 from icefloe.effects import run_blocking, sleep
-from icefloe.engine import history, lifecycle
-from icefloe.engine.context import RepoContext
 from icefloe.errors import RefNotFoundError
 from icefloe.format.ids import SnapshotId
 from icefloe.format.layout import snapshot_key
 from icefloe.format.snapshot import Snapshot
+from icefloe.repo import history, lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend, s3_storage
 from icefloe.storage.port import ByteRange, Fetched
 from tests.unit.engine.sides import Ours

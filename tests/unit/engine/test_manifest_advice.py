@@ -17,21 +17,28 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import chunks, lifecycle, nodes
-from icefloe.engine.commit import commit
-from icefloe.engine.context import RepoContext
-from icefloe.engine.manifests.advice import Advice, Costs, advise
-from icefloe.engine.manifests.costs import Cost, Growth
-from icefloe.engine.manifests.growth import growths, growths_in
-from icefloe.engine.manifests.rewriting import rewrite_manifests
-from icefloe.engine.manifests.survey import survey
-from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.transaction_log import TransactionLog
+from icefloe.maintenance.layout.advice import (
+    Advice,
+    Cost,
+    Costs,
+    Growth,
+    advise,
+    growths,
+    growths_in,
+)
+from icefloe.maintenance.layout.rewriting import rewrite_manifests
+from icefloe.maintenance.layout.survey import survey
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
 from icefloe.testing.faulty import FaultyBackend
 from icefloe.testing.schedules import WrappedStorage
+from icefloe.transactions import chunks, nodes
+from icefloe.transactions.commit import commit
+from icefloe.transactions.session import SessionMode, SessionState, open_session
 from tests.unit.engine.sides import array_json
 
 UNSPLIT = ManifestConfig(

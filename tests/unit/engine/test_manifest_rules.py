@@ -3,12 +3,11 @@
 import pytest
 
 from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet
-from icefloe.config.chunk_manifests import effective_chunk_manifests
-from icefloe.engine.manifests.patterns import matches
-from icefloe.engine.manifests.rules import send
-from icefloe.engine.manifests.sets import ArrayFacts, closure, pack
+from icefloe.config.manifests import effective_chunk_manifests
 from icefloe.errors import InvalidInputError
 from icefloe.format.ids import ManifestId, NodeId
+from icefloe.manifests.packer import ArrayFacts, closure, pack, send
+from icefloe.manifests.partition import matches
 
 A, B, C = (NodeId(bytes([number]) * 8) for number in range(3))
 M1, M2, M3 = (ManifestId(bytes([number]) * 12) for number in range(3))

@@ -16,17 +16,18 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import chunks, commit, lifecycle, nodes
-from icefloe.engine.conflicts import BasicConflictSolver
-from icefloe.engine.manifests.parts import link_parts, make_part
-from icefloe.engine.session import SessionState
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId, NodeId
-from icefloe.format.node_table import ManifestRef
+from icefloe.format.nodes import ManifestRef
+from icefloe.manifests.build import link_parts, make_part
+from icefloe.repo import lifecycle
 from icefloe.storage import RequestCounts
 from icefloe.testing.invariants import check_repository
+from icefloe.transactions import chunks, commit, nodes
+from icefloe.transactions.conflicts import BasicConflictSolver
+from icefloe.transactions.session import SessionState
 from tests.unit.engine.sides import Ours
 
 PART = 32_768

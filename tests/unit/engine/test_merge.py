@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.engine import nodes
-from icefloe.engine.chunks import put_refs
-from icefloe.engine.conflicts import ConflictDetector
-from icefloe.engine.packing import PackingOptions
-from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, SessionStateError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import SnapshotId
 from icefloe.storage import local_filesystem_storage
+from icefloe.transactions import nodes
+from icefloe.transactions.chunks import put_refs
+from icefloe.transactions.conflicts import ConflictDetector
+from icefloe.transactions.packing import PackingOptions
+from icefloe.transactions.session import SessionMode, SessionState, open_session
 from tests.unit.engine.sides import Ours, furnish
 
 

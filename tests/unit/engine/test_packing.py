@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.engine.packing import ChunkPacker, PackingOptions
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.chunk_table import NativeChunk
 from icefloe.format.ids import ChunkId
 from icefloe.storage.port import Buffer
+from icefloe.transactions.packing import ChunkPacker, PackingOptions
 
 
 class ObjectsInMemory:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from icefloe.engine.paths import absolute_path, ancestors, check_path, is_below, parent_path
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.paths import absolute_path, ancestors, check_path, is_below, parent_path
 
 
 @pytest.mark.parametrize("path", ["/", "/a", "/a/b", "/c/0", "/…/zarr.json", "/a b"])

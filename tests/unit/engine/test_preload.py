@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from icefloe.assets.files import Assets
+from icefloe.assets import Assets
 from icefloe.config import (
     CachingConfig,
     ChunkManifestsConfig,
@@ -21,11 +21,12 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import is_blocking, run_blocking
-from icefloe.engine import chunks, lifecycle, nodes
-from icefloe.engine.session import SessionMode, SessionState, open_session
 from icefloe.format.ids import ManifestId
+from icefloe.repo import lifecycle
 from icefloe.storage import Backend, s3_storage
 from icefloe.storage.port import ByteRange, Fetched
+from icefloe.transactions import chunks, nodes
+from icefloe.transactions.session import SessionMode, SessionState, open_session
 from tests.unit.engine.sides import Ours
 
 SEPARATE = ChunkManifestsConfig([ManifestSet("default", arrays_per_manifest=1)])

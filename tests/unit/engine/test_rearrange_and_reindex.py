@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from icefloe.engine import nodes
-from icefloe.engine.rearrange import net_moves
-from icefloe.engine.tree import renamed
 from icefloe.errors import (
     AlreadyExistsError,
     ErrorKind,
     InvalidInputError,
 )
 from icefloe.format.ids import NodeId
-from icefloe.format.node_table import Node, NodeTable
+from icefloe.format.nodes import Node, NodeTable
+from icefloe.transactions import nodes
+from icefloe.transactions.rearrange import net_moves
+from icefloe.transactions.tree import renamed
 from tests.unit.engine.sides import Ours, array_json, furnish
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.engine.conflicts import (
+from icefloe.errors import ConflictError, ErrorKind, RebaseFailedError, SessionStateError
+from icefloe.transactions.conflicts import (
     BasicConflictSolver,
     Conflict,
     ConflictDetector,
@@ -19,8 +20,7 @@ from icefloe.engine.conflicts import (
     VersionSelection,
     sound_resolutions,
 )
-from icefloe.engine.session import SessionState
-from icefloe.errors import ConflictError, ErrorKind, RebaseFailedError, SessionStateError
+from icefloe.transactions.session import SessionState
 from tests.unit.engine.sides import Ours, furnish
 
 type Edit = Callable[[Any, Any], object]

@@ -12,8 +12,6 @@ import zarr
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.repair.run import repair
-from icefloe.engine.repair.values import RepairOutcome, RepairRules
 from icefloe.errors import (
     FormatError,
     NotFoundError,
@@ -33,6 +31,8 @@ from icefloe.format.layout import (
     tag_tombstone_key,
     transaction_log_key,
 )
+from icefloe.maintenance.repair.repair_log import RepairOutcome, RepairRules
+from icefloe.maintenance.repair.run import repair
 from icefloe.storage import Storage
 from icefloe.testing.schedules import WrappedStorage
 from tests.property.reachable import stored

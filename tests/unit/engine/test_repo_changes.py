@@ -5,9 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from icefloe.config import RepositoryConfig
-from icefloe.engine import repo_changes
-from icefloe.engine.flags import CREATE_TAG, DELETE_TAG, MOVE_NODE, feature_flags, require_enabled
-from icefloe.engine.repo_changes import Change, apply, created, with_update
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -26,6 +23,18 @@ from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
+from icefloe.repo import repo_changes
+from icefloe.repo.repo_changes import (
+    CREATE_TAG,
+    DELETE_TAG,
+    MOVE_NODE,
+    Change,
+    apply,
+    created,
+    feature_flags,
+    require_enabled,
+    with_update,
+)
 
 CONFIG = RepositoryConfig(max_concurrent_requests=3)
 START = 1_700_000_000_000_000

@@ -18,11 +18,6 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine import lifecycle
-from icefloe.engine.context import RepoContext
-from icefloe.engine.manifests.partition import Box
-from icefloe.engine.manifests.rewriting import rewrite_manifests
-from icefloe.engine.manifests.survey import survey
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -33,9 +28,14 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.ids import SnapshotId
-from icefloe.format.node_table import ManifestRef, NodeTable
+from icefloe.format.nodes import ManifestRef, NodeTable
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
+from icefloe.maintenance.layout.rewriting import rewrite_manifests
+from icefloe.maintenance.layout.survey import survey
+from icefloe.manifests.partition import Box
+from icefloe.repo import lifecycle
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
 from tests.support.checking import check_repository_blocking
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from icefloe.engine.rivals import Pace, author_of, is_contested, writers_before
 from icefloe.format.ids import ObjectId
 from icefloe.format.layout import backup_name
 from icefloe.format.update_table import UpdateEntry, UpdateKind, UpdateTable
+from icefloe.repo.ledger import Pace, author_of, is_contested, writers_before
 
 NOW = 1_800_000_000_000_000
 

@@ -7,11 +7,16 @@ from icefloe.config import (
     ManifestSplitDimCondition as Dims,
 )
 from icefloe.config.effective import EffectiveSplitSizes
-from icefloe.engine.manifests.partition import GridLayout, HalvingLayout
-from icefloe.engine.manifests.splitting import append_order, layout_of, split_edges
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.ids import NodeId
-from icefloe.format.node_table import ArrayInfo, Node
+from icefloe.format.nodes import ArrayInfo, Node
+from icefloe.manifests.partition import (
+    GridLayout,
+    HalvingLayout,
+    append_order,
+    layout_of,
+    split_edges,
+)
 
 ANY = Arrays.AnyArray()
 

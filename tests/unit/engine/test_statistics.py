@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.maintenance.statistics import OWN_CHUNKS
 from icefloe.format.chunk_table import ChunkKind
 from icefloe.format.layout import MANIFESTS_PREFIX
 from icefloe.format.manifest import ManifestFile
+from icefloe.maintenance.statistics import OWN_CHUNKS
 from tests.faults.sessions import BIG, GROUP, array_document, put
 from tests.property.reachable import needed_by_refs, stored
 from tests.property.test_maintenance import Random, histories

@@ -16,10 +16,6 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.effects import run_blocking
-from icefloe.engine.verification.damage import DamageKind, Harm
-from icefloe.engine.verification.keyed import KeyedColumn, largest_of_each
-from icefloe.engine.verification.regions import boxes_of, joined_boxes
-from icefloe.engine.verification.run import Verification, VerificationRules, verify
 from icefloe.errors import RepositoryNotFoundError, StorageError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.layout import (
@@ -30,10 +26,13 @@ from icefloe.format.layout import (
     branch_key,
     chunk_key,
 )
+from icefloe.maintenance.verify.findings import DamageKind, Harm, boxes_of, joined_boxes
+from icefloe.maintenance.verify.run import Verification, VerificationRules, verify
 from icefloe.storage import Backend
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.memory import MemoryBackend
 from icefloe.testing.faulty import FaultyBackend
+from icefloe.walk.spill import KeyedColumn, largest_of_each
 from tests.golden.files import GOLDEN, expected
 from tests.support.http_server import file_server
 from tests.unit.testing.small_repository import (

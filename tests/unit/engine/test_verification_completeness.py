@@ -7,9 +7,9 @@ one of the two reports is a blind spot of the other, unless the reason is listed
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.engine.verification.operations import BackupRules
-from icefloe.engine.verification.run import VerificationRules, verify
 from icefloe.errors import RepositoryNotFoundError
+from icefloe.maintenance.verify.operations import BackupRules
+from icefloe.maintenance.verify.run import VerificationRules, verify
 from icefloe.testing.stored_files import DecodedFiles, kept_in_memory
 from tests.support.damages import damaged_fields, damaged_files
 from tests.support.invariants import StoredInvariants

@@ -31,11 +31,11 @@ from icefloe.credentials import (
     s3_credentials,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import BytesColumn
 from icefloe.storage import Storage
+from icefloe.virtual_chunks.reader import VirtualReader
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
 from tests.support.gcs_server import GcsEndpoint
 from tests.support.http_server import file_server

@@ -15,7 +15,7 @@ from icefloe.config import (
     local_filesystem_store,
     s3_store,
 )
-from icefloe.config.stores import AnyObjectStoreConfig
+from icefloe.config.containers import AnyObjectStoreConfig
 from icefloe.credentials import (
     AnyCredential,
     AzureCredentials,
@@ -27,8 +27,8 @@ from icefloe.credentials import (
     containers_credentials,
     s3_credentials,
 )
-from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.virtual_chunks.reader import VirtualReader
 from tests.unit.logged import own_messages
 
 OPEN = Credentials.S3(S3Credentials.Anonymous())

@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from icefloe.effects import run_blocking
-from icefloe.engine.virtual.coalescing import Coalescer
-from icefloe.engine.virtual.windows import Limits
 from icefloe.errors import (
     ErrorKind,
     IcefloeError,
@@ -20,6 +18,7 @@ from icefloe.errors import (
 )
 from icefloe.storage import Backend, ByteRange, Fetched, Storage
 from icefloe.testing.schedules import run_schedule
+from icefloe.virtual_chunks.readahead import Coalescer, Limits
 
 CONTENT = os.urandom(1 << 20)
 KILO = 1 << 10

@@ -16,8 +16,7 @@ from icefloe.config import (
     local_filesystem_store,
     s3_store,
 )
-from icefloe.config.containers import stored_container
-from icefloe.config.stores import AnyObjectStoreConfig
+from icefloe.config.containers import AnyObjectStoreConfig, stored_container
 from icefloe.credentials import (
     AnyCredential,
     Credentials,
@@ -27,10 +26,10 @@ from icefloe.credentials import (
     s3_credentials,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.storage import Storage
+from icefloe.virtual_chunks.reader import VirtualReader
 from tests.support.http_server import file_server
 
 R2_ACCOUNT = "0123456789abcdef" * 2

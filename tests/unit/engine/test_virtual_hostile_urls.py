@@ -28,9 +28,10 @@ from icefloe.credentials import (
     S3Credentials,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine.virtual import Place, VirtualReader
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
 from icefloe.format.chunk_table import VirtualChunk
+from icefloe.virtual_chunks.reader import VirtualReader
+from icefloe.virtual_chunks.resolve import Place
 from tests.support.http_server import FileServer, file_server, redirect_server
 
 PUBLIC, SECRET = b"public", b"secret"

@@ -7,14 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.config import VirtualChunkContainer, azure_store, gcs_store, http_store, s3_store
-from icefloe.config.stores import AnyObjectStoreConfig
-from icefloe.config.urls import Prefix, parse_prefix
+from icefloe.config.containers import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential, Credentials, HttpAccess, s3_credentials
-from icefloe.engine.virtual.matching import DEFAULT_CONTAINERS, PrefixTable, is_plain
-from icefloe.engine.virtual.places import Places
-from icefloe.engine.virtual.urls import parse_location
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import BytesColumn
+from icefloe.values.urls import Prefix, parse_prefix
+from icefloe.virtual_chunks.locations import (
+    DEFAULT_CONTAINERS,
+    PrefixTable,
+    is_plain,
+    parse_location,
+)
+from icefloe.virtual_chunks.resolve import Places
 
 S3_KEYS: AnyCredential = Credentials.S3(s3_credentials(anonymous=True))
 

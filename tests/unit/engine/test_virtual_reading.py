@@ -39,11 +39,11 @@ from icefloe.credentials import (
     s3_credentials,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine.virtual import VirtualReader
-from icefloe.engine.virtual.clients import Clients, settings_for_containers
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.storage import Storage
+from icefloe.virtual_chunks.clients import Clients, settings_for_containers
+from icefloe.virtual_chunks.reader import VirtualReader
 from tests.conformance.storages import s3_storage_at
 from tests.support.http_server import FileServer, file_server
 from tests.support.proxy import (

@@ -24,9 +24,9 @@ from icefloe.credentials import (
     gcs_credentials,
     s3_credentials,
 )
-from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage.specs import AzureSpec, GcsSpec, GuardedHttpSpec, LocalSpec, S3Spec, Spec
+from icefloe.virtual_chunks.reader import VirtualReader
 
 S3: AnyCredential = Credentials.S3(s3_credentials(access_key_id="id", secret_access_key="hush"))
 GCS: AnyCredential = Credentials.Gcs(gcs_credentials(bearer_token="hush"))

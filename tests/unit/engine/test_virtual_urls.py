@@ -2,8 +2,8 @@
 
 import pytest
 
-from icefloe.engine.virtual.urls import parse_location, segment_fault, shown
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.virtual_chunks.locations import parse_location, segment_fault, shown
 
 
 @pytest.mark.parametrize(

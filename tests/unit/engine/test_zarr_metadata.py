@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from icefloe.engine.zarr_metadata import chunk_grid_name, parse_metadata
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.node_table import ArrayInfo
+from icefloe.format.nodes import ArrayInfo
+from icefloe.transactions.zarr_metadata import chunk_grid_name, parse_metadata
 
 
 def array_document(**changed: Any) -> dict[str, Any]:

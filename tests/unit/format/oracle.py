@@ -15,7 +15,7 @@ from flatbuffers.table import Table
 from icefloe.format.chunk_table import ChunkRef, ChunkTable, InlineChunk, NativeChunk, VirtualChunk
 from icefloe.format.envelope import FileType, seal
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
-from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
 from icefloe.format.transaction_log import ID_LISTS, Move
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind
 

@@ -12,10 +12,9 @@ from icefloe.format.config_file import encode_config_flexbuffer
 from icefloe.format.envelope import decompress, open_envelope
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, id_rows
 from icefloe.format.json_value import JsonValue
-from icefloe.format.manifest_files import ManifestFiles
-from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
 from icefloe.format.repo_info import RepoInfo
-from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.transaction_log import Move, TransactionLog
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable

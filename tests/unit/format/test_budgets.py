@@ -9,7 +9,7 @@ from icefloe.format.envelope import decompress, open_envelope
 from icefloe.format.flatbuffer_reader import Buffer
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable

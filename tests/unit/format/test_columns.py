@@ -5,13 +5,7 @@ import pyarrow as pa
 import pytest
 
 from icefloe.errors import FormatError
-from icefloe.format.columns import (
-    BytesColumn,
-    concat_bytes,
-    ranges,
-    splits_of,
-    take_ragged,
-)
+from icefloe.format.columns import BytesColumn, concat_bytes, ranges, splits_of, take_ragged
 
 ROWS = [b"", b"a", b"twelve bytes", b"thirteen byte", b"x" * 5000, b"", b"\0\xff"]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.format.columns import Ints
-from icefloe.format.flatbuffer_grid import Grid
+from icefloe.format.flatbuffer_reader import Grid
 
 
 def laid_out(rows: int, length: int, row_step: int, step: int) -> Ints:

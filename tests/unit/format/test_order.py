@@ -11,7 +11,7 @@ from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 from icefloe.format.layout import snapshot_key
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.format.node_table import Node, NodeTable
+from icefloe.format.nodes import Node, NodeTable
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info, open_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable

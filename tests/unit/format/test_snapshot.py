@@ -11,11 +11,16 @@ from icefloe.format.envelope import FileType
 from icefloe.format.ids import ManifestId
 from icefloe.format.json_value import MAX_ENCODED_BYTES
 from icefloe.format.layout import snapshot_key
-from icefloe.format.manifest_files import ManifestFiles, StoredFiles
-from icefloe.format.metadata_items import MetadataItems
-from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
-from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
-from icefloe.format.stored_nodes import StoredNodes
+from icefloe.format.metadata import MetadataItems
+from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable, StoredNodes
+from icefloe.format.snapshot import (
+    ManifestFiles,
+    Snapshot,
+    StoredFiles,
+    decode_snapshot,
+    encode_snapshot,
+    open_snapshot,
+)
 from tests.fuzz.bombs import Layout, enclosed
 from tests.unit.format import oracle, samples
 from tests.unit.format.samples import node_id, snapshot_id

@@ -13,7 +13,7 @@ from icefloe.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from icefloe.storage.foreign_errors import FOREIGN_ERRORS, translate
+from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
 
 EXPECTED: dict[type[Exception], tuple[type[IcefloeError], bool | None]] = {
     FileNotFoundError: (ObjectNotFoundError, False),

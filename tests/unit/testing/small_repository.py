@@ -19,10 +19,9 @@ from icefloe.format.layout import (
     transaction_log_key,
 )
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.format.manifest_files import ManifestFiles
-from icefloe.format.node_table import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
-from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.snapshot import ManifestFiles, Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.transaction_log import (
     TransactionLog,

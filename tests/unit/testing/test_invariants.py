@@ -22,8 +22,8 @@ from icefloe.format.layout import (
     tag_tombstone_key,
     transaction_log_key,
 )
-from icefloe.format.manifest_files import ManifestFiles
-from icefloe.format.node_table import ManifestRef, Node
+from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.transaction_log import Move
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.memory import MemoryBackend

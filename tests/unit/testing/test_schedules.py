@@ -10,9 +10,9 @@ import pytest
 from icefloe import effects
 from icefloe.effects import run_blocking
 from icefloe.errors import PreconditionFailedError
-from icefloe.storage.handle import Storage
 from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.port import Backend
+from icefloe.storage.storage import Storage
 from icefloe.testing.faulty import Crash, FaultyBackend, SimulatedCrash
 from icefloe.testing.schedules import (
     Schedule,

@@ -17,7 +17,7 @@ from zarr.abc.store import (
 )
 from zarr.core.buffer import cpu, default_buffer_prototype
 
-from icefloe.assets.files import Assets
+from icefloe.assets import Assets
 from icefloe.config import (
     ObjectStoreConfig,
     RepositoryConfig,
@@ -26,13 +26,6 @@ from icefloe.config import (
     VirtualChunkSpec,
 )
 from icefloe.effects import run_blocking
-from icefloe.engine.chunks import find_ref
-from icefloe.engine.commit import commit
-from icefloe.engine.lifecycle import create
-from icefloe.engine.nodes import require_array
-from icefloe.engine.packing import PackingOptions
-from icefloe.engine.session import SessionMode, SessionState, open_session
-from icefloe.engine.virtual import VirtualReader
 from icefloe.errors import (
     AlreadyExistsError,
     ErrorKind,
@@ -43,8 +36,15 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.chunk_table import ChunkRef, VirtualChunk
+from icefloe.repo.lifecycle import create
 from icefloe.storage import in_memory_storage, s3_storage
 from icefloe.testing import FaultyBackend
+from icefloe.transactions.chunks import find_ref
+from icefloe.transactions.commit import commit
+from icefloe.transactions.nodes import require_array
+from icefloe.transactions.packing import PackingOptions
+from icefloe.transactions.session import SessionMode, SessionState, open_session
+from icefloe.virtual_chunks.reader import VirtualReader
 from icefloe.zarr_store import IcechunkStore, MissingKeyError, ReadOnlyStoreError
 
 PROTOTYPE = default_buffer_prototype()

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.pipeline.combining.agreeing import Families
+from icefloe.pipeline.combining.consensus import Families
 from icefloe.pipeline.combining.placing import Placed, Refusal, place
-from icefloe.pipeline.combining.schema import Kind
-from icefloe.pipeline.combining.times import parse_units, show_moment
+from icefloe.pipeline.combining.report import Coverage, Gap, Hole, Misfit
 from icefloe.pipeline.files.facts import FileFacts, LoadedValues
-from icefloe.pipeline.options import CombineOptions
-from icefloe.pipeline.report import Coverage, Gap, Hole, Misfit
+from icefloe.pipeline.files.options import CombineOptions
+from icefloe.pipeline.files.schema import Kind
+from icefloe.pipeline.files.times import parse_units, show_moment
 
 _MOST_HOLES: Final = 1000
 """As many as are listed."""

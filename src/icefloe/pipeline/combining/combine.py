@@ -1,45 +1,134 @@
-"""The facts of all files to one dataset: where each file goes, and what does not fit.
-
-Pure: nothing is read or written. Everything that does not fit is found at once, so that a user
-can mend an archive in one go. What it gives is enough to write references: each file's first step
-along each dimension, and the metadata of each array; see `shift_of`.
-"""
+"""Combine the facts of all files into one dataset: the position of each file, and all misfits."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.errors import IcefloeError
-from icefloe.pipeline.combining.agreeing import (
+from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
+from icefloe.pipeline.combining.axes import PlacedFiles, place_files
+from icefloe.pipeline.combining.consensus import (
     Families,
     common_attributes,
     digest_misfits,
     find_families,
 )
-from icefloe.pipeline.combining.axes import PlacedFiles, place_files
-from icefloe.pipeline.combining.schema import (
-    ANY_CHUNK,
-    PARENT_UNITS,
-    ArraySchema,
-    DatasetSchema,
-    Kind,
-)
-from icefloe.pipeline.combining.targets import (
-    TargetArray,
-    array_metadata,
-    native_metadata,
-    promoted_runs,
-    promoted_target,
-)
-from icefloe.pipeline.combining.times import parse_units
+from icefloe.pipeline.combining.report import Misfit, Report
 from icefloe.pipeline.files.facts import FileFacts, LoadedValues
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.options import CombineOptions
-from icefloe.pipeline.report import Misfit, Report
+from icefloe.pipeline.files.schema import ANY_CHUNK, PARENT_UNITS, ArraySchema, DatasetSchema, Kind
+from icefloe.pipeline.files.times import parse_units
+
+NATIVE_CHUNK: Final = 8192
+"""Steps in a chunk of the small arrays that are written as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetArray:
+    """An array of the dataset."""
+
+    path: str
+    metadata: Mapping[str, Any]
+    """As in `zarr.json`."""
+    growing: tuple[tuple[int, str], ...]
+    """Axes along which files are joined, with the names of these dimensions."""
+    is_native: bool
+    """Whether its values are written as they are, instead of references."""
+    family: int
+    """The files it comes from."""
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Give the lengths of chunks."""
+        return tuple(self.metadata["chunk_grid"]["configuration"]["chunk_shape"])
+
+
+def array_metadata(
+    schema: ArraySchema,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    codecs: list[Any],
+    attributes: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write the `zarr.json` of an array."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": schema.data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": schema.fill_value,
+        "codecs": codecs,
+        "attributes": dict(attributes),
+        "dimension_names": list(schema.dimensions),
+        "storage_transformers": [],
+    }
+
+
+def native_metadata(
+    schema: ArraySchema, shape: tuple[int, ...], attributes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the `zarr.json` of an array whose values are written as they are."""
+    is_text = schema.data_type == "string"
+    codecs = [
+        {"name": "vlen-utf8", "configuration": {}}
+        if is_text
+        else {"name": "bytes", "configuration": {"endian": "little"}},
+        {"name": "zstd", "configuration": {"level": 3, "checksum": False}},
+    ]
+    chunks = tuple(
+        NATIVE_CHUNK if axis == 0 else max(1, length) for axis, length in enumerate(shape)
+    )
+    return array_metadata(schema, shape, chunks, codecs, attributes)
+
+
+def promoted_runs(
+    path: str,
+    values: Sequence[Any],
+    files: Sequence[FileFacts],
+    placed: PlacedFiles,
+    options: CombineOptions,
+) -> list[tuple[int, NDArray[Any]]]:
+    """Repeat the attribute of each file for each of its steps."""
+    if len(options.concat) != 1:
+        raise InvalidInputError(
+            f"the attribute {path!r} differs, and cannot be made an array: files are joined along"
+            f" several dimensions. Choose another rule for attributes",
+            ErrorKind.BAD_METADATA,
+        )
+    [name] = options.concat
+    is_number = all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
+    )
+    given = [value if is_number else ("" if value is None else str(value)) for value in values]
+    column = np.array(given)
+    return [
+        (
+            int(placed.starts[name][row]),
+            np.repeat(column[row], files[number].lengths[name]),
+        )
+        for row, number in enumerate(placed.files)
+    ]
+
+
+def promoted_target(
+    path: str,
+    runs: Sequence[tuple[int, NDArray[Any]]],
+    placed: PlacedFiles,
+    options: CombineOptions,
+) -> TargetArray:
+    """Describe the array that an attribute becomes."""
+    [name] = options.concat
+    kind = runs[0][1].dtype
+    data_type = "string" if kind.kind == "U" else kind.name
+    schema = ArraySchema(path, data_type, (name,), (-1,), (1,), (), "" if kind.kind == "U" else 0)
+    metadata = native_metadata(schema, (placed.lengths[name],), {})
+    return TargetArray(path, metadata, ((0, name),), is_native=True, family=0)
 
 
 @dataclass(frozen=True, slots=True)

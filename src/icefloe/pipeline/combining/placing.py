@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.pipeline.combining.schema import Kind
-from icefloe.pipeline.options import GapRule
+from icefloe.pipeline.files.options import GapRule
+from icefloe.pipeline.files.schema import Kind
 
 type Values = NDArray[Any]
 type Ints = NDArray[np.int64]

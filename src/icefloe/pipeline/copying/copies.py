@@ -1,4 +1,4 @@
-"""The arrays of a group to their copies in a session: all metadata, and no values."""
+"""Copies of arrays in a session: their metadata, and manifests of the copied objects."""
 
 import base64
 import json
@@ -9,20 +9,29 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
+import numpy as np
 import zarr
 from zarr.core.buffer import default_buffer_prototype
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.chunk_table import ChunkTable, concat_tables
+from icefloe.format.ids import ChunkId, ManifestId, decode_ids
+from icefloe.format.layout import manifest_key
 from icefloe.pipeline.copying.layouts import (
     ArrayLayout,
+    CopyShape,
     LayoutOptions,
     SourceArray,
     check_dimensions,
     choose_layout,
 )
 from icefloe.pipeline.copying.origins import CopySource
-from icefloe.pipeline.copying.regions import CopyShape
-from icefloe.pipeline.holdings.records import is_record, record_path
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.provenance.records import is_record, record_path
+from icefloe.pipeline.writing.building import BuiltRegion, Notes
+from icefloe.pipeline.writing.plans import ArrayPlan
+from icefloe.repo.context import RepoContext
+from icefloe.transactions.external_manifests import build_region
 from icefloe.zarr_store import IcechunkStore
 
 _V2_DIMENSIONS: Final = "_ARRAY_DIMENSIONS"
@@ -222,3 +231,51 @@ def _parts(*paths: str) -> Iterator[str]:
 def _read(store: IcechunkStore, key: str) -> bytes | None:
     found = store.get_sync(key, prototype=default_buffer_prototype())
     return None if found is None else found.to_bytes()
+
+
+async def build_native(
+    context: RepoContext,
+    array: ArrayPlan,
+    region: int,
+    parts: Sequence[References],
+    notes: Notes,
+) -> BuiltRegion:
+    """Write the manifests of a region over what is there."""
+    table = concat_tables([table for part in parts for table in tables_of(part)])
+
+    async def note(ids: Sequence[ManifestId]) -> None:
+        await notes.add([manifest_key(each) for each in ids])
+
+    made = await build_region(
+        context.assets,
+        array.node,
+        table,
+        layout=array.parts.layout,
+        grid=array.grid,
+        stored=array.parts.stored_in(region),
+        before_writing=note,
+    )
+    return BuiltRegion(made, table.coordinates, len(table), int(table.lengths.sum()))
+
+
+def tables_of(part: References) -> tuple[ChunkTable, ChunkTable]:
+    """Give references to objects that were copied, and those that hold their bytes."""
+    return _stored_table(part), _inlined_table(part)
+
+
+def _stored_table(part: References) -> ChunkTable:
+    if not len(part):
+        return ChunkTable.empty(part.dimensions)
+    return ChunkTable.native(
+        part.coordinates.astype(np.uint32),
+        decode_ids(np.array(part.locations, np.bytes_), ChunkId.WIDTH),
+        part.lengths,
+        part.offsets,
+        part.location_rows,
+    )
+
+
+def _inlined_table(part: References) -> ChunkTable:
+    if not len(part.inlined):
+        return ChunkTable.empty(part.dimensions)
+    return ChunkTable.inlined(part.inlined_coordinates.astype(np.uint32), part.inlined)

@@ -1,8 +1,11 @@
-"""Which chunks and shards the copy of an array gets. Pure."""
+"""The chunks and shards of a copied array, and the region of it that one task copies. Pure.
 
-from collections.abc import Iterable, Mapping
+A region is a box of whole objects that fits into the memory of a task.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, lcm, prod
 from typing import Any, Final
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -126,3 +129,261 @@ def check_dimensions(arrays: Iterable[SourceArray], options: LayoutOptions) -> N
 def values_bytes(array: SourceArray) -> int:
     """Give the bytes of all values of an array."""
     return array.item_bytes * prod(array.shape)
+
+
+_READ_COPIES: Final = 2
+"""Of a source object under way: its bytes, and its values."""
+_WRITE_COPIES: Final = 3
+"""Of a target object under way: its values in order, its compressed parts, these joined."""
+_COMFORTABLE_BYTES: Final = 32 * 2**20
+"""Regions are made so large if that costs nothing: many requests are under way at once."""
+_REGIONS_PER_CORE: Final = 4
+_MOST_SPLITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CopyShape:
+    """An array that is to be copied, in what counts for memory and for reading twice."""
+
+    shape: tuple[int, ...]
+    item_bytes: int
+    read: tuple[int, ...]
+    """Lengths of the chunks of the source: what is decoded as a whole."""
+    write: tuple[int, ...]
+    """Lengths of the objects of the target: shards, or chunks."""
+    source_object_bytes: int = 0
+    """What is fetched as a whole, where that is more than a chunk."""
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Count target objects along each dimension."""
+        return tuple(
+            -(-length // unit) for length, unit in zip(self.shape, self.write, strict=True)
+        )
+
+    def bytes_of(self, lengths: Sequence[int]) -> int:
+        """Give the bytes of the values in a box, cut off where the array ends."""
+        inside = (min(each, whole) for each, whole in zip(lengths, self.shape, strict=True))
+        return self.item_bytes * prod(inside)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan has to keep to."""
+
+    memory_bytes: int
+    """For one task; Python itself, and what it has loaded, come on top."""
+    cores: int = 1
+    in_flight: int = 1
+    """How many objects a task reads or writes at a time."""
+    held_bytes: int = 0
+    """What a task holds besides, such as packs of small chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPlan:
+    """A part of an array, divided into boxes of whole target objects, all alike but the last.
+
+    >>> plan = RegionPlan((0, 0), (5, 7), (2, 7), (2, 3), 80, 12)
+    >>> len(plan), plan.box(2), plan.objects(2)
+    (3, (slice(4, 5, None), slice(0, 7, None)), 3)
+    """
+
+    first: tuple[int, ...]
+    """Where the part begins."""
+    end: tuple[int, ...]
+    lengths: tuple[int, ...]
+    """Of a region."""
+    write: tuple[int, ...]
+    """Of a target object."""
+    memory_bytes: int
+    """What copying a region takes at most."""
+    reads: int
+    """How many source chunks are read, each as often as it is."""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Count regions along each dimension."""
+        return tuple(
+            -(-(end - first) // length)
+            for first, end, length in zip(self.first, self.end, self.lengths, strict=True)
+        )
+
+    def __len__(self) -> int:
+        return prod(self.counts)
+
+    def box(self, number: int) -> tuple[slice, ...]:
+        """Give the place of a region in the array."""
+        slices: list[slice] = []
+        for count, first, end, length in reversed(
+            list(zip(self.counts, self.first, self.end, self.lengths, strict=True))
+        ):
+            number, at = divmod(number, count)
+            start = first + at * length
+            slices.append(slice(start, min(start + length, end)))
+        return tuple(reversed(slices))
+
+    def objects(self, number: int) -> int:
+        """Count the target objects of a region."""
+        return prod(
+            -(-(each.stop - each.start) // unit)
+            for each, unit in zip(self.box(number), self.write, strict=True)
+        )
+
+
+def plan_regions(
+    array: CopyShape, limits: Limits, rows: tuple[int, int] | None = None, *, path: str = ""
+) -> RegionPlan:
+    """Divide an array into regions that fit into the memory of a task.
+
+    `rows` are the target objects along the first dimension to copy; all if not given. Raises
+    `InvalidInputError` for an array of which not even one object fits; `path` names it then.
+    """
+    first, end = _part(array, rows)
+    if not prod(array.shape):
+        return RegionPlan(first, end, array.write, array.write, memory_bytes=0, reads=0)
+    fixed = _fixed_bytes(array, limits)
+    room = limits.memory_bytes - fixed
+    least = array.bytes_of(array.write)
+    if room < least:
+        raise InvalidInputError(
+            f"to copy the array {path!r} a task needs {fixed + least} bytes of memory, and may"
+            f" take {limits.memory_bytes}: give it more (memory_per_task), or choose smaller"
+            " chunks or shards",
+            ErrorKind.LIMIT_EXCEEDED,
+            path=path,
+        )
+    spans = [end_at - begin for begin, end_at in zip(first, end, strict=True)]
+    boxes = _fitting(array, first, spans, room)
+    total = array.item_bytes * prod(spans)
+
+    def cost(box: "_Box") -> tuple[float, int]:
+        regions = prod(-(-span // length) for span, length in zip(spans, box.lengths, strict=True))
+        rounds = -(-regions // limits.cores)
+        work = box.reads * array.bytes_of(array.read) + total
+        return (work * rounds / regions, box.bytes)
+
+    best = _grown(array, first, spans, min(boxes, key=cost), min(room, _comfort(total, limits)))
+    return RegionPlan(first, end, best.lengths, array.write, fixed + best.bytes, best.reads)
+
+
+def _part(
+    array: CopyShape, rows: tuple[int, int] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    first, end = [0] * len(array.shape), list(array.shape)
+    if rows is not None and array.shape:
+        first[0] = rows[0] * array.write[0]
+        end[0] = min(rows[1] * array.write[0], array.shape[0])
+    return tuple(first), tuple(end)
+
+
+def _fixed_bytes(array: CopyShape, limits: Limits) -> int:
+    source = max(array.bytes_of(array.read), array.source_object_bytes)
+    under_way = max(_READ_COPIES * source, _WRITE_COPIES * array.bytes_of(array.write))
+    return limits.in_flight * under_way + limits.held_bytes
+
+
+def _comfort(total: int, limits: Limits) -> int:
+    return min(_COMFORTABLE_BYTES, total // (_REGIONS_PER_CORE * limits.cores))
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A possible shape of regions, as far as it was chosen."""
+
+    bytes: int
+    reads: int
+    lengths: tuple[int, ...]
+
+
+def _fitting(array: CopyShape, first: Sequence[int], spans: Sequence[int], room: int) -> list[_Box]:
+    """List the shapes that fit, but for those that others beat in size and in reads."""
+    boxes = [_Box(array.item_bytes, 1, ())]
+    for axis, span in enumerate(spans):
+        unit, chunk = array.write[axis], array.read[axis]
+        options = [
+            (min(length, span), reads_along(first[axis], span, length, chunk), length)
+            for length in _candidates(span, unit, chunk)
+        ]
+        wider = [
+            _Box(box.bytes * taken, box.reads * reads, (*box.lengths, length))
+            for box in boxes
+            for taken, reads, length in options
+        ]
+        # What is left needs at least one object: what is too large now stays so.
+        rest = prod(min(array.write[each], spans[each]) for each in range(axis + 1, len(spans)))
+        boxes = _unbeaten(box for box in wider if box.bytes * rest <= room)
+    return boxes
+
+
+def _candidates(span: int, unit: int, chunk: int) -> list[int]:
+    """Give lengths worth a look: multiples of an object, the whole, and where chunks end too."""
+    whole = -(-span // unit)
+    even = lcm(unit, chunk) // unit
+    found = {whole, 1}
+    found |= {-(-whole // parts) for parts in range(1, _MOST_SPLITS + 1)}
+    step = 1
+    while step < whole:
+        found |= {step, step * even}
+        step *= 2
+    return sorted(count * unit for count in found if count <= whole)
+
+
+def _unbeaten(boxes: Iterator[_Box]) -> list[_Box]:
+    kept: list[_Box] = []
+    for box in sorted(boxes, key=lambda each: (each.bytes, each.reads)):
+        if not kept or box.reads < kept[-1].reads:
+            kept.append(box)
+    return kept
+
+
+def _grown(
+    array: CopyShape, first: Sequence[int], spans: Sequence[int], box: _Box, comfort: int
+) -> _Box:
+    """Make regions larger, the last dimension first, as long as no chunk is read more often."""
+    for axis in reversed(range(len(spans))):
+        whole = -(-spans[axis] // array.write[axis]) * array.write[axis]
+        while box.lengths[axis] < whole:
+            longer = min(2 * box.lengths[axis], whole)
+            lengths = (*box.lengths[:axis], longer, *box.lengths[axis + 1 :])
+            wider = _Box(
+                array.item_bytes * _volume(lengths, spans),
+                prod(
+                    reads_along(first[each], spans[each], lengths[each], array.read[each])
+                    for each in range(len(spans))
+                ),
+                lengths,
+            )
+            if wider.bytes > comfort or wider.reads > box.reads:
+                break
+            box = wider
+    return box
+
+
+def _volume(lengths: Sequence[int], spans: Sequence[int]) -> int:
+    return prod(min(length, span) for length, span in zip(lengths, spans, strict=True))
+
+
+def reads_along(first: int, span: int, length: int, chunk: int) -> int:
+    """Count the chunks that the regions of one dimension meet, each as often as it is met.
+
+    Regions of a `length` lie one after the other, from `first` on, over `span` items.
+
+    >>> reads_along(0, 10, 4, 5)  # [0, 4) meets one chunk, [4, 8) two, [8, 10) one
+    4
+    """
+    if span == 0:
+        return 0
+    chunks = -(-(first + span) // chunk) - first // chunk
+    inner_edges = -(-span // length) - 1
+    return chunks + inner_edges - _shared_edges(first, length, chunk, inner_edges)
+
+
+def _shared_edges(first: int, length: int, chunk: int, edges: int) -> int:
+    """Count edges between regions at which a chunk ends, too."""
+    common = gcd(length, chunk)
+    if first % common or not edges:
+        return 0
+    period = chunk // common
+    at = (-first // common) * pow(length // common, -1, period) % period or period
+    return 0 if at > edges else (edges - at) // period + 1

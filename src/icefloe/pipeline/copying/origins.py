@@ -18,8 +18,8 @@ from icefloe.pipeline.copying.stores import ReadingStore
 from icefloe.pipeline.files.access import SourceAccess, as_url
 from icefloe.pipeline.files.sources import Pattern
 from icefloe.storage import storage_from_url
-from icefloe.storage.foreign_clients import open_foreign_client
 from icefloe.storage.specs import LocalSpec, MemorySpec
+from icefloe.storage.storage import open_foreign_client
 from icefloe.zarr_store import IcechunkStore
 
 

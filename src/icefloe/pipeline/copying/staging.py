@@ -12,14 +12,14 @@ import numpy as np
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.engine.virtual import VirtualReader
-from icefloe.engine.virtual.clients import Client
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import Bools, BytesColumn
 from icefloe.pipeline.files.access import Place, SourceAccess
 from icefloe.storage import Buffer, ObjectInfo, Storage
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
+from icefloe.virtual_chunks.clients import Client
+from icefloe.virtual_chunks.reader import VirtualReader
 
 STAGING_PREFIX: Final = "icefloe/staging/"
 

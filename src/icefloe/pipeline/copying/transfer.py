@@ -15,16 +15,16 @@ import numpy as np
 import zarr
 
 from icefloe.effects import SingleFlight, run_blocking
-from icefloe.engine.context import RepoContext
-from icefloe.engine.packing import ChunkPacker, PackingOptions
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ChunkId
 from icefloe.format.layout import chunk_key
-from icefloe.pipeline.copying.slabs import Regions
 from icefloe.pipeline.copying.stores import CapturingStore
+from icefloe.pipeline.copying.waves import Regions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.writing.building import Notes
+from icefloe.repo.context import RepoContext
 from icefloe.storage.port import Buffer
+from icefloe.transactions.packing import ChunkPacker, PackingOptions
 
 _PIPELINE: Final = "zarr.core.codec_pipeline.FusedCodecPipeline"
 """Takes one object after the other from storage to values, or back, on as many threads as told."""

@@ -1,7 +1,7 @@
-"""Which storage serves the URL of a source.
+"""Find the storage that serves the URL of a source, and open clients for parsers.
 
-What users give is plain: storages by URL prefix. It can be pickled, travels to other processes,
-and opens its clients there, when they are first needed.
+Users give storages by URL prefix. The mapping can be pickled and travels to other processes; each
+process opens its clients there, once, when they are first needed.
 """
 
 import os
@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage import Backend, Storage, storage_from_url
 from icefloe.storage.specs import AzureSpec, GcsSpec, HttpSpec, LocalSpec, S3Spec
+from icefloe.storage.storage import open_foreign_client
 
 _PLAIN: Final = "/:@!$&'()*+,;=~-._"
 """Characters of keys that stand for themselves in a URL."""
@@ -126,3 +127,60 @@ def _as_foreign(storage: Storage) -> Storage:
 
 def _slashed(prefix: str) -> str:
     return prefix if prefix.endswith("/") else f"{prefix}/"
+
+
+class Registry:
+    """What parsers ask for the client that reads a URL; opened when first asked for."""
+
+    def __init__(self, access: SourceAccess) -> None:
+        self._access = access
+        self._clients: dict[str, Any] = {}
+
+    def resolve(self, url: str) -> tuple[Any, str]:
+        """Give a client, and the path in it."""
+        place = self._access.place(url)
+        if place.root not in self._clients:
+            self._clients[place.root] = open_foreign_client(place.storage)
+        return self._clients[place.root], place.key
+
+    def local_path(self, url: str) -> str | None:
+        """Give the path of a local file."""
+        place = self._access.place(url)
+        spec = place.storage.spec
+        return os.path.join(spec.path, place.key) if isinstance(spec, LocalSpec) else None  # noqa: PTH118
+
+
+_registries: Final[dict[tuple[int, int], tuple[SourceAccess, Registry]]] = {}
+_MOST_REGISTRIES: Final = 8
+
+
+def registry_for(access: SourceAccess) -> Registry:
+    """Give one registry for each process and way of access; forked children make their own."""
+    key = (os.getpid(), id(access))
+    if key not in _registries:
+        while len(_registries) >= _MOST_REGISTRIES:
+            del _registries[next(iter(_registries))]
+        _registries[key] = (access, Registry(access))  # kept, so that the id stays its own
+    return _registries[key][1]
+
+
+class WatchedReader:
+    """A file-like object that remembers why a read failed."""
+
+    def __init__(self, reader: Any, failures: list[Exception]) -> None:
+        self._reader = reader
+        self._failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._reader, name)
+        if not callable(found):
+            return found
+
+        def watched(*given: Any, **named: Any) -> Any:
+            try:
+                return found(*given, **named)
+            except Exception as error:
+                self._failures.append(error)
+                raise
+
+        return watched

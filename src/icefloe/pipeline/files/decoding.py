@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from zarr.core.buffer import cpu
 
 from icefloe.effects import run_blocking
-from icefloe.pipeline.combining.schema import canonical_json
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.references import References
+from icefloe.pipeline.files.schema import canonical_json
 from icefloe.storage import Buffer
 
 _WINDOW_BYTES: Final = 4 << 20

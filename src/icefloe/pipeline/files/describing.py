@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.combining.schema import (
+from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.decoding import read_values
+from icefloe.pipeline.files.facts import Attributes, FileFacts, LoadedValues, SourceState
+from icefloe.pipeline.files.formats import Format
+from icefloe.pipeline.files.options import ParseOptions
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.files.schema import (
     ANY_CHUNK,
     ANY_LENGTH,
     ENCODING_ATTRIBUTES,
@@ -25,13 +31,7 @@ from icefloe.pipeline.combining.schema import (
     ArraySchema,
     DatasetSchema,
 )
-from icefloe.pipeline.combining.times import parse_units
-from icefloe.pipeline.files.access import SourceAccess
-from icefloe.pipeline.files.decoding import read_values
-from icefloe.pipeline.files.facts import Attributes, FileFacts, LoadedValues, SourceState
-from icefloe.pipeline.files.formats import Format
-from icefloe.pipeline.files.references import References
-from icefloe.pipeline.options import ParseOptions
+from icefloe.pipeline.files.times import parse_units
 
 _POINTING: Final = ("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables")
 """Attributes that name arrays which describe others."""

@@ -27,8 +27,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format.columns import BytesColumn
-from icefloe.pipeline.combining.schema import Kind
-from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.access import Registry, SourceAccess, WatchedReader, registry_for
 from icefloe.pipeline.files.describing import ParsedFile, RawArray, describe
 from icefloe.pipeline.files.facts import FileFacts, Problem, SourceState
 from icefloe.pipeline.files.formats import (
@@ -40,11 +39,11 @@ from icefloe.pipeline.files.formats import (
     stored_end,
 )
 from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
+from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.registry import Registry, WatchedReader, registry_for
+from icefloe.pipeline.files.schema import Kind
 from icefloe.pipeline.files.sources import microseconds
-from icefloe.pipeline.options import ParseOptions
-from icefloe.storage.foreign_clients import as_storage_error
+from icefloe.storage.storage import as_storage_error
 
 if TYPE_CHECKING:
     from virtualizarr.manifests import ChunkManifest, ManifestArray, ManifestGroup

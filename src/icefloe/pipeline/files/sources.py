@@ -20,7 +20,7 @@ from icefloe.effects import iterate_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.format.arrow import pa
 from icefloe.pipeline.files.access import Place, SourceAccess, as_url
-from icefloe.pipeline.files.arrow_columns import int_column, text_column
+from icefloe.pipeline.files.facts import int_column, text_column
 from icefloe.storage import ObjectInfo
 
 type Pattern = str | PathLike[str]

@@ -7,18 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.effects import map_concurrently
-from icefloe.engine.context import RepoContext
-from icefloe.engine.linking.linked import LinkedRegion
-from icefloe.engine.linking.regions import build_region
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.columns import BytesColumn, concat_bytes
 from icefloe.format.ids import ChunkId, ManifestId
 from icefloe.format.layout import chunk_key, manifest_key
+from icefloe.manifests.external import LinkedRegion
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.writing.metadata import Check
-from icefloe.pipeline.writing.plans import ArrayPlan
-from icefloe.pipeline.writing.replacing import CellBox, vanished
+from icefloe.pipeline.writing.plans import ArrayPlan, CellBox, vanished
+from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend
+from icefloe.transactions.external_manifests import build_region
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from icefloe.config import VirtualChunkContainer
-from icefloe.config.stores import (
+from icefloe.config.containers import (
     AnyObjectStoreConfig,
     gcs_store,
     http_store,

@@ -1,35 +1,74 @@
-"""What workers must know to put the references of a file where they belong.
+"""Plans that tell workers where the references of a file belong.
 
-The arrays of a dataset are described once; each file adds one small row. All of it is plain, and
-holds nothing secret.
+A file that is ingested again replaces its old references. Very large jobs are cut into waves, each
+one commit, one after the other along the first dimension.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.engine.linking.plan import NewReferences, PartPlan
-from icefloe.engine.linking.regions import plan_array
-from icefloe.engine.manifests.splitting import append_order
-from icefloe.engine.paths import absolute_path
-from icefloe.engine.session import SessionState
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.arrow import pa
+from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.columns import Ints, ranges
 from icefloe.format.ids import NodeId
-from icefloe.pipeline.combining.combine import Combined, placed_references
-from icefloe.pipeline.combining.targets import TargetArray
-from icefloe.pipeline.files.arrow_columns import int_column, text_column
-from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.format.paths import absolute_path
+from icefloe.manifests.external import NewReferences, PartPlan, StoredManifest
+from icefloe.manifests.partition import append_order
+from icefloe.pipeline.combining.combine import Combined, Existing, TargetArray, placed_references
+from icefloe.pipeline.combining.report import Report
+from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.report import Report
-from icefloe.pipeline.writing.replacing import CellBox, cells_of
+from icefloe.repo.context import RepoContext
+from icefloe.transactions.external_manifests import plan_array
+from icefloe.transactions.session import SessionState
+
+type CellBox = tuple[tuple[int, int], ...]
+"""First cell and first one after, along each dimension of a grid of chunks."""
+
+
+def cells_of(box: CellBox) -> NDArray[np.int64]:
+    """List all cells of a box, a row for each.
+
+    >>> cells_of(((2, 4), (0, 1))).tolist()
+    [[2, 0], [3, 0]]
+    """
+    axes = [np.arange(first, last) for first, last in box]
+    if not axes:
+        return np.zeros((1, 0), np.int64)
+    return np.stack([each.ravel() for each in np.meshgrid(*axes, indexing="ij")], axis=1)
+
+
+async def vanished(
+    context: RepoContext,
+    node: NodeId,
+    stored: Sequence[StoredManifest],
+    boxes: Sequence[CellBox],
+    new: Coordinates,
+) -> Coordinates:
+    """List the chunks that are stored within some boxes, and not among the new ones."""
+    tables = [ChunkTable.empty(new.shape[1])]
+    for each in stored if boxes else ():
+        manifest = await context.assets.load_manifest(each.ref.id, each.size_bytes)
+        tables.append(_within(manifest.table(node), boxes))
+    return concat_tables(tables).without(new).coordinates
+
+
+def _within(table: ChunkTable, boxes: Sequence[CellBox]) -> ChunkTable:
+    is_inside = np.zeros(len(table), np.bool_)
+    for box in boxes:
+        first, last = np.array(box, np.int64).reshape(-1, 2).T
+        is_inside |= ((table.coordinates >= first) & (table.coordinates < last)).all(axis=1)
+    return table.take(np.flatnonzero(is_inside))
+
 
 _NO_REPORT: Final = Report(0, 0)
 _NO_CELLS: Final = np.empty((0, 0), np.int64)
@@ -255,3 +294,75 @@ def _regions(array: ArrayPlan, coordinates: NDArray[np.int64]) -> Ints:
     if not len(coordinates):
         return np.empty(0, np.int64)
     return array.parts.regions(coordinates.astype(np.uint32))
+
+
+def cut_into_waves(
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    options: CombineOptions,
+    existing: Existing | None,
+    *,
+    most: int,
+) -> Iterator[Combined]:
+    """Divide the files that are used so that each part has at most so many references.
+
+    Files at the same place along the first dimension stay together, even if they have more.
+    """
+    name = options.concat[0]
+    reached = 0 if existing is None else existing.lengths[name]
+    waves = _rows_of_waves(facts, combined, name, most)
+    for rows in waves:
+        ends = [
+            int(combined.starts[name][row]) + facts[combined.files[row]].lengths[name]
+            for row in rows
+        ]
+        reached = max(reached, *ends)
+        yield combined if len(waves) == 1 else _slice(combined, rows, name, reached)
+
+
+def _rows_of_waves(
+    facts: Sequence[FileFacts], combined: Combined, name: str, most: int
+) -> list[list[int]]:
+    starts = combined.starts[name]
+    waves: list[list[int]] = [[]]
+    held = 0
+    order = np.argsort(starts, kind="stable")
+    edges = np.flatnonzero(np.diff(starts[order])) + 1
+    for rows in np.split(order, edges):
+        count = sum(facts[combined.files[row]].references for row in rows.tolist())
+        if waves[-1] and held + count > most:
+            waves.append([])
+            held = 0
+        waves[-1] += rows.tolist()
+        held += count
+    return [sorted(rows) for rows in waves]
+
+
+def _slice(combined: Combined, rows: Sequence[int], name: str, length: int) -> Combined:
+    """Leave out all other files, and what lies beyond a length along a dimension."""
+    arrays = tuple(_shortened(array, name, length) for array in combined.arrays)
+    native = {}
+    for array in arrays:
+        runs = combined.native.get(array.path)
+        if runs is None:
+            continue
+        if array.growing[0] == (0, name):
+            runs = tuple((start, run[: length - start]) for start, run in runs if start < length)
+        native[array.path] = runs
+    return replace(
+        combined,
+        arrays=arrays,
+        files=tuple(combined.files[row] for row in rows),
+        families=tuple(combined.families[row] for row in rows),
+        starts={each: column[list(rows)] for each, column in combined.starts.items()},
+        lengths={**combined.lengths, name: length},
+        native=native,
+    )
+
+
+def _shortened(array: TargetArray, name: str, length: int) -> TargetArray:
+    shape = list(array.metadata["shape"])
+    for axis, each in array.growing:
+        if each == name:
+            shape[axis] = length
+    return replace(array, metadata={**array.metadata, "shape": shape})

@@ -1,1 +1,0 @@
-"""Typed, cached files of a repository: where bytes on storage become values."""

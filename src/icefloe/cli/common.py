@@ -1,0 +1,206 @@
+"""What commands share: arguments and options, progress, tables, JSON, questions, times, access."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.highlighter import JSONHighlighter
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from icefloe.api.tables import table_text
+from icefloe.credentials import (
+    AnyCredential,
+    AzureCredentials,
+    Credentials,
+    GcsCredentials,
+    S3Credentials,
+)
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.printable import printable, printable_json
+
+RepositoryArgument = Annotated[
+    str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+]
+AnonymousOption = Annotated[
+    bool, typer.Option(help="Send no credentials to the repository's own storage.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AllRowsJsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with all rows.")]
+MaxRowsOption = Annotated[int, typer.Option(help="Show at most so many rows.", min=0)]
+DeepOption = Annotated[
+    bool,
+    typer.Option("--deep", help="Also read all chunks, and look at the files of virtual chunks."),
+]
+AuthorizeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Read virtual chunks below this URL, with the credentials of the environment."
+        " Can be repeated."
+    ),
+]
+AuthorizeAnonymousOption = Annotated[
+    list[str] | None, typer.Option(help="… or without credentials. Can be repeated.")
+]
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show how much of how much is done, on standard error; nothing if that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text of one or more lines; what a terminal would take for a command is written out."""
+    typer.echo(printable(text, keep="\n"), err=err, nl=nl)
+
+
+def show_json(value: Any) -> None:
+    """Print JSON, in colours on a terminal."""
+    text = printable_json(json.dumps(value, indent=2, ensure_ascii=False))
+    if sys.stdout.isatty():
+        Console().print(JSONHighlighter()(text), soft_wrap=True)
+    else:
+        typer.echo(text)
+
+
+def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table: drawn on a terminal, plain columns that other programs can cut elsewhere."""
+    if sys.stdout.isatty():
+        Console().print(drawn_table(headings, rows))
+    else:
+        echo(table_text(headings, rows))
+
+
+def drawn_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Draw a table; what a repository says is never taken for markup."""
+    body = [list(row) for row in rows]
+    table = Table()
+    for at, heading in enumerate(headings):
+        is_number = bool(body) and all(isinstance(row[at], int) for row in body)
+        table.add_column(
+            Text(printable(heading)), justify="right" if is_number else "left", overflow="fold"
+        )
+    for row in body:
+        table.add_row(*(Text(printable(str(cell))) for cell in row))
+    return table
+
+
+INTERRUPTED: Final = 130
+"""What the shell sees after a key press, as with other commands."""
+DECLINED: Final = 1
+
+
+def require_consent(question: str, *, given: bool) -> None:
+    """Ask, unless the answer was given with the command; leave if it is not yes."""
+    if given:
+        return
+    try:
+        agrees = typer.confirm(printable(question, keep="\n"), err=True)
+    except typer.Abort:  # nobody is there to answer
+        echo("", err=True)
+        agrees = False
+    if not agrees:
+        echo("nothing was changed; --yes goes on without asking", err=True)
+        raise typer.Exit(DECLINED)
+
+
+@contextmanager
+def interruptible(after: str) -> Iterator[None]:
+    """Tell a key press as such, and what it left behind."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        echo(f"interrupted: {after}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def authorised(
+    with_environment: Sequence[str], anonymously: Sequence[str]
+) -> Mapping[str, AnyCredential | None]:
+    """Give each url prefix the credential of its platform.
+
+    >>> sorted(authorised(["file:///data/"], ["s3://public/"]))
+    ['file:///data/', 's3://public/']
+    """
+    return {prefix: _credential(prefix, is_anonymous=False) for prefix in with_environment} | {
+        prefix: _credential(prefix, is_anonymous=True) for prefix in anonymously
+    }
+
+
+def _credential(prefix: str, *, is_anonymous: bool) -> AnyCredential:
+    match prefix.partition("://")[0].lower():
+        case "file":
+            return Credentials.LocalFileSystemAccess()
+        case "http" | "https":
+            return Credentials.HttpAccess()
+        case "s3" | "tigris":
+            return Credentials.S3(
+                S3Credentials.Anonymous() if is_anonymous else S3Credentials.FromEnv()
+            )
+        case "gs" | "gcs":
+            return Credentials.Gcs(
+                GcsCredentials.Anonymous() if is_anonymous else GcsCredentials.FromEnv()
+            )
+        case "az" | "azure" | "abfs":
+            return Credentials.Azure(
+                AzureCredentials.Anonymous() if is_anonymous else AzureCredentials.FromEnv()
+            )
+    raise InvalidInputError(
+        f"{prefix!r} is not the URL of a place that can be authorised: write file:///…, s3://…,"
+        " gs://…, az://… or https://…",
+        ErrorKind.INVALID_CREDENTIALS,
+    )
+
+
+_UNITS: Final = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+_PERIOD: Final = re.compile(r"(\d+)([smhdw])")
+
+OLDER_THAN_HELP: Final = (
+    "A period before now, such as 12h, 30d or 8w; a date or time such as 2026-01-31 or"
+    " 2026-01-31T06:00+01:00 (UTC unless it says otherwise); or now."
+)
+
+
+def moment(text: str, now: datetime | None = None, *, option: str = "--older-than") -> datetime:
+    """Read a moment, or a period before now.
+
+    >>> noon = datetime(2026, 3, 31, 12, tzinfo=UTC)
+    >>> moment("30d", noon).isoformat()
+    '2026-03-01T12:00:00+00:00'
+    >>> moment("2026-01-31").isoformat()
+    '2026-01-31T00:00:00+00:00'
+    """
+    now = now or datetime.now(UTC)
+    if text == "now":
+        return now
+    try:
+        if found := _PERIOD.fullmatch(text):
+            return now - int(found[1]) * _UNITS[found[2]]
+        given = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{text!r} is no moment: write a period before now such as 30d or 12h, a date such as"
+            " 2026-01-31, or now",
+            param_hint=option,
+        ) from None
+    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)

@@ -1,1 +1,0 @@
-"""The transactions: sessions, commits, rebase, refs and history."""

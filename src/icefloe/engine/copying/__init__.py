@@ -1,1 +1,0 @@
-"""Repositories copied to other storages."""

@@ -1,1 +1,0 @@
-"""Which foreign objects a repository needs, and what it takes to read them."""

@@ -1,1 +1,0 @@
-"""Manifests that were built elsewhere, linked by one commit."""

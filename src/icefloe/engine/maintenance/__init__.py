@@ -1,1 +1,0 @@
-"""Keeping a repository small: expiration, garbage collection, statistics."""

@@ -1,1 +1,0 @@
-"""Repositories of spec 1 become repositories of spec 2."""

@@ -1,0 +1,1 @@
+"""Maintenance of repositories: collect garbage, expire, verify, repair, clone, migrate, measure."""

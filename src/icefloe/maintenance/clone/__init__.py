@@ -1,0 +1,1 @@
+"""Copy a repository to another storage."""

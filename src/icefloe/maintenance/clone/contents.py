@@ -1,0 +1,447 @@
+"""Copy the contents of versions to another storage: chunks, manifests, logs, snapshots, backups."""
+
+import re
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from icefloe.config import EffectiveStorageSettings
+from icefloe.effects import map_concurrently, offload
+from icefloe.errors import ErrorKind, FormatError, ObjectNotFoundError, StorageError
+from icefloe.format.columns import Bools
+from icefloe.format.envelope import object_attributes, open_envelope
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID
+from icefloe.format.layout import (
+    BACKUPS_PREFIX,
+    CHUNKS_PREFIX,
+    MANIFESTS_PREFIX,
+    SNAPSHOTS_PREFIX,
+    TRANSACTIONS_PREFIX,
+    manifest_key,
+    snapshot_key,
+    transaction_log_key,
+)
+from icefloe.maintenance.clone.selection import Selection
+from icefloe.maintenance.verify.objects import ChunkObjects, Faults, native_needs
+from icefloe.repo.context import RepoContext
+from icefloe.storage import Backend, Buffer, ObjectInfo, Storage, Version
+from icefloe.storage.read_only import list_wanted
+from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, MemorySpec, S3Spec
+from icefloe.values.model import Progress
+from icefloe.walk.reachability import (
+    ManifestFact,
+    ReadLimits,
+    portions,
+    read_facts,
+    requests_at_once,
+    tables_of,
+)
+from icefloe.walk.spill import Keys, KeySet, Values, keys_of_names
+
+MOST_BYTES: Final = 256 * 2**20
+"""Of objects that are held at the same time, unless a single one is larger."""
+_MOST_OBJECTS: Final = 1024
+_PIECE_BYTES: Final = 16 * 2**20
+_NEAR_AT_ONCE: Final = 4
+_MD5: Final = re.compile(r'"?([0-9a-fA-F]{32})"?\Z')
+
+type ServerCopy = Callable[[str], Awaitable[None]]
+"""Copies an object without its bytes coming here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Brings objects from one storage to another, under the same keys."""
+
+    source: Backend
+    target: Backend
+    at_once: int
+    server_copy: ServerCopy | None = None
+    """How to copy within one store; None: through here."""
+
+    @classmethod
+    def between(
+        cls, source: Storage, target: Storage, settings: EffectiveStorageSettings, at_once: int
+    ) -> "Transfer":
+        """Open both ends; `settings` and `at_once` are how the source is used."""
+        is_near = all(isinstance(one.spec, LocalSpec | MemorySpec) for one in (source, target))
+        return cls(
+            source.open(settings),
+            target.open(),
+            min(at_once, _NEAR_AT_ONCE) if is_near else at_once,
+            server_copy(source, target, settings),
+        )
+
+    async def copy(self, infos: Sequence[ObjectInfo]) -> int:
+        """Copy objects; give how many bytes they have."""
+        for some in portions_by_size(infos, lambda info: info.size_bytes):
+            await map_concurrently(self._copy, some, limit=self.at_once)
+        return sum(info.size_bytes for info in infos)
+
+    async def _copy(self, info: ObjectInfo) -> None:
+        if self.server_copy is not None:
+            try:
+                await self.server_copy(info.key)
+            except ObjectNotFoundError:
+                raise gone(info.key) from None
+            except StorageError:
+                pass  # too large for one request, or not allowed: the bytes come this way
+            else:
+                return
+        try:
+            fetched = await self.source.get(info.key)
+        except ObjectNotFoundError:
+            raise gone(info.key) from None
+        if len(fetched.data) != info.size_bytes:
+            raise StorageError(
+                f"{info.key!r} has {len(fetched.data)} bytes where the storage lists"
+                f" {info.size_bytes}: it is damaged, or being written",
+                ErrorKind.INVALID_OBJECT_SIZE,
+                key=info.key,
+            )
+        attributes = {**fetched.attributes}
+        if not info.key.startswith(CHUNKS_PREFIX):
+            attributes = {**attributes_of(info.key, fetched.data), **attributes}
+        await self.target.put(info.key, fetched.data, attributes=attributes)
+
+    async def differing(self, infos: Sequence[ObjectInfo]) -> list[str]:
+        """Compare objects byte by byte, and list those that are not the same."""
+        found: list[bool] = []
+        for some in portions_by_size(infos, lambda info: min(info.size_bytes, _PIECE_BYTES) * 2):
+            found += await map_concurrently(self._is_same, some, limit=self.at_once)
+        return [info.key for info, is_same in zip(infos, found, strict=True) if not is_same]
+
+    async def _is_same(self, info: ObjectInfo) -> bool:
+        try:
+            there = (await self.target.head(info.key)).info
+        except ObjectNotFoundError:
+            return False
+        if there.size_bytes != info.size_bytes:
+            return False
+        if have_same_checksum(info.version, there.version):
+            return True
+        for first in range(0, info.size_bytes, _PIECE_BYTES):
+            piece = (first, min(first + _PIECE_BYTES, info.size_bytes))
+            ours = (await self.source.get(info.key, piece)).data
+            theirs = (await self.target.get(info.key, piece)).data
+            if memoryview(ours) != memoryview(theirs):
+                return False
+        return True
+
+
+def attributes_of(key: str, data: Buffer) -> dict[str, str]:
+    """Give the user metadata that goes with a metadata file; refuse what is none."""
+    try:
+        envelope = open_envelope(data)
+    except FormatError as damaged:
+        damaged.add_note(f"key: {key}")
+        raise
+    return object_attributes(envelope.file_type, envelope.spec_version)
+
+
+def have_same_checksum(one: Version, other: Version) -> bool:
+    """Say whether storages tell by a checksum of the bytes that two objects are the same.
+
+    Entity tags of other forms tell nothing, and even of this form only if they are equal.
+
+    >>> tag = '"9e107d9d372bb6826bd81d3542a419d6"'
+    >>> have_same_checksum(Version(tag), Version(tag)), have_same_checksum(Version(), Version())
+    (True, False)
+    """
+    ours, theirs = (_MD5.match(version.etag or "") for version in (one, other))
+    return ours is not None and theirs is not None and ours[1].lower() == theirs[1].lower()
+
+
+def portions_by_size[T](items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Cut into portions_by_size that may be held at once.
+
+    >>> [len(some) for some in portions_by_size([MOST_BYTES // 2 + 1] * 3, lambda size: size)]
+    [1, 1, 1]
+    """
+    some: list[T] = []
+    held = 0
+    for item in items:
+        size = size_of(item)
+        if some and (held + size > MOST_BYTES or len(some) >= _MOST_OBJECTS):
+            yield some
+            some, held = [], 0
+        some.append(item)
+        held += size
+    if some:
+        yield some
+
+
+def server_copy(
+    source: Storage, target: Storage, settings: EffectiveStorageSettings
+) -> ServerCopy | None:
+    """Say how to copy within one bucket, if both are in the same and used in the same way."""
+    match source.spec, target.spec:
+        case (
+            (S3Spec() as ours, S3Spec() as theirs)
+            | (GcsSpec() as ours, GcsSpec() as theirs)
+            | (AzureSpec() as ours, AzureSpec() as theirs)
+        ):
+            whole = replace(ours, prefix="")
+            if whole != replace(theirs, prefix="") or type(source) is not type(target):
+                return None
+            bucket = Storage(whole).open(settings)
+
+            async def copy(key: str) -> None:
+                await bucket.copy(_below(ours.prefix, key), _below(theirs.prefix, key))
+
+            return copy
+    return None
+
+
+def _below(prefix: str, key: str) -> str:
+    return f"{prefix}/{key}" if prefix else key
+
+
+def gone(key: str) -> ObjectNotFoundError:
+    """Say that an object of the source is not there."""
+    return ObjectNotFoundError(
+        f"{key!r} is needed, but not in the source: either somebody collects garbage there, then"
+        " run this again (what is copied stays), or it is lost, which `icefloe verify` can tell",
+        key=key,
+    )
+
+
+_NAMES: Final = {
+    CHUNKS_PREFIX: "chunks",
+    MANIFESTS_PREFIX: "manifests",
+    TRANSACTIONS_PREFIX: "transaction_logs",
+    SNAPSHOTS_PREFIX: "snapshots",
+    BACKUPS_PREFIX: "backups",
+}
+_MAY_BE_MISSING: Final = frozenset({TRANSACTIONS_PREFIX, BACKUPS_PREFIX})
+"""Of these the history of a repository can lack some, and all versions are whole nevertheless."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What was copied, by kind of object."""
+
+    copied: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_NAMES.values(), 0))
+    present: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_NAMES.values(), 0))
+    """What was there already."""
+    missing: dict[str, int] = field(default_factory=dict)
+    """What the source does not have either: logs and backups, which only the history needs."""
+    compared: int = 0
+    """How many objects were compared byte by byte."""
+    size_bytes: int = 0
+    """Of what was copied."""
+
+
+class Contents:
+    """Copies what a selection needs, so far as it is not there yet."""
+
+    def __init__(
+        self,
+        context: RepoContext,
+        transfer: Transfer,
+        selection: Selection,
+        limits: ReadLimits,
+        progress: Progress | None = None,
+    ) -> None:
+        self._context = context
+        self._transfer = transfer
+        self._selection = selection
+        self._limits = limits
+        self._progress = progress
+        self._steps = self._total = 0
+        self._done = Done()
+
+    async def copy(self, *, deep: bool) -> Done:
+        """Copy everything, and make sure of it; `deep` compares all bytes in the end."""
+        manifests = await self._manifests()
+        files = self._files(manifests)
+        self._expect(sum(map(len, files.values())) + len(manifests))
+        most = self._limits.key_bytes
+        with ChunkObjects(self._transfer.target, max_bytes=most) as chunks, KeySet(most) as known:
+            await self._read_needs(manifests.values(), chunks, known if deep else None)
+            await self._copy_chunks(chunks)
+            for prefix, keys in files.items():
+                await self._copy_files(prefix, keys)
+            if deep:
+                await self._compare(files, known)
+        return self._done
+
+    def _expect(self, steps: int) -> None:
+        self._total += steps
+        self._advance(0)
+
+    def _advance(self, steps: int) -> None:
+        self._steps += steps
+        if self._progress is not None:
+            self._progress(self._steps, self._total)
+
+    # -- what is needed --------------------------------------------------------------------
+
+    async def _manifests(self) -> dict[bytes, ManifestFact]:
+        """Read all versions for the manifests that they need."""
+        found: dict[bytes, ManifestFact] = {}
+        ids = sorted(self._selection.snapshots)
+        self._expect(len(ids))
+        size = self._limits.snapshots
+        for first in range(0, len(ids), size):
+            some = ids[first : first + size]
+            for facts in await read_facts(self._context, some):
+                found.update((one.id.raw, one) for one in facts.manifests)
+            self._advance(len(some))
+        return found
+
+    def _files(self, manifests: Mapping[bytes, ManifestFact]) -> dict[str, set[str]]:
+        """Give the keys of files that are not chunks, in the order in which they are copied."""
+        chosen = self._selection
+        return {
+            MANIFESTS_PREFIX: {manifest_key(one.id) for one in manifests.values()},
+            TRANSACTIONS_PREFIX: {transaction_log_key(one) for one in chosen.logs},
+            SNAPSHOTS_PREFIX: {snapshot_key(one) for one in chosen.snapshots},
+            BACKUPS_PREFIX: {*chosen.backups},
+        }
+
+    async def _read_needs(
+        self, facts: Iterable[ManifestFact], chunks: ChunkObjects, known: KeySet | None
+    ) -> None:
+        """Read all manifests for the chunk objects that they refer to."""
+
+        async def read(fact: ManifestFact) -> list[tuple[Keys, Values]]:
+            manifest = await self._context.assets.read_manifest(fact.id, fact.size_bytes)
+            return await offload(lambda: [*map(native_needs, tables_of(manifest).values())])
+
+        limit = requests_at_once(self._context, self._limits.manifests)
+        for some in portions(facts, self._limits):
+            for needs in await map_concurrently(read, some, limit=limit):
+                for keys, ends in needs:
+                    chunks.add(keys, ends)
+                    if known is not None:
+                        known.add(keys)
+            self._advance(len(some))
+
+    # -- copying ---------------------------------------------------------------------------
+
+    async def _copy_chunks(self, chunks: ChunkObjects) -> None:
+        """Copy the chunk objects that are missing or too short, and look again."""
+        todo = await chunks.compare()
+        name, copied = _NAMES[CHUNKS_PREFIX], 0
+        self._done.present[name] = chunks.objects - len(todo)
+        if len(todo) == 0:
+            return
+        self._expect(len(todo))
+        async for batch in self._listed_chunks(lambda keys: _among(todo, keys)):
+            self._done.size_bytes += await self._transfer.copy(batch)
+            copied += len(batch)
+            self._advance(len(batch))
+        self._done.copied[name] = copied
+        if lost := len(await chunks.compare()):
+            raise gone(f"{CHUNKS_PREFIX}… ({lost} objects)")
+
+    async def _listed_chunks(
+        self, wanted: Callable[[Keys], Bools]
+    ) -> AsyncIterator[list[ObjectInfo]]:
+        skip = len(CHUNKS_PREFIX)
+
+        def is_wanted(keys: Sequence[str]) -> list[bool]:
+            numbers, is_id = keys_of_names([key[skip:] for key in keys])
+            chosen: list[bool] = (is_id & wanted(numbers)).tolist()
+            return chosen
+
+        async for batch in list_wanted(self._transfer.source, CHUNKS_PREFIX, is_wanted):
+            if batch:
+                yield batch
+
+    async def _copy_files(self, prefix: str, keys: set[str]) -> None:
+        """Copy the files of one kind that are missing or of another size, and look again."""
+        if not keys:
+            return
+        name = _NAMES[prefix]
+        source = await _listed(self._transfer.source, prefix, keys)
+        if absent := keys - source.keys() - {transaction_log_key(INITIAL_SNAPSHOT_ID)}:
+            if prefix not in _MAY_BE_MISSING:
+                raise gone(min(absent))
+            self._done.missing[name] = len(absent)
+        rewritten = {key: data for key, data in self._selection.rewritten.items() if key in keys}
+        here = await _listed(self._transfer.target, prefix, keys)
+        # Expiration in spec 1 writes snapshots anew, perhaps of the same size.
+        may_change = prefix == SNAPSHOTS_PREFIX and self._selection.spec_version == 1
+        todo = [
+            info
+            for key, info in source.items()
+            if key not in rewritten and (may_change or not _is_there(here, info))
+        ]
+        self._done.size_bytes += await self._transfer.copy(todo)
+        for key, data in rewritten.items():
+            attributes = attributes_of(key, data)
+            await self._transfer.target.put(key, data, attributes=attributes)
+        self._done.copied[name] = len(todo) + len(rewritten)
+        self._done.present[name] = len(source) - len(todo) - len(rewritten)
+        here = await _listed(self._transfer.target, prefix, keys)
+        for key, info in source.items():
+            if key not in rewritten and not _is_there(here, info):
+                raise not_the_same(key)
+        self._advance(len(keys))
+
+    # -- making sure -----------------------------------------------------------------------
+
+    async def _compare(self, files: Mapping[str, set[str]], known: KeySet) -> None:
+        async for batch in self._listed_chunks(known.contains):
+            await self._require_same(batch)
+        for prefix, keys in files.items():
+            source = await _listed(self._transfer.source, prefix, keys)
+            await self._require_same(
+                [one for key, one in source.items() if key not in self._selection.rewritten]
+            )
+
+    async def _require_same(self, infos: Sequence[ObjectInfo]) -> None:
+        """Compare bytes; what differs is copied once more."""
+        self._expect(len(infos))
+        if differing := {*await self._transfer.differing(infos)}:
+            again = [info for info in infos if info.key in differing]
+            self._done.size_bytes += await self._transfer.copy(again)
+            for info in again:
+                self._done.copied[_NAMES[f"{info.key.partition('/')[0]}/"]] += 1
+            if still := await self._transfer.differing(again):
+                raise not_the_same(still[0])
+        self._done.compared += len(infos)
+        self._advance(len(infos))
+
+
+async def _listed(backend: Backend, prefix: str, keys: set[str]) -> dict[str, ObjectInfo]:
+    return {
+        info.key: info
+        async for batch in list_wanted(
+            backend, prefix, lambda names: [name in keys for name in names]
+        )
+        for info in batch
+    }
+
+
+def _is_there(here: Mapping[str, ObjectInfo], info: ObjectInfo) -> bool:
+    found = here.get(info.key)
+    return found is not None and found.size_bytes == info.size_bytes
+
+
+def _among(faults: Faults, keys: Keys) -> Bools:
+    places = np.minimum(np.searchsorted(faults.keys, keys), len(faults.keys) - 1)
+    found: Bools = faults.keys[places] == keys
+    return found
+
+
+def not_the_same(key: str) -> StorageError:
+    """Say that an object is not what was just written to its place."""
+    return StorageError(
+        f"{key!r} was copied, but is not the same afterwards: see whether somebody else writes to"
+        " that place, and whether its storage is sound (`icefloe doctor`)",
+        ErrorKind.INVALID_OBJECT_SIZE,
+        key=key,
+    )

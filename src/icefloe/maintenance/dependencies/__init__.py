@@ -1,0 +1,1 @@
+"""Which foreign objects a repository needs, and which credentials reading them takes."""

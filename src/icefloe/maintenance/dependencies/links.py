@@ -1,0 +1,180 @@
+"""Which versions link which manifests, as the steps from each version to the one before it.
+
+Neighbours in a history share nearly all manifests. So a version is kept as what it has that the
+newer one has not, and the reverse: whoever walks the steps meets every part of a manifest once.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import batched
+from typing import Final
+
+import numpy as np
+
+from icefloe.effects import map_concurrently
+from icefloe.format.chunk_table import Extents
+from icefloe.format.columns import Bools, Bytes, Ints, ranges
+from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.nodes import NodeTable
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.manifests.lookup import sizes_of
+from icefloe.repo.context import RepoContext
+from icefloe.repo.history import newest_first
+
+_SNAPSHOTS_AT_ONCE: Final = 8
+_GRID_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPart:
+    """The references of one array in one manifest."""
+
+    manifest: ManifestId
+    size_bytes: int
+    node: NodeId
+    grid: Extents | None
+    """The chunks that the array has; None if the manifest has no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How a version differs from the newer one before it; `added` and `removed` number parts."""
+
+    rank: int
+    """The place of the version among all, newest first."""
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
+    begins_line: bool = False
+    """Nothing came before: `added` is all that the version links."""
+
+
+@dataclass(slots=True)
+class ManifestLinks:
+    """All parts of manifests that some versions link."""
+
+    versions: list[SnapshotEntry]
+    """Newest first."""
+    parts: list[ManifestPart] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    paths: dict[NodeId, tuple[int, str]] = field(default_factory=dict)
+    """Where each array was in the newest version that has it, and the rank of that."""
+
+    def last_uses(self) -> dict[int, int]:
+        """Say for each part the last step that has to know what it holds."""
+        uses: dict[int, int] = {}
+        for number, step in enumerate(self.steps):
+            uses.update(dict.fromkeys(step.added, number))
+            uses.update(dict.fromkeys(step.removed, number))
+        return uses
+
+
+async def manifest_links(
+    context: RepoContext, lines: Sequence[Sequence[SnapshotEntry]]
+) -> ManifestLinks:
+    """Find what versions link; `lines` are histories, each newest first, that share no version."""
+    versions = newest_first([entry for line in lines for entry in line])
+    links = ManifestLinks(versions)
+    ranks = {entry.id: rank for rank, entry in enumerate(versions)}
+    numbers: dict[bytes, int] = {}
+    for line in lines:
+        known: Mapping[bytes, int] = {}
+        begins = True
+        async for snapshot in _snapshots(context, line):
+            table = _LinkTable.of(snapshot)
+            rank = ranks[snapshot.id]
+            fresh = [(key, row) for key, row in table.rows.items() if key not in known]
+            for key, row in fresh:
+                _make_known(links, numbers, key, _Link(snapshot, table, row, rank))
+            added = tuple(numbers[key] for key, _ in fresh)
+            removed = tuple(numbers[key] for key in known if key not in table.rows)
+            links.steps.append(Step(rank, added, removed, begins))
+            known, begins = table.rows, False
+    return links
+
+
+async def _snapshots(
+    context: RepoContext, line: Sequence[SnapshotEntry]
+) -> AsyncIterator[Snapshot]:
+    for some in batched(line, _SNAPSHOTS_AT_ONCE):
+        ids = [entry.id for entry in some]
+        for snapshot in await map_concurrently(
+            context.assets.load_snapshot, ids, limit=_SNAPSHOTS_AT_ONCE
+        ):
+            yield snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _LinkTable:
+    """The links of a snapshot from arrays to manifests."""
+
+    rows: Mapping[bytes, int]
+    """Manifest, array, and a digest of the grid if the manifest may reach beyond it."""
+    node_rows: Ints
+    is_clipped: Bools
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "_LinkTable":
+        nodes = snapshot.nodes
+        node_rows = np.repeat(np.arange(len(nodes)), np.diff(nodes.manifest_splits))
+        is_clipped = _reaches_beyond(nodes, node_rows)
+        digests = np.zeros((len(node_rows), _GRID_BYTES), np.uint8)
+        for row in np.flatnonzero(is_clipped).tolist():
+            digests[row] = _grid_digest(nodes, int(node_rows[row]))
+        keys = np.concatenate([nodes.manifest_ids, nodes.ids[node_rows], digests], axis=1)
+        raw, width = keys.tobytes(), keys.shape[1]
+        starts = range(0, len(raw), width)
+        rows = {raw[at : at + width]: row for row, at in enumerate(starts)}
+        return cls(rows, node_rows, is_clipped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One row of such a table."""
+
+    snapshot: Snapshot
+    table: _LinkTable
+    row: int
+    rank: int
+
+
+def _make_known(links: ManifestLinks, numbers: dict[bytes, int], key: bytes, link: _Link) -> None:
+    """Number a part that is met for the first time, and learn where its array is."""
+    nodes, node_row = link.snapshot.nodes, int(link.table.node_rows[link.row])
+    node = NodeId(nodes.ids[node_row].tobytes())
+    if node not in links.paths or link.rank < links.paths[node][0]:
+        links.paths[node] = link.rank, nodes.paths[node_row].decode()
+    if key in numbers:
+        return
+    manifest = ManifestId(nodes.manifest_ids[link.row].tobytes())
+    [size_bytes] = sizes_of([manifest], link.snapshot.manifests)
+    grid = _grid(nodes, node_row) if link.table.is_clipped[link.row] else None
+    numbers[key] = len(links.parts)
+    links.parts.append(ManifestPart(manifest, size_bytes, node, grid))
+
+
+def _reaches_beyond(nodes: NodeTable, node_rows: Ints) -> Bools:
+    """Mark links to manifests that may hold chunks outside of the array, after it shrank."""
+    boxes = np.diff(nodes.extent_splits)
+    first_dims = nodes.shape_splits[node_rows]
+    dims = nodes.shape_splits[node_rows + 1] - first_dims
+    is_known = boxes == dims  # others cover everything
+    counts = np.where(is_known, boxes, 0)
+    ends = nodes.extents[ranges(nodes.extent_splits[:-1], counts), 1]
+    inside = ends <= nodes.num_chunks[ranges(first_dims, counts)]
+    links = np.repeat(np.arange(len(node_rows)), counts)
+    reaching = np.bincount(links[~inside], minlength=len(node_rows)) > 0
+    beyond: Bools = ~is_known | reaching
+    return beyond
+
+
+def _grid(nodes: NodeTable, row: int) -> Extents:
+    first, last = nodes.shape_splits[row : row + 2].tolist()
+    counts = nodes.num_chunks[first:last]
+    return np.stack([np.zeros_like(counts), counts], axis=1)
+
+
+def _grid_digest(nodes: NodeTable, row: int) -> Bytes:
+    digest = blake2b(_grid(nodes, row).tobytes(), digest_size=_GRID_BYTES).digest()
+    return np.frombuffer(digest, np.uint8)

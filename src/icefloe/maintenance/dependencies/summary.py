@@ -1,0 +1,286 @@
+"""What a repository needs from outside: where its virtual chunks lie, and which versions care.
+
+References are counted manifest by manifest, as columns, and each manifest is read once, however
+many versions link it. What stays in memory is the summary, the counts of the manifests that a
+version yet to come links too, and a few manifests that are read at the same time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+import numpy as np
+
+from icefloe.config import VirtualChunkContainer
+from icefloe.effects import map_concurrently, offload
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.columns import BytesColumn, Ints, concat_bytes, is_ascending
+from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.manifest import Manifest
+from icefloe.format.repo_info import MAIN_BRANCH
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.maintenance.dependencies.links import ManifestLinks, ManifestPart, manifest_links
+from icefloe.maintenance.dependencies.places import PlaceSummary, UsedPlaces
+from icefloe.repo.context import RepoContext
+from icefloe.repo.history import history_lines, resolve
+from icefloe.values.model import Progress
+from icefloe.values.urls import parse_prefix
+from icefloe.virtual_chunks.counts import (
+    LocalCounts,
+    PartCounts,
+    PlaceCounter,
+    PlaceGrouping,
+    PlaceIndex,
+)
+from icefloe.virtual_chunks.grouping import (
+    Grouped,
+    LocationQuery,
+    by_bucket,
+    by_file,
+    by_folder,
+    by_number,
+    covering,
+    is_below_name,
+)
+
+type By = Literal["container", "bucket", "prefix", "file", "array"]
+NO_CONTAINER: Final = "(no container)"
+"""The place of locations that no configured container covers."""
+_MANIFESTS_AT_ONCE: Final = 8
+_BYTES_AT_ONCE: Final = 32 * 1024 * 1024
+"""So many compressed bytes of manifests are read at once, or one manifest."""
+_WAITING_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Which versions are meant: one, all before it too, or all of every branch and tag."""
+
+    branch: str | None = None
+    tag: str | None = None
+    snapshot_id: str | None = None
+    with_history: bool = False
+
+    async def lines(self, context: RepoContext) -> list[list[SnapshotEntry]]:
+        """List them as histories, each newest first."""
+        named = (self.branch, self.tag, self.snapshot_id)
+        if self.with_history and not any(each is not None for each in named):
+            return await history_lines(context.ledger)
+        branch = self.branch if any(each is not None for each in named) else MAIN_BRANCH
+        snapshot = await resolve(context, branch=branch, tag=self.tag, snapshot_id=self.snapshot_id)
+        if self.with_history:
+            return await history_lines(context.ledger, snapshot)
+        return [[await context.ledger.entry(snapshot)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What lies where, a row for each place; most bytes first."""
+
+    places: BytesColumn
+    chunks: Ints
+    bytes_: Ints
+    arrays: Ints
+    versions: Ints
+    newest: Ints
+    """For each place the newest version with chunks there, as a row of `entries`."""
+    oldest: Ints
+    entries: Sequence[SnapshotEntry]
+    """All versions that were looked at, newest first."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+async def dependencies(
+    context: RepoContext,
+    by: By,
+    *,
+    versions: Versions,
+    query: LocationQuery | None = None,
+    depth: int = 1,
+    progress: Progress | None = None,
+) -> Dependencies:
+    """Sum up where virtual chunks lie.
+
+    Chunks, bytes and arrays of a place are those of the newest version that has chunks there;
+    beside them stands how many versions have any, and which is the newest and the oldest.
+    """
+    grouping = None if by == "array" else _grouping(context, by, depth)
+    return await summary(context, grouping, versions=versions, query=query, progress=progress)
+
+
+async def summary(
+    context: RepoContext,
+    grouping: PlaceGrouping | None,
+    *,
+    versions: Versions,
+    query: LocationQuery | None = None,
+    progress: Progress | None = None,
+) -> Dependencies:
+    """Sum up by any grouping of locations; without one, by array."""
+    links = await manifest_links(context, await versions.lines(context))
+    counter = PlaceCounter(context.virtual.absolute, query or LocationQuery(), grouping)
+    walk = _Walk(context, links, counter, progress)
+    for number in range(len(links.steps)):
+        await walk.take(number)
+    found = walk.summary.finished()
+    places = walk.places.column
+    if grouping is None:
+        paths = [links.paths[NodeId(raw)][1] for raw in places.to_list()]
+        places = BytesColumn.from_strings(paths)
+    return _ordered(found, places, links.versions)
+
+
+def _grouping(context: RepoContext, by: By, depth: int) -> PlaceGrouping:
+    match by:
+        case "file":
+            return lambda _, locations: by_file(locations)
+        case "bucket":
+            return lambda _, locations: by_bucket(locations)
+        case "prefix" if depth >= 0:
+            return lambda _, locations: by_folder(locations, depth)
+        case "prefix":
+            raise InvalidInputError(
+                f"depth is the number of folders to tell apart, at least 0: got {depth}",
+                ErrorKind.INVALID_CONFIG,
+            )
+        case "container":
+            return _by_container(context)
+        case _:
+            raise InvalidInputError(
+                f"by must be 'container', 'bucket', 'prefix', 'file' or 'array', got {by!r}",
+                ErrorKind.INVALID_CONFIG,
+            )
+
+
+def container_numbers(
+    containers: Sequence[VirtualChunkContainer], recorded: BytesColumn, canonical: BytesColumn
+) -> Ints:
+    """Number the container of each location; -1 where none covers it.
+
+    What is recorded below the name of a container is in that one, whatever else covers it.
+    """
+    numbers = covering(canonical, [parse_prefix(each.url_prefix) for each in containers])
+    for number, container in enumerate(containers):
+        if container.name is not None:
+            numbers[is_below_name(recorded, container.name)] = number
+    return numbers
+
+
+def _by_container(context: RepoContext) -> PlaceGrouping:
+    containers = context.config.virtual_chunk_containers
+    labels = BytesColumn.from_strings([*(each.url_prefix for each in containers), NO_CONTAINER])
+
+    def group(recorded: BytesColumn, canonical: BytesColumn) -> Grouped:
+        numbers = container_numbers(containers, recorded, canonical)
+        return by_number(labels, numbers % len(labels))
+
+    return group
+
+
+class _Walk:
+    """Takes the steps from version to version, reading what is new in each."""
+
+    def __init__(
+        self,
+        context: RepoContext,
+        links: ManifestLinks,
+        counter: PlaceCounter,
+        progress: Progress | None,
+    ) -> None:
+        self.summary = PlaceSummary()
+        self.places = PlaceIndex()
+        self._context = context
+        self._links = links
+        self._counter = counter
+        self._progress = progress
+        self._last_uses = links.last_uses()
+        self._held: dict[int, PartCounts] = {}
+        self._waiting: dict[int, LocalCounts] = {}
+        """Counts whose places have no numbers yet: many are numbered at once."""
+        self._done = 0
+
+    async def take(self, number: int) -> None:
+        """Take one step."""
+        step = self._links.steps[number]
+        await self._read([part for part in step.added if part not in self._held])
+        added = [self._held[part] for part in step.added]
+        removed = [self._held[part] for part in step.removed]
+        self.summary.resize(len(self.places))
+        if step.begins_line:
+            self.summary.begin_line()
+        self.summary.take(step.rank, added, removed)
+        for part in {*step.added, *step.removed}:
+            if self._last_uses[part] == number:
+                del self._held[part]
+
+    async def _read(self, parts: Sequence[int]) -> None:
+        """Count references, of a few manifests at a time."""
+        by_manifest: dict[ManifestId, list[int]] = {}
+        for part in parts:
+            by_manifest.setdefault(self._links.parts[part].manifest, []).append(part)
+        some: list[list[int]] = []
+        size_bytes = 0
+        for numbers in by_manifest.values():
+            size = self._links.parts[numbers[0]].size_bytes
+            if some and (size_bytes + size > _BYTES_AT_ONCE or len(some) == _MANIFESTS_AT_ONCE):
+                await self._count(some)
+                some, size_bytes = [], 0
+            some.append(numbers)
+            size_bytes += size
+        await self._count(some)
+        await offload(self._number_places)
+
+    async def _count(self, manifests: Sequence[Sequence[int]]) -> None:
+        async def load(numbers: Sequence[int]) -> Manifest:
+            part = self._links.parts[numbers[0]]
+            return await self._context.assets.load_manifest(part.manifest, part.size_bytes)
+
+        files = await map_concurrently(load, manifests, limit=_MANIFESTS_AT_ONCE)
+        for file, numbers in zip(files, manifests, strict=True):
+            for number in numbers:
+                part = self._links.parts[number]
+                self._waiting[number] = await offload(partial(self._count_part, file, part))
+                self._done += 1
+                if self._progress is not None:
+                    self._progress(self._done, len(self._links.parts))
+        size_bytes = sum(len(counts.places.data) for counts in self._waiting.values())
+        if size_bytes > max(_WAITING_BYTES, self.places.size_bytes):
+            await offload(self._number_places)
+
+    def _count_part(self, file: Manifest, part: ManifestPart) -> LocalCounts:
+        table = file.table(part.node)
+        if part.grid is not None and len(table):
+            table = table.within(part.grid)
+        return self._counter.count(table, part.node)
+
+    def _number_places(self) -> None:
+        waiting = self._waiting
+        columns = [counts.places for counts in waiting.values()]
+        numbers = self.places.numbers(concat_bytes(columns))
+        edges = np.cumsum([len(column) for column in columns])[:-1]
+        parts = np.split(numbers, edges) if columns else []
+        for (number, counts), places in zip(waiting.items(), parts, strict=True):
+            self._held[number] = PartCounts(counts.node, places, counts.chunks, counts.bytes_)
+        self._waiting = {}
+
+
+def _ordered(
+    found: UsedPlaces, places: BytesColumn, entries: Sequence[SnapshotEntry]
+) -> Dependencies:
+    """Put the places with most bytes first; where that is the same, by name."""
+    names = places if len(found.places) == len(places) else places.take(found.places)
+    by_name = np.arange(len(names)) if names.is_ascending() else names.sort_order()
+    order = by_name[np.argsort(-found.bytes_[by_name], kind="stable")]
+    return Dependencies(
+        names if is_ascending(order) else names.take(order),
+        found.chunks[order],
+        found.bytes_[order],
+        found.arrays[order],
+        found.versions[order],
+        found.newest[order],
+        found.oldest[order],
+        entries,
+    )

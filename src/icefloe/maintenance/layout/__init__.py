@@ -1,0 +1,1 @@
+"""The layout of manifests: survey it, propose a better layout, rewrite it."""

@@ -1,0 +1,554 @@
+"""Propose a configuration of manifests for a repository, and estimate what a layout costs.
+
+Costs are pure: the numbers of manifests that are fetched and written for common work. A layout is
+either stored, or the result of a configuration; for the latter, counts and sizes are estimates,
+as if references were spread evenly over their boxes. The logs of the newest commits show how the
+arrays of a branch grow.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from statistics import median_low
+from typing import Final
+
+import numpy as np
+
+from icefloe.config import RepositoryConfig
+from icefloe.config.conditions import (
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    SplitAxis,
+)
+from icefloe.config.effective import EffectiveConfig, EffectiveSplitSizes
+from icefloe.config.manifest_sets import ManifestRule, ManifestSet
+from icefloe.config.manifests import (
+    DEFAULT_CHUNK_MANIFESTS,
+    ChunkManifestsConfig,
+    EffectiveChunkManifests,
+    ManifestConfig,
+    ManifestSplittingConfig,
+    effective_chunk_manifests,
+)
+from icefloe.effects import map_concurrently
+from icefloe.errors import ObjectNotFoundError
+from icefloe.format.chunk_table import Coordinates
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
+from icefloe.format.nodes import Node
+from icefloe.format.paths import node_name
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.maintenance.layout.survey import ArrayPieces, around
+from icefloe.manifests.packer import pack
+from icefloe.manifests.partition import (
+    MAX_PART_REFS,
+    Blocks,
+    Box,
+    Layout,
+    append_order,
+    boxes_of,
+    layout_of,
+)
+from icefloe.repo.context import RepoContext
+
+_FILE_BYTES: Final = 200
+"""What a manifest takes, however few references are in it."""
+_MOST_NEW_CHUNKS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides on the layout."""
+
+    split_sizes: EffectiveSplitSizes | None
+    sets: EffectiveChunkManifests
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Manifests fetched and written, and their bytes."""
+
+    fetched: int = 0
+    bytes_in: int = 0
+    written: int = 0
+    bytes_out: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Weigh it, with a typical object store: 30 ms for a request, 50 MB a second."""
+        return 0.03 * (self.fetched + self.written) + (self.bytes_in + self.bytes_out) / 50e6
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How an array is usually extended: so many chunks in a commit, at the end of an axis."""
+
+    axis: int
+    num_chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The references of one array in one manifest."""
+
+    box: Box
+    num_refs: float
+
+
+@dataclass(slots=True)
+class ModelManifest:
+    """A manifest, as far as its costs go."""
+
+    size_bytes: float
+    arrays: dict[NodeId, Extent] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LayoutModel:
+    """All manifests of a version."""
+
+    arrays: Mapping[NodeId, ArrayPieces]
+    manifests: Sequence[ModelManifest]
+    bytes_per_ref: Mapping[NodeId, float]
+
+    @classmethod
+    def stored(cls, arrays: Iterable[ArrayPieces]) -> "LayoutModel":
+        """Take the layout that there is."""
+        known = {array.node.id: array for array in arrays}
+        files: dict[ManifestId, ModelManifest] = {}
+        for node, array in known.items():
+            for piece in array.pieces:
+                file = files.setdefault(piece.manifest, ModelManifest(piece.size_bytes))
+                file.arrays[node] = Extent(piece.box, piece.num_refs)
+        return cls(known, list(files.values()), _rates(known))
+
+    @classmethod
+    def expected(cls, arrays: Iterable[ArrayPieces], rules: Rules) -> "LayoutModel":
+        """Foresee the layout that a rewrite would make."""
+        known = {array.node.id: array for array in arrays}
+        rates = _rates(known)
+        manifests, wholes = list[ModelManifest](), list[ArrayPieces]()
+        for node, array in known.items():
+            layout = layout_of(array.node, rules.split_sizes)
+            parts = _expected_parts(array, layout)
+            if len(parts) == 1:
+                wholes.append(array)
+                continue
+            for part in parts:
+                size = _FILE_BYTES + rates[node] * part.num_refs
+                manifests.append(ModelManifest(size, {node: part}))
+        for plan in pack([array.facts for array in wholes], rules.sets):
+            members = {node: Extent(known[node].box, known[node].num_refs) for node in plan.arrays}
+            size = sum(rates[node] * part.num_refs for node, part in members.items())
+            manifests.append(ModelManifest(_FILE_BYTES + size, members))
+        return cls(known, manifests, rates)
+
+    def of(self, node: NodeId) -> list[ModelManifest]:
+        """List the manifests of an array."""
+        return [one for one in self.manifests if node in one.arrays]
+
+    # -- costs -----------------------------------------------------------------------------
+
+    def read(self, nodes: Iterable[NodeId]) -> Cost:
+        """Foresee the first read of a chunk of each array; the largest manifest of each counts."""
+        fetched = {}
+        for node in nodes:
+            largest = max(self.of(node), key=lambda each: each.size_bytes)
+            fetched[id(largest)] = largest
+        return Cost(len(fetched), _total(fetched.values()))
+
+    def change(self, node: NodeId) -> Cost:
+        """Foresee a commit that changes one chunk of an array."""
+        read = self.read([node])
+        return Cost(read.fetched, read.bytes_in, read.fetched, read.bytes_in)
+
+    def append(self, growths: Mapping[NodeId, Growth], rules: Rules) -> Cost:
+        """Foresee a commit that extends arrays, as they usually are."""
+        opened: dict[int, ModelManifest] = {}
+        packs: defaultdict[int, float] = defaultdict(float)
+        new_files = list[float]()
+        for node, growth in growths.items():
+            files, rate = self.of(node), self.bytes_per_ref[node]
+            coordinates = _new_coordinates(self.arrays[node], growth)
+            wanted, parts = _opened(self.arrays[node], files, coordinates, rules)
+            opened |= {id(each): each for each in wanted}
+            shared = [each for each in wanted if len(each.arrays) > 1]
+            if shared:
+                packs[id(shared[0])] += rate * len(coordinates)
+            else:
+                new_files += [_FILE_BYTES + rate * count for count in parts]
+        shared_files = {key: each for key, each in opened.items() if len(each.arrays) > 1}
+        new_files += [each.size_bytes + packs[key] for key, each in shared_files.items()]
+        return Cost(len(opened), _total(opened.values()), len(new_files), round(sum(new_files)))
+
+
+def _total(manifests: Iterable[ModelManifest]) -> int:
+    return round(sum(each.size_bytes for each in manifests))
+
+
+def _rates(arrays: Mapping[NodeId, ArrayPieces]) -> dict[NodeId, float]:
+    """Say how many bytes a reference of each array takes."""
+    rates = {}
+    for node, array in arrays.items():
+        sizes = sum(max(piece.size_bytes - _FILE_BYTES, 0) for piece in array.pieces)
+        rates[node] = sizes / max(sum(piece.file_refs for piece in array.pieces), 1)
+    return rates
+
+
+def _expected_parts(array: ArrayPieces, layout: Layout) -> list[Extent]:
+    """Cut boxes instead of references."""
+    parts = list[Extent]()
+    waiting = [[Extent(piece.box, piece.num_refs) for piece in array.pieces]]
+    while waiting:
+        some = waiting.pop()
+        box = around([one.box for one in some])
+        num_refs = sum(one.num_refs for one in some)
+        place = layout.next_cut(box, round(num_refs))
+        if place is None:
+            parts.append(Extent(box, num_refs))
+            continue
+        halves = [[_clipped(one, *place, late=late) for one in some] for late in (True, False)]
+        waiting += [kept for half in halves if (kept := [one for one in half if one.num_refs])]
+    return parts
+
+
+def _clipped(extent: Extent, axis: int, edge: int, *, late: bool) -> Extent:
+    first, last = extent.box[axis]
+    sides = (max(first, edge), last) if late else (first, min(last, edge))
+    if sides[0] >= sides[1]:
+        return Extent(extent.box, 0)
+    box = (*extent.box[:axis], sides, *extent.box[axis + 1 :])
+    return Extent(box, extent.num_refs * (sides[1] - sides[0]) / (last - first))
+
+
+def _new_coordinates(array: ArrayPieces, growth: Growth) -> Coordinates:
+    """List the chunks that come next, step by step along an axis."""
+    count = min(growth.num_chunks, _MOST_NEW_CHUNKS)
+    others = [size for axis, size in enumerate(array.num_chunks) if axis != growth.axis]
+    steps = -(-count // max(prod(others), 1))
+    shape = (steps, *others)
+    columns = list(np.unravel_index(np.arange(count), shape))
+    columns[0] += array.box[growth.axis][1]
+    columns.insert(growth.axis, columns.pop(0))
+    coordinates = np.stack(columns, axis=1).astype(np.uint32)
+    return coordinates[np.lexsort(coordinates.T[::-1])]
+
+
+def _grown(array: ArrayPieces, coordinates: Coordinates) -> Node:
+    """Make room for new chunks."""
+    assert array.node.array is not None
+    ends = zip(array.num_chunks, (coordinates.max(axis=0) + 1).tolist(), strict=True)
+    num_chunks = tuple(max(count, end) for count, end in ends)
+    return replace(array.node, array=replace(array.node.array, num_chunks=num_chunks))
+
+
+def _opened(
+    array: ArrayPieces,
+    files: Sequence[ModelManifest],
+    coordinates: Coordinates,
+    rules: Rules,
+) -> tuple[list[ModelManifest], list[float]]:
+    """Find the manifests to open for new chunks, and how many references new ones will have."""
+    layout = layout_of(_grown(array, coordinates), rules.split_sizes)
+    extents = [file.arrays[array.node.id] for file in files]
+    boxes = boxes_of([extent.box for extent in extents], len(array.num_chunks))
+    counts = np.array([round(extent.num_refs) for extent in extents], np.int64)
+    partition = layout.partition(coordinates, Blocks(boxes, counts))
+    wanted = set(partition.wanted.tolist())
+    is_shared = [len(file.arrays) > 1 for file in files]
+    wanted |= {place for place, shared in enumerate(is_shared) if shared}
+    parts = [float(len(coordinates[rows])) for rows in partition.parts]
+    if parts:
+        firsts = np.array([coordinates[rows][0] for rows in partition.parts], np.int64)
+        for place in sorted(wanted):
+            parts[_nearest(firsts, boxes[place])] += counts[place]
+    return [files[place] for place in sorted(wanted)], parts
+
+
+def _nearest(firsts: np.ndarray[tuple[int, ...], np.dtype[np.int64]], box: object) -> int:
+    """Choose the part that a block joins: the one that begins closest to it."""
+    distance = np.abs(firsts - np.asarray(box)[:, 1]).sum(axis=1)
+    return int(distance.argmin())
+
+
+COMMITS_LOOKED_AT: Final = 30
+_LOGS_AT_ONCE: Final = 8
+
+
+async def growths(
+    context: RepoContext, tip: SnapshotId, *, commits: int = COMMITS_LOOKED_AT
+) -> dict[NodeId, Growth]:
+    """Find the arrays that commits extend, each along which axis and by how many chunks."""
+    ids = list[SnapshotId]()
+    async for entry in context.ledger.ancestry(tip):
+        if len(ids) == commits or entry.id == INITIAL_SNAPSHOT_ID:
+            break
+        ids.append(entry.id)
+
+    async def load(snapshot: SnapshotId) -> TransactionLog | None:
+        try:
+            return await context.assets.load_transaction_log(snapshot)
+        except ObjectNotFoundError:
+            return None  # expired, or collected
+
+    logs = await map_concurrently(load, reversed(ids), limit=_LOGS_AT_ONCE)
+    return growths_in([log for log in logs if log is not None])
+
+
+def growths_in(logs: list[TransactionLog]) -> dict[NodeId, Growth]:
+    """Find growth in logs, oldest first: each commit beyond all before it, along one axis.
+
+    Two commits in a row are enough to believe it.
+    """
+    written: defaultdict[NodeId, list[Coordinates]] = defaultdict(list)
+    for log in logs:
+        for node, coordinates in log.updated_chunks.items():
+            if len(coordinates):
+                written[node].append(coordinates)
+    found = {}
+    for node, commits in written.items():
+        axis = _growing_axis(commits)
+        if axis is not None:
+            # The first of many is often the one that filled the array.
+            count = median_low(len(one) for one in commits[1:])
+            found[node] = Growth(axis, count)
+    return found
+
+
+def _growing_axis(commits: list[Coordinates]) -> int | None:
+    if len(commits) < 2 or len({one.shape[1] for one in commits}) > 1:
+        return None
+    for axis in range(commits[0].shape[1]):
+        firsts = [int(one[:, axis].min()) for one in commits]
+        lasts = [int(one[:, axis].max()) for one in commits]
+        if all(first > last for first, last in zip(firsts[1:], lasts, strict=False)):
+            return axis
+    return None
+
+
+_SMALL_CHUNKS: Final = 100
+"""Arrays of no more chunks are taken for coordinates, if none has the name of a dimension."""
+_PACK_SIZES: Final = (1_000, 10_000, 50_000)
+_MUCH_BETTER: Final = 0.9
+_UNCUT: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The costs of common work."""
+
+    first_read: Cost
+    """Of a chunk of the largest array."""
+    coordinates: Cost
+    """To read all coordinates, as whoever opens a dataset does."""
+    append: Cost
+    """A commit that extends arrays as they were extended before."""
+    change: Cost
+    """A commit that changes one chunk of the largest array."""
+    num_manifests: int
+
+    @property
+    def seconds(self) -> float:
+        """Weigh all of it."""
+        return sum(
+            each.seconds for each in (self.first_read, self.coordinates, self.append, self.change)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A proposal."""
+
+    now: Costs
+    """With the manifests as they are."""
+    proposed: Costs
+    """After they were rewritten by the proposal."""
+    config: RepositoryConfig
+    """What is to be set; empty if nothing is."""
+    reasons: tuple[str, ...]
+    largest: str
+    """The path of the largest array."""
+    growing: Mapping[str, Growth]
+    """How arrays are extended, by path."""
+
+    @property
+    def is_worth_a_rewrite(self) -> bool:
+        """Whether the stored manifests should be rewritten."""
+        return self.proposed.seconds < _MUCH_BETTER * self.now.seconds
+
+
+def advise(
+    arrays: Sequence[ArrayPieces], growths: Mapping[NodeId, Growth], config: EffectiveConfig
+) -> Advice | None:
+    """Propose a configuration; None for a repository without references."""
+    if not arrays:
+        return None
+    observed = _Observed.of(arrays, growths)
+    rules = Rules(config.manifest.split_sizes, config.chunk_manifests)
+    reasons = list[str]()
+    splitting, why = _splitting(observed, rules.split_sizes)
+    reasons += why
+    wanted = replace(rules, split_sizes=splitting)
+    sets, why = _sets(observed, wanted)
+    reasons += why
+    if sets is not None:
+        wanted = replace(wanted, sets=effective_chunk_manifests(sets))
+    manifest = None
+    if splitting != rules.split_sizes:
+        manifest = ManifestConfig(splitting=_splitting_config(splitting))
+    now = observed.costs(LayoutModel.stored(arrays), rules)
+    proposed = observed.costs(LayoutModel.expected(arrays, wanted), wanted)
+    return Advice(
+        now,
+        proposed,
+        RepositoryConfig(manifest=manifest, chunk_manifests=sets),
+        tuple(reasons),
+        observed.largest.node.path,
+        {observed.known[node].node.path: growth for node, growth in observed.growths.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """The arrays that the costs are about."""
+
+    known: Mapping[NodeId, ArrayPieces]
+    largest: ArrayPieces
+    coordinates: Sequence[NodeId]
+    growths: Mapping[NodeId, Growth]
+
+    @classmethod
+    def of(cls, arrays: Sequence[ArrayPieces], growths: Mapping[NodeId, Growth]) -> "_Observed":
+        known = {array.node.id: array for array in arrays}
+        largest = max(arrays, key=lambda array: (array.num_refs, array.node.path))
+        growing = {node: growth for node, growth in growths.items() if node in known}
+        if not growing and largest.num_chunks:
+            axis = append_order(_names(largest))[0]
+            growing = {largest.node.id: Growth(axis, _step(largest, axis))}
+        return cls(known, largest, _coordinates(arrays), growing)
+
+    def costs(self, layout: LayoutModel, rules: Rules) -> Costs:
+        return Costs(
+            layout.read([self.largest.node.id]),
+            layout.read(self.coordinates),
+            layout.append(self.growths, rules),
+            layout.change(self.largest.node.id),
+            len(layout.manifests),
+        )
+
+
+def _names(array: ArrayPieces) -> Sequence[str | None]:
+    assert array.node.array is not None
+    return array.node.array.dimension_names or (None,) * len(array.num_chunks)
+
+
+def _step(array: ArrayPieces, axis: int) -> int:
+    """Count the chunks of one step along an axis."""
+    return prod(count for at, count in enumerate(array.num_chunks) if at != axis)
+
+
+def _coordinates(arrays: Sequence[ArrayPieces]) -> list[NodeId]:
+    names = {name for array in arrays for name in _names(array) if name}
+    named = [array.node.id for array in arrays if node_name(array.node.path) in names]
+    small = [array.node.id for array in arrays if prod(array.num_chunks) <= _SMALL_CHUNKS]
+    return named or small
+
+
+# -- splitting -----------------------------------------------------------------------------
+
+
+def _splitting(
+    observed: _Observed, rules: EffectiveSplitSizes | None
+) -> tuple[EffectiveSplitSizes | None, list[str]]:
+    """Cut large arrays along the axis that they grow along, where that does not happen yet."""
+    added = list[tuple[ManifestSplitCondition, tuple[tuple[ManifestSplitDimCondition, int], ...]]]()
+    reasons = []
+    for node, array in observed.known.items():
+        if array.num_refs <= MAX_PART_REFS:
+            continue
+        growth = observed.growths.get(node)
+        guessed = append_order(_names(array))
+        axis = guessed[0] if growth is None else growth.axis
+        path = array.node.path
+        only = {node: Growth(axis, _step(array, axis) if growth is None else growth.num_chunks)}
+        if rules is None and axis == guessed[0]:
+            continue  # this is what happens by itself
+        sizes = _sizes(array, (axis, *(one for one in guessed if one != axis)))
+        rule = (ManifestSplitCondition.path_matches(f"^{re.escape(path)}$"), sizes)
+        if rules is not None and not _is_better(array, only, rules, (rule, *rules)):
+            continue
+        added.append(rule)
+        name = _names(array)[axis] or f"axis {axis}"
+        reasons.append(f"{path} has {array.num_refs} references and grows along {name}")
+    return (rules if not added else (*added, *(rules or ()))), reasons
+
+
+def _is_better(
+    array: ArrayPieces,
+    growths: Mapping[NodeId, Growth],
+    before: EffectiveSplitSizes,
+    after: EffectiveSplitSizes,
+) -> bool:
+    sets = effective_chunk_manifests(DEFAULT_CHUNK_MANIFESTS)
+    seconds = []
+    for split_sizes in (before, after):
+        rules = Rules(split_sizes, sets)
+        layout = LayoutModel.expected([array], rules)
+        node = array.node.id
+        seconds.append(layout.read([node]).seconds + layout.append(growths, rules).seconds)
+    return seconds[1] < _MUCH_BETTER * seconds[0]
+
+
+def _sizes(
+    array: ArrayPieces, axes: Sequence[int]
+) -> tuple[tuple[ManifestSplitDimCondition, int], ...]:
+    """Choose where to cut each axis: the first as often as it takes, the others only then."""
+    room, sizes = MAX_PART_REFS, dict[int, int]()
+    for axis in reversed(axes):
+        count = array.num_chunks[axis]
+        is_first = axis == axes[0]
+        if count <= room and not is_first:
+            sizes[axis], room = _UNCUT, room // max(count, 1)
+        else:
+            sizes[axis], room = 1 << (max(room, 1).bit_length() - 1), 1
+    return tuple((SplitAxis(axis), sizes[axis]) for axis in sorted(sizes))
+
+
+def _splitting_config(rules: EffectiveSplitSizes | None) -> ManifestSplittingConfig:
+    return ManifestSplittingConfig.from_dict(
+        {condition: dict(sizes) for condition, sizes in rules or ()}
+    )
+
+
+# -- manifest sets -------------------------------------------------------------------------
+
+
+def _sets(observed: _Observed, rules: Rules) -> tuple[ChunkManifestsConfig | None, list[str]]:
+    """Try manifests of other sizes for small arrays."""
+    arrays = list(observed.known.values())
+    best, best_seconds = None, _MUCH_BETTER * _seconds(observed, arrays, rules)
+    for config in (DEFAULT_CHUNK_MANIFESTS, *map(_with_larger_packs, _PACK_SIZES)):
+        seconds = _seconds(observed, arrays, replace(rules, sets=effective_chunk_manifests(config)))
+        if seconds < best_seconds:
+            best, best_seconds = config, seconds
+    if best is None:
+        return None, []
+    size = best.sets[0].max_manifest_size
+    count = len(observed.coordinates)
+    return best, [f"{count} coordinates are quicker to read from manifests of {size} references"]
+
+
+def _seconds(observed: _Observed, arrays: Sequence[ArrayPieces], rules: Rules) -> float:
+    return observed.costs(LayoutModel.expected(arrays, rules), rules).seconds
+
+
+def _with_larger_packs(size: int) -> ChunkManifestsConfig:
+    return ChunkManifestsConfig(
+        [
+            ManifestSet("coordinates", max_manifest_size=size, cardinality=None),
+            ManifestSet("default", arrays_per_manifest=1),
+        ],
+        [ManifestRule("coordinates", metadata_chunks=(0, size // 10 + 1))],
+        preload=DEFAULT_CHUNK_MANIFESTS.preload,
+    )

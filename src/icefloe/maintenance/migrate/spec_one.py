@@ -1,0 +1,326 @@
+"""Read the refs, configuration and history that a repository of spec 1 stores in small files.
+
+A second reading loads only the files that changed since the first.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from icefloe.effects import map_concurrently
+from icefloe.errors import (
+    FormatError,
+    IcefloeError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    SnapshotNotFoundError,
+)
+from icefloe.format.config_file import decode_config_yaml, encode_config_flexbuffer
+from icefloe.format.ids import SnapshotId
+from icefloe.format.layout import (
+    CONFIG_KEY,
+    REFS_PREFIX,
+    SNAPSHOTS_PREFIX,
+    snapshot_key,
+)
+from icefloe.format.snapshot import decode_snapshot_entry
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.repo.context import RepoContext
+from icefloe.repo.ref_ledger import parse_ref
+from icefloe.storage import Backend, ObjectInfo
+from icefloe.storage.keys import same_state
+from icefloe.values.model import Progress
+
+_BRANCH: Final = f"{REFS_PREFIX}branch."
+_TAG: Final = f"{REFS_PREFIX}tag."
+_REF_FILE: Final = "/ref.json"
+_TOMBSTONE: Final = "/ref.json.deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFiles:
+    """The files that change in spec 1, and the states that they are in."""
+
+    infos: Mapping[str, ObjectInfo]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Their keys."""
+        return tuple(sorted(self.infos))
+
+    def changed_since(self, before: "SmallFiles") -> list[str]:
+        """List the keys of files that came, went or changed."""
+        return sorted(
+            key
+            for key in self.infos.keys() | before.infos.keys()
+            if not _is_same(self.infos.get(key), before.infos.get(key))
+        )
+
+
+def _is_same(one: ObjectInfo | None, other: ObjectInfo | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one == other or same_state(one.version, other.version)
+
+
+async def list_small_files(backend: Backend, expected: Iterable[str] = ()) -> SmallFiles:
+    """Look at the files of branches and tags, and at the configuration.
+
+    Files that are expected and not listed are asked for by name: a directory that is read while
+    a file in it is replaced may show neither the old nor the new one.
+    """
+    infos = {info.key: info async for batch in backend.list(REFS_PREFIX) for info in batch}
+    for key in sorted({CONFIG_KEY, *expected} - infos.keys()):
+        with suppress(ObjectNotFoundError):
+            infos[key] = (await backend.head(key)).info
+    return SmallFiles(infos)
+
+
+@dataclass(frozen=True, slots=True)
+class RefFiles:
+    """Where branches and tags lead, by name."""
+
+    branches: Mapping[str, SnapshotId]
+    tags: Mapping[str, SnapshotId]
+    deleted_tags: Mapping[str, SnapshotId | None]
+    """What they named before; None if nothing tells."""
+
+    @classmethod
+    def of(cls, files: SmallFiles, targets: Mapping[str, SnapshotId]) -> Self:
+        """Sort out where the files with some keys point."""
+
+        def named(start: str) -> dict[str, SnapshotId]:
+            names = sorted(_names(targets, start, _REF_FILE), key=str.encode)
+            return {name: targets[f"{start}{name}{_REF_FILE}"] for name in names}
+
+        buried = sorted(_names(files.keys, _TAG, _TOMBSTONE), key=str.encode)
+        tags = named(_TAG)
+        deleted = {name: tags.pop(name, None) for name in buried}
+        return cls(named(_BRANCH), tags, deleted)
+
+    @property
+    def tips(self) -> set[SnapshotId]:
+        """The versions that branches and tags lead to."""
+        return {*self.branches.values(), *self.tags.values()}
+
+
+async def read_targets(
+    backend: Backend, keys: Iterable[str], *, at_once: int
+) -> dict[str, tuple[SnapshotId, ObjectInfo]]:
+    """Read where the files of branches and tags point, and in which states they were, by key.
+
+    Keys of other files are left out, and files that were deleted since they were listed.
+    """
+
+    async def target(key: str) -> tuple[SnapshotId, ObjectInfo] | None:
+        try:
+            found = await backend.get(key)
+        except ObjectNotFoundError:
+            return None
+        return parse_ref(key, bytes(found.data)), found.info
+
+    wanted = [key for key in keys if is_ref_file(key)]
+    found = await map_concurrently(target, wanted, limit=at_once)
+    return {key: one for key, one in zip(wanted, found, strict=True) if one is not None}
+
+
+def is_ref_file(key: str) -> bool:
+    """Tell whether a file says where a branch or tag points, by its key."""
+    return key.startswith((_BRANCH, _TAG)) and key.endswith(_REF_FILE)
+
+
+def _names(keys: Iterable[str], start: str, end: str) -> set[str]:
+    return {
+        key[len(start) : -len(end)] for key in keys if key.startswith(start) and key.endswith(end)
+    }
+
+
+# -- history -------------------------------------------------------------------------------
+
+
+async def list_snapshots(backend: Backend) -> dict[SnapshotId, ObjectInfo]:
+    """List the files of all snapshots, and the states that they are in.
+
+    Expiration in spec 1 writes some of them anew.
+    """
+    skip = len(SNAPSHOTS_PREFIX)
+    infos = [info async for batch in backend.list(SNAPSHOTS_PREFIX) for info in batch]
+    return {one: info for info in infos if (one := _parsed(info.key[skip:])) is not None}
+
+
+async def read_history(
+    context: RepoContext,
+    tips: Iterable[SnapshotId],
+    *,
+    at_once: int,
+    listed: Collection[SnapshotId] | None = None,
+    known: Mapping[SnapshotId, SnapshotEntry] | None = None,
+    progress: Progress | None = None,
+) -> dict[SnapshotId, SnapshotEntry]:
+    """Read all versions that some lead back to, as they are stored now.
+
+    Each names its parent, so that they can only be followed one by one. Over a network that
+    would take long: there, all that are listed are read at the same time first, unless most of
+    them are known.
+    """
+    entries: dict[SnapshotId, SnapshotEntry] = {}
+    read = dict(known or {})
+    if known is None and not context.is_near:
+        if listed is None:
+            listed = await list_snapshots(context.backend)
+        read = await _read_listed(context.backend, sorted(listed), at_once, progress)
+    todo = set(tips)
+    while todo:
+        unread = sorted(one for one in todo if one not in read)
+        for entry in await map_concurrently(
+            lambda one: read_entry(context.backend, one), unread, limit=at_once
+        ):
+            read[entry.id] = entry
+        for one in todo:
+            entries[one] = read[one]
+        if progress is not None:
+            progress(len(entries), max(len(entries) + 1, len(read)))
+        parents = [entries[one].parent for one in todo]
+        todo = {one for one in parents if one is not None and one not in entries}
+    if progress is not None:
+        progress(len(entries), len(entries))
+    return entries
+
+
+async def read_entry(backend: Backend, snapshot_id: SnapshotId) -> SnapshotEntry:
+    """Read what a snapshot says of its place in the history."""
+    key = snapshot_key(snapshot_id)
+    try:
+        entry = decode_snapshot_entry((await backend.get(key)).data)
+    except ObjectNotFoundError as missing:
+        raise SnapshotNotFoundError(
+            f"the snapshot {snapshot_id} does not exist, but the history needs it:"
+            " `icefloe verify` tells what is lost",
+            snapshot=str(snapshot_id),
+        ) from missing
+    except FormatError as damaged:
+        damaged.add_note(f"key: {key}")
+        raise
+    if entry.id != snapshot_id:
+        raise FormatError(f"{key!r} holds the snapshot {entry.id}", key=key)
+    return entry
+
+
+async def _read_listed(
+    backend: Backend, ids: Sequence[SnapshotId], at_once: int, progress: Progress | None
+) -> dict[SnapshotId, SnapshotEntry]:
+    """Read all snapshots there are; those that cannot be read may not be needed."""
+
+    async def read(snapshot_id: SnapshotId) -> SnapshotEntry | None:
+        try:
+            return await read_entry(backend, snapshot_id)
+        except IcefloeError:
+            return None
+
+    known: dict[SnapshotId, SnapshotEntry] = {}
+    for some in _portions(ids, at_once * 8):
+        found = await map_concurrently(read, some, limit=at_once)
+        known |= {entry.id: entry for entry in found if entry is not None}
+        if progress is not None:
+            progress(len(known), len(ids))
+    return known
+
+
+def _parsed(name: str) -> SnapshotId | None:
+    try:
+        return SnapshotId.parse(name)
+    except InvalidInputError:
+        return None
+
+
+def _portions(ids: Sequence[SnapshotId], size: int) -> Iterable[Sequence[SnapshotId]]:
+    return (ids[first : first + size] for first in range(0, len(ids), size))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the files of a repository of spec 1 said, and in which states they were."""
+
+    files: SmallFiles
+    """Those whose contents the look is made of."""
+    targets: Mapping[str, SnapshotId]
+    """Where files of branches and tags point, by key."""
+    config: bytes | None
+    """The stored configuration, encoded as in spec 2."""
+    entries: Mapping[SnapshotId, SnapshotEntry]
+    """All versions that branches and tags lead to."""
+    snapshots: Mapping[SnapshotId, ObjectInfo] = field(repr=False)
+    """The files of snapshots that were there before any of them was read."""
+
+    @property
+    def refs(self) -> RefFiles:
+        """Branches and tags by name."""
+        return RefFiles.of(self.files, self.targets)
+
+
+async def look(context: RepoContext, *, at_once: int, progress: Progress | None = None) -> Look:
+    """Read everything."""
+    listed = await list_small_files(context.backend)
+    snapshots = await list_snapshots(context.backend)
+    nothing = Look(SmallFiles({}), {}, None, {}, snapshots)
+    files, targets, config = await _read_files(context, listed, nothing, at_once)
+    tips = RefFiles.of(files, targets).tips
+    entries = await read_history(
+        context, tips, at_once=at_once, listed=snapshots, progress=progress
+    )
+    return Look(files, targets, config, entries, snapshots)
+
+
+async def look_again(context: RepoContext, before: Look, *, at_once: int) -> Look:
+    """Read what has changed; return `before` itself if nothing has.
+
+    All that was written before the call is seen.
+    """
+    backend = context.backend
+    listed = await list_small_files(backend, before.files.keys)
+    snapshots = await list_snapshots(backend)
+    rewritten = {one for one in before.entries if snapshots.get(one) != before.snapshots.get(one)}
+    if not rewritten and not listed.changed_since(before.files):
+        return before
+    files, targets, config = await _read_files(context, listed, before, at_once)
+    entries = await read_history(
+        context,
+        RefFiles.of(files, targets).tips,
+        at_once=at_once,
+        known={one: entry for one, entry in before.entries.items() if one not in rewritten},
+    )
+    return Look(files, targets, config, entries, snapshots)
+
+
+async def _read_files(
+    context: RepoContext, listed: SmallFiles, before: Look, at_once: int
+) -> tuple[SmallFiles, dict[str, SnapshotId], bytes | None]:
+    """Read the small files that changed since a look; return all of them as they were read."""
+    changed = listed.changed_since(before.files)
+    read = await read_targets(
+        context.backend, [key for key in changed if key in listed.infos], at_once=at_once
+    )
+    infos = {
+        key: info
+        for key, info in listed.infos.items()
+        if key not in changed or not (is_ref_file(key) or key == CONFIG_KEY)
+    }
+    infos |= {key: info for key, (_, info) in read.items()}
+    targets = {key: target for key, target in before.targets.items() if key in infos}
+    targets |= {key: target for key, (target, _) in read.items()}
+    config = before.config
+    if CONFIG_KEY in changed:
+        config, info = await _read_config(context)
+        if info is not None:
+            infos[CONFIG_KEY] = info
+    return SmallFiles(infos), targets, config
+
+
+async def _read_config(context: RepoContext) -> tuple[bytes | None, ObjectInfo | None]:
+    try:
+        stored = await context.backend.get(CONFIG_KEY)
+    except ObjectNotFoundError:
+        return None, None
+    config = decode_config_yaml(bytes(stored.data))
+    return encode_config_flexbuffer(config), stored.info

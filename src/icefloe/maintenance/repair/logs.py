@@ -1,0 +1,206 @@
+"""Logs of commits, written anew from what a version and its parent hold."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from icefloe.errors import FormatError, InvalidInputError
+from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, concat_tables, sort_keys
+from icefloe.format.columns import Bools, Bytes, Ints
+from icefloe.format.envelope import FileType, object_attributes
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId, id_rows
+from icefloe.format.layout import manifest_key, transaction_log_key
+from icefloe.format.manifest import ManifestFile
+from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.transaction_log import Move, TransactionLog, encode_transaction_log
+from icefloe.maintenance.repair.references import covered_chunks
+from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
+from icefloe.maintenance.verify.findings import Damage, DamageKind
+from icefloe.maintenance.verify.log_rules import NodeStates
+from icefloe.virtual_chunks.counts import PlaceIndex
+
+_WRONG: Final = frozenset({DamageKind.NO_LOG, DamageKind.BAD_LOG, DamageKind.UNTRUE_LOG})
+
+
+async def rebuild_logs(
+    shop: Workshop,
+    damages: Iterable[Damage],
+    parents: Mapping[SnapshotId, SnapshotId | None],
+) -> None:
+    """Write those logs anew that are lost, damaged or untrue, where both versions can be read."""
+    wrong = {one for each in damages if each.kind in _WRONG for one in each.versions}
+    for one in sorted(wrong - {INITIAL_SNAPSHOT_ID}):
+        if (parent_id := parents.get(one)) is None:
+            continue
+        child, parent = await shop.snapshot(one), await shop.snapshot(parent_id)
+        if child is None or parent is None:
+            continue
+        log = await _Comparison(shop, parent, child).log()
+        await _write(shop, log, child.spec_version)
+
+
+async def _write(shop: Workshop, log: TransactionLog, spec_version: int) -> None:
+    key = transaction_log_key(log.id)
+    present = await shop.fetch(key)
+    kept = await shop.replace(
+        key,
+        encode_transaction_log(log, spec_version=spec_version),
+        None if present is None else present.info.version,
+        attributes=object_attributes(FileType.TRANSACTION_LOG, spec_version),
+    )
+    message = f"the log of {log.id} is written anew, from the differences to the version before"
+    shop.done(RepairKind.REBUILD_LOG, message, [key], kept_aside=kept, versions=[log.id])
+
+
+class _Comparison:
+    """A version and its parent."""
+
+    def __init__(self, shop: Workshop, parent: Snapshot, child: Snapshot) -> None:
+        self._shop = shop
+        self._child = child
+        self._before, self._after = NodeStates(parent), NodeStates(child)
+        self._manifests: dict[bytes, ManifestFile | None] = {}
+
+    async def log(self) -> TransactionLog:
+        """Say what is different; of manifests that are lost, all chunks that they cover are."""
+        before, after = self._before, self._after
+        new = [after.node(one) for one in sorted(after.ids - before.ids)]
+        gone = [before.node(one) for one in sorted(before.ids - after.ids)]
+        pairs = [
+            (before.node(one), after.node(one))
+            for one in sorted(before.ids & after.ids)
+            if before.state(one.raw) != after.state(one.raw)
+        ]
+        chunks: dict[NodeId, Coordinates] = {}
+        for old, node in [*((None, node) for node in new), *pairs]:
+            if node.array is not None and len(touched := await self._touched(old, node)):
+                chunks[node.id] = touched
+        moves = [
+            Move(old.path, node.path, node.id, node.array is not None)
+            for old, node in pairs
+            if old.path != node.path
+        ]
+        updated = [node for old, node in pairs if old.user_data != node.user_data]
+        return TransactionLog(
+            self._child.id,
+            new_groups=_ids(new, arrays=False),
+            new_arrays=_ids(new, arrays=True),
+            deleted_groups=_ids(gone, arrays=False),
+            deleted_arrays=_ids(gone, arrays=True),
+            updated_arrays=_ids(updated, arrays=True),
+            updated_groups=_ids(updated, arrays=False),
+            updated_chunks=chunks,
+            moves=tuple(sorted(moves, key=lambda move: move.target.split("/"))),
+        )
+
+    async def _touched(self, old: Node | None, new: Node) -> Coordinates:
+        """List the chunks of an array that are not, or may not be, the same in both versions."""
+        assert new.array is not None
+        num_chunks = new.array.num_chunks
+        had: tuple[ManifestRef, ...] = ()
+        if old is not None and old.array is not None:
+            had = old.array.manifests
+        shared = {*had} & {*new.array.manifests}
+        theirs = [ref for ref in had if ref not in shared and len(ref.extents) == len(num_chunks)]
+        ours = [ref for ref in new.array.manifests if ref not in shared]
+        grid = np.array([(0, count) for count in num_chunks], np.uint32).reshape(-1, 2)
+        before, unknown = await self._tables(new.id, theirs, num_chunks)
+        after, more = await self._tables(new.id, ours, num_chunks)
+        before = before.within(grid) if len(before) else before
+        return _sorted([_different(before, after), *unknown, *more])
+
+    async def _tables(
+        self, node: NodeId, refs: Iterable[ManifestRef], num_chunks: Sequence[int]
+    ) -> tuple[ChunkTable, list[Coordinates]]:
+        """Read the references of an array; give also the chunks of which none can be read."""
+        found: list[ChunkTable] = []
+        unknown: list[Coordinates] = []
+        for ref in refs:
+            table = await self._table(node, ref)
+            if table is None or (len(table) and table.dimensions != len(num_chunks)):
+                unknown.append(covered_chunks(ref, num_chunks))
+            elif len(table):
+                found.append(table)
+        try:
+            return concat_tables(found) if found else ChunkTable.empty(len(num_chunks)), unknown
+        except InvalidInputError:  # they overlap
+            return ChunkTable.empty(len(num_chunks)), [one.coordinates for one in found]
+
+    async def _table(self, node: NodeId, ref: ManifestRef) -> ChunkTable | None:
+        manifest = await self._manifest(ref)
+        if manifest is None:
+            return None
+        try:
+            return manifest.table(node)
+        except (FormatError, InvalidInputError):
+            return None
+
+    async def _manifest(self, ref: ManifestRef) -> ManifestFile | None:
+        if ref.id.raw not in self._manifests:
+            fetched = await self._shop.fetch(manifest_key(ref.id))
+            manifest: ManifestFile | None = None
+            if fetched is not None:
+                try:
+                    manifest = ManifestFile(fetched.data)
+                except (FormatError, InvalidInputError):
+                    manifest = None
+            self._manifests = {ref.id.raw: manifest}  # one at a time is enough
+        return self._manifests[ref.id.raw]
+
+
+def _ids(nodes: Iterable[Node], *, arrays: bool) -> Bytes:
+    return id_rows(NodeId, [node.id for node in nodes if (node.array is not None) is arrays])
+
+
+def _different(before: ChunkTable, after: ChunkTable) -> Coordinates:
+    """List the coordinates that only one table has, or whose references differ."""
+    if len(before) == 0 or len(after) == 0:
+        return np.concatenate([before.coordinates, after.coordinates])
+    old, new = sort_keys(before.coordinates, after.coordinates)
+    is_gone, is_new = ~np.isin(old, new), ~np.isin(new, old)
+    ours, theirs = after.take(~is_new), before.take(~is_gone)
+    changed = ours.coordinates[~_same_rows(theirs, ours)]
+    return np.concatenate([before.coordinates[is_gone], after.coordinates[is_new], changed])
+
+
+def _sorted(parts: Sequence[Coordinates]) -> Coordinates:
+    """Put coordinates together in order, each once."""
+    every = np.concatenate(parts)
+    [keys] = sort_keys(every)
+    return every[np.unique(keys, return_index=True)[1]]
+
+
+def _same_rows(one: ChunkTable, other: ChunkTable) -> Bools:
+    """Say which rows, of the same coordinates, refer to the same bytes.
+
+    Virtual chunks with checksums count as different: to name too much does no harm.
+    """
+    same: Bools = (
+        (one.kinds == other.kinds) & (one.offsets == other.offsets) & (one.lengths == other.lengths)
+    )
+    for kind in ChunkKind:
+        rows = np.flatnonzero(same & (one.kinds == kind))
+        if len(rows):
+            mine, theirs = _targets(kind, one, other)
+            same[rows] = mine[one.targets[rows]] == theirs[other.targets[rows]]
+            if kind is ChunkKind.VIRTUAL and (_has_checksums(one) or _has_checksums(other)):
+                same[rows] = False
+    return same
+
+
+def _targets(kind: ChunkKind, one: ChunkTable, other: ChunkTable) -> tuple[Ints, Ints]:
+    """Number what chunks of a kind lead to, the same things in both tables alike."""
+    if kind is ChunkKind.NATIVE:
+        width = ChunkId.WIDTH
+        ids = np.ascontiguousarray(np.concatenate([one.chunk_ids, other.chunk_ids]))
+        _, numbers = np.unique(ids.view(f"V{width}").ravel(), return_inverse=True)
+        return numbers[: len(one.chunk_ids)], numbers[len(one.chunk_ids) :]
+    index = PlaceIndex()
+    name = "locations" if kind is ChunkKind.VIRTUAL else "inline"
+    return index.numbers(getattr(one, name)), index.numbers(getattr(other, name))
+
+
+def _has_checksums(table: ChunkTable) -> bool:
+    return table.etag_rows is not None or table.last_modified is not None

@@ -1,0 +1,209 @@
+"""The options of a repair, the context that its steps share, and the log of what they did."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from icefloe.effects import map_concurrently
+from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError
+from icefloe.format.ids import ObjectId, SnapshotId
+from icefloe.format.layout import (
+    BACKUPS_PREFIX,
+    SNAPSHOTS_PREFIX,
+    backup_key,
+    backup_name,
+    snapshot_key,
+)
+from icefloe.format.snapshot import Snapshot, decode_snapshot
+from icefloe.maintenance.verify.findings import Affected
+from icefloe.maintenance.verify.run import Verification
+from icefloe.repo.conditional_put import put_settled
+from icefloe.storage import Backend, Fetched, Version
+
+
+class RepairKind(StrEnum):
+    """What one step of a repair is."""
+
+    RESTORE_REPO = "restore-repo-object"
+    """A backup of the repo object takes its place again."""
+    REBUILD_REPO = "rebuild-repo-object"
+    """There is no backup: branches and history are made from the snapshots."""
+    RESTORE_REF = "restore-ref"
+    RESTORE_CONFIG = "restore-configuration"
+    RESTORE_FIRST = "restore-first-snapshot"
+    """The first snapshot of every repository is empty, and its log too."""
+    RECOVER_VERSION = "recover-version"
+    """A version that the repository does not list gets a branch."""
+    MEND_HISTORY = "mend-history"
+    DROP_VERSIONS = "drop-versions"
+    DROP_REFERENCES = "drop-references"
+    REBUILD_LOG = "rebuild-log"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One step."""
+
+    kind: RepairKind
+    message: str
+    """What is done, and what is lost by it."""
+    keys: tuple[str, ...] = ()
+    """The objects that are written; of many, the first few."""
+    kept_aside: str | None = None
+    """Where the damaged object is kept."""
+    affected: tuple[Affected, ...] = ()
+    """Arrays, and the chunks of them, that read as never written afterwards."""
+    versions: tuple[SnapshotId, ...] = ()
+    """Versions that are made, recovered or dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRules:
+    """What may be done, beyond putting back what makes a repository one."""
+
+    backup: str | None = None
+    """The name of the backup to restore the repo object from, rather than the one we choose."""
+    branches: Mapping[str, SnapshotId] = field(default_factory=dict)
+    """Where branches end that have to be made anew."""
+    tags: Mapping[str, SnapshotId] = field(default_factory=dict)
+    recover_versions: bool = False
+    """Give branches to versions that are there but not listed."""
+    drop_lost_versions: bool = False
+    """Take versions out of the history whose snapshots are lost."""
+    drop_lost_references: bool = False
+    """Commit to each branch a version without references to what is lost."""
+    drop_damaged_versions: bool = False
+    """Take versions out of the history of which data is lost, but for those that refs name."""
+    rebuild_logs: bool = False
+    """Write logs of commits anew, from what the versions hold."""
+    deep: bool = False
+    """Also count chunks as lost that cannot be read to their end, and foreign files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOutcome:
+    """What came of it."""
+
+    is_dry: bool
+    """Whether all of it happened in memory only."""
+    before: Verification
+    repairs: tuple[Repair, ...]
+    after: Verification
+    """What is wrong after the repairs: that cannot be repaired, or was not asked for."""
+    notes: tuple[str, ...] = ()
+    """What could not be decided, and what to do about it."""
+
+
+_log = logging.getLogger(__name__)
+_AT_ONCE: Final = 32
+_DAMAGED: Final = "damaged."
+"""What the names of objects begin with that are kept aside, so that none is taken for a backup."""
+
+
+@dataclass(slots=True)
+class Workshop:
+    """One repair under way."""
+
+    backend: Backend
+    rules: RepairRules
+    clock: Callable[[], int]
+    level: int
+    """How much to compress files."""
+    repairs: list[Repair] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def done(
+        self,
+        kind: RepairKind,
+        message: str,
+        keys: Sequence[str] = (),
+        *,
+        kept_aside: str | None = None,
+        affected: Sequence[Affected] = (),
+        versions: Sequence[SnapshotId] = (),
+    ) -> None:
+        """Take down a step."""
+        self.repairs.append(
+            Repair(kind, message, tuple(keys), kept_aside, tuple(affected), tuple(versions))
+        )
+        _log.info("repair: %s", message)
+
+    def note(self, text: str) -> None:
+        """Take down what could not be decided."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    async def fetch(self, key: str) -> Fetched | None:
+        """Read an object; None if there is none."""
+        try:
+            return await self.backend.get(key)
+        except ObjectNotFoundError:
+            return None
+
+    async def replace(
+        self,
+        key: str,
+        data: bytes,
+        damaged: Version | None,
+        *,
+        content_type: str | None = None,
+        attributes: dict[str, str] | None = None,
+    ) -> str | None:
+        """Put an object in the place of a damaged one, of which a copy is kept; say where.
+
+        None stands for an object that is missing. If somebody else puts it back meanwhile, that
+        is a `PreconditionFailedError`.
+        """
+        kept: str | None = None
+        if damaged is not None:
+            name = backup_name(key.replace("/", "."), self.clock() // 1000, ObjectId.random())
+            kept = backup_key(_DAMAGED + name)
+            await self.backend.copy(key, kept, if_version=damaged)
+        await put_settled(
+            self.backend,
+            key,
+            data,
+            replacing=damaged,
+            content_type=content_type,
+            attributes=attributes,
+        )
+        return kept
+
+    async def names(self, prefix: str) -> list[str]:
+        """List the names below a prefix, in order."""
+        found = [
+            info.key[len(prefix) :] async for batch in self.backend.list(prefix) for info in batch
+        ]
+        return sorted(found)
+
+    async def backups_of(self, source: str) -> list[str]:
+        """List the names of backups of an object, the newest first as far as names tell."""
+        return [one for one in await self.names(BACKUPS_PREFIX) if one.startswith(f"{source}.")]
+
+    async def snapshot_ids(self) -> list[SnapshotId]:
+        """List all snapshots that are there."""
+        found = []
+        for name in await self.names(SNAPSHOTS_PREFIX):
+            try:
+                found.append(SnapshotId.parse(name))
+            except InvalidInputError:
+                continue  # not one of ours
+        return found
+
+    async def snapshots(self, ids: Sequence[SnapshotId]) -> dict[SnapshotId, Snapshot]:
+        """Read those of some snapshots that can be read."""
+        found = await map_concurrently(self.snapshot, ids, limit=_AT_ONCE)
+        return {one: each for one, each in zip(ids, found, strict=True) if each is not None}
+
+    async def snapshot(self, wanted: SnapshotId) -> Snapshot | None:
+        """Read a snapshot if that is possible."""
+        fetched = await self.fetch(snapshot_key(wanted))
+        if fetched is None:
+            return None
+        try:
+            snapshot = decode_snapshot(fetched.data)
+        except (FormatError, InvalidInputError):
+            return None
+        return snapshot if snapshot.id == wanted else None

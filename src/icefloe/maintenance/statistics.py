@@ -1,0 +1,459 @@
+"""Statistics: the bytes of all chunks, each counted once, however many versions share it.
+
+A chunk is a range of bytes: of a chunk object, of a foreign file, or within a manifest. Ranges are
+distinguished by 64-bit numbers made from all that describes them. A version repeats nearly all
+ranges of its parent; a repeated range is found by comparing columns and skipped early.
+"""
+
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import batched
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.effects import map_concurrently, offload
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.chunk_table import ChunkKind, ChunkTable
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints
+from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.manifest import Manifest, ManifestFile
+from icefloe.format.manifest_refs import NativeRanges
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.maintenance.dependencies.summary import NO_CONTAINER, container_numbers
+from icefloe.repo.context import RepoContext
+from icefloe.repo.history import history_lines, newest_first
+from icefloe.virtual_chunks.counts import PlaceIndex
+from icefloe.virtual_chunks.grouping import absolute_all, canonical_all
+from icefloe.walk.reachability import (
+    ManifestFact,
+    ReadLimits,
+    manifests_of,
+    portions,
+    requests_at_once,
+    tables_of,
+)
+from icefloe.walk.spill import Keys, KeySet, heads_of_ids, keys_of_ids, mixed
+
+_VIRTUAL_SALT: Final = np.uint64(0x5851F42D4C957F2D)
+_BLOCK_ROWS: Final = 1 << 14
+"""Rows that are compared at once."""
+_REMEMBERED_BYTES: Final = 64 * 2**20
+_DECODED_BYTES: Final = 256 * 2**20
+"""Of manifests that are decoded before what is in them is counted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Chunks of one kind."""
+
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    chunk_ids: Bytes | None = None
+    """For native chunks, the object that each is in."""
+    places: Keys | None = None
+    """For others, a number for the foreign file that each is in, or for the chunk itself."""
+    targets: NDArray[np.uint32] | None = None
+    """For virtual chunks, the row of the location of each."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def objects(self) -> Keys:
+        """Give a number for what each is in."""
+        if self.chunk_ids is not None:
+            return keys_of_ids(self.chunk_ids)
+        assert self.places is not None
+        return self.places
+
+    def keys(self, objects: Keys | None = None) -> Keys:
+        """Make a number of all that describes each range."""
+        inside = self.objects() if objects is None else objects
+        return mixed(mixed(inside, self.offsets), self.lengths)
+
+    def new_to(self, known: KeySet, salt: np.uint64 | None = None) -> Ints:
+        """List the rows, each range once, that are not known yet; now they are."""
+        keys = self.keys() if salt is None else mixed(self.keys(), salt)
+        return known.add_new(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The ranges of one array in one manifest, but for some that came in an earlier part."""
+
+    version: str
+    """The first version that uses the manifest."""
+    node: NodeId
+    locations: BytesColumn
+    ranges: Mapping[ChunkKind, Ranges]
+
+
+# -- versions ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Survey:
+    """What all versions use, and since which of them."""
+
+    versions: list[str] = field(default_factory=list)
+    """Oldest first."""
+    first_versions: dict[ManifestId, str] = field(default_factory=dict)
+    manifests: list[ManifestFact] = field(default_factory=list)
+    paths: dict[NodeId, str] = field(default_factory=dict)
+    """Where each array was in the newest version that has it."""
+
+    def note(self, snapshot: Snapshot) -> None:
+        """Take a version in."""
+        version, nodes = str(snapshot.id), snapshot.nodes
+        self.versions.append(version)
+        for row in np.flatnonzero(nodes.is_array).tolist():
+            self.paths[NodeId(nodes.ids[row].tobytes())] = nodes.paths[row].decode()
+        for fact in manifests_of(snapshot):
+            if self.first_versions.setdefault(fact.id, version) == version:
+                self.manifests.append(fact)
+
+
+async def survey_of(context: RepoContext, limits: ReadLimits) -> Survey:
+    """Read all versions that branches and tags lead to."""
+    found = Survey()
+    versions = _oldest_first(await history_lines(context.ledger))
+    for some in batched((entry.id for entry in versions), limits.snapshots):
+        limit = requests_at_once(context, context.config.max_concurrent_requests)
+        for snapshot in await map_concurrently(context.assets.read_snapshot, some, limit=limit):
+            found.note(snapshot)
+    return found
+
+
+def _oldest_first(lines: Iterable[Sequence[SnapshotEntry]]) -> list[SnapshotEntry]:
+    return newest_first([entry for line in lines for entry in line])[::-1]
+
+
+# -- manifests -----------------------------------------------------------------------------
+
+
+type _Decoded = NativeRanges | ChunkTable
+
+
+async def parts_of(context: RepoContext, survey: Survey, limits: ReadLimits) -> AsyncIterator[Part]:
+    """Walk all ranges, in the order of versions; each manifest is read once."""
+    places, recent = PlaceIndex(), _RecentRanges()
+
+    async def read(fact: ManifestFact) -> tuple[ManifestId, list[tuple[NodeId, _Decoded]]]:
+        manifest = await context.assets.read_manifest(fact.id, fact.size_bytes)
+        return fact.id, await offload(partial(_decoded, manifest))
+
+    fewer = replace(limits, decoded_bytes=min(limits.decoded_bytes, _DECODED_BYTES))
+    done = 0
+    for some in portions(survey.manifests, fewer):
+        limit = _readers(context, some, limits)
+        for manifest, arrays in await map_concurrently(read, some, limit=limit):
+            version = survey.first_versions[manifest]
+            for node, decoded in arrays:
+                if isinstance(decoded, NativeRanges):
+                    ranges = {ChunkKind.NATIVE: _native(recent.without_known(node, decoded))}
+                    yield Part(version, node, BytesColumn.empty(), ranges)
+                else:
+                    ranges = _ranges_of(manifest, node, decoded, places)
+                    yield Part(version, node, decoded.locations, ranges)
+        done += len(some)
+        limits.tell(done, len(survey.manifests))
+
+
+_MANY_REFS: Final = 100_000
+"""A smaller manifest is decoded in so many short steps that threads wait for each other."""
+
+
+def _readers(context: RepoContext, facts: Sequence[ManifestFact], limits: ReadLimits) -> int:
+    """Say how many manifests to read at once: those nearby only keep a processor busy."""
+    if not context.is_near:
+        return limits.manifests
+    is_worth_it = max(fact.num_chunk_refs for fact in facts) >= _MANY_REFS
+    return os.cpu_count() or 1 if is_worth_it else 1
+
+
+def _decoded(manifest: Manifest) -> list[tuple[NodeId, _Decoded]]:
+    """Decode what is needed of a manifest, so that the rest of it can go."""
+    if not isinstance(manifest, ManifestFile):
+        return list(tables_of(manifest).items())
+    return [(node, manifest.native_ranges(node) or manifest.table(node)) for node in manifest.nodes]
+
+
+class _RecentRanges:
+    """The native chunks of arrays as they came last, to compare the next ones with."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[NodeId, tuple[int, ...]], NativeRanges] = {}
+        self._size_bytes = 0
+
+    def without_known(self, node: NodeId, ranges: NativeRanges) -> NativeRanges:
+        """Leave out rows that are the same as last time; remember all of them."""
+        place = node, ranges.first
+        last = self._held.pop(place, None)
+        self._held[place] = ranges
+        self._size_bytes += ranges.nbytes
+        if last is not None:
+            self._size_bytes -= last.nbytes
+        while self._size_bytes > _REMEMBERED_BYTES:
+            self._size_bytes -= self._held.pop(next(iter(self._held))).nbytes
+        return ranges if last is None else _changed(ranges, last)
+
+
+def _changed(ranges: NativeRanges, last: NativeRanges) -> NativeRanges:
+    """Keep rows that differ: in blocks, nearly all of which are the same in every row."""
+    blocks = [slice(at, at + _BLOCK_ROWS) for at in range(0, len(ranges), _BLOCK_ROWS)]
+    changed = [
+        part for block in blocks for part in _changed_parts(ranges.take(block), last.take(block))
+    ]
+    is_all = sum(map(len, changed)) == len(ranges)
+    return ranges if is_all else NativeRanges.joined(ranges.first, changed)
+
+
+def _changed_parts(block: NativeRanges, last: NativeRanges) -> Iterator[NativeRanges]:
+    shared = min(len(block), len(last))
+    now, before = block.take(slice(shared)), last.take(slice(shared))
+    if not now.equals(before):
+        yield now.take(np.flatnonzero(now.differs(before)))
+    if shared < len(block):
+        yield block.take(slice(shared, None))
+
+
+def _native(ranges: NativeRanges) -> Ranges:
+    return Ranges(ranges.offsets, ranges.lengths, ranges.chunk_ids)
+
+
+def _ranges_of(
+    manifest: ManifestId, node: NodeId, table: ChunkTable, places: PlaceIndex
+) -> dict[ChunkKind, Ranges]:
+    return {
+        kind: _ranges_of_kind(kind, manifest, node, table, rows, places)
+        for kind, rows in _kinds(table)
+    }
+
+
+def _kinds(table: ChunkTable) -> Iterator[tuple[ChunkKind, Bools]]:
+    for kind in ChunkKind:
+        rows = table.kinds == kind
+        if rows.any():
+            yield kind, rows
+
+
+def _ranges_of_kind(
+    kind: ChunkKind,
+    manifest: ManifestId,
+    node: NodeId,
+    table: ChunkTable,
+    rows: Bools,
+    places: PlaceIndex,
+) -> Ranges:
+    targets, offsets, lengths = table.targets[rows], table.offsets[rows], table.lengths[rows]
+    match kind:
+        case ChunkKind.NATIVE:
+            return Ranges(offsets, lengths, table.chunk_ids[targets])
+        case ChunkKind.VIRTUAL:
+            numbers = places.numbers(table.locations).astype(np.uint64)
+            inside = mixed(numbers, _VIRTUAL_SALT)[targets]
+        case ChunkKind.INLINE:
+            # Bytes within a manifest are nowhere else.
+            row = np.flatnonzero(rows).astype(np.uint64)
+            own = keys_of_ids(np.frombuffer(manifest.raw, np.uint8).reshape(1, -1))
+            inside = mixed(mixed(row, own[0]), np.uint64(int.from_bytes(node.raw)))
+    return Ranges(offsets, lengths, places=inside, targets=targets)
+
+
+type UsageBy = Literal["snapshot", "array", "container"]
+
+OWN_CHUNKS: Final = "(in the repository)"
+"""The row of chunks that are not in any container."""
+
+_LARGEST_CHUNK_BYTES: Final = 2**40
+"""Chunks that claim to be larger count as this: no such chunk exists, and no sum overflows."""
+_MOST_WAITING: Final = 4_000_000
+"""Native chunks that are brought together before they are counted."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Bytes and numbers of chunks, by how they are kept."""
+
+    native_bytes: int = 0
+    virtual_bytes: int = 0
+    inlined_bytes: int = 0
+    native_chunks: int = 0
+    virtual_chunks: int = 0
+    inlined_chunks: int = 0
+
+    def add(self, kind: ChunkKind, lengths: NDArray[np.uint64]) -> None:
+        """Count some chunks."""
+        total = int(np.minimum(lengths, _LARGEST_CHUNK_BYTES).sum(dtype=np.uint64))
+        match kind:
+            case ChunkKind.NATIVE:
+                self.native_bytes += total
+                self.native_chunks += len(lengths)
+            case ChunkKind.VIRTUAL:
+                self.virtual_bytes += total
+                self.virtual_chunks += len(lengths)
+            case ChunkKind.INLINE:
+                self.inlined_bytes += total
+                self.inlined_chunks += len(lengths)
+
+
+@dataclass(slots=True)
+class TotalUsage(Usage):
+    """The same for a whole repository, with what packing did."""
+
+    packed_objects: int = 0
+    """Chunk objects that several chunks share."""
+    packed_chunks: int = 0
+    packed_bytes: int = 0
+
+
+async def total_usage(context: RepoContext, limits: ReadLimits) -> TotalUsage:
+    """Sum up the chunks of all versions that branches and tags lead to."""
+    total = TotalUsage()
+    with KeySet(limits.key_bytes) as known:
+        native = _NativeTally(total, known)
+        async for part in parts_of(context, await survey_of(context, limits), limits):
+            for kind, ranges in part.ranges.items():
+                if kind is ChunkKind.NATIVE:
+                    native.add(ranges)
+                else:
+                    total.add(kind, ranges.lengths[ranges.new_to(known)])
+        native.finish()
+    return total
+
+
+class _NativeTally:
+    """Counts native chunks, very many at a time."""
+
+    def __init__(self, total: TotalUsage, known: KeySet) -> None:
+        self._total = total
+        self._known = known
+        self._waiting: list[Ranges] = []
+        self._count = 0
+        self._objects: list[Keys] = []
+        self._lengths: list[NDArray[np.uint64]] = []
+        """Of ranges that were counted, each once."""
+
+    def add(self, ranges: Ranges) -> None:
+        """Count some, some of which may have been counted before."""
+        self._waiting.append(ranges)
+        self._count += len(ranges)
+        if self._count > _MOST_WAITING:
+            self._count_waiting()
+
+    def finish(self) -> None:
+        """Count what is left, and see which objects several chunks share."""
+        if not self._waiting:
+            return
+        if not self._objects and _have_own_objects(self._waiting):
+            for ranges in self._waiting:
+                self._total.add(ChunkKind.NATIVE, ranges.lengths)
+            return
+        self._count_waiting()
+        objects = np.concatenate(self._objects)
+        _, numbers, counts = np.unique(objects, return_inverse=True, return_counts=True)
+        is_packed = (counts > 1)[numbers]
+        self._total.packed_objects = int((counts > 1).sum())
+        self._total.packed_chunks = int(is_packed.sum())
+        lengths = np.concatenate(self._lengths)[is_packed]
+        self._total.packed_bytes = int(lengths.sum(dtype=np.uint64))
+
+    def _count_waiting(self) -> None:
+        for ranges in self._waiting:
+            objects = ranges.objects()
+            new = self._known.add_new(ranges.keys(objects))
+            self._total.add(ChunkKind.NATIVE, ranges.lengths[new])
+            self._objects.append(objects[new])
+            self._lengths.append(ranges.lengths[new])
+        self._waiting, self._count = [], 0
+
+
+def _have_own_objects(parts: Sequence[Ranges]) -> bool:
+    """Say whether each range is in another object, so that none is repeated or packed.
+
+    The beginnings of ids tell: there are hardly ever two alike, and if so we only look closer.
+    """
+    ids = [part.chunk_ids for part in parts if part.chunk_ids is not None]
+    heads = np.concatenate([heads_of_ids(each) for each in ids])
+    heads.sort()
+    return not (heads[1:] == heads[:-1]).any()
+
+
+async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> dict[str, Usage]:
+    """Sum up by version, by array, or by container.
+
+    By version, each chunk counts for the first version that has it: what that version added. By
+    array, chunks count once for each array; by container, once. Versions come oldest first,
+    the others with most bytes first.
+    """
+    rows: dict[str, Usage] = {}
+    with KeySet(limits.key_bytes) as known:
+        match by:
+            case "snapshot":
+                await _by_snapshot(context, limits, known, rows)
+                return rows
+            case "array":
+                await _by_array(context, limits, known, rows)
+            case "container":
+                await _by_container(context, limits, known, rows)
+            case _:
+                raise InvalidInputError(
+                    f"by must be 'snapshot', 'array' or 'container', got {by!r}",
+                    ErrorKind.INVALID_CONFIG,
+                )
+    return dict(sorted(rows.items(), key=lambda row: (-_bytes(row[1]), row[0])))
+
+
+def _bytes(one: Usage) -> int:
+    return one.native_bytes + one.virtual_bytes + one.inlined_bytes
+
+
+async def _by_snapshot(
+    context: RepoContext, limits: ReadLimits, known: KeySet, rows: dict[str, Usage]
+) -> None:
+    survey = await survey_of(context, limits)
+    rows |= {version: Usage() for version in survey.versions}
+    async for part in parts_of(context, survey, limits):
+        for kind, ranges in part.ranges.items():
+            rows[part.version].add(kind, ranges.lengths[ranges.new_to(known)])
+
+
+async def _by_array(
+    context: RepoContext, limits: ReadLimits, known: KeySet, rows: dict[str, Usage]
+) -> None:
+    survey = await survey_of(context, limits)
+    of_nodes: dict[NodeId, Usage] = {}
+    async for part in parts_of(context, survey, limits):
+        salt = np.uint64(int.from_bytes(part.node.raw))
+        for kind, ranges in part.ranges.items():
+            new = ranges.new_to(known, salt)
+            of_nodes.setdefault(part.node, Usage()).add(kind, ranges.lengths[new])
+    for node, counted in of_nodes.items():
+        path = survey.paths.get(node, f"(deleted) {node}")
+        # A path may have had several arrays, one after the other.
+        rows[path if path not in rows else f"{path} ({node})"] = counted
+
+
+async def _by_container(
+    context: RepoContext, limits: ReadLimits, known: KeySet, rows: dict[str, Usage]
+) -> None:
+    containers = context.config.virtual_chunk_containers
+    names = [*(each.url_prefix for each in containers), NO_CONTAINER]
+    async for part in parts_of(context, await survey_of(context, limits), limits):
+        for kind, ranges in part.ranges.items():
+            new = ranges.new_to(known)
+            if kind is not ChunkKind.VIRTUAL:
+                rows.setdefault(OWN_CHUNKS, Usage()).add(kind, ranges.lengths[new])
+                continue
+            recorded = part.locations
+            canonical = canonical_all(absolute_all(recorded, context.virtual.absolute))
+            assert ranges.targets is not None
+            numbers = container_numbers(containers, recorded, canonical)
+            places = numbers[ranges.targets[new]]
+            for place in np.unique(places).tolist():
+                found = rows.setdefault(names[place], Usage())
+                found.add(kind, ranges.lengths[new][places == place])

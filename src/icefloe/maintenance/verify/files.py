@@ -1,0 +1,175 @@
+"""Reading the files of a repository, and taking down those that are missing or damaged."""
+
+from collections.abc import Callable
+from typing import Final
+
+from icefloe.assets import ByteCache
+from icefloe.effects import offload
+from icefloe.errors import (
+    FormatError,
+    IcefloeError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from icefloe.format.ids import ManifestId, ObjectId, SnapshotId
+from icefloe.format.layout import manifest_key, snapshot_key, transaction_log_key
+from icefloe.format.manifest import ManifestFile
+from icefloe.format.snapshot import Snapshot, decode_snapshot
+from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
+from icefloe.maintenance.verify.findings import DamageKind, Findings, Site
+from icefloe.storage import Backend, Buffer
+
+_OFFLOAD_BYTES: Final = 32 * 1024
+SNAPSHOT_CACHE_BYTES: Final = 64 * 2**20
+MANIFEST_CACHE_BYTES: Final = 256 * 2**20
+_EXPANSION: Final = 8
+"""What a snapshot takes when decoded, in the sizes of its file."""
+
+type Decoder[T] = Callable[[Buffer], T]
+
+
+class CheckedFiles:
+    """The files of a repository; each problem with one is a finding, and gives None."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        findings: Findings,
+        *,
+        snapshot_bytes: int = SNAPSHOT_CACHE_BYTES,
+        manifest_bytes: int = MANIFEST_CACHE_BYTES,
+    ) -> None:
+        self.backend = backend
+        self.findings = findings
+        self._snapshots = ByteCache[SnapshotId, Snapshot](snapshot_bytes)
+        self._manifests = ByteCache[ManifestId, ManifestFile](manifest_bytes)
+        self._sizes: dict[ManifestId, int] = {}
+
+    async def decode[T](self, key: str, data: Buffer, decoder: Decoder[T]) -> T:
+        """Decode the bytes of a file."""
+        if len(data) < _OFFLOAD_BYTES:
+            return decoder(data)
+        return await offload(lambda: decoder(data))
+
+    async def load[T](
+        self,
+        key: str,
+        decoder: Decoder[T],
+        needed_by: str,
+        *,
+        missing: DamageKind,
+        damaged: DamageKind,
+        version: SnapshotId | None = None,
+        site: Site | None = None,
+    ) -> tuple[T, int] | None:
+        """Read and decode a file that must exist and be valid; give also its size."""
+        versions = [] if version is None else [version]
+        sites = [] if site is None else [site]
+        try:
+            data = (await self.backend.get(key)).data
+        except ObjectNotFoundError:
+            message = f"{key} does not exist, but {needed_by} needs it"
+            self.findings.report(
+                missing, message, key, versions=versions, sites=sites, identity=key
+            )
+            return None
+        except IcefloeError as failure:
+            self.findings.unchecked(key, failure.message)
+            return None
+        try:
+            return await self.decode(key, data, decoder), len(data)
+        except (FormatError, InvalidInputError) as failure:
+            message = f"{key} cannot be read: {failure}"
+            self.findings.report(
+                damaged, message, key, versions=versions, sites=sites, identity=key
+            )
+            return None
+
+    async def snapshot(self, wanted: SnapshotId, needed_by: str) -> Snapshot | None:
+        """Read a snapshot and see that it is the one its name says."""
+        if (held := self._snapshots.get(wanted)) is not None:
+            return held
+        key = snapshot_key(wanted)
+        found = await self.load(
+            key,
+            decode_snapshot,
+            needed_by,
+            missing=DamageKind.NO_SNAPSHOT,
+            damaged=DamageKind.BAD_SNAPSHOT,
+            version=wanted,
+        )
+        if found is None:
+            return None
+        snapshot, size_bytes = found
+        self._check_id(key, snapshot.id, wanted, DamageKind.BAD_SNAPSHOT, version=wanted)
+        self._snapshots.put(wanted, snapshot, size_bytes * _EXPANSION)
+        return snapshot
+
+    async def log(self, wanted: SnapshotId, of: SnapshotId) -> TransactionLog | None:
+        """Read a transaction log that the history of a snapshot needs."""
+        key = transaction_log_key(wanted)
+        found = await self.load(
+            key,
+            decode_transaction_log,
+            f"snapshot {of}",
+            missing=DamageKind.NO_LOG,
+            damaged=DamageKind.BAD_LOG,
+            version=of,
+        )
+        if found is None:
+            return None
+        self._check_id(key, found[0].id, wanted, DamageKind.BAD_LOG, version=of)
+        return found[0]
+
+    async def manifest(self, wanted: ManifestId) -> tuple[ManifestFile, int] | None:
+        """Read a manifest; give also the size of its file."""
+        if (held := self._manifests.get(wanted)) is not None:
+            return held, self._sizes[wanted]
+        key = manifest_key(wanted)
+        site = Site(wanted)
+        found = await self.load(
+            key,
+            ManifestFile,
+            "an array",
+            missing=DamageKind.NO_MANIFEST,
+            damaged=DamageKind.BAD_MANIFEST,
+            site=site,
+        )
+        if found is None:
+            return None
+        manifest, size_bytes = found
+        self._check_id(key, manifest.id, wanted, DamageKind.BAD_MANIFEST, site=site)
+        self._sizes[wanted] = size_bytes
+        self._manifests.put(wanted, manifest, manifest.size_bytes)
+        return manifest, size_bytes
+
+    async def exists(self, key: str) -> bool | None:
+        """Say whether there is an object; None if that could not be found out."""
+        try:
+            await self.backend.head(key)
+        except ObjectNotFoundError:
+            return False
+        except StorageError as failure:
+            self.findings.unchecked(key, failure.message)
+            return None
+        return True
+
+    def _check_id(
+        self,
+        key: str,
+        found: ObjectId,
+        wanted: ObjectId,
+        kind: DamageKind,
+        *,
+        version: SnapshotId | None = None,
+        site: Site | None = None,
+    ) -> None:
+        if found != wanted:
+            self.findings.report(
+                kind,
+                f"{key} holds the id {found} instead of its own",
+                key,
+                versions=[] if version is None else [version],
+                sites=[] if site is None else [site],
+            )

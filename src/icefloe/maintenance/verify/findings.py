@@ -1,0 +1,528 @@
+"""Findings of a verification: kinds of damage, what they harm, and how to repair them.
+
+Damages of one kind are reported together, with their versions. Sets of chunks are reported as
+boxes, which people can read.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import pairwise
+from threading import Lock
+from typing import Final
+
+import numpy as np
+
+from icefloe.forks import renew_lock_in_children
+from icefloe.format.chunk_table import Coordinates
+from icefloe.format.columns import Ints
+from icefloe.format.ids import ManifestId, NodeId, SnapshotId, raw_rows
+from icefloe.format.snapshot import Snapshot
+
+type Box = tuple[tuple[int, int], ...]
+"""First chunk and first chunk after, along each dimension; none for a scalar's only chunk."""
+
+MOST_BOXES: Final = 100
+
+
+def boxes_of(coordinates: Coordinates, most: int = MOST_BOXES) -> tuple[Box, ...]:
+    """Cover chunks with boxes that hold nothing else.
+
+    If it takes more than `most` of them, the one box around everything stands for all.
+
+    >>> boxes_of(np.array([[0, 1], [0, 2], [1, 1], [1, 2], [5, 0]], np.uint32))
+    (((0, 2), (1, 3)), ((5, 6), (0, 1)))
+    """
+    dimensions = coordinates.shape[1]
+    if len(coordinates) == 0:
+        return ()
+    if dimensions == 0:
+        return ((),)
+    firsts = coordinates.astype(np.int64)
+    return _covered(firsts, firsts + 1, most)
+
+
+def joined_boxes(boxes: Sequence[Box], most: int = MOST_BOXES) -> tuple[Box, ...]:
+    """Join boxes that touch, as far as they make boxes again; the same ones count once.
+
+    >>> joined_boxes([((0, 2), (0, 3)), ((2, 4), (0, 3)), ((0, 2), (0, 3))])
+    (((0, 4), (0, 3)),)
+    """
+    distinct = sorted(set(boxes))
+    if len({len(box) for box in distinct}) != 1 or not distinct[0]:
+        return tuple(distinct)
+    edges = np.array(distinct, np.int64)
+    return _covered(edges[:, :, 0], edges[:, :, 1], most)
+
+
+def _covered(firsts: Ints, lasts: Ints, most: int) -> tuple[Box, ...]:
+    for axis in reversed(range(firsts.shape[1])):
+        firsts, lasts = _joined_along(firsts, lasts, axis)
+    if len(firsts) > most:
+        firsts, lasts = firsts.min(axis=0, keepdims=True), lasts.max(axis=0, keepdims=True)
+    order = np.lexsort(firsts.T[::-1])
+    rows = np.stack([firsts[order], lasts[order]], axis=2).tolist()
+    return tuple(tuple((first, last) for first, last in row) for row in rows)
+
+
+def _joined_along(firsts: Ints, lasts: Ints, axis: int) -> tuple[Ints, Ints]:
+    """Join boxes that touch along an axis and are the same along all others."""
+    others = [at for at in range(firsts.shape[1]) if at != axis]
+    keys = [firsts[:, axis], *(part[:, at] for at in reversed(others) for part in (firsts, lasts))]
+    order = np.lexsort(keys)
+    firsts, lasts = firsts[order], lasts[order]
+    starts = np.ones(len(firsts), np.bool_)
+    starts[1:] = firsts[1:, axis] != lasts[:-1, axis]
+    for at in others:
+        starts[1:] |= firsts[1:, at] != firsts[:-1, at]
+        starts[1:] |= lasts[1:, at] != lasts[:-1, at]
+    rows = np.flatnonzero(starts)
+    ends = np.append(rows[1:], len(firsts)) - 1
+    joined = lasts[rows]
+    joined[:, axis] = lasts[ends, axis]
+    return firsts[rows], joined
+
+
+type UseKey = tuple[bytes, bytes, bytes, bytes]
+"""Manifest, node, number of chunks along each dimension, extents."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestUse:
+    """A manifest as an array uses it."""
+
+    manifest: ManifestId
+    node: NodeId
+    grid: tuple[int, ...]
+    """How many chunks the array has, along each dimension."""
+    extents: Box
+
+
+def use_keys(snapshot: Snapshot) -> list[UseKey]:
+    """Tell apart all uses of manifests in a version, in the order in which it has them."""
+    nodes = snapshot.nodes
+    ids = raw_rows(nodes.ids)
+    grids = _slices(nodes.num_chunks, nodes.shape_splits)
+    extents = _slices(nodes.extents, nodes.extent_splits)
+    owners = use_owners(snapshot).tolist()
+    manifests = raw_rows(nodes.manifest_ids)
+    return [
+        (manifest, ids[owner], grids[owner], box)
+        for manifest, owner, box in zip(manifests, owners, extents, strict=True)
+    ]
+
+
+def use_owners(snapshot: Snapshot) -> Ints:
+    """Give the row of the node of each use."""
+    nodes = snapshot.nodes
+    return np.repeat(np.arange(len(nodes)), np.diff(nodes.manifest_splits))
+
+
+def use_of(key: UseKey) -> ManifestUse:
+    """Write out what a key stands for."""
+    manifest, node, grid, extents = key
+    pairs = np.frombuffer(extents, np.uint32).reshape(-1, 2).tolist()
+    return ManifestUse(
+        ManifestId(manifest),
+        NodeId(node),
+        tuple(np.frombuffer(grid, np.uint32).tolist()),
+        tuple((first, last) for first, last in pairs),
+    )
+
+
+def _slices(
+    column: "np.ndarray[tuple[int, ...], np.dtype[np.uint32]]", splits: Ints
+) -> list[bytes]:
+    raw = np.ascontiguousarray(column).tobytes()
+    width = 4 * (column.shape[1] if column.ndim > 1 else 1)
+    return [raw[first * width : last * width] for first, last in pairwise(splits.tolist())]
+
+
+class Harm(StrEnum):
+    """What a damage takes away."""
+
+    DATA = "data"
+    """Some version cannot be read, or reads as something else than was written."""
+    HISTORY = "history"
+    """Data is whole; what is told about it is not: differences, rebases, the log of operations."""
+
+
+class DamageKind(StrEnum):
+    """In which way something is wrong."""
+
+    NO_REPO_OBJECT = "no-repo-object"
+    BAD_REPO_OBJECT = "bad-repo-object"
+    BAD_REF = "bad-ref"
+    BAD_CONFIG = "bad-config"
+    NO_SNAPSHOT = "no-snapshot"
+    BAD_SNAPSHOT = "bad-snapshot"
+    BAD_NODE = "bad-node"
+    BAD_MANIFEST_LIST = "bad-manifest-list"
+    NO_MANIFEST = "no-manifest"
+    BAD_MANIFEST = "bad-manifest"
+    BAD_EXTENTS = "bad-extents"
+    NO_CHUNK = "no-chunk"
+    SHORT_CHUNK = "short-chunk"
+    BAD_CHUNK = "bad-chunk"
+    NO_VIRTUAL_OBJECT = "no-virtual-object"
+    SHORT_VIRTUAL_OBJECT = "short-virtual-object"
+    CHANGED_VIRTUAL_OBJECT = "changed-virtual-object"
+    BAD_HISTORY = "bad-history"
+    BAD_ENTRY = "bad-entry"
+    NO_LOG = "no-log"
+    BAD_LOG = "bad-log"
+    UNTRUE_LOG = "untrue-log"
+    NO_BACKUP = "no-backup"
+    BAD_BACKUP = "bad-backup"
+    BAD_OPERATIONS = "bad-operations"
+
+    @property
+    def harm(self) -> Harm:
+        """What is lost by it."""
+        return Harm.HISTORY if self in _HARMLESS else Harm.DATA
+
+    @property
+    def remedy(self) -> str:
+        """What can be done."""
+        return _REMEDIES[self]
+
+
+_K = DamageKind
+_HARMLESS: Final = frozenset(
+    {
+        _K.BAD_HISTORY,
+        _K.BAD_ENTRY,
+        _K.NO_LOG,
+        _K.BAD_LOG,
+        _K.UNTRUE_LOG,
+        _K.NO_BACKUP,
+        _K.BAD_BACKUP,
+        _K.BAD_OPERATIONS,
+    }
+)
+
+_PUT_BACK: Final = (
+    "put the object back under the same key, from a copy or from what the storage keeps of"
+    " deleted objects"
+)
+_WRITE_AGAIN: Final = (
+    "write the region again in a new commit, or let icefloe repair --drop-lost-references make"
+    " it read as never written; older versions stay as they are"
+)
+_RESTORE: Final = (
+    "icefloe repair puts back the newest backup of overwritten/ that can be read, and finds what"
+    " was committed since among the snapshots"
+)
+_DROP: Final = (
+    "else let icefloe repair --drop-lost-versions take it out of the history, or let branches"
+    " and tags name versions that are whole"
+)
+_ONLY_TELLS: Final = (
+    "data is not touched: nothing has to be done, unless differences and rebases over this"
+    " commit are needed; icefloe repair --rebuild-logs writes the log anew"
+)
+_LOG_ENDS: Final = (
+    "data is not touched: the log of operations ends there, and this state of the repository"
+    " cannot be gone back to; icefloe repair --rebuild-logs cuts the log there"
+)
+_REMEDIES: Final = {
+    _K.NO_REPO_OBJECT: _RESTORE,
+    _K.BAD_REPO_OBJECT: _RESTORE,
+    _K.BAD_REF: "icefloe repair puts the branch or tag back, where it is known or said which"
+    " snapshot it should name",
+    _K.BAD_CONFIG: "save the configuration anew, or let icefloe repair put back the last one that"
+    " can be read",
+    _K.NO_SNAPSHOT: f"{_PUT_BACK}; {_DROP}",
+    _K.BAD_SNAPSHOT: f"{_PUT_BACK}; {_DROP}",
+    _K.BAD_NODE: "write the metadata of the node again in a new commit",
+    _K.BAD_MANIFEST_LIST: "rewrite the manifests of the branch in a new commit, as icefloe repair"
+    " --drop-lost-references does",
+    _K.NO_MANIFEST: f"{_PUT_BACK}; else {_WRITE_AGAIN}",
+    _K.BAD_MANIFEST: f"{_PUT_BACK}; else {_WRITE_AGAIN}",
+    _K.BAD_EXTENTS: "rewrite the manifests of the branch in a new commit, as icefloe repair"
+    " --drop-lost-references does",
+    _K.NO_CHUNK: f"{_PUT_BACK}; else {_WRITE_AGAIN}",
+    _K.SHORT_CHUNK: f"{_PUT_BACK}; else {_WRITE_AGAIN}",
+    _K.BAD_CHUNK: f"ask the storage's operators; else {_WRITE_AGAIN}",
+    _K.NO_VIRTUAL_OBJECT: "put the file back, or record where it is now in a new commit",
+    _K.SHORT_VIRTUAL_OBJECT: "put the file back as it was, or record its chunks anew",
+    _K.CHANGED_VIRTUAL_OBJECT: "put the file back as it was, or record its chunks anew; if the"
+    " change does no harm, set on_change='warn' on its container",
+    _K.BAD_HISTORY: "icefloe repair takes the history from backups, or from what logs tell; a wrong"
+    " time of a snapshot stays",
+    _K.BAD_ENTRY: "data is not touched: what the snapshot's own file says is what counts",
+    _K.NO_LOG: _ONLY_TELLS,
+    _K.BAD_LOG: _ONLY_TELLS,
+    _K.UNTRUE_LOG: _ONLY_TELLS,
+    _K.NO_BACKUP: _LOG_ENDS,
+    _K.BAD_BACKUP: _LOG_ENDS,
+    _K.BAD_OPERATIONS: "data is not touched: the log of operations cannot be relied on; icefloe"
+    " repair --rebuild-logs keeps the part that can be",
+}
+assert set(_REMEDIES) == set(DamageKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """The part of an array that a damage concerns."""
+
+    array: str
+    """Its path, in the newest of the versions."""
+    region: tuple[Box, ...]
+    """Boxes of chunk coordinates."""
+    versions: tuple[SnapshotId, ...]
+    """Newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is wrong."""
+
+    kind: DamageKind
+    message: str
+    keys: tuple[str, ...]
+    """The objects; of many, the first few."""
+    objects: int
+    """How many objects there are in all."""
+    affected: tuple[Affected, ...]
+    """Arrays, where the damage can be told to concern some."""
+    versions: tuple[SnapshotId, ...]
+    """Snapshots that need what is damaged, newest first."""
+
+    @property
+    def harm(self) -> Harm:
+        """What is lost by it."""
+        return self.kind.harm
+
+    @property
+    def remedy(self) -> str:
+        """What can be done."""
+        return self.kind.remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """Something that could not be looked at."""
+
+    key: str
+    reason: str
+
+
+MOST_DAMAGES: Final = 1000
+"""That are told one by one."""
+MOST_KEYS: Final = 20
+_MOST_DRAFTS: Final = 20_000
+"""That are taken down; those that are alike are told together."""
+_MOST_UNCHECKED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a damage lies: the references of arrays in one manifest."""
+
+    manifest: ManifestId
+    node: NodeId | None = None
+    """None: all arrays that use the manifest."""
+    use: ManifestUse | None = None
+    """Only where it is used in this way."""
+    region: tuple[Box, ...] | None = None
+    """None: all that the manifest covers."""
+
+    def concerns(self, use: ManifestUse) -> bool:
+        """Say whether a use of the manifest is concerned."""
+        if self.use is not None:
+            return use == self.use
+        return use.manifest == self.manifest and self.node in (None, use.node)
+
+
+@dataclass(slots=True)
+class _Draft:
+    kind: DamageKind
+    message: str
+    keys: dict[str, None] = field(default_factory=dict)
+    objects: int = 0
+    versions: set[SnapshotId] = field(default_factory=set)
+    arrays: dict[tuple[str, tuple[Box, ...]], set[SnapshotId]] = field(default_factory=dict)
+    """Paths of nodes, with what is concerned of them: nothing stands for the whole."""
+    sites: dict[Site, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownUse:
+    """A use of a manifest, and the versions that have it."""
+
+    path: str
+    """In the newest of the versions."""
+    versions: tuple[SnapshotId, ...]
+    """Newest first."""
+
+
+type KnownUses = Mapping[ManifestId, Mapping[ManifestUse, KnownUse]]
+
+
+class Findings:
+    """Takes down damages, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        renew_lock_in_children(self)
+        self._drafts: dict[tuple[DamageKind, str], _Draft] = {}
+        """By kind, and what tells those of a kind apart."""
+        self._unchecked: dict[str, Unchecked] = {}
+        self.left_out = 0
+        """Damages beyond those that are told one by one."""
+        self.unchecked_objects = 0
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    def report(
+        self,
+        kind: DamageKind,
+        message: str,
+        keys: str | Iterable[str],
+        *,
+        objects: int = 1,
+        versions: Iterable[SnapshotId] = (),
+        array: str | None = None,
+        region: Iterable[Box] = (),
+        sites: Iterable[Site] = (),
+        identity: str | None = None,
+    ) -> None:
+        """Note a damage; the same in another version is the same one.
+
+        Those of one kind with the same `identity`, or without one the same message, are one.
+        """
+        versions = set(versions)
+        with self._lock:
+            draft = self._drafts.get((kind, identity or message))
+            if draft is None:
+                if len(self._drafts) >= _MOST_DRAFTS:
+                    self.left_out += 1
+                    return
+                draft = self._drafts[kind, identity or message] = _Draft(kind, message)
+                draft.objects = objects
+            for key in [keys] if isinstance(keys, str) else keys:
+                if len(draft.keys) < MOST_KEYS:
+                    draft.keys[key] = None
+            draft.versions |= versions
+            draft.sites |= dict.fromkeys(sites)
+            if array is not None:
+                draft.arrays.setdefault((array, tuple(region)), set()).update(versions)
+
+    def require(
+        self,
+        holds: object,
+        kind: DamageKind,
+        message: str,
+        keys: str | Iterable[str],
+        *,
+        versions: Iterable[SnapshotId] = (),
+        array: str | None = None,
+        sites: Iterable[Site] = (),
+    ) -> None:
+        """Note a damage unless a condition holds."""
+        if not holds:
+            self.report(kind, message, keys, versions=versions, array=array, sites=sites)
+
+    def unchecked(self, key: str, reason: str, *, objects: int = 1) -> None:
+        """Note something that could not be looked at."""
+        with self._lock:
+            self.unchecked_objects += objects
+            if len(self._unchecked) < _MOST_UNCHECKED:
+                self._unchecked[key] = Unchecked(key, reason)
+
+    @property
+    def unchecked_list(self) -> tuple[Unchecked, ...]:
+        """Give what could not be looked at; of very much, the first."""
+        return tuple(self._unchecked.values())
+
+    @property
+    def manifests(self) -> set[ManifestId]:
+        """List the manifests whose versions have to be found out."""
+        return {site.manifest for draft in self._drafts.values() for site in draft.sites}
+
+    def damages(
+        self, uses: KnownUses, rank: Callable[[SnapshotId], int], alive: set[SnapshotId] | None
+    ) -> list[Damage]:
+        """Put everything together.
+
+        `rank` orders versions, newest first. Damages that concern nothing but versions that are
+        not `alive` any more are left out: somebody let those go meanwhile.
+        """
+        found = (_finished(draft, uses, rank, alive) for draft in self._drafts.values())
+        told = _together([damage for damage in found if damage is not None])
+        self.left_out += max(len(told) - MOST_DAMAGES, 0)
+        return sorted(told, key=lambda damage: damage.harm)[:MOST_DAMAGES]
+
+
+def _finished(
+    draft: _Draft,
+    uses: KnownUses,
+    rank: Callable[[SnapshotId], int],
+    alive: set[SnapshotId] | None,
+) -> Damage | None:
+    def ordered(versions: Iterable[SnapshotId]) -> tuple[SnapshotId, ...]:
+        kept = {one for one in versions if alive is None or one in alive}
+        return tuple(sorted(kept, key=lambda one: (rank(one), one)))
+
+    affected = _affected(draft, uses, ordered)
+    touched = {*draft.versions, *(one for part in affected for one in part.versions)}
+    versions = ordered(touched)
+    if (touched or draft.sites) and not versions:
+        return None
+    return Damage(
+        draft.kind, draft.message, tuple(draft.keys), draft.objects, tuple(affected), versions
+    )
+
+
+def _affected(
+    draft: _Draft,
+    uses: KnownUses,
+    ordered: Callable[[Iterable[SnapshotId]], tuple[SnapshotId, ...]],
+) -> list[Affected]:
+    """Bring together what is affected in the same versions, then the versions of each region."""
+    regions: dict[tuple[str, tuple[SnapshotId, ...]], list[Box]] = {}
+    for (path, boxes), found in draft.arrays.items():
+        regions.setdefault((path, ordered(found)), []).extend(boxes)
+    for site in draft.sites:
+        for use, known in uses.get(site.manifest, {}).items():
+            if site.concerns(use) and (users := ordered(known.versions)):
+                region = (use.extents,) if site.region is None else site.region
+                regions.setdefault((known.path, users), []).extend(region)
+    versions: dict[tuple[str, tuple[Box, ...]], list[SnapshotId]] = {}
+    for (path, users), parts in regions.items():
+        versions.setdefault((path, joined_boxes(parts)), []).extend(users)
+    return [Affected(path, region, ordered(some)) for (path, region), some in versions.items()]
+
+
+_ALIKE: Final = frozenset({DamageKind.NO_CHUNK, DamageKind.SHORT_CHUNK, DamageKind.BAD_CHUNK})
+"""Of these there may be one for each manifest: versions and arrays that share them count."""
+
+
+def _together(damages: Sequence[Damage]) -> list[Damage]:
+    """Tell damages to chunks of one array in the same versions as one."""
+    groups: dict[object, list[Damage]] = {}
+    for place, damage in enumerate(damages):
+        where = tuple((part.array, part.versions) for part in damage.affected)
+        key = (damage.kind, where) if damage.kind in _ALIKE else place
+        groups.setdefault(key, []).append(damage)
+    return [_joined(group) for group in groups.values()]
+
+
+def _joined(group: Sequence[Damage]) -> Damage:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    objects = sum(damage.objects for damage in group)
+    keys = tuple(key for damage in group for key in damage.keys)
+    affected = tuple(
+        replace(
+            part, region=joined_boxes([box for one in group for box in one.affected[at].region])
+        )
+        for at, part in enumerate(first.affected)
+    )
+    message = f"{first.message} ({objects} such objects in all)"
+    return replace(
+        first, message=message, keys=keys[:MOST_KEYS], objects=objects, affected=affected
+    )

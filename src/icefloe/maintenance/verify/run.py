@@ -1,0 +1,444 @@
+"""Verify a whole repository: versions, manifests, logs, chunk objects and foreign objects.
+
+The repository need not be openable.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import batched
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.effects import map_concurrently
+from icefloe.errors import FormatError, IcefloeError
+from icefloe.format.chunk_table import ChunkKind, ChunkTable
+from icefloe.format.ids import (
+    INITIAL_SNAPSHOT_ID,
+    ChunkId,
+    ManifestId,
+    NodeId,
+    SnapshotId,
+    raw_rows,
+)
+from icefloe.format.layout import CHUNKS_PREFIX, chunk_key, snapshot_key, transaction_log_key
+from icefloe.format.nodes import ManifestRef
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.maintenance.verify.files import CheckedFiles
+from icefloe.maintenance.verify.findings import (
+    MOST_KEYS,
+    Damage,
+    DamageKind,
+    Findings,
+    KnownUse,
+    KnownUses,
+    ManifestUse,
+    Site,
+    Unchecked,
+    UseKey,
+    boxes_of,
+    use_keys,
+    use_of,
+    use_owners,
+)
+from icefloe.maintenance.verify.log_rules import MOST_REFS, LogRules, Step
+from icefloe.maintenance.verify.manifest_rules import ManifestRules
+from icefloe.maintenance.verify.objects import (
+    ChunkObjects,
+    Fault,
+    Faults,
+    VirtualFault,
+    VirtualObjects,
+    VirtualReport,
+    lost_virtual_rows,
+    objects_of,
+)
+from icefloe.maintenance.verify.operations import BackupRules
+from icefloe.maintenance.verify.version_rules import (
+    NodeRules,
+    check_entry,
+    check_initial,
+    check_manifest_list,
+    check_times,
+)
+from icefloe.maintenance.verify.versions import Versions, list_versions, read_versions
+from icefloe.repo.context import Access, RepoContext
+from icefloe.repo.lifecycle import open_
+from icefloe.storage import Backend, Storage
+from icefloe.values.model import Progress
+from icefloe.virtual_chunks.reader import VirtualReader
+from icefloe.walk.spill import MAX_BYTES
+
+_VERSIONS_AT_ONCE: Final = 32
+_MANIFESTS_AT_ONCE: Final = 64
+_CONCURRENCY: Final = 64
+_CHUNK_FAULTS: Final = {
+    Fault.MISSING: DamageKind.NO_CHUNK,
+    Fault.SHORT: DamageKind.SHORT_CHUNK,
+    Fault.UNREADABLE: DamageKind.BAD_CHUNK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationRules:
+    """How thoroughly to look."""
+
+    deep: bool = False
+    """Also read all chunk objects, look at all foreign objects, and read all backups."""
+    backups: BackupRules = field(default_factory=BackupRules)
+    concurrency: int = _CONCURRENCY
+    max_key_bytes: int = MAX_BYTES
+    max_compared_refs: int = MOST_REFS
+    """References of neighbouring versions that are compared at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How much was looked at."""
+
+    snapshots: int = 0
+    manifests: int = 0
+    references: int = 0
+    chunk_objects: int = 0
+    virtual_objects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What came of it."""
+
+    rules: VerificationRules
+    checked: Checked
+    damages: tuple[Damage, ...]
+    """What harms data first."""
+    left_out: int
+    """How many more damages there are, beyond those in the list."""
+    unchecked: tuple[Unchecked, ...]
+    unchecked_objects: int
+    """How many objects could not be looked at, in all."""
+
+
+type FilesOf = Callable[[Backend, Findings], CheckedFiles]
+
+
+async def verify(
+    backend: Backend,
+    rules: VerificationRules | None = None,
+    *,
+    virtual: VirtualReader | None = None,
+    progress: Progress | None = None,
+    files_of: FilesOf = CheckedFiles,
+) -> Verification:
+    """Check all stored files of a repository; nothing is changed.
+
+    `virtual` reads what the caller authorised. `files_of` may give another way to read files,
+    for those who check the same ones again and again.
+    """
+    rules = rules or VerificationRules()
+    if rules.deep:
+        rules = replace(rules, backups=replace(rules.backups, most=None))
+    findings = Findings()
+    files = files_of(backend, findings)
+    with ChunkObjects(backend, max_bytes=rules.max_key_bytes) as chunks:
+        run = _Run(files, rules, chunks, VirtualObjects(virtual) if rules.deep else None, progress)
+        return await run.verify()
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A version and the logs of how it came about."""
+
+    snapshot: Snapshot | None
+    logs: list[TransactionLog]
+    has_all_logs: bool
+
+
+class _Run:
+    def __init__(
+        self,
+        files: CheckedFiles,
+        rules: VerificationRules,
+        chunks: ChunkObjects,
+        virtual: VirtualObjects | None,
+        progress: Progress | None,
+    ) -> None:
+        self._files = files
+        self._findings = files.findings
+        self._rules = rules
+        self._chunks = chunks
+        self._virtual = virtual
+        self._progress = progress
+        self._nodes = NodeRules(self._findings)
+        self._manifests = ManifestRules(files, chunks, virtual)
+        self._logs = LogRules(self._findings, self._table, most_refs=rules.max_compared_refs)
+        self._uses: set[UseKey] = set()
+        self._done = self._total = 0
+
+    async def verify(self) -> Verification:
+        versions = await read_versions(self._files, self._rules.backups)
+        order = versions.order()
+        self._expect(len(order))
+        for some in batched(order, _VERSIONS_AT_ONCE):
+            await self._check_versions(some, versions)
+        virtual = await self._check_objects()
+        damages = await self._put_together(versions, order)
+        return Verification(
+            self._rules,
+            Checked(
+                len(order),
+                len(self._manifests),
+                self._manifests.references,
+                self._chunks.objects,
+                virtual,
+            ),
+            tuple(damages),
+            self._findings.left_out,
+            self._findings.unchecked_list,
+            self._findings.unchecked_objects,
+        )
+
+    def _expect(self, steps: int) -> None:
+        self._total += steps
+        self._advance(0)
+
+    def _advance(self, steps: int = 1) -> None:
+        self._done += steps
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    # -- versions --------------------------------------------------------------------------
+
+    async def _check_versions(self, some: Sequence[SnapshotId], versions: Versions) -> None:
+        loaded = await map_concurrently(
+            lambda one: self._load(one, versions), some, limit=self._rules.concurrency
+        )
+        await self._read_manifests([one.snapshot for one in loaded if one.snapshot is not None])
+        for snapshot_id, one in zip(some, loaded, strict=True):
+            if one.snapshot is not None:
+                await self._check_version(snapshot_id, one, one.snapshot, versions)
+            self._advance()
+
+    async def _load(self, snapshot_id: SnapshotId, versions: Versions) -> _Loaded:
+        snapshot = await self._files.snapshot(snapshot_id, "a history")
+        wanted = [*versions.pruned_ancestors(snapshot_id), snapshot_id]
+        if (
+            snapshot is not None
+            and snapshot.spec_version == 1
+            and (
+                snapshot_id == INITIAL_SNAPSHOT_ID
+                and not await self._files.exists(transaction_log_key(snapshot_id))
+            )
+        ):
+            wanted = []  # spec 1 writes none for the first version
+        logs = [await self._files.log(one, snapshot_id) for one in wanted]
+        found = [log for log in logs if log is not None]
+        return _Loaded(snapshot, found, len(found) == len(wanted))
+
+    async def _read_manifests(self, snapshots: Iterable[Snapshot]) -> None:
+        """Read the manifests that these versions are the first to use, and check how they do."""
+        new: dict[UseKey, str] = {}
+        for snapshot in snapshots:
+            owners = use_owners(snapshot).tolist()
+            for key, owner in zip(use_keys(snapshot), owners, strict=True):
+                if key not in self._uses and key not in new:
+                    new[key] = snapshot.nodes.paths[owner].decode()
+        uses = {use_of(key): path for key, path in new.items()}
+        unread = list(self._manifests.unread(uses).items())
+        self._expect(len(unread))
+        for some in batched(unread, _MANIFESTS_AT_ONCE):
+            await self._manifests.read(some)
+            self._advance(len(some))
+        for use, path in uses.items():
+            self._manifests.check_use(use, path)
+        self._uses |= new.keys()
+
+    async def _check_version(
+        self, snapshot_id: SnapshotId, loaded: _Loaded, snapshot: Snapshot, versions: Versions
+    ) -> None:
+        self._nodes.check(snapshot)
+        check_manifest_list(self._findings, snapshot)
+        self._manifests.check_list(snapshot)
+        try:
+            entry = versions.entry(snapshot_id)
+        except FormatError as failure:
+            message = f"what the repo object says of {snapshot_id} cannot be read: {failure}"
+            self._findings.report(
+                DamageKind.BAD_ENTRY, message, snapshot_key(snapshot_id), versions=[snapshot_id]
+            )
+        else:
+            if entry is not None:
+                check_entry(self._findings, snapshot, entry)
+        parent_id = versions.parents[snapshot_id]
+        if parent_id is None:
+            check_initial(self._findings, snapshot)
+            parent: Snapshot | None = snapshot if snapshot_id == INITIAL_SNAPSHOT_ID else None
+        else:
+            parent = await self._files.snapshot(parent_id, f"its child {snapshot_id}")
+            if parent is not None:
+                check_times(self._findings, snapshot, parent)
+        if parent is not None and loaded.has_all_logs and loaded.logs:
+            # Expiration in spec 1 puts the initial snapshot as parent and leaves no other trace.
+            is_whole = not (snapshot.spec_version == 1 and parent_id == INITIAL_SNAPSHOT_ID)
+            step = Step(snapshot, parent, loaded.logs, is_whole)
+            await self._logs.check(step, self._manifests.references_of)
+
+    async def _table(self, ref: ManifestRef, node: NodeId) -> ChunkTable | None:
+        found = await self._files.manifest(ref.id)
+        return None if found is None else self._manifests.table(found[0], ref.id, node)
+
+    # -- objects that manifests lead to ----------------------------------------------------
+
+    async def _check_objects(self) -> int:
+        """Check chunk objects and foreign objects; give how many of the latter there are."""
+        if len(self._manifests) == 0:
+            return 0
+        faults = Faults()
+        try:
+            faults = await self._chunks.compare()
+            if self._rules.deep:
+                faults, unread = await self._chunks.read_all(
+                    faults, concurrency=self._rules.concurrency
+                )
+                for key in unread:
+                    self._findings.unchecked(key, "the storage did not give its bytes")
+        except IcefloeError as failure:
+            self._findings.unchecked(CHUNKS_PREFIX, failure.message)
+        virtual = VirtualReport()
+        if self._virtual is not None:
+            virtual = await self._virtual.look(concurrency=self._rules.concurrency)
+            for place, reason in virtual.unchecked.items():
+                self._findings.unchecked(place, reason)
+        if len(faults) or virtual.faults:
+            await self._tell_lost(faults, virtual)
+        return virtual.objects
+
+    async def _tell_lost(self, faults: Faults, virtual: VirtualReport) -> None:
+        """Read all manifests once more, to tell which chunks of which arrays are lost."""
+        async for manifest, node, table in self._tables():
+            for fault, rows in faults.lost_rows(table):
+                self._report_chunks(fault, manifest, node, table.take(rows), faults)
+            for virtual_fault, location, rows in lost_virtual_rows(virtual.faults, table):
+                region = boxes_of(table.coordinates[rows])
+                self._report_virtual(virtual_fault, location, Site(manifest, node, region=region))
+
+    async def _tables(self) -> AsyncIterator[tuple[ManifestId, NodeId, ChunkTable]]:
+        parts = self._manifests.parts
+        self._expect(len(parts))
+        for manifest_id, nodes in parts.items():
+            if (found := await self._files.manifest(manifest_id)) is not None:
+                for node in nodes:
+                    table = self._manifests.table(found[0], manifest_id, node)
+                    if table is not None:
+                        yield manifest_id, node, table
+            self._advance()
+
+    def _report_chunks(
+        self, fault: Fault, manifest: ManifestId, node: NodeId, lost: ChunkTable, faults: Faults
+    ) -> None:
+        assert (lost.kinds == ChunkKind.NATIVE).all()
+        ids = objects_of(lost)
+        keys = [chunk_key(ChunkId(raw)) for raw in raw_rows(ids[:MOST_KEYS])]
+        match fault:
+            case Fault.MISSING:
+                message = f"{keys[0]} does not exist, but an array needs it"
+            case Fault.SHORT:
+                size, end = faults.first_size(lost)
+                message = f"an array needs {end} bytes of {keys[0]}, which has {size}"
+            case Fault.UNREADABLE:
+                message = f"{keys[0]} cannot be read to its end, but an array needs it"
+        if len(ids) > 1:
+            message += f" ({len(ids)} such objects)"
+        self._findings.report(
+            _CHUNK_FAULTS[fault],
+            message,
+            keys,
+            objects=len(ids),
+            sites=[Site(manifest, node, region=boxes_of(lost.coordinates))],
+            # The same chunks are lost in all versions whose manifests have them.
+            identity=f"{node} {_hash_of(ids, lost.coordinates)}",
+        )
+
+    def _report_virtual(self, fault: VirtualFault, location: bytes, site: Site) -> None:
+        self._findings.report(fault.kind, fault.message, location.decode(), sites=[site])
+
+    # -- the report ------------------------------------------------------------------------
+
+    async def _put_together(self, versions: Versions, order: Sequence[SnapshotId]) -> list[Damage]:
+        if len(self._findings) == 0:
+            return []
+        uses = await self._known_uses(order, self._findings.manifests)
+        alive = await self._alive(versions)
+        ranks = {one: -place for place, one in enumerate(order)}
+        return self._findings.damages(uses, lambda one: ranks.get(one, 1), alive)
+
+    async def _known_uses(self, order: Sequence[SnapshotId], wanted: set[ManifestId]) -> KnownUses:
+        """Find out which versions use some manifests, and how: newest first."""
+        paths: dict[ManifestUse, str] = {}
+        users: dict[ManifestUse, list[SnapshotId]] = {}
+        if not wanted:
+            return {}
+        raw = {one.raw for one in wanted}
+        for some in batched(reversed(order), _VERSIONS_AT_ONCE):
+            snapshots = await map_concurrently(
+                lambda one: self._files.snapshot(one, "a history"),
+                some,
+                limit=self._rules.concurrency,
+            )
+            for snapshot_id, snapshot in zip(some, snapshots, strict=True):
+                if snapshot is None:
+                    continue
+                owners = use_owners(snapshot).tolist()
+                for key, owner in zip(use_keys(snapshot), owners, strict=True):
+                    if key[0] in raw:
+                        use = use_of(key)
+                        paths.setdefault(use, snapshot.nodes.paths[owner].decode())
+                        users.setdefault(use, []).append(snapshot_id)
+        found: dict[ManifestId, dict[ManifestUse, KnownUse]] = {}
+        for use, ids in users.items():
+            found.setdefault(use.manifest, {})[use] = KnownUse(paths[use], tuple(ids))
+        return found
+
+    async def _alive(self, versions: Versions) -> set[SnapshotId] | None:
+        """List the versions there are by now; None if that cannot be said."""
+        if not versions.parents and not versions.lost:
+            return None
+        try:
+            now = await list_versions(CheckedFiles(self._files.backend, Findings()))
+        except IcefloeError:
+            return None
+        return now or None
+
+
+def _hash_of(*columns: "np.ndarray[tuple[int, ...], np.dtype[Any]]") -> str:
+    """Tell columns apart without keeping them."""
+    whole = blake2b(digest_size=16)
+    for column in columns:
+        whole.update(b"%d:" % len(column))
+        whole.update(np.ascontiguousarray(column).tobytes())
+    return whole.hexdigest()
+
+
+async def verify_storage(
+    storage: Storage,
+    rules: VerificationRules,
+    *,
+    access: Access | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Verify what is in a storage, also when it cannot be opened as a repository any more."""
+    try:
+        context: RepoContext | None = await open_(storage, access=access)
+    except IcefloeError:
+        context = None  # what stands in the way is found again, and reported
+    if context is not None:
+        return await verify_repository(context, rules, progress=progress)
+    return await verify(storage.open(), rules, progress=progress)
+
+
+async def verify_repository(
+    context: RepoContext, rules: VerificationRules, *, progress: Progress | None = None
+) -> Verification:
+    """Verify an open repository."""
+    return await verify(context.backend, rules, virtual=context.virtual, progress=progress)

@@ -1,0 +1,1 @@
+"""Manifests: how chunk references are partitioned, packed, built and found."""

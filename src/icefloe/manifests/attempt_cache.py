@@ -1,0 +1,96 @@
+"""What an attempt to commit wrote, for the next one to find."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from icefloe.format.chunk_table import ChunkTable
+from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.nodes import ManifestRef
+from icefloe.manifests.build import Part
+from icefloe.manifests.packer import ArrayFacts
+from icefloe.manifests.partition import Box
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayState:
+    """What the manifests of an array are made from: if it is the same, so are they."""
+
+    before: tuple[ManifestRef, ...]
+    revision: int
+    num_chunks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitArray:
+    """An array whose manifests are its own: those that stayed, and new ones."""
+
+    state: ArrayState
+    kept: tuple[ManifestRef, ...]
+    parts: tuple[Part, ...]
+
+    def written(self) -> "SplitArray":
+        """Note that all files were written."""
+        return SplitArray(self.state, self.kept, tuple(part.written() for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeArray:
+    """An array that goes into one manifest, maybe with others."""
+
+    state: ArrayState | ManifestId
+    """One that only keeps company with others is as it was in their manifest."""
+    table: ChunkTable
+    facts: ArrayFacts
+    box: Box | None = None
+    """The box around its chunks, if it is known."""
+
+    def written(self) -> "WholeArray":
+        """Change nothing: the files of such arrays are packs."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A manifest of whole arrays, and the state of each that is in it."""
+
+    states: Mapping[NodeId, ArrayState | ManifestId]
+    part: Part
+
+    def written(self) -> "Pack":
+        """Note that the file was written."""
+        return Pack(self.states, self.part.written())
+
+
+class WrittenManifests:
+    """Manifests made for a commit that may have to be tried again."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[NodeId, SplitArray | WholeArray] = {}
+        self._packs: dict[frozenset[NodeId], Pack] = {}
+
+    def array(self, node: NodeId, state: ArrayState) -> SplitArray | WholeArray | None:
+        """Find what was made of an array, if it was in the same state."""
+        known = self._arrays.get(node)
+        return known if known is not None and known.state == state else None
+
+    def pack(self, states: Mapping[NodeId, ArrayState | ManifestId]) -> Pack | None:
+        """Find the manifest that holds just these arrays, each in the same state."""
+        known = self._packs.get(frozenset(states))
+        return known if known is not None and known.states == states else None
+
+    def keep_array(self, node: NodeId, array: SplitArray | WholeArray) -> list[ManifestId]:
+        """Remember what was made of an array; give manifests that were made for nothing."""
+        before = self._arrays.get(node)
+        self._arrays[node] = array
+        return [part.manifest.id for part in before.parts] if isinstance(before, SplitArray) else []
+
+    def keep_packs(self, packs: Iterable[Pack]) -> list[ManifestId]:
+        """Remember these manifests only; give those that were made for nothing."""
+        before = {made.part.manifest.id for made in self._packs.values()}
+        self._packs = {frozenset(made.states): made for made in packs}
+        return sorted(before - {made.part.manifest.id for made in self._packs.values()})
+
+    def note_written(self) -> None:
+        """Remember that the files that were held back are written now."""
+        self._arrays = {node: array.written() for node, array in self._arrays.items()}
+        self._packs = {nodes: made.written() for nodes, made in self._packs.items()}

@@ -1,0 +1,104 @@
+"""Manifests made from columns, and how arrays link to them.
+
+This is all that somebody needs who builds manifests elsewhere, in another process say, to have
+them linked by one commit: `make_part` writes one and gives back a summary of a few bytes;
+`link_parts` puts such summaries beside the manifests that an array has already.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from icefloe.assets import Assets, EncodedManifest
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.chunk_table import ChunkTable
+from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.nodes import ManifestRef
+from icefloe.manifests.partition import Box, boxes_meeting, boxes_of
+
+
+@dataclass(frozen=True, slots=True)
+class NewManifest:
+    """A manifest made for a commit, as the snapshot lists it."""
+
+    id: ManifestId
+    size_bytes: int
+    num_chunk_refs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A new manifest, and how the arrays in it link to it."""
+
+    manifest: NewManifest
+    refs: Mapping[NodeId, ManifestRef]
+    held_back: EncodedManifest | None = None
+    """The file, if it is still to be written."""
+
+    def written(self) -> "Part":
+        """Note that the file was written."""
+        return self if self.held_back is None else replace(self, held_back=None)
+
+
+async def make_part(
+    assets: Assets,
+    tables: Mapping[NodeId, ChunkTable],
+    *,
+    boxes: Mapping[NodeId, Box] | None = None,
+    hold_back_bytes: int = 0,
+) -> Part:
+    """Make a manifest of the references of some arrays, none of them empty, and write it.
+
+    `boxes` are the exact boxes around them where they are known. A file of no more than
+    `hold_back_bytes` is given back instead of written, for the caller to do.
+    """
+    encoded = await assets.encode_manifest(tables)
+    manifest = NewManifest(encoded.id, encoded.size_bytes, encoded.num_chunk_refs)
+    known = boxes or {}
+    refs = {
+        node: ManifestRef(encoded.id, known[node] if node in known else box_of(table))
+        for node, table in tables.items()
+    }
+    if manifest.size_bytes <= hold_back_bytes:
+        return Part(manifest, refs, encoded)
+    await assets.save_manifest(encoded)
+    return Part(manifest, refs)
+
+
+def link_parts(
+    before: Sequence[ManifestRef], parts: Sequence[ManifestRef]
+) -> tuple[ManifestRef, ...]:
+    """Put new manifests of an array beside those that it has, in the order of their chunks.
+
+    Their boxes must be apart, as a chunk is looked for in one manifest only. An array of one
+    chunk without coordinates has one manifest.
+    """
+    linked = sorted((*before, *parts), key=lambda ref: ref.extents)
+    if len(linked) > 1 and not all(ref.extents for ref in linked):
+        raise InvalidInputError(
+            "a manifest without extents covers all of an array: it cannot be linked with others",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    _require_apart(linked)
+    return tuple(linked)
+
+
+def _require_apart(refs: Sequence[ManifestRef]) -> None:
+    """Refuse boxes that meet; they come in the order of where they begin."""
+    if all(one.extents[0][1] <= other.extents[0][0] for one, other in pairwise(refs)):
+        return
+    boxes = boxes_of([ref.extents for ref in refs], len(refs[0].extents))
+    for row in range(1, len(boxes)):
+        met = boxes_meeting(boxes[:row], boxes[row : row + 1])
+        if met.any():
+            one, other = refs[int(met.argmax())], refs[row]
+            raise InvalidInputError(
+                f"the manifests {one.id} and {other.id} both cover chunks of one array, "
+                f"{one.extents} and {other.extents}: build them from disjoint parts of it",
+                ErrorKind.INVALID_CHUNK_INDEX,
+            )
+
+
+def box_of(table: ChunkTable) -> Box:
+    """Give the exact box around the chunks of a table."""
+    return tuple((int(first), int(last)) for first, last in table.extents())

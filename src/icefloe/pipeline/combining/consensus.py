@@ -1,0 +1,247 @@
+"""What files have in common: the expected schema, and attributes.
+
+Files of different variables may be merged: those whose sets of variables have nothing in common
+are different *families*. Within a family the schema that most files have is the expected one, so
+that the odd ones are reported, whichever comes first.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from icefloe.pipeline.combining.report import Misfit
+from icefloe.pipeline.files.facts import FileFacts
+from icefloe.pipeline.files.options import AttributeRule
+from icefloe.pipeline.files.schema import (
+    ANY_CHUNK,
+    PARENT_UNITS,
+    ArraySchema,
+    DatasetSchema,
+    Difference,
+    Kind,
+    array_misfits,
+    canonical_json,
+    misfits,
+)
+from icefloe.pipeline.files.times import parse_units
+
+_TIME: Final = frozenset({"units", "calendar"})
+
+
+@dataclass(frozen=True, slots=True)
+class Families:
+    """The expected schema of each family of files, and to which one each file belongs."""
+
+    schemas: tuple[DatasetSchema, ...]
+    of_file: tuple[int, ...]
+    """-1 for files that cannot be used."""
+    misfits: tuple[Misfit, ...]
+
+    def array(self, path: str) -> tuple[int, ArraySchema]:
+        """Find the first family with an array."""
+        for number, schema in enumerate(self.schemas):
+            if path in schema.by_path:
+                return number, schema.by_path[path]
+        raise KeyError(path)
+
+    @property
+    def paths(self) -> list[str]:
+        """Name all arrays of all families."""
+        return sorted({path for schema in self.schemas for path in schema.by_path})
+
+
+def find_families(
+    files: Sequence[FileFacts],
+    existing: DatasetSchema | None = None,
+    native: Collection[str] = (),
+) -> Families:
+    """Sort files into families; report those that differ from what most of theirs have.
+
+    `existing` is what is in the repository already; it decides instead of the majority. Of its
+    arrays those that are `native` were not stored as files have them.
+    """
+    counts = Counter(each.schema.digest for each in files if each.schema is not None)
+    schemas = {each.schema.digest: each.schema for each in files if each.schema is not None}
+    expected: list[DatasetSchema] = []
+    family_of: dict[str, int] = {}
+    found: dict[str, list[Difference]] = {}
+    for digest, _ in counts.most_common():  # equal counts stay in the order of files
+        schema = schemas[digest]
+        sharing = [len(schema.variables & each.variables) for each in expected]
+        if not any(sharing):
+            family_of[digest] = len(expected)
+            wanted = schema if existing is None else _as_existing(existing, schema, native)
+            expected.append(wanted)
+            others = _shared_misfits(expected[:-1], wanted)
+            found[digest] = others + misfits(wanted, schema)
+        else:
+            family = sharing.index(max(sharing))
+            family_of[digest] = family
+            found[digest] = misfits(expected[family], schema)
+    reported = [
+        Misfit(each.url, difference.kind, _message(difference), difference.path)
+        for each in files
+        if each.schema is not None
+        for difference in found[each.schema.digest]
+    ]
+    numbers = tuple(
+        -1 if each.schema is None or found[each.schema.digest] else family_of[each.schema.digest]
+        for each in files
+    )
+    return Families(tuple(expected), numbers, tuple(reported))
+
+
+def _as_existing(
+    existing: DatasetSchema, schema: DatasetSchema, native: Collection[str]
+) -> DatasetSchema:
+    """Give what files would have to look like to be added to what is there."""
+    return DatasetSchema.of(
+        [
+            _array_as_existing(existing.by_path[each.path], each, is_native=each.path in native)
+            if each.path in existing.by_path
+            else each
+            for each in schema.arrays
+        ]
+    )
+
+
+def _array_as_existing(there: ArraySchema, each: ArraySchema, *, is_native: bool) -> ArraySchema:
+    encoding = {**there.encoding}
+    if PARENT_UNITS in each.encoding:
+        encoding[PARENT_UNITS] = each.encoding[PARENT_UNITS]
+    if is_native:
+        if parse_units(encoding.get("units"), encoding.get("calendar")) is not None:
+            encoding = {name: given for name, given in encoding.items() if name not in _TIME}
+        return replace(
+            each,
+            data_type=there.data_type,
+            dimensions=there.dimensions,
+            shape=there.shape,
+            fill_value=there.fill_value,
+            encoding=encoding,
+        )
+    chunks = tuple(
+        ANY_CHUNK if mine == ANY_CHUNK else theirs
+        for mine, theirs in zip(each.chunks, there.chunks, strict=False)
+    )
+    return replace(there, chunks=chunks, encoding=encoding, is_coordinate=each.is_coordinate)
+
+
+def _shared_misfits(families: Sequence[DatasetSchema], schema: DatasetSchema) -> list[Difference]:
+    """Compare arrays that other families have too, such as coordinates."""
+    return [
+        difference
+        for other in families
+        for path in sorted(other.by_path.keys() & schema.by_path.keys())
+        for difference in array_misfits(other.by_path[path], schema.by_path[path])
+    ]
+
+
+def _message(difference: Difference) -> str:
+    match difference.kind:
+        case Kind.MISSING_VARIABLE:
+            return f"{difference.path} is missing"
+        case Kind.EXTRA_VARIABLE:
+            return f"{difference.path} is in no other file"
+        case _:
+            return f"{difference.path}: {difference.found} instead of {difference.expected}"
+
+
+def digest_misfits(files: Sequence[FileFacts], usable: Sequence[int]) -> dict[int, Misfit]:
+    """Find files whose coordinates, of dimensions that all share, are not those of most."""
+    found: dict[int, Misfit] = {}
+    for path in sorted({path for number in usable for path in files[number].digests}):
+        having = [number for number in usable if path in files[number].digests]
+        counts = Counter(files[number].digests[path] for number in having)
+        if len(counts) < 2:
+            continue
+        usual = counts.most_common(1)[0][0]
+        for number in having:
+            if files[number].digests[path] != usual:
+                found.setdefault(
+                    number,
+                    Misfit(
+                        files[number].url,
+                        Kind.OTHER_COORDINATE,
+                        f"the values of {path} are not those of other files: is it another grid?"
+                        " If they may differ, leave it out (drop=...)",
+                        path,
+                    ),
+                )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CommonAttributes:
+    """Attributes to write, and those that differ."""
+
+    attributes: dict[str, dict[str, Any]]
+    promoted: dict[str, list[Any]] = field(default_factory=dict)
+    """By path of the array to make, the value of each file."""
+    notes: tuple[str, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+
+
+def common_attributes(files: Sequence[FileFacts], rule: AttributeRule) -> CommonAttributes:
+    """Find out which attributes all files share, and settle the others by the rule."""
+    merged, differing = _merged(files)
+    promoted: dict[str, list[Any]] = {}
+    found: list[Misfit] = []
+    for path, name in differing:
+        if rule == "fail":
+            found.extend(_attribute_misfits(files, path, name))
+        elif rule == "promote":
+            promoted[_promoted_path(path, name, merged)] = [
+                each.attributes.get(path, {}).get(name) for each in files
+            ]
+        if rule != "first":
+            merged[path].pop(name, None)
+    shown = ", ".join(sorted(f"{path}:{name}" if path else name for path, name in differing))
+    done = {"drop": "left out", "first": "taken from the first file", "promote": "made arrays"}
+    notes = (
+        (f"attributes that differ were {done[rule]}: {shown}",) if shown and rule in done else ()
+    )
+    return CommonAttributes(merged, promoted, notes, tuple(found))
+
+
+def _merged(
+    files: Sequence[FileFacts],
+) -> tuple[dict[str, dict[str, Any]], list[tuple[str, str]]]:
+    """Give the attributes of the first file with each node, and which ones differ elsewhere."""
+    merged: dict[str, dict[str, Any]] = {}
+    differing: dict[tuple[str, str], None] = {}
+    distinct = {id(each.attributes): each.attributes for each in files}  # rows share equal ones
+    for attributes in distinct.values():
+        for path, given in attributes.items():
+            mine = merged.setdefault(path, dict(given))
+            for name in sorted(mine.keys() | given.keys()):
+                if (path, name) not in differing and _differs(mine, given, name):
+                    differing[path, name] = None
+    return merged, list(differing)
+
+
+def _differs(mine: Mapping[str, Any], given: Mapping[str, Any], name: str) -> bool:
+    if name not in mine or name not in given:
+        return True
+    return mine[name] != given[name] and canonical_json(mine[name]) != canonical_json(given[name])
+
+
+def _promoted_path(path: str, name: str, nodes: Mapping[str, Any]) -> str:
+    if path == "":
+        return name
+    group, _, array = path.rpartition("/")
+    is_group = any(each.startswith(f"{path}/") for each in nodes)
+    base = f"{path}/{name}" if is_group else f"{array}_{name}"
+    return base if is_group or not group else f"{group}/{base}"
+
+
+def _attribute_misfits(files: Sequence[FileFacts], path: str, name: str) -> list[Misfit]:
+    texts = [canonical_json(each.attributes.get(path, {}).get(name)) for each in files]
+    usual = Counter(texts).most_common(1)[0][0]
+    where = f"{path}:{name}" if path else name
+    return [
+        Misfit(each.url, Kind.ATTRIBUTES, f"{where}: {text} instead of {usual}", path)
+        for each, text in zip(files, texts, strict=True)
+        if text != usual
+    ]

@@ -1,0 +1,251 @@
+"""What does not fit and what is missing: as values, as a table, as JSON."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from icefloe.errors import ErrorKind, SourceError
+from icefloe.pipeline.files.schema import Kind
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Misfit:
+    """Why one file does not fit."""
+
+    url: str
+    kind: Kind
+    message: str
+    path: str = ""
+    """The array it is about; empty for the whole file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Steps between two files that no file has."""
+
+    dimension: str
+    after: str
+    before: str
+    missing: int
+    """About how many steps, at the usual distance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A place between others, along all dimensions, for which there is no file."""
+
+    variables: tuple[str, ...]
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of each dimension there is."""
+
+    lengths: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+    last: dict[str, str] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+    holes: tuple[Hole, ...] = ()
+    """The first ones."""
+    missing_places: int = 0
+    """How many holes there are."""
+    late: tuple[str, ...] = ()
+    """Files that fell into place before the end of what was there."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mismatch:
+    """A value that reads otherwise through our references than with an independent reader."""
+
+    url: str
+    path: str
+    """Of the array, in the dataset."""
+    chunk: tuple[int, ...]
+    """Place in the grid of chunks of the dataset."""
+    index: tuple[int, ...]
+    """Of the value, in the file."""
+    expected: str
+    """What the independent reader reads."""
+    got: str
+    """What the references that would be committed lead to."""
+    reader: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path!r} in {self.url}, chunk {list(self.chunk)}, value at {list(self.index)}:"
+            f" {self.reader} reads {self.expected}, but our references lead to {self.got}"
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Unchecked:
+    """Values that could not be compared."""
+
+    reason: str
+    path: str = ""
+    """Of the array; empty for the whole file."""
+    url: str = ""
+    """Of the first such file."""
+    files: int = 1
+
+    def __str__(self) -> str:
+        what = f"{self.path!r}" if self.path else "values"
+        more = f" and {self.files - 1} more files" if self.files > 1 else ""
+        return f"not compared: {what} in {self.url}{more}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedValues:
+    """How much was compared with independent readers, and what could not be."""
+
+    files: int = 0
+    chunks: int = 0
+    """Chunks, or parts of large ones."""
+    values: int = 0
+    readers: Mapping[str, int] = field(default_factory=dict)
+    """Chunks by name of reader."""
+    unchecked: tuple[Unchecked, ...] = ()
+    mismatches: tuple[Mismatch, ...] = ()
+    seconds: float = 0.0
+    """That the comparison took, summed over files."""
+
+    def summary(self) -> str:
+        """Return one line.
+
+        >>> CheckedValues(2, 12, 9600, {"h5py": 12}).summary()
+        '9600 values in 12 chunks of 2 files compared (h5py)'
+        """
+        if not self.chunks:
+            text = "no values compared"
+        else:
+            names = ", ".join(sorted(self.readers))
+            text = f"{self.values} values in {self.chunks} chunks of {self.files} files compared"
+            text += f" ({names})"
+        arrays = len({item.path for item in self.unchecked if item.path})
+        files = sum(item.files for item in self.unchecked if not item.path)
+        text += f", {arrays} arrays could not be" if arrays else ""
+        return f"{text}, {files} files could not be" if files else text
+
+
+def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:
+    """Put the checks of many files together; the same reason is kept once for each array."""
+    readers: Counter[str] = Counter()
+    unchecked: dict[tuple[str, str], Unchecked] = {}
+    mismatches: list[Mismatch] = []
+    files = chunks = values = 0
+    seconds = 0.0
+    for check in checks:
+        files, chunks = files + check.files, chunks + check.chunks
+        values, seconds = values + check.values, seconds + check.seconds
+        readers.update(check.readers)
+        mismatches += check.mismatches
+        for item in check.unchecked:
+            key = (item.reason, item.path)
+            before = unchecked.get(key)
+            if before is not None:
+                item = replace(before, files=before.files + item.files)  # noqa: PLW2901
+            unchecked[key] = item
+    left = tuple(sorted(unchecked.values()))
+    wrong = tuple(sorted(mismatches))
+    return CheckedValues(files, chunks, values, dict(readers), left, wrong, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a scan of all files found."""
+
+    files: int
+    used: int
+    misfits: tuple[Misfit, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+    notes: tuple[str, ...] = ()
+    """What was settled without asking, such as attributes that differ and were left out."""
+    checked: CheckedValues | None = None
+    """What was compared with independent readers; None if that was not asked for."""
+
+    def counts(self) -> dict[str, int]:
+        """Count misfits by kind.
+
+        >>> Report(1, 0, (Misfit("a.nc", Kind.DTYPE, "float64 instead of float32"),)).counts()
+        {'dtype': 1}
+        """
+        return dict(sorted(Counter(each.kind.value for each in self.misfits).items()))
+
+    def by_file(self) -> dict[str, list[Misfit]]:
+        """Gather misfits by file."""
+        found: dict[str, list[Misfit]] = {}
+        for each in sorted(self.misfits):
+            found.setdefault(each.url, []).append(each)
+        return found
+
+    def table(self, most: int = 50) -> str:
+        """Write misfits as lines for people, file by file."""
+        rows = [(each.url, each.kind.value, each.message) for each in sorted(self.misfits)]
+        lines = _aligned([("file", "kind", "what"), *rows[:most]]) if rows else []
+        if len(rows) > most:
+            lines.append(f"... and {len(rows) - most} more")
+        lines.append(self.summary())
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """Say it in one line."""
+        parts = [f"{self.used} of {self.files} files fit"]
+        if self.misfits:
+            parts.append(", ".join(f"{kind}: {n}" for kind, n in self.counts().items()))
+        if self.coverage.gaps:
+            missing = sum(gap.missing for gap in self.coverage.gaps)
+            parts.append(f"{len(self.coverage.gaps)} gaps, about {missing} steps missing")
+        if self.coverage.missing_places:
+            parts.append(f"{self.coverage.missing_places} places without a file")
+        if self.checked is not None:
+            parts.append(self.checked.summary())
+        return "; ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values."""
+        return {**asdict(self), "counts": self.counts()}
+
+    def to_json(self) -> str:
+        """Write everything for programs."""
+        return json.dumps(self.to_dict())
+
+
+class ValuesMismatchError(SourceError):
+    """Values read wrongly through references; nothing was written. `checked` has the details."""
+
+    default_kind = ErrorKind.SOURCE_VALUES
+
+    def __init__(self, checked: CheckedValues) -> None:
+        first, *others = checked.mismatches
+        more = f"\n... and {len(others)} more arrays or files" if others else ""
+        super().__init__(
+            f"values would be read wrongly, and nothing was written: {first}{more}\nLeave the"
+            " file or the variable out (drop=...), or convert the file to another format",
+            url=first.url,
+        )
+        self.checked = checked
+
+
+class MisfitsError(SourceError):
+    """Files do not fit together; nothing was written. `report` has all of them."""
+
+    default_kind = ErrorKind.SOURCE_MISFIT
+
+    def __init__(self, report: Report) -> None:
+        first = report.misfits[0].url if report.misfits else ""
+        super().__init__(
+            f"{len(report.by_file())} of {report.files} files do not fit, and nothing was"
+            f" written:\n{report.table(20)}\nMend or remove them, or leave them out with"
+            " on_misfit='skip'",
+            url=first,
+        )
+        self.report = report
+
+
+def _aligned(rows: Sequence[tuple[str, str, str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return [f"{url:<{widths[0]}}  {kind:<{widths[1]}}  {what}" for url, kind, what in rows]

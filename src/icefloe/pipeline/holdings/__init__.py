@@ -1,1 +1,0 @@
-"""What a dataset was made of: the record of its sources, and what it covers."""

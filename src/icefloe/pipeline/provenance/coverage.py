@@ -1,0 +1,434 @@
+"""Coverage of a dataset along the dimension of its files: steps present, missing and late.
+
+The coordinate gives the steps their names; the record of sources gives each file its state.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.api.session import Session
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
+from icefloe.pipeline.combining.combine import existing_axes
+from icefloe.pipeline.combining.placing import find_gaps
+from icefloe.pipeline.files.facts import LoadedValues
+from icefloe.pipeline.files.sources import compile_glob
+from icefloe.pipeline.files.times import parse_units, show_moment
+from icefloe.pipeline.provenance.existing import read_existing
+from icefloe.pipeline.provenance.records import (
+    RecordedFile,
+    SourceRecord,
+    options_from_json,
+    read_record,
+    recorded_groups,
+)
+
+_DAY: Final = 86_400_000_000
+_DATES: Final = range(-1969 * 366 * _DAY, 8029 * 365 * _DAY)
+"""Moments that all calendars have a date for: about the years 1 to 9999."""
+
+_MOST_STEPS: Final = 1 << 62
+"""Beyond this, sums of positions would overflow; nobody has that many."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis:
+    """The steps along one dimension; without values they are known by their numbers."""
+
+    name: str
+    length: int
+    values: NDArray[Any] | None = None
+    """What can be compared: moments in microseconds, or the numbers themselves."""
+    calendar: str | None = None
+    """Of moments; None for other numbers."""
+    is_daily: bool = False
+    """Whether all moments are midnights, so that dates are enough to name them."""
+
+    @classmethod
+    def of(cls, name: str, there: LoadedValues | int) -> "Axis":
+        """Take what a dataset says of a dimension: its coordinate, or only a length.
+
+        >>> days = LoadedValues(np.array([0, 1, 29]), "days since 2015-01-01", "360_day")
+        >>> Axis.of("time", days).label(2)
+        '2015-01-30'
+        """
+        if isinstance(there, int):
+            return cls(name, min(there, _MOST_STEPS))
+        if there.values.ndim != 1 or there.values.dtype.kind not in "iuf":
+            return cls(name, len(there.values))
+        try:
+            units = parse_units(there.units, there.calendar)
+            values = there.values if units is None else units.moments(there.values)
+        except InvalidInputError:  # what nobody can read has numbers still
+            return cls(name, len(there.values))
+        if units is None:
+            return cls(name, len(values), values)
+        is_daily = not (values % _DAY).any()
+        return cls(name, len(values), values, units.calendar, is_daily)
+
+    def label(self, step: int) -> str:
+        """Name a step: a date, a value, or its number."""
+        return str(step) if self.values is None else self._show(self.values[step].item())
+
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """Find steps behind which others seem to be missing, and about how many."""
+        if self.values is None or len(self.values) < 3:
+            return ()
+        values = self.values.astype(np.float64)
+        steps = np.diff(values)
+        is_ordered = (steps > 0).all() or (steps < 0).all()
+        return find_gaps(self.values) if is_ordered and np.isfinite(values).all() else ()
+
+    def labels_between(self, step: int, missing: int) -> tuple[str, str]:
+        """Name the first and the last of the steps that are missing behind one, about."""
+        assert self.values is not None  # without values nothing is known to be missing
+        before, behind = self.values[step].item(), self.values[step + 1].item()
+        width = (behind - before) / (missing + 1)
+        first, last = before + width, behind - width
+        if self.values.dtype.kind in "iu":
+            first, last = round(first), round(last)
+        return self._show(first), self._show(last)
+
+    def _show(self, value: float) -> str:
+        if self.calendar is None:
+            return str(value) if isinstance(value, int) else f"{value:.10g}"
+        if int(value) not in _DATES:
+            return str(value)
+        text = show_moment(int(value), self.calendar)
+        return text.partition(" ")[0] if self.is_daily else text
+
+
+type Ints = NDArray[np.int64]
+
+
+class Presence(StrEnum):
+    """What is known of a step."""
+
+    MISSING = "missing"
+    PARTIAL = "partial"
+    LATE = "late"
+    PRESENT = "present"
+
+
+_BY_CODE: Final = tuple(Presence)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Slots that follow each other and are alike."""
+
+    presence: Presence
+    first: str
+    last: str
+    steps: int
+    start: int | None
+    """The number of its first step in the dataset; None if no place was left."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyCoverage:
+    """The files that give the same variables."""
+
+    variables: tuple[str, ...]
+    files: int
+    late_files: tuple[str, ...]
+    spans: tuple[Span, ...]
+
+    def steps(self, presence: Presence) -> int:
+        """Count the steps of which something is known."""
+        return sum(span.steps for span in self.spans if span.presence is presence)
+
+    @property
+    def all_steps(self) -> int:
+        """Count all, those that are missing too."""
+        return sum(span.steps for span in self.spans)
+
+    def of(self, presence: Presence) -> list[Span]:
+        """Give the spans of one kind."""
+        return [span for span in self.spans if span.presence is presence]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values."""
+        return {
+            "variables": list(self.variables),
+            "files": self.files,
+            "steps": {each.value: self.steps(each) for each in Presence},
+            "late_files": list(self.late_files),
+            "spans": [
+                {
+                    "presence": span.presence.value,
+                    "first": span.first,
+                    "last": span.last,
+                    "steps": span.steps,
+                    "start": span.start,
+                }
+                for span in self.spans
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetCoverage:
+    """What a dataset holds along one dimension."""
+
+    group: str
+    dimension: str
+    length: int
+    first: str
+    last: str
+    families: tuple[FamilyCoverage, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing, in whole or in part."""
+        lacking = (Presence.MISSING, Presence.PARTIAL)
+        return not any(family.steps(each) for family in self.families for each in lacking)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values."""
+        return {
+            "group": self.group,
+            "dimension": self.dimension,
+            "length": self.length,
+            "first": self.first,
+            "last": self.last,
+            "is_complete": self.is_complete,
+            "families": [family.to_dict() for family in self.families],
+        }
+
+
+def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCoverage, ...]:
+    """Say what the datasets of a version hold, or only that of one group ("" is the root)."""
+    return tuple(
+        coverage_of(each, read_axis(session, each, record), record)
+        for each, record in read_records(session, group)
+    )
+
+
+def read_records(session: Session, group: str | None) -> list[tuple[str, SourceRecord]]:
+    """Read the records of all groups, or of one; it is an error if there is none."""
+    store = session.store
+    groups = recorded_groups(store)
+    wanted = groups if group is None else [group.strip("/")]
+    found = [(each, record) for each in wanted if (record := read_record(store, each))]
+    if not found:
+        where = "" if group is None else f" of the group {group!r}"
+        others = f"; of these groups there are: {', '.join(map(repr, groups))}" if groups else ""
+        raise NotFoundError(
+            f"there is no record of sources{where}{others}. `icefloe ingest` writes one for each"
+            " dataset that it makes",
+            ErrorKind.NODE_NOT_FOUND,
+        )
+    return found
+
+
+def read_axis(session: Session, group: str, record: SourceRecord) -> Axis:
+    """Read the coordinate of the first dimension that the files of a dataset join along."""
+    options, _ = options_from_json(record.options)
+    existing = read_existing(session.store, group, options)
+    name = options.concat[0]
+    return Axis.of(name, existing_axes(existing, options)[name])
+
+
+def coverage_of(group: str, axis: Axis, record: SourceRecord) -> DatasetCoverage:
+    """Work out what a dataset holds from its axis and the record of its files."""
+    families: dict[str, list[RecordedFile]] = {}
+    for each in record.files:
+        families.setdefault(each.variables, []).append(each)
+    return DatasetCoverage(
+        group,
+        axis.name,
+        axis.length,
+        axis.label(0) if axis.length else "",
+        axis.label(axis.length - 1) if axis.length else "",
+        tuple(_family(axis, name, files) for name, files in sorted(families.items())),
+    )
+
+
+def late_rows(files: Sequence[RecordedFile]) -> NDArray[np.bool_]:
+    """Tell which files came later than one that lies behind them; unknown times are early."""
+    starts = np.array([each.start for each in files], np.int64)
+    came = np.array([each.ingested or 0 for each in files], np.int64)
+    places, place_of = np.unique(starts, return_inverse=True)
+    earliest = np.full(len(places) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, place_of, came)
+    behind = np.minimum.accumulate(earliest[::-1])[::-1]
+    is_late: NDArray[np.bool_] = came > behind[place_of + 1]
+    return is_late
+
+
+def _family(axis: Axis, variables: str, files: Sequence[RecordedFile]) -> FamilyCoverage:
+    is_late = late_rows(files)
+    urls = [each.state.url for each, late in zip(files, is_late.tolist(), strict=True) if late]
+    spans = _spans(axis, files, is_late)
+    return FamilyCoverage(tuple(variables.split()), len(files), tuple(sorted(urls)), spans)
+
+
+def _spans(
+    axis: Axis, files: Sequence[RecordedFile], is_late: NDArray[np.bool_]
+) -> tuple[Span, ...]:
+    """Cut the axis where anything begins or ends; the work grows with files, not with steps."""
+    if not axis.length:
+        return ()
+    starts = np.clip(np.array([each.start for each in files], np.int64), 0, axis.length)
+    lengths = np.clip(np.array([each.length for each in files], np.int64), 0, axis.length)
+    ends = np.minimum(starts + lengths, axis.length)
+    edges = np.unique(np.concatenate([[0, axis.length], starts, ends]))
+    depth = _covering(edges, starts, ends)
+    late = _covering(edges, starts[is_late], ends[is_late])
+    codes = np.full(len(depth), _code(Presence.PRESENT))
+    codes[late > 0] = _code(Presence.LATE)
+    codes[depth < depth.max()] = _code(Presence.PARTIAL)
+    codes[depth == 0] = _code(Presence.MISSING)
+    begins = np.flatnonzero(np.diff(codes, prepend=-1))
+    found = [
+        (int(edges[at]), int(code)) for at, code in zip(begins, codes[begins].tolist(), strict=True)
+    ]
+    return tuple(_with_gaps(axis, found))
+
+
+def _covering(edges: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Count the intervals that cover each piece between edges."""
+    change = np.zeros(len(edges), np.int64)
+    np.add.at(change, np.searchsorted(edges, starts), 1)
+    np.add.at(change, np.searchsorted(edges, ends), -1)
+    return np.cumsum(change)[:-1]
+
+
+def _with_gaps(axis: Axis, runs: Sequence[tuple[int, int]]) -> list[Span]:
+    """Make spans of runs, each known by its first step, and put gaps between the steps."""
+    gaps = {at + 1: count for at, count in axis.gaps()}
+    codes = dict(runs)
+    cuts = sorted({*codes, *gaps, axis.length})
+    spans: list[Span] = []
+    code = _code(Presence.MISSING)
+    for begin, end in pairwise(cuts):
+        code = codes.get(begin, code)
+        if (missing := gaps.get(begin)) is not None:
+            first, last = axis.labels_between(begin - 1, missing)
+            spans.append(Span(Presence.MISSING, first, last, missing, None))
+        labels = axis.label(begin), axis.label(end - 1)
+        spans.append(Span(_BY_CODE[code], *labels, end - begin, begin))
+    return spans
+
+
+def _code(presence: Presence) -> int:
+    return _BY_CODE.index(presence)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFile:
+    """One file of a dataset."""
+
+    url: str
+    group: str
+    start: int
+    """Its first step along the first dimension that files join along."""
+    length: int
+    first: str
+    """The coordinate there."""
+    last: str
+    size: int | None
+    etag: str | None
+    modified: datetime | None
+    """With etag and size, the state that was ingested."""
+    ingested: datetime | None
+    """When it first came."""
+    is_late: bool
+    """Whether it came in a later commit than something behind it."""
+    variables: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain values."""
+        return {
+            "url": self.url,
+            "group": self.group,
+            "start": self.start,
+            "length": self.length,
+            "first": self.first,
+            "last": self.last,
+            "size": self.size,
+            "etag": self.etag,
+            "modified": None if self.modified is None else self.modified.isoformat(),
+            "ingested": None if self.ingested is None else self.ingested.isoformat(),
+            "is_late": self.is_late,
+            "variables": list(self.variables),
+        }
+
+
+def read_sources(
+    session: Session, group: str | None = None, *, like: str | None = None
+) -> list[HeldFile]:
+    """List the files that the datasets of a version hold, or only that of one group.
+
+    They come in the order of their places. `like` is a glob over whole URLs: `*` stays within a
+    segment, `**` does not; without any slash it is compared with the last segment alone.
+    """
+    wanted = None if like is None else _matcher(like)
+    return [
+        held
+        for each, record in read_records(session, group)
+        for held in _held(each, record, read_axis(session, each, record), wanted)
+    ]
+
+
+def _matcher(like: str) -> re.Pattern[str]:
+    try:
+        return compile_glob(like if "/" in like else f"**/{like}")
+    except re.error as error:
+        raise InvalidInputError(
+            f"{like!r} is not a glob that can be understood: {error}", ErrorKind.BAD_PREFIX
+        ) from None
+
+
+def _held(
+    group: str, record: SourceRecord, axis: Axis, wanted: re.Pattern[str] | None
+) -> Iterator[HeldFile]:
+    families: dict[str, list[RecordedFile]] = {}
+    for each in record.files:
+        families.setdefault(each.variables, []).append(each)
+    rows = [
+        (each, late)
+        for files in families.values()
+        for each, late in zip(files, late_rows(files).tolist(), strict=True)
+        if wanted is None or wanted.fullmatch(each.state.url)
+    ]
+    for each, late in sorted(rows, key=lambda row: (row[0].start, row[0].state.url)):
+        yield _shown(group, axis, each, is_late=late)
+
+
+def _shown(group: str, axis: Axis, file: RecordedFile, *, is_late: bool) -> HeldFile:
+    is_inside = 0 <= file.start < file.start + file.length <= axis.length
+    return HeldFile(
+        file.state.url,
+        group,
+        file.start,
+        file.length,
+        axis.label(file.start) if is_inside else "",
+        axis.label(file.start + file.length - 1) if is_inside else "",
+        file.state.size,
+        file.state.etag,
+        _moment(file.state.modified),
+        _moment(file.ingested),
+        is_late,
+        tuple(file.variables.split()),
+    )
+
+
+def _moment(microseconds: int | None) -> datetime | None:
+    if microseconds is None:
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:  # nothing that a clock has shown
+        return None

@@ -1,0 +1,402 @@
+"""Record the files that a dataset was made of, in a group of the repository.
+
+The record is an ordinary Zarr group, so it is versioned with the data, and anyone can open it
+with xarray. It has one row for each file:
+
+    url, size, etag, modified     the state that was ingested (modified: microseconds since 1970)
+    start, length                 its position along the first dimension that files join along
+    further                       the same along the others, as start+length, separated by spaces
+    variables                     the variables taken from it, separated by spaces
+    ingested                      when it first came (microseconds since 1970), alike in a commit
+
+Attributes hold the options of the ingest, so that appending needs no options. The record also
+answers which positions of the dataset are taken.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal
+from urllib.parse import quote, unquote
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing, combine
+from icefloe.pipeline.combining.report import Misfit
+from icefloe.pipeline.files.facts import FileFacts, Problem, SourceState
+from icefloe.pipeline.files.formats import Format
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.files.schema import Kind
+from icefloe.zarr_store import IcechunkStore
+
+RECORDS_GROUP: Final = "icefloe/sources"
+"""Below it are the records of all groups."""
+
+_UNKNOWN: Final = -1
+_TEXTS: Final = ("url", "etag", "variables", "further")
+_NUMBERS: Final = ("size", "modified", "start", "length", "ingested")
+_OPTIONS: Final = "icefloe"
+
+type OnChanged = Literal["report", "replace", "fail"]
+"""Files that are there in another state are left alone and reported, ingested anew, or an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFile:
+    """One file of the record."""
+
+    state: SourceState
+    start: int
+    length: int
+    variables: str
+    ingested: int | None = None
+    """When it first came, in microseconds since 1970; the same for all files of a commit."""
+    further: str = ""
+    """Where it lies along further dimensions, as start+length, separated by spaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """All files of a dataset, and how they were put together."""
+
+    files: tuple[RecordedFile, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def by_url(self) -> dict[str, tuple[int, RecordedFile]]:
+        """Find files by their URL: their row, and what is known."""
+        return {each.state.url: (row, each) for row, each in enumerate(self.files)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Listed files, by what the record says of them."""
+
+    new: tuple[SourceState, ...]
+    known: tuple[SourceState, ...] = ()
+    """In the state that was ingested."""
+    changed: tuple[SourceState, ...] = ()
+    """In another state."""
+
+
+def record_path(group: str) -> str:
+    """Say where the record of a group is.
+
+    >>> record_path(""), record_path("model/run")
+    ('icefloe/sources/root', 'icefloe/sources/model%2Frun')
+    """
+    name = group.strip("/")
+    quoted = quote(name, safe="") if name != "root" else "%72oot"
+    return f"{RECORDS_GROUP}/{quoted or 'root'}"
+
+
+def recorded_groups(store: IcechunkStore) -> list[str]:
+    """Name the groups that have a record; the root is the empty one."""
+    try:
+        records = zarr.open_group(store, path=RECORDS_GROUP, mode="r")
+    except FileNotFoundError:
+        return []
+    return sorted("" if name == "root" else unquote(name) for name in records.group_keys())
+
+
+def is_record(path: str) -> bool:
+    """Tell whether a path is that of a record, or of something in it."""
+    return path == RECORDS_GROUP or path.startswith(f"{RECORDS_GROUP}/")
+
+
+def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
+    """Read the record of a group, if it has one."""
+    try:
+        record = zarr.open_group(store, path=record_path(group), mode="r")
+    except FileNotFoundError:
+        return None
+    columns: dict[str, list[Any]] = {
+        name: _column(record, name).tolist() for name in (*_TEXTS, *_NUMBERS)
+    }
+    files = tuple(
+        RecordedFile(
+            SourceState(url, _known(size), etag or None, _known(modified)),
+            start,
+            length,
+            names,
+            _known(ingested),
+            further,
+        )
+        for url, etag, names, further, size, modified, start, length, ingested in zip(
+            *columns.values(), strict=True
+        )
+    )
+    options: Any = record.attrs.asdict().get(_OPTIONS, {})
+    return SourceRecord(files, options)
+
+
+def _column(record: "zarr.Group", name: str) -> NDArray[Any]:
+    if name not in record:  # written before this was recorded
+        rows = len(_column(record, "url"))
+        return _texts([""] * rows) if name in _TEXTS else _numbers([None] * rows)
+    array = record[name]
+    assert isinstance(array, zarr.Array)
+    return np.asarray(array[...])
+
+
+def _known(number: int) -> int | None:
+    return None if number == _UNKNOWN else number
+
+
+def sort_sources(record: SourceRecord | None, listed: Iterable[SourceState]) -> Sorted:
+    """Tell new files from those that are in the record, and from those that changed since.
+
+    What a listing does not say (a file given by name only) counts as unchanged.
+    """
+    there = {} if record is None else record.by_url()
+    new, known, changed = [], [], []
+    for state in listed:
+        if state.url not in there:
+            new.append(state)
+        elif _is_same(there[state.url][1].state, state):
+            known.append(state)
+        else:
+            changed.append(state)
+    return Sorted(tuple(new), tuple(known), tuple(changed))
+
+
+def _is_same(recorded: SourceState, listed: SourceState) -> bool:
+    if None not in {recorded.etag, listed.etag} and not recorded.url.startswith("file:"):
+        return recorded.etag == listed.etag
+    pairs = ((recorded.size, listed.size), (recorded.modified, listed.modified))
+    return all(None in pair or pair[0] == pair[1] for pair in pairs)
+
+
+def write_record(
+    store: IcechunkStore,
+    group: str,
+    before: SourceRecord | None,
+    files: Sequence[RecordedFile],
+    options: Mapping[str, Any],
+) -> None:
+    """Add files to the record of a group.
+
+    Those that are in it already are replaced, but for the time at which they first came.
+    """
+    rows = {} if before is None else before.by_url()
+    again = [
+        (rows[url][0], replace(each, ingested=rows[url][1].ingested))
+        for each in files
+        if (url := each.state.url) in rows
+    ]
+    more = [each for each in files if each.state.url not in rows]
+    path = record_path(group)
+    record = zarr.open_group(store, path=path, mode="a" if before is None else "r+")
+    if before is None:
+        record.attrs[_OPTIONS] = dict(options)
+    for name in (*_TEXTS, *_NUMBERS):
+        array = _require(record, name, len(rows))
+        start = array.shape[0]
+        if more:
+            array.resize((start + len(more),))
+            array[start:] = _values(name, more)
+        for row, each in again:
+            array[row : row + 1] = _values(name, [each])
+
+
+def _require(record: "zarr.Group", name: str, rows: int) -> "zarr.Array[Any]":
+    if name in record:
+        array = record[name]
+        assert isinstance(array, zarr.Array)
+        return array
+    return record.create_array(
+        name,
+        shape=(rows,),
+        chunks=(NATIVE_CHUNK,),
+        dtype="string" if name in _TEXTS else "int64",
+        fill_value="" if name in _TEXTS else _UNKNOWN,
+        dimension_names=("file",),
+    )
+
+
+def _values(name: str, files: Sequence[RecordedFile]) -> NDArray[Any]:
+    match name:
+        case "url" | "etag":
+            return _texts([getattr(each.state, name) or "" for each in files])
+        case "variables" | "further":
+            return _texts([getattr(each, name) for each in files])
+        case "size" | "modified":
+            return _numbers([getattr(each.state, name) for each in files])
+        case _:
+            return _numbers([getattr(each, name) for each in files])
+
+
+def _numbers(values: list[int | None]) -> NDArray[np.int64]:
+    return np.array([_UNKNOWN if each is None else each for each in values], np.int64)
+
+
+def _texts(values: list[str]) -> NDArray[Any]:
+    return np.array(values, np.dtypes.StringDType())
+
+
+# -- options ---------------------------------------------------------------------------------
+
+
+def options_to_json(combine: CombineOptions, parse: ParseOptions) -> dict[str, Any]:
+    """Write options as plain values, but for those that each run chooses."""
+    whole = {"combine": asdict(combine), "parse": asdict(parse)}
+    for name in ("on_misfit", "check_values"):
+        del whole["combine"][name]
+    return whole
+
+
+def options_from_json(whole: Mapping[str, Any]) -> tuple[CombineOptions, ParseOptions]:
+    """Read what `options_to_json` wrote."""
+    try:
+        combine = CombineOptions(
+            **{**whole["combine"], "concat": tuple(whole["combine"]["concat"])}
+        )
+        given = whole["parse"]
+        parse = ParseOptions(
+            **{
+                **given,
+                "concat": tuple(given["concat"]),
+                "drop": tuple(given["drop"]),
+                "format": None if given["format"] is None else Format(given["format"]),
+            }
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            "the record of sources does not say how files are to be put together: give options",
+            ErrorKind.BAD_METADATA,
+        ) from error
+    return combine, parse
+
+
+type _Box = tuple[tuple[int, int], ...]
+"""Start and length along each dimension that files are joined along."""
+
+_PLACE: Final = re.compile(r"(\d{1,18})\+(\d{1,18})", re.ASCII)
+
+
+def recorded_files(
+    facts: Sequence[FileFacts], combined: Combined, options: CombineOptions
+) -> list[RecordedFile]:
+    """Say what is to be recorded of the files that are used; they come now."""
+    now = time.time_ns() // 1000
+    return [
+        _recorded(facts[number], _box(facts[number], combined, row, options), now)
+        for row, number in enumerate(combined.files)
+    ]
+
+
+def _recorded(file: FileFacts, box: _Box, now: int) -> RecordedFile:
+    (start, length), *others = box
+    further = " ".join(f"{first}+{steps}" for first, steps in others)
+    return RecordedFile(file.state, start, length, _variables(file), now, further)
+
+
+def _box(file: FileFacts, combined: Combined, row: int, options: CombineOptions) -> _Box:
+    return tuple((int(combined.starts[name][row]), file.lengths[name]) for name in options.concat)
+
+
+def _recorded_box(file: RecordedFile) -> _Box:
+    """Say where a file lies; along the first dimension only if the record says no more."""
+    found = [_PLACE.fullmatch(text) for text in file.further.split()]
+    others = [(int(each[1]), int(each[2])) for each in found if each is not None]
+    return ((file.start, file.length), *others)
+
+
+def without_taken_places(
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    options: CombineOptions,
+    existing: Existing | None,
+    record: SourceRecord | None,
+) -> Combined:
+    """Refuse files that would take the place of other files that were ingested before.
+
+    A file that changed takes its own place again, and no other: what it had elsewhere would go
+    on pointing to the state that is gone.
+    """
+    if record is None or existing is None or not combined.files:
+        return combined
+    refused = _refused(facts, combined, options, record)
+    if not refused:
+        return combined
+    if options.on_misfit == "fail":
+        found = (*combined.report.misfits, *refused.values())
+        return Combined(replace(combined.report, misfits=tuple(sorted(found))))
+    left = [
+        FileFacts(each.state, problem=Problem(refused[row].kind, refused[row].message))
+        if row in refused
+        else each
+        for row, each in enumerate(facts)
+    ]
+    return combine(left, options, existing)
+
+
+def _refused(
+    facts: Sequence[FileFacts], combined: Combined, options: CombineOptions, record: SourceRecord
+) -> dict[int, Misfit]:
+    known = record.by_url()
+    boxes = {url: _recorded_box(file) for url, (_, file) in known.items()}
+    taken = {
+        variables: _Taken(
+            {
+                each.state.url: boxes[each.state.url]
+                for each in record.files
+                if each.variables == variables and len(boxes[each.state.url]) == len(options.concat)
+            },
+            len(options.concat),
+        )
+        for variables in {each.variables for each in record.files}
+    }
+    refused: dict[int, Misfit] = {}
+    for row, number in enumerate(combined.files):
+        file = facts[number]
+        box = _box(file, combined, row, options)
+        if file.url in known:
+            if (moved := _moved(boxes[file.url], box, options)) is not None:
+                refused[number] = Misfit(file.url, Kind.COORDINATE, moved)
+            continue
+        others = taken.get(_variables(file))
+        other = None if others is None else others.owner(box)
+        if other is not None:
+            text = f"{other} was ingested with the same coordinates"
+            refused[number] = Misfit(file.url, Kind.DUPLICATE, text)
+    return refused
+
+
+def _moved(before: _Box, now: _Box, options: CombineOptions) -> str | None:
+    """Say how a file that changed lies elsewhere than it did, if so."""
+    for name, old, new in zip(options.concat, before, now, strict=False):
+        if old != new:
+            return (
+                f"along {name} it had {old[1]} steps from number {old[0]}, and now has {new[1]}"
+                f" from {new[0]}: ingest all files anew, into another group"
+            )
+    return None
+
+
+class _Taken:
+    """Which files take which boxes of steps."""
+
+    def __init__(self, boxes: Mapping[str, _Box], dimensions: int) -> None:
+        ordered = sorted(boxes.items(), key=lambda each: each[1])
+        self._urls = [url for url, _ in ordered]
+        corners = np.array([box for _, box in ordered], np.int64).reshape(-1, dimensions, 2)
+        self._starts, self._ends = corners[:, :, 0], corners.sum(axis=2)
+        self._longest = int(corners[:, 0, 1].max(initial=0))
+
+    def owner(self, box: _Box) -> str | None:
+        """Name a file that takes any of some steps."""
+        starts, ends = np.array([(start, start + length) for start, length in box], np.int64).T
+        first = self._starts[:, 0]
+        low = int(np.searchsorted(first, starts[0] - self._longest, "right"))
+        high = int(np.searchsorted(first, ends[0], "left"))
+        meets = (self._starts[low:high] < ends) & (self._ends[low:high] > starts)
+        found = np.flatnonzero(meets.all(axis=1))
+        return self._urls[low + int(found[0])] if len(found) else None
+
+
+def _variables(facts: FileFacts) -> str:
+    return "" if facts.schema is None else " ".join(sorted(facts.schema.variables))

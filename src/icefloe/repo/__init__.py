@@ -1,0 +1,1 @@
+"""An open repository: its branches, tags, history, settings and files, in both spec versions."""

@@ -1,0 +1,215 @@
+"""The context of an open repository: storage, files, ledger, configuration, access.
+
+The configuration is resolved once for all who open the repository with the same settings.
+"""
+
+import pickle
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
+
+from icefloe.assets import Assets
+from icefloe.config import (
+    Attribution,
+    EffectiveConfig,
+    RepositoryConfig,
+    StorageSettings,
+    VirtualChunkContainer,
+    effective_config,
+)
+from icefloe.credentials import AnyCredential
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.config_file import decode_config_flexbuffer
+from icefloe.repo.ledger import Ledger
+from icefloe.repo.ref_ledger import RefFilesLedger
+from icefloe.repo.repo_ledger import RepoObjectLedger, StoredRepo
+from icefloe.storage import Backend, Storage, Version
+from icefloe.storage.specs import LocalSpec, MemorySpec, S3Spec
+from icefloe.storage.storage import usual_settings
+from icefloe.virtual_chunks.clients import settings_for_containers
+from icefloe.virtual_chunks.reader import VirtualReader
+
+
+@dataclass(frozen=True, slots=True)
+class SettledConfig:
+    """A configuration and what follows from it; shared, so nobody may change any of it."""
+
+    user: RepositoryConfig
+    """What is stored, with what the opener gave on top; unset where defaults apply."""
+    effective: EffectiveConfig
+    for_containers: StorageSettings
+    """What of the settings for the storage goes for containers of virtual chunks."""
+
+
+def settled(storage: Storage, *layers: RepositoryConfig | None) -> SettledConfig:
+    """Put configurations above each other, all above the settings that suit the storage."""
+    return _settled(storage.default_settings(), *layers)
+
+
+def settled_over(
+    storage: Storage, stored: bytes | None, given: RepositoryConfig | None
+) -> SettledConfig:
+    """Put a configuration, if there is any, above the one in a repo object."""
+    # A copy that nobody can change, and a key: equal ones of the caller's need not be the same.
+    kind: type = type(storage.spec)
+    return _settled_once(kind, stored, None if given is None else pickle.dumps(given))
+
+
+@lru_cache(maxsize=16)
+def _settled_once(kind: type, stored: bytes | None, given: bytes | None) -> SettledConfig:
+    return _settled(
+        usual_settings(kind),
+        None if stored is None else decode_config_flexbuffer(stored),
+        None if given is None else pickle.loads(given),  # noqa: S301 - pickled above
+    )
+
+
+def _settled(usual: StorageSettings, *layers: RepositoryConfig | None) -> SettledConfig:
+    user = RepositoryConfig(storage=usual)
+    for layer in layers:
+        user = user if layer is None else user.merge(layer)
+    return SettledConfig(
+        user,
+        effective_config(user, storage_defaults=usual),
+        settings_for_containers(user.storage or usual, usual),
+    )
+
+
+type Access = Mapping[str, AnyCredential | None]
+type Clock = Callable[[], int]
+
+
+def now_microseconds() -> int:
+    """Give the time of this machine's clock, in microseconds since 1970, UTC."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RepoContext:
+    """An open repository.
+
+    Pickled with its settings and credentials, without what it has cached; the copy asks the
+    storage anew. Equal descriptions that arrive in one process share one copy, with its clients
+    and caches.
+    """
+
+    storage: Storage
+    backend: Backend
+    assets: Assets
+    ledger: Ledger
+    spec_version: int
+    config: EffectiveConfig
+    user_config: RepositoryConfig
+    """What is stored, with what the opener gave on top; unset where defaults apply."""
+    access: Access
+    """Credentials for containers of virtual chunks, by url prefix: others may not be read."""
+    virtual: VirtualReader
+    attribution: Attribution | None = None
+    clock: Clock = now_microseconds
+
+    @classmethod
+    def of(
+        cls,
+        storage: Storage,
+        settings: SettledConfig,
+        *,
+        spec_version: int,
+        access: Access,
+        virtual: VirtualReader | None = None,
+        trusted: Iterable[VirtualChunkContainer] = (),
+        attribution: Attribution | None = None,
+        clock: Clock = now_microseconds,
+        repo: StoredRepo | None = None,
+        config_version: Version | None = None,
+    ) -> Self:
+        """Put together what belongs to a repository, without a request.
+
+        `trusted` are containers that the opener gave, rather than the repository. `repo` is the
+        repo object of spec 2 as far as it is known, `config_version` the state of config.yaml of
+        spec 1 that the configuration was made from.
+        """
+        config = settings.effective
+        backend = storage.open(config.storage, attribution)
+        assets = Assets(backend, config, spec_version)
+        ledger: Ledger
+        if spec_version == RefFilesLedger.spec_version:
+            ledger = RefFilesLedger(backend, config, assets, clock, config_version)
+        else:
+            ledger = RepoObjectLedger(
+                backend,
+                config,
+                clock,
+                repo,
+                # Files are always compared before they are replaced, whatever the settings say.
+                always_conditional=isinstance(storage.spec, LocalSpec),
+            )
+        return cls(
+            storage,
+            backend,
+            assets,
+            ledger,
+            spec_version,
+            config,
+            settings.user,
+            dict(access),
+            virtual
+            or VirtualReader(
+                config.virtual_chunk_containers,
+                access,
+                trusted=trusted,
+                disputed=settings.user.disputed_prefixes,
+                home_region=_home_region(storage),
+                settings=settings.for_containers,
+                attribution=attribution,
+            ),
+            attribution,
+            clock,
+        )
+
+    @property
+    def write_concurrency(self) -> int:
+        """How many files to write at once; within one machine, one after the other is quicker."""
+        return 1 if self.is_near else self.config.max_concurrent_requests
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the repository is on this machine, so that requests wait for no network."""
+        return isinstance(self.storage.spec, LocalSpec | MemorySpec)
+
+    def require_spec(self, least: int, what: str) -> None:
+        """Refuse what the spec version of the repository does not have."""
+        if self.spec_version < least:
+            raise FormatError(
+                f"{what} needs a repository of spec version {least}, this one is of"
+                f" {int(self.spec_version)}: migrate it first",
+                ErrorKind.UNSUPPORTED_SPEC_VERSION,
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        version = self.ledger.config_version if isinstance(self.ledger, RefFilesLedger) else None
+        settings = {
+            "spec_version": self.spec_version,
+            "access": self.access,
+            "virtual": self.virtual,
+            "attribution": self.attribution,
+            "clock": self.clock,
+            "config_version": version,
+        }
+        return (_restore, (pickle.dumps((self.storage, self.user_config, settings)),))
+
+
+def _home_region(storage: Storage) -> str | None:
+    """Give the region of Amazon S3 that the repository itself is in, if it is and says so."""
+    match storage.spec:
+        case S3Spec(options=options) if options.endpoint_url is None:
+            return options.region
+    return None
+
+
+@lru_cache(maxsize=16)
+def _restore(described: bytes) -> RepoContext:
+    """Open what was described; a process to which many sessions travel opens it once."""
+    storage, user_config, settings = pickle.loads(described)  # noqa: S301 - part of a pickle
+    return RepoContext.of(storage, settled(storage, user_config), **settings)

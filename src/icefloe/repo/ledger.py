@@ -1,0 +1,358 @@
+"""The ledger: where branches and tags point, the history and the settings, in either spec version.
+
+Writers of one repository take turns. Where a storage has a queue (`icefloe.storage.turns`), the
+queue decides. Elsewhere the log of operations decides: every writer names the backups of the repo
+object in a series of ids of its own, so the log shows who wrote when. The last writer waits for
+those before it; a writer that is not in the log goes at once.
+"""
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from icefloe.config import FeatureFlag, RepositoryConfig
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ErrorKind,
+    RefNotFoundError,
+    SessionStateError,
+)
+from icefloe.format.ids import SeriesOfIds, SnapshotId
+from icefloe.format.json_value import JsonValue
+from icefloe.format.repo_info import MAIN_BRANCH
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.update_table import Status, UpdateEntry, UpdateTable
+
+_ENTRIES: Final = 32
+_ACTIVE_MICROSECONDS: Final = 5_000_000
+"""Who did nothing for longer is not waited for."""
+_MOST_BEFORE: Final = 8
+_SLOWNESS: Final = 4
+"""Who is missing for so many rounds of the others is not waited for either."""
+_SERIES_TEXT: Final = 12
+"""Characters of an id that are the same in a whole series."""
+_SMOOTHING: Final = 0.3
+_LONG_SECONDS: Final = 0.5
+_CALM_COMMITS: Final = 3
+"""Commits without rivals after which no rivals are expected."""
+
+BACKUP_IDS: Final = SeriesOfIds()
+"""Names the copies of repo objects that this process makes."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long something takes that several writers do one after the other."""
+
+    seconds: float = 0.02
+
+    def note(self, seconds: float) -> None:
+        """Take one more duration into account."""
+        self.seconds += _SMOOTHING * (seconds - self.seconds)
+
+    def pause_for(self, writers: int) -> float:
+        """Choose how many seconds to leave to so many others."""
+        return writers * self.seconds * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+
+
+@dataclass(slots=True)
+class Rivals:
+    """What is known about others who commit to the repository at the same time."""
+
+    pace: Pace = field(default_factory=Pace)
+    """Of a commit that is rebased, from reading the present state to the last write."""
+    _commits_alone: int = _CALM_COMMITS
+
+    @property
+    def are_expected(self) -> bool:
+        """Whether they got ahead of us during one of our last commits.
+
+        A single commit without rivals proves little: they may all be busy with rebasing.
+        """
+        return self._commits_alone < _CALM_COMMITS
+
+    def note_race(self, *, was_lost: bool) -> None:
+        """Record whether rivals changed the branch during a commit of ours."""
+        self._commits_alone = 0 if was_lost else self._commits_alone + 1
+
+    @property
+    def can_wait_for_us(self) -> bool:
+        """Whether a whole commit is short enough to make others wait for it."""
+        return self.pace.seconds < _LONG_SECONDS
+
+
+def author_of(backup_name: str) -> str:
+    """Tell by the name of a copy of the repo object who made it.
+
+    >>> author_of("repo.30708914770077.0123456789ABCDEFGHJK")
+    '0123456789AB'
+    """
+    return backup_name.rpartition(".")[2][:_SERIES_TEXT]
+
+
+def writers_before(updates: UpdateTable, own: str, now: int) -> int:
+    """Count the writers whose last change is older than our last one, but not old.
+
+    An entry of the log was made by whoever made the copy that the entry before it names.
+    """
+    depths: dict[str, int] = {}
+    for row in range(1, min(len(updates), _ENTRIES)):
+        if now - int(updates.updated_at[row - 1]) > _ACTIVE_MICROSECONDS:
+            break
+        depths.setdefault(author_of(updates.backup_paths[row].decode()), row - 1)
+    if own not in depths:
+        return 0
+    places = list(enumerate(depths.items()))
+    older = places[list(depths).index(own) + 1 :]
+    active = [place for place, (_, depth) in older if depth <= _SLOWNESS * (place + 1)]
+    return min(len(active), _MOST_BEFORE)
+
+
+def is_contested(updates: UpdateTable, branch: str, own: str | None, now: int) -> bool:
+    """Tell whether others changed a branch lately."""
+    for row in range(1, min(len(updates), _ENTRIES)):
+        if now - int(updates.updated_at[row - 1]) > _ACTIVE_MICROSECONDS:
+            break
+        author = author_of(updates.backup_paths[row].decode())
+        if author != own and updates.names[row - 1].decode() == branch:
+            return True
+    return False
+
+
+def no_branch(name: str) -> RefNotFoundError:
+    """Describe a branch that is not there."""
+    return RefNotFoundError(f"there is no branch {name!r} in this repository", branch=name)
+
+
+def no_tag(name: str) -> RefNotFoundError:
+    """Describe a tag that is not there."""
+    return RefNotFoundError(f"there is no tag {name!r} in this repository", tag=name)
+
+
+def branch_gone(name: str) -> RefNotFoundError:
+    """Describe a branch that was there when a session began."""
+    return RefNotFoundError(
+        f"the branch {name!r} does not exist (any more)", ErrorKind.BRANCH_NOT_FOUND, branch=name
+    )
+
+
+def tag_exists(name: str) -> AlreadyExistsError:
+    """Describe a tag that is in the way."""
+    return AlreadyExistsError(
+        f"the tag {name!r} exists already, and tags are never moved: choose another name",
+        ErrorKind.TAG_ALREADY_EXISTS,
+        tag=name,
+    )
+
+
+def require_deletable(branch: str) -> None:
+    """Refuse to delete the branch that every repository has."""
+    if branch == MAIN_BRANCH:
+        raise SessionStateError(
+            "the branch 'main' cannot be deleted", ErrorKind.CANNOT_DELETE_MAIN, branch=branch
+        )
+
+
+def require_expected(branch: str, tip: SnapshotId, expected: SnapshotId | None) -> None:
+    """Refuse to move a branch that somebody else has moved."""
+    if expected is not None and tip != expected:
+        raise ConflictError(
+            str(expected), str(tip), kind=ErrorKind.BRANCH_UPDATE_CONFLICT, branch=branch
+        )
+
+
+type Metadata = dict[str, JsonValue]
+
+
+class Ledger(Protocol):
+    """The changing part of a repository.
+
+    Reads show what is stored at that moment. Changes are atomic against all other writers; when
+    one returns, it is stored. A change that lost a race over something unrelated is made again
+    by itself.
+    """
+
+    spec_version: int
+    rivals: Rivals
+
+    def turn(self, branch: str) -> AbstractAsyncContextManager[None]:
+        """Let those commit first who should, and as far as the storage can, nobody else after.
+
+        Only fairness hangs on it: without a turn, every change is as safe.
+        """
+        ...
+
+    async def branches(self) -> dict[str, SnapshotId]:
+        """List branches and where they end."""
+        ...
+
+    async def tags(self) -> dict[str, SnapshotId]:
+        """List tags and what they name, without those that were deleted."""
+        ...
+
+    async def branch_names(self) -> set[str]:
+        """List branches; cheaper than `branches` in spec 1."""
+        ...
+
+    async def tag_names(self) -> set[str]:
+        """List tags; cheaper than `tags` in spec 1."""
+        ...
+
+    async def branch_tip(self, name: str) -> SnapshotId:
+        """Say where a branch ends, or raise `RefNotFoundError`."""
+        ...
+
+    def last_tip(self, name: str) -> SnapshotId | None:
+        """Say where a branch ended when the storage was last asked, as far as that is known."""
+        ...
+
+    def newest_update(self) -> int:
+        """Return the time of the newest update that is known without a request, in microseconds.
+
+        That is 0 if none is known. In spec 1, which has no log of updates, it is the time now.
+        """
+        ...
+
+    async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
+        """Say where a branch ends that is to be written to, and whether that is allowed.
+
+        As `check_writable`, `require_flag` and `branch_tip`, in one look.
+        """
+        ...
+
+    async def tag_target(self, name: str) -> SnapshotId:
+        """Say what a tag names, or raise `RefNotFoundError`."""
+        ...
+
+    async def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        """Make a branch that ends at a snapshot."""
+        ...
+
+    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
+        """Delete a branch, but not `main`; with `expected`, `ConflictError` unless it ends there.
+
+        In spec 1, a commit that lands between the look at the branch and its deletion is lost
+        with the branch: storages do not delete on a condition.
+        """
+        ...
+
+    async def reset_branch(
+        self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
+    ) -> None:
+        """Let a branch end elsewhere; with `expected`, `ConflictError` unless it ends there."""
+        ...
+
+    async def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        """Name a snapshot for good."""
+        ...
+
+    async def delete_tag(self, name: str) -> None:
+        """Take a tag away; its name cannot be used again."""
+        ...
+
+    async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
+        """Look up one snapshot, or raise `SnapshotNotFoundError`."""
+        ...
+
+    def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
+        """Walk from a snapshot back to the first one."""
+        ...
+
+    def ancestry_pages(
+        self,
+        snapshot: SnapshotId | None = None,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+    ) -> AsyncIterator[Sequence[SnapshotEntry]]:
+        """Walk as `ancestry` does, in the portions in which the history is read.
+
+        Starts from one of a snapshot, a branch and a tag, as they are in the same look.
+        """
+        ...
+
+    async def commit(
+        self,
+        branch: str,
+        base: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+    ) -> None:
+        """Move a branch from `base` to a snapshot whose parent is `base`.
+
+        `ConflictError` of kind `commit-conflict`, with both parents, if it does not end there
+        any more; `RefNotFoundError` of kind `branch-not-found` if it is gone. In spec 2,
+        `CollectionRanError` if garbage was collected after the update at `known_update`.
+        """
+        ...
+
+    async def amend(
+        self,
+        branch: str,
+        replaced: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+        move_other_branches: bool = False,
+    ) -> None:
+        """Put a snapshot in the place of the tip of a branch, or of all that end there (spec 2).
+
+        Otherwise as `commit`.
+        """
+        ...
+
+    async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
+        """Make a snapshot known that no branch leads to, else as `commit`."""
+        ...
+
+    async def check_writable(self) -> None:
+        """Raise `ReadOnlyError` of kind `read-only-repository` if it takes no changes now."""
+        ...
+
+    async def metadata(self) -> Metadata:
+        """Give the metadata of the repository (spec 2)."""
+        ...
+
+    async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
+        """Replace the metadata of the repository (spec 2)."""
+        ...
+
+    async def update_metadata(self, metadata: Mapping[str, JsonValue]) -> Metadata:
+        """Replace some entries of the metadata, and give all of it (spec 2)."""
+        ...
+
+    async def status(self) -> Status:
+        """Say whether the repository takes changes (spec 2)."""
+        ...
+
+    async def set_status(self, status: Status) -> None:
+        """Let the repository take changes, or not (spec 2)."""
+        ...
+
+    async def flags(self) -> list[FeatureFlag]:
+        """List all feature flags (spec 2)."""
+        ...
+
+    async def set_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
+        """Enable or disable a feature; None leaves it to its default (spec 2)."""
+        ...
+
+    async def require_flag(self, name: str) -> None:
+        """Raise `SessionStateError` if a feature is disabled (spec 2)."""
+        ...
+
+    def ops_log(self) -> AsyncIterator[UpdateEntry]:
+        """Walk through all operations, newest first (spec 2)."""
+        ...
+
+    async def load_config(self) -> RepositoryConfig | None:
+        """Give the stored configuration, if there is one."""
+        ...
+
+    async def save_config(self, config: RepositoryConfig) -> None:
+        """Store a configuration."""
+        ...

@@ -1,0 +1,588 @@
+"""The ledger of spec 1: a small file for each branch and tag, and one for the configuration.
+
+A file of a ref holds the id of a snapshot; parents are in the snapshots.
+"""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Never
+
+from icefloe.assets import Assets
+from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
+from icefloe.effects import map_concurrently, sleep
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    RefNotFoundError,
+    RepositoryMigratedError,
+    SnapshotNotFoundError,
+    StorageError,
+)
+from icefloe.format.config_file import decode_config_yaml, encode_config_yaml
+from icefloe.format.ids import ObjectId, SnapshotId
+from icefloe.format.json_value import JsonValue
+from icefloe.format.layout import (
+    CONFIG_KEY,
+    REFS_PREFIX,
+    backup_key,
+    backup_name,
+    branch_key,
+    tag_key,
+    tag_tombstone_key,
+)
+from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.update_table import Status, UpdateEntry
+from icefloe.repo.conditional_put import MOST_WRITES, put_settled
+from icefloe.repo.ledger import (
+    Rivals,
+    branch_gone,
+    no_branch,
+    no_tag,
+    require_deletable,
+    require_expected,
+    tag_exists,
+)
+from icefloe.repo.migration_state import require_seen, require_unmigrated
+from icefloe.repo.repo_ledger import stored_config
+from icefloe.storage import Backend, Version
+from icefloe.storage.turns import has_queue, turn
+
+_JSON: Final = "application/json"
+_REF_FILE: Final = "/ref.json"
+_TOMBSTONE: Final = "/ref.json.deleted"
+_BRANCH: Final = f"{REFS_PREFIX}branch."
+_TAG: Final = f"{REFS_PREFIX}tag."
+
+
+async def read_ref(backend: Backend, key: str) -> tuple[SnapshotId, Version]:
+    """Read the file of a branch or tag: where it points, and which state of it that was."""
+    found = await backend.get(key)
+    return parse_ref(key, bytes(found.data)), found.info.version
+
+
+def parse_ref(key: str, data: bytes) -> SnapshotId:
+    """Say where the contents of the file of a branch or tag point."""
+    try:
+        return SnapshotId.parse(json.loads(data)["snapshot"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise FormatError(
+            f"{key!r} is damaged: it should hold the id of a snapshot as JSON", key=key
+        ) from None
+
+
+async def create_ref(backend: Backend, key: str, snapshot: SnapshotId) -> None:
+    """Write the file of a new branch or tag; there must be none yet."""
+    await put_settled(backend, key, ref_bytes(snapshot), replacing=None, content_type=_JSON)
+
+
+async def bury_ref(backend: Backend, key: str) -> None:
+    """Write the file that says that a tag was deleted; there must be none yet."""
+    await put_settled(backend, key, b"", replacing=None)
+
+
+async def move_ref(backend: Backend, key: str, known: Version, snapshot: SnapshotId) -> None:
+    """Replace the state of a file that is known, once: a lost answer is `OutcomeUnknownError`."""
+    await backend.put(key, ref_bytes(snapshot), if_version=known, content_type=_JSON)
+
+
+async def list_refs(backend: Backend) -> tuple[set[str], set[str]]:
+    """List the names of branches, and of tags without those that were deleted."""
+    keys = [info.key async for batch in backend.list(REFS_PREFIX) for info in batch]
+    tags = _names(keys, _TAG, _REF_FILE) - _names(keys, _TAG, _TOMBSTONE)
+    return _names(keys, _BRANCH, _REF_FILE), tags
+
+
+def checked_name(name: str) -> str:
+    """Refuse a name that has no place among the files."""
+    if "/" in name:
+        raise InvalidInputError(
+            f"the name {name!r} has a slash, which branches and tags of spec 1 cannot have:"
+            " choose another name",
+            ErrorKind.INVALID_REF_NAME,
+        )
+    return name
+
+
+def _names(keys: list[str], start: str, end: str) -> set[str]:
+    return {
+        key[len(start) : -len(end)] for key in keys if key.startswith(start) and key.endswith(end)
+    }
+
+
+def ref_bytes(snapshot: SnapshotId) -> bytes:
+    """Write the contents of the file of a branch or tag."""
+    return b'{"snapshot":"%s"}' % str(snapshot).encode()
+
+
+_YAML: Final = "application/yaml"
+
+
+async def load_config_file(
+    backend: Backend,
+) -> tuple[RepositoryConfig | None, Version | None]:
+    """Read config.yaml, and which state of it that was; None and None if there is no such file."""
+    try:
+        found = await backend.get(CONFIG_KEY)
+    except ObjectNotFoundError:
+        return None, None
+    return decode_config_yaml(bytes(found.data)), found.info.version
+
+
+async def create_config_file(backend: Backend, config: RepositoryConfig) -> Version:
+    """Write the config.yaml of a new repository; there must be none yet."""
+    try:
+        return await _put(backend, config, None)
+    except PreconditionFailedError:
+        raise ConflictError(
+            message=f"there is a {CONFIG_KEY} already, without a repository: remove it first",
+            kind=ErrorKind.CONFIG_UPDATED,
+        ) from None
+
+
+async def replace_config_file(
+    backend: Backend, config: RepositoryConfig, known: Version | None, clock: Callable[[], int]
+) -> Version:
+    """Replace the state of config.yaml that is known, keeping a copy of it."""
+    try:
+        if known is not None:
+            name = backup_name(CONFIG_KEY, clock() // 1000, ObjectId.random())
+            await backend.copy(CONFIG_KEY, backup_key(name), if_version=known)
+        return await _put(backend, config, known)
+    except (PreconditionFailedError, ObjectNotFoundError):
+        raise ConflictError(
+            message="somebody changed the stored configuration since this repository was"
+            " opened: open it again and repeat the change",
+            kind=ErrorKind.CONFIG_UPDATED,
+        ) from None
+
+
+async def _put(backend: Backend, config: RepositoryConfig, known: Version | None) -> Version:
+    data = encode_config_yaml(config)
+    return await put_settled(backend, CONFIG_KEY, data, replacing=known, content_type=_YAML)
+
+
+class RefFilesLedger:
+    """Branches, tags and history of a repository of spec 1."""
+
+    spec_version = 1
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: EffectiveConfig,
+        assets: Assets,
+        clock: Callable[[], int],
+        config_version: Version | None = None,
+    ) -> None:
+        self._backend = backend
+        self._assets = assets
+        self._clock = clock
+        self._concurrency = config.max_concurrent_requests
+        self.config_version = config_version
+        """The state of config.yaml that our configuration was made from; None for no file."""
+        self.rivals = Rivals()
+
+    @asynccontextmanager
+    async def turn(self, branch: str) -> AsyncIterator[None]:
+        """Wait in the queue of the branch, if the storage has queues, or else a moment."""
+        if not has_queue(self._backend):
+            await sleep(self.rivals.pace.pause_for(1))
+        async with turn(self._backend, branch_key(checked_name(branch))):
+            yield
+
+    # -- branches and tags -----------------------------------------------------------------
+
+    async def branch_names(self) -> set[str]:
+        """List branches."""
+        return (await self._names())[0]
+
+    async def tag_names(self) -> set[str]:
+        """List tags, without those that were deleted."""
+        return (await self._names())[1]
+
+    async def branches(self) -> dict[str, SnapshotId]:
+        """List branches and where they end."""
+        return await self._targets(sorted(await self.branch_names()), self.branch_tip)
+
+    async def tags(self) -> dict[str, SnapshotId]:
+        """List tags and what they name."""
+        return await self._targets(sorted(await self.tag_names()), self._tag_file)
+
+    async def branch_tip(self, name: str) -> SnapshotId:
+        """Say where a branch ends."""
+        return (await self._branch(name))[0]
+
+    def last_tip(self, name: str) -> SnapshotId | None:
+        """Say nothing: what a file held is not remembered."""
+        return None
+
+    def newest_update(self) -> int:
+        """Return the time now: there is no log of updates."""
+        return self._clock()
+
+    async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
+        """Say where a branch ends; spec 1 has no status and no flags to ask for."""
+        if flag is not None:
+            await self.require_flag(flag)
+        return await self.branch_tip(name)
+
+    async def tag_target(self, name: str) -> SnapshotId:
+        """Say what a tag names."""
+        try:
+            await self._backend.head(tag_tombstone_key(checked_name(name)))
+        except ObjectNotFoundError:
+            return await self._tag_file(name)
+        raise no_tag(name)
+
+    async def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        """Make a branch that ends at a snapshot."""
+        key = branch_key(checked_name(name))
+        await self._assets.load_snapshot(snapshot)
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.branches.get(name) == snapshot
+
+        async with self._noticing(f"the branch {name!r}", is_part):
+            try:
+                await create_ref(self._backend, key, snapshot)
+            except PreconditionFailedError:
+                tip = await self.branch_tip(name)
+                raise ConflictError(
+                    None,
+                    str(tip),
+                    f"the branch {name!r} exists already, at {tip}:"
+                    " choose another name, or move it with reset_branch",
+                    ErrorKind.BRANCH_UPDATE_CONFLICT,
+                    branch=name,
+                ) from None
+
+    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
+        """Delete a branch."""
+        require_deletable(name)
+
+        def is_part(repo: RepoInfo) -> bool:
+            return name not in repo.branches
+
+        async with self._noticing(f"the deletion of the branch {name!r}", is_part):
+            require_expected(name, await self.branch_tip(name), expected)
+            key = branch_key(name)
+            report = await self._backend.delete_many([key])
+            if key in report.failures:
+                raise StorageError(
+                    f"the branch {name!r} could not be deleted: {report.failures[key]}",
+                    retryable=key in report.retryable,
+                    key=key,
+                )
+
+    async def reset_branch(
+        self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
+    ) -> None:
+        """Let a branch end elsewhere."""
+
+        async def has_landed(now: SnapshotId) -> bool:
+            return now == snapshot
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.branches.get(name) == snapshot
+
+        async with self._noticing(f"the new end of the branch {name!r}", is_part):
+            tip, version = await self._branch(name)
+            await self._assets.load_snapshot(snapshot)
+            require_expected(name, tip, expected)
+            elsewhere = await self._move(name, tip, version, snapshot, has_landed)
+            if elsewhere is not None:
+                require_expected(name, elsewhere, tip)
+
+    async def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        """Name a snapshot for good."""
+        key = tag_key(checked_name(name))
+        await self._assets.load_snapshot(snapshot)
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.tags.get(name) == snapshot
+
+        async with self._noticing(f"the tag {name!r}", is_part):
+            try:
+                await create_ref(self._backend, key, snapshot)
+            except PreconditionFailedError:
+                raise tag_exists(name) from None
+
+    async def delete_tag(self, name: str) -> None:
+        """Take a tag away."""
+
+        def is_part(repo: RepoInfo) -> bool:
+            return name in repo.deleted_tags
+
+        async with self._noticing(f"the deletion of the tag {name!r}", is_part):
+            await self.tag_target(name)
+            try:
+                await bury_ref(self._backend, tag_tombstone_key(name))
+            except PreconditionFailedError:
+                raise no_tag(name) from None
+
+    # -- snapshots -------------------------------------------------------------------------
+
+    async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
+        """Look up one snapshot."""
+        return _entry_of(await self._assets.load_snapshot(snapshot))
+
+    async def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
+        """Walk from a snapshot back to the first one, reading one after the other."""
+        next_one: SnapshotId | None = snapshot
+        seen: set[SnapshotId] = set()
+        while next_one is not None:
+            if next_one in seen:
+                raise FormatError(f"the history of {snapshot} runs in a circle at {next_one}")
+            seen.add(next_one)
+            entry = await self.entry(next_one)
+            yield entry
+            next_one = entry.parent
+
+    async def ancestry_pages(
+        self,
+        snapshot: SnapshotId | None = None,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+    ) -> AsyncIterator[Sequence[SnapshotEntry]]:
+        """Walk as `ancestry` does, from a snapshot, branch or tag."""
+        if branch is not None:
+            snapshot = await self.branch_tip(branch)
+        elif tag is not None:
+            snapshot = await self.tag_target(tag)
+        assert snapshot is not None
+        async for entry in self.ancestry(snapshot):
+            yield [entry]
+
+    async def commit(
+        self,
+        branch: str,
+        base: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+    ) -> None:
+        """Move a branch from `base` to a snapshot on top of it."""
+
+        async def has_landed(now: SnapshotId) -> bool:
+            return await self._is_between(new.id, now, base)
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.snapshots.row_of(new.id) is not None
+
+        async with self._noticing(f"the commit {new.id}", is_part):
+            try:
+                tip: SnapshotId | None
+                tip, version = await self._branch(branch)
+                if tip == base:
+                    tip = await self._move(branch, base, version, new.id, has_landed)
+            except RefNotFoundError:
+                raise branch_gone(branch) from None
+            if tip is not None:
+                raise ConflictError(str(base), str(tip), branch=branch)
+
+    async def amend(
+        self,
+        branch: str,
+        replaced: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+        move_other_branches: bool = False,
+    ) -> None:
+        """Refuse: snapshots of spec 1 hold their parents, so none can take another's place."""
+        _unsupported("amended commits")
+
+    async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
+        """Write nothing, as a snapshot is known by its file; in spec 2 it would not be."""
+        await self.check_writable()
+
+    async def check_writable(self) -> None:
+        """Raise `RepositoryMigratedError` if the repository is not of spec 1 any more."""
+        await require_unmigrated(self._backend)
+
+    # -- settings --------------------------------------------------------------------------
+
+    async def load_config(self) -> RepositoryConfig | None:
+        """Give the stored configuration, if there is one."""
+        config, version = await load_config_file(self._backend)
+        if version is None:
+            await require_unmigrated(self._backend)
+        return config
+
+    async def save_config(self, config: RepositoryConfig) -> None:
+        """Store a configuration, unless somebody changed it since ours was read."""
+
+        def is_part(repo: RepoInfo) -> bool:
+            return stored_config(repo) == config
+
+        async with self._noticing("the configuration", is_part):
+            self.config_version = await replace_config_file(
+                self._backend, config, self.config_version, self._clock
+            )
+
+    async def metadata(self) -> dict[str, JsonValue]:
+        """Refuse: not in spec 1."""
+        _unsupported("metadata of the repository")
+
+    async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
+        """Refuse: not in spec 1."""
+        _unsupported("metadata of the repository")
+
+    async def update_metadata(self, metadata: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """Refuse: not in spec 1."""
+        _unsupported("metadata of the repository")
+
+    async def status(self) -> Status:
+        """Refuse: not in spec 1."""
+        _unsupported("a status of the repository")
+
+    async def set_status(self, status: Status) -> None:
+        """Refuse: not in spec 1."""
+        _unsupported("a status of the repository")
+
+    async def flags(self) -> list[FeatureFlag]:
+        """Refuse: not in spec 1."""
+        _unsupported("feature flags")
+
+    async def set_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
+        """Refuse: not in spec 1."""
+        _unsupported("feature flags")
+
+    async def require_flag(self, name: str) -> None:
+        """Refuse: what flags are for is not in spec 1 either."""
+        _unsupported(f"the feature {name!r}")
+
+    async def ops_log(self) -> AsyncIterator[UpdateEntry]:
+        """Refuse: not in spec 1."""
+        _unsupported("a log of operations")
+        yield  # makes this a generator, as the others are
+
+    # -- files -----------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _noticing(
+        self, what: str, is_part: Callable[[RepoInfo], bool]
+    ) -> AsyncIterator[None]:
+        """Surround a change: it is refused, or called into question, after a migration."""
+        await require_unmigrated(self._backend)
+        yield
+        await require_seen(self._backend, what, is_part)
+
+    async def _names(self) -> tuple[set[str], set[str]]:
+        branches, tags = await list_refs(self._backend)
+        if MAIN_BRANCH not in branches:
+            await require_unmigrated(self._backend)
+        return branches, tags
+
+    async def _targets(
+        self, names: list[str], read: Callable[[str], Awaitable[SnapshotId]]
+    ) -> dict[str, SnapshotId]:
+        async def target(name: str) -> SnapshotId | None:
+            try:
+                return await read(name)
+            except RefNotFoundError:
+                return None  # deleted since it was listed
+
+        found = await map_concurrently(target, names, limit=self._concurrency)
+        return {name: at for name, at in zip(names, found, strict=True) if at is not None}
+
+    async def _branch(self, name: str) -> tuple[SnapshotId, Version]:
+        try:
+            return await read_ref(self._backend, branch_key(checked_name(name)))
+        except ObjectNotFoundError:
+            await require_unmigrated(self._backend)
+            raise no_branch(name) from None
+
+    async def _tag_file(self, name: str) -> SnapshotId:
+        try:
+            return (await read_ref(self._backend, tag_key(checked_name(name))))[0]
+        except ObjectNotFoundError:
+            await require_unmigrated(self._backend)
+            raise no_tag(name) from None
+
+    async def _move(
+        self,
+        branch: str,
+        start: SnapshotId,
+        version: Version,
+        target: SnapshotId,
+        has_landed: Callable[[SnapshotId], Awaitable[bool]],
+    ) -> SnapshotId | None:
+        """Move a branch from a snapshot to another; if it is elsewhere by now, return where.
+
+        Lost answers are settled by reading back, as in `put_settled`; `has_landed` tells by the
+        present tip whether our move was made, perhaps with others on top.
+        """
+        unknown: OutcomeUnknownError | None = None
+        for _ in range(MOST_WRITES):
+            try:
+                await move_ref(self._backend, branch_key(branch), version, target)
+            except PreconditionFailedError as refused:
+                failure: StorageError = refused
+            except OutcomeUnknownError as error:
+                failure = unknown = error
+            else:
+                return None
+            present = await self._end_after(branch, unknown, has_landed)
+            if present is None:
+                return None
+            tip, version = present
+            if tip != start:
+                return tip
+        raise unknown or failure
+
+    async def _end_after(
+        self,
+        branch: str,
+        unknown: OutcomeUnknownError | None,
+        has_landed: Callable[[SnapshotId], Awaitable[bool]],
+    ) -> tuple[SnapshotId, Version] | None:
+        """Read where a branch ends after a move of it failed; None if it was made after all.
+
+        `unknown` is the failure of a move that may have been made.
+        """
+        try:
+            tip, version = await self._branch(branch)
+            if unknown is not None and await has_landed(tip):
+                return None
+        except RepositoryMigratedError:
+            if unknown is None:
+                raise
+            return None  # the repo object will tell whether it was made
+        except (StorageError, FormatError, SnapshotNotFoundError) as unreadable:
+            if unknown is None:
+                raise
+            raise unknown from unreadable
+        return tip, version
+
+    async def _is_between(self, wanted: SnapshotId, tip: SnapshotId, base: SnapshotId) -> bool:
+        """Look for a snapshot in the history of another one, as far back as to `base`."""
+        async for entry in self.ancestry(tip):
+            if entry.id == wanted:
+                return True
+            if entry.id == base:
+                return False
+        return False
+
+
+def _entry_of(snapshot: Snapshot) -> SnapshotEntry:
+    return SnapshotEntry(
+        snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
+    )
+
+
+def _unsupported(what: str) -> Never:
+    raise FormatError(
+        f"this repository is of spec version 1, which does not have {what}:"
+        " migrate it to spec version 2",
+        ErrorKind.UNSUPPORTED_SPEC_VERSION,
+    )

@@ -1,0 +1,506 @@
+"""The ledger of spec 2: one object, `repo`, replaced as a whole by compare-and-swap.
+
+The log of operations continues in the backups of the object.
+"""
+
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from icefloe import effects
+from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    IcefloeError,
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    StorageError,
+)
+from icefloe.format.config_file import decode_config_flexbuffer
+from icefloe.format.envelope import FileType, object_attributes
+from icefloe.format.ids import SnapshotId
+from icefloe.format.json_value import JsonValue
+from icefloe.format.layout import REPO_KEY, backup_key, backup_name
+from icefloe.format.repo_info import (
+    SPEC_VERSION,
+    RepoInfo,
+    decode_repo_info,
+    encode_repo_info,
+    open_repo_info,
+)
+from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.format.update_table import Status, UpdateEntry
+from icefloe.repo import repo_changes
+from icefloe.repo.conditional_put import put_settled
+from icefloe.repo.ledger import BACKUP_IDS, Pace, Rivals, author_of, is_contested, writers_before
+from icefloe.repo.repo_changes import Change, feature_flags, require_enabled, shown_metadata
+from icefloe.storage import Backend, Version
+from icefloe.storage.turns import has_queue, turn
+
+
+async def pages(backend: Backend, repo: RepoInfo) -> AsyncIterator[list[UpdateEntry]]:
+    """Give the log, newest first, one list for each copy of the repo object.
+
+    A copy that is missing ends the log: somebody cleaned up. What was newest in a copy gets
+    the name of that copy, as it has in later states of the repository.
+    """
+    entries = repo.updates.entries()
+    seen: set[str] = set()
+    while True:
+        yield entries
+        name = repo.repo_before_updates
+        if name is None:
+            return
+        if name in seen:
+            raise FormatError(f"the log of operations runs in a circle through {name!r}")
+        seen.add(name)
+        try:
+            copy = await backend.get(backup_key(name))
+        except ObjectNotFoundError:
+            return
+        repo = decode_repo_info(copy.data)
+        first, *others = repo.updates.entries()
+        entries = [replace(first, backup_path=first.backup_path or name), *others]
+
+
+_log = logging.getLogger(__name__)
+
+_IMMEDIATE_RETRIES = 5
+_NOTICEABLE_LAG = 1_000_000
+"""Microseconds: clocks of different machines always differ a little."""
+_MOST_DOUBLINGS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRepo:
+    """A state of the repo object, and what the storage calls it."""
+
+    info: RepoInfo
+    version: Version
+
+
+async def load_repo(backend: Backend, known: StoredRepo | None = None) -> StoredRepo:
+    """Read the repo object; what is known already is not decoded again."""
+    fetched = await backend.get(REPO_KEY)
+    version = fetched.info.version
+    if known is not None and version == known.version != Version():
+        return known
+    return StoredRepo(await effects.offload(lambda: open_repo_info(fetched.data)), version)
+
+
+async def create_repo(backend: Backend, info: RepoInfo, *, level: int) -> StoredRepo:
+    """Write the repo object of a new repository; there must be none yet."""
+    return await replace_repo(backend, info, None, level=level)
+
+
+async def replace_repo(
+    backend: Backend, info: RepoInfo, known: Version | None, *, level: int
+) -> StoredRepo:
+    """Write the repo object in the place of a state of it, without a copy of that state."""
+    data = encode_repo_info(info, level=level)
+    attributes = object_attributes(FileType.REPO_INFO, SPEC_VERSION)
+    version = await put_settled(backend, REPO_KEY, data, replacing=known, attributes=attributes)
+    return StoredRepo(info, version)
+
+
+class RepoObjectLedger:
+    """Branches, tags, history and settings of a repository of spec 2."""
+
+    spec_version = SPEC_VERSION
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: EffectiveConfig,
+        clock: Callable[[], int],
+        known: StoredRepo | None = None,
+        *,
+        always_conditional: bool = False,
+    ) -> None:
+        self._backend = backend
+        self._retries = config.repo_update_retries
+        self._cap = config.num_updates_per_repo_info_file
+        self._level = config.compression.level
+        self._clock = clock
+        self._known = known
+        self._read = None if known is None else known.info
+        # Without conditions a write would undo what others did since we looked.
+        self._may_trust_memory = always_conditional or config.storage.unsafe_use_conditional_update
+        self.rivals = Rivals()
+        self._own: str | None = None
+        self._is_raced = False
+        self._pace = Pace()
+
+    @asynccontextmanager
+    async def turn(self, branch: str) -> AsyncIterator[None]:
+        """Wait in the queue of the repository, or else until those are done who should be first."""
+        if not has_queue(self._backend):
+            await self._let_others_go_first()
+        async with turn(self._backend, REPO_KEY):
+            yield
+
+    async def _let_others_go_first(self) -> None:
+        """Wait for the writers whose last change is older than ours, within limits."""
+        before = looks = self._writers_before()
+        while before > 0 and looks >= 0:
+            await effects.sleep(self.rivals.pace.pause_for(before))
+            await self._load()
+            before, looks = self._writers_before(), looks - 1
+
+    def _is_contested(self, branch: str | None) -> bool:
+        known = self._known
+        if branch is None or known is None:
+            return False
+        return is_contested(known.info.updates, branch, self._own, self._clock())
+
+    def _writers_before(self) -> int:
+        if self._known is None or self._own is None:
+            return 0
+        return writers_before(self._known.info.updates, self._own, self._clock())
+
+    # -- reading ---------------------------------------------------------------------------
+
+    async def repo(self) -> RepoInfo:
+        """Read the present state."""
+        return (await self._load()).info
+
+    async def _readable(self) -> RepoInfo:
+        """Read the present state for somebody who wants to read versions."""
+        repo = await self.repo()
+        repo_changes.require_readable(repo)
+        return repo
+
+    async def branches(self) -> dict[str, SnapshotId]:
+        """List branches and where they end."""
+        return dict((await self._readable()).branches)
+
+    async def tags(self) -> dict[str, SnapshotId]:
+        """List tags and what they name."""
+        return dict((await self._readable()).tags)
+
+    async def branch_names(self) -> set[str]:
+        """List branches."""
+        return set((await self._readable()).branches)
+
+    async def tag_names(self) -> set[str]:
+        """List tags."""
+        return set((await self._readable()).tags)
+
+    async def branch_tip(self, name: str) -> SnapshotId:
+        """Say where a branch ends."""
+        return repo_changes.branch_tip(await self._readable(), name)
+
+    def last_tip(self, name: str) -> SnapshotId | None:
+        """Say where a branch ended when we looked last."""
+        return None if self._known is None else self._known.info.branches.get(name)
+
+    def newest_update(self) -> int:
+        """Return the time of the newest update in the state that we saw last."""
+        return 0 if self._known is None else int(self._known.info.updates.updated_at[0])
+
+    async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
+        """Say where a branch ends that is to be written to."""
+        repo = await self.repo()
+        if flag is not None:
+            require_enabled(repo, flag)
+        repo_changes.require_online(repo)
+        return repo_changes.branch_tip(repo, name)
+
+    async def tag_target(self, name: str) -> SnapshotId:
+        """Say what a tag names."""
+        return repo_changes.tag_target(await self._readable(), name)
+
+    async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
+        """Look up one snapshot."""
+        return repo_changes.snapshot_entry(await self._readable(), snapshot)
+
+    async def ancestry_pages(
+        self,
+        snapshot: SnapshotId | None = None,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+    ) -> AsyncIterator[Sequence[SnapshotEntry]]:
+        """Give the whole history of a snapshot, branch or tag at once."""
+        repo = await self._readable()
+        if branch is not None:
+            snapshot = repo_changes.branch_tip(repo, branch)
+        elif tag is not None:
+            snapshot = repo_changes.tag_target(repo, tag)
+        assert snapshot is not None
+        repo_changes.require_listed(repo, snapshot)
+        yield repo.snapshots.page(repo.snapshots.ancestry(snapshot))
+
+    async def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
+        """Walk from a snapshot back to the first one, in one state of the repository."""
+        async for page in self.ancestry_pages(snapshot):
+            for entry in page:
+                yield entry
+
+    async def check_writable(self) -> None:
+        """Raise unless the repository takes changes."""
+        repo_changes.require_online(await self.repo())
+
+    async def metadata(self) -> dict[str, JsonValue]:
+        """Give the metadata of the repository."""
+        return shown_metadata((await self.repo()).metadata)
+
+    async def status(self) -> Status:
+        """Say whether the repository takes changes."""
+        return (await self.repo()).status
+
+    async def flags(self) -> list[FeatureFlag]:
+        """List all feature flags."""
+        return feature_flags(await self.repo())
+
+    async def require_flag(self, name: str) -> None:
+        """Raise if a feature is disabled."""
+        require_enabled(await self.repo(), name)
+
+    async def ops_log(self) -> AsyncIterator[UpdateEntry]:
+        """Walk through all operations, newest first."""
+        async for page in pages(self._backend, await self.repo()):
+            for entry in page:
+                yield entry
+
+    async def load_config(self) -> RepositoryConfig | None:
+        """Give the stored configuration, if there is one."""
+        return stored_config(await self.repo())
+
+    # -- changing --------------------------------------------------------------------------
+
+    async def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        """Make a branch that ends at a snapshot."""
+        await self.update(repo_changes.create_branch(name, snapshot))
+
+    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
+        """Delete a branch."""
+        await self.update(repo_changes.delete_branch(name, expected))
+
+    async def reset_branch(
+        self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
+    ) -> None:
+        """Let a branch end elsewhere."""
+        await self.update(repo_changes.reset_branch(name, snapshot, expected))
+
+    async def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        """Name a snapshot for good."""
+        await self.update(repo_changes.create_tag(name, snapshot))
+
+    async def delete_tag(self, name: str) -> None:
+        """Take a tag away."""
+        await self.update(repo_changes.delete_tag(name))
+
+    async def commit(
+        self,
+        branch: str,
+        base: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+    ) -> None:
+        """Move a branch from `base` to a snapshot on top of it."""
+        await self.update(repo_changes.commit(branch, base, new, known_update), branch=branch)
+
+    async def amend(
+        self,
+        branch: str,
+        replaced: SnapshotId,
+        new: SnapshotEntry,
+        *,
+        known_update: int | None = None,
+        move_other_branches: bool = False,
+    ) -> None:
+        """Put a snapshot in the place of the tip of a branch, or of all branches there."""
+        await self.update(
+            repo_changes.amend(
+                branch, replaced, new, known_update, move_other_branches=move_other_branches
+            )
+        )
+
+    async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
+        """List a snapshot that no branch leads to."""
+        await self.update(repo_changes.add_detached(new, known_update))
+
+    async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
+        """Replace the metadata of the repository."""
+        await self.update(repo_changes.set_metadata(metadata))
+
+    async def update_metadata(self, metadata: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """Replace some entries of the metadata, and give all of it."""
+        updated = await self.update(repo_changes.update_metadata(metadata))
+        return shown_metadata(updated.metadata)
+
+    async def set_status(self, status: Status) -> None:
+        """Let the repository take changes, or not."""
+        await self.update(repo_changes.set_status(status))
+
+    async def set_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
+        """Enable or disable a feature."""
+        await self.update(repo_changes.set_flag(name, setting))
+
+    async def save_config(self, config: RepositoryConfig) -> None:
+        """Store a configuration, unless somebody changed it since ours was read."""
+        self._read = await self.update(
+            repo_changes.set_config(config, unless=self._has_other_config)
+        )
+
+    def _has_other_config(self, repo: RepoInfo) -> bool:
+        """Tell whether the stored configuration is not the one that was read, as far as known."""
+        if self._read is None or self._read.config == repo.config:
+            return False
+        return stored_config(self._read) != stored_config(repo)
+
+    async def update(self, change: Change, *, branch: str | None = None) -> RepoInfo:
+        """Make one change, whoever else makes some at the same time; give the state after it.
+
+        Who often changes a branch lets others go first who change the repository as well.
+        """
+        is_polite = branch is not None and self._is_raced and not has_queue(self._backend)
+        # On a branch that others move too, waiting would only make sure that we lose.
+        if is_polite and not self._is_contested(branch):
+            await effects.sleep(self._pace.pause_for(self._writers_before()))
+        async with turn(self._backend, REPO_KEY):
+            return await self._update(change)
+
+    async def _update(self, change: Change) -> RepoInfo:
+        # While others change the repository, what we remember is no longer true.
+        known = self._known if self._may_trust_memory and not self._is_raced else None
+        is_fresh = False
+        unsettled: list[_Unsettled] = []
+        has_warned = False
+        for failures in range(max(self._retries.max_tries, 1)):
+            begun = time.monotonic()
+            if known is None:
+                remembered = self._known
+                known, is_fresh = await self._load_after(unsettled), True
+                self._is_raced = remembered is not None and known is not remembered
+                if await self._has_landed(known, unsettled):
+                    return known.info
+            name = self._new_backup_name()
+            now = self._clock()
+            has_warned = has_warned or warn_of_lag(now, int(known.info.updates.updated_at[0]))
+            try:
+                new = repo_changes.apply(
+                    change, known.info, now=now, backup_name=name, cap=self._cap
+                )
+            except IcefloeError:
+                if is_fresh:
+                    raise
+                known = None
+                continue
+            try:
+                written = await self._replace(known, new, name)
+            except PreconditionFailedError:
+                pass
+            except OutcomeUnknownError as unknown:
+                unsettled.append(_Unsettled(name, int(known.info.updates.updated_at[0]), unknown))
+            else:
+                self._pace.note(time.monotonic() - begun)
+                return written
+            known = None
+            self._is_raced = True
+            _log.debug("somebody else changed the repository: trying again (%d)", failures + 1)
+            await self._pause(failures)
+        raise unsettled[-1].error if unsettled else self._exhausted()
+
+    async def _replace(self, known: StoredRepo, new: RepoInfo, name: str) -> RepoInfo:
+        """Keep a copy of a state under a name, and put another in its place."""
+        data = await effects.offload(lambda: encode_repo_info(new, level=self._level))
+        await self._backend.copy(REPO_KEY, backup_key(name), if_version=known.version)
+        version = await self._backend.put(
+            REPO_KEY,
+            data,
+            if_version=known.version,
+            attributes=object_attributes(FileType.REPO_INFO, SPEC_VERSION),
+        )
+        self._known = StoredRepo(new, version)
+        self._own = author_of(name)
+        return new
+
+    async def _load(self) -> StoredRepo:
+        stored = await load_repo(self._backend, self._known)
+        self._known = stored
+        return stored
+
+    async def _load_after(self, unsettled: "list[_Unsettled]") -> StoredRepo:
+        try:
+            return await self._load()
+        except StorageError as failure:
+            if unsettled:
+                raise unsettled[-1].error from failure
+            raise
+
+    async def _has_landed(self, now: StoredRepo, unsettled: "list[_Unsettled]") -> bool:
+        """Look for one of our writes in the log: at most one of them can be there."""
+        if not unsettled:
+            return False
+        names = {each.backup_name for each in unsettled}
+        since = min(each.since for each in unsettled)
+        async for page in pages(self._backend, now.info):
+            if any(entry.backup_path in names for entry in page):
+                return True
+            if page[-1].updated_at < since:
+                break
+        return False
+
+    def _new_backup_name(self) -> str:
+        return backup_name(REPO_KEY, self._clock() // 1000, BACKUP_IDS.next())
+
+    async def _pause(self, failures: int) -> None:
+        """Wait a moment, once trying again at once did not help.
+
+        The pauses hardly grow: whoever has lost often should not come back ever more seldom.
+        """
+        doublings = min(failures - _IMMEDIATE_RETRIES, _MOST_DOUBLINGS)
+        if doublings >= 0:
+            longest_ms = min(
+                self._retries.max_backoff_ms, self._retries.initial_backoff_ms * 2**doublings
+            )
+            await effects.sleep(random.uniform(0, longest_ms / 1000))  # noqa: S311 - jitter
+
+    def _exhausted(self) -> ConflictError:
+        return ConflictError(
+            message=f"others changed the repository during each of {self._retries.max_tries}"
+            " attempts to: try again later, or raise repo_update_retries in the configuration",
+            kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """A write that may have landed."""
+
+    backup_name: str
+    since: int
+    """The log names the copy at an entry of this time."""
+    error: OutcomeUnknownError
+
+
+def warn_of_lag(now: int, before: int) -> bool:
+    """Log a warning if the clock is behind something that happened already; tell whether it was.
+
+    Both times are in microseconds. What happens next is dated right after it, so that the order of
+    times stays the order of events.
+    """
+    lag = before - now
+    if lag < _NOTICEABLE_LAG:
+        return False
+    _log.warning(
+        "the clock of this machine is %.1f s behind the newest change of the repository, or the"
+        " clock of whoever made that change was ahead: the next change is dated right after it;"
+        " set the clocks",
+        lag / 1_000_000,
+    )
+    return True
+
+
+def stored_config(repo: RepoInfo) -> RepositoryConfig | None:
+    """Decode the configuration that a repository stores, if it stores any."""
+    return None if repo.config is None else decode_config_flexbuffer(repo.config)

@@ -1,0 +1,606 @@
+"""`Storage`, which users hold: a description that opens itself when it is first needed.
+
+It prints without secrets, and opens `obstore` clients for libraries that accept nothing else.
+"""
+
+import html
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, cast
+
+from obstore.store import LocalStore
+
+from icefloe.config import (
+    Attribution,
+    EffectiveStorageSettings,
+    S3Options,
+    StorageConcurrencySettings,
+    StorageRetriesSettings,
+    StorageSettings,
+    effective_storage_settings,
+)
+from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
+from icefloe.effects import run_blocking
+from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
+from icefloe.storage.backoff import Attempts
+from icefloe.storage.clients import open_clients, user_agent
+from icefloe.storage.guarded_http import GuardedHttpReader
+from icefloe.storage.local import LocalBackend
+from icefloe.storage.locks import PATIENCE_SECONDS
+from icefloe.storage.memory import MemoryAddress, MemoryBackend, memory_at
+from icefloe.storage.metering import Meter, MeteredBackend, RequestCounts
+from icefloe.storage.object_store import ObjectStoreBackend
+from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
+from icefloe.storage.port import Backend
+from icefloe.storage.read_only import ReadOnlyBackend
+from icefloe.storage.redirect import RedirectBackend, resolve
+from icefloe.storage.retrying import RetryingBackend
+from icefloe.storage.sandbox import Confinement
+from icefloe.storage.specs import (
+    AzureSpec,
+    GcsSpec,
+    GuardedHttpSpec,
+    Headers,
+    HttpSpec,
+    LocalSpec,
+    MemorySpec,
+    RedirectSpec,
+    S3Spec,
+    Spec,
+    azure_spec,
+    gcs_spec,
+    http_spec,
+    hugging_face_spec,
+    r2_spec,
+    redirect_spec,
+    s3_spec,
+    tigris_spec,
+)
+from icefloe.values import Value
+
+_KINDS: Final[dict[type, str]] = {
+    MemorySpec: "in-memory",
+    LocalSpec: "local filesystem",
+    S3Spec: "S3",
+    GcsSpec: "GCS",
+    AzureSpec: "Azure",
+    HttpSpec: "HTTP",
+    GuardedHttpSpec: "HTTP",
+    RedirectSpec: "redirect",
+}
+
+_FUNCTIONS: Final[dict[type, tuple[str, dict[str, object]]]] = {
+    MemorySpec: ("in_memory_storage", {}),
+    LocalSpec: ("local_filesystem_storage", {}),
+    S3Spec: ("s3_storage", {"bucket": None, "prefix": None}),
+    GcsSpec: ("gcs_storage", {"bucket": None, "prefix": None}),
+    AzureSpec: ("azure_storage", {"account": None, "container": None, "prefix": ""}),
+    HttpSpec: ("http_storage", {}),
+    GuardedHttpSpec: ("http_storage", {}),
+    RedirectSpec: ("redirect_storage", {}),
+}
+"""The function that makes each kind, and the arguments it must always have."""
+
+_WAYS_IN: Final = {
+    "FromEnv": "from the environment",
+    "Anonymous": "none: unsigned requests",
+    "Static": "given",
+    "Refreshable": "from a function",
+}
+
+
+def source_code(spec: Spec) -> str:
+    """Write the call that makes such a storage; given credentials and headers are left out.
+
+    >>> source_code(LocalSpec("/data/repo"))
+    "icefloe.storage.local_filesystem_storage(path='/data/repo')"
+    """
+    function, needed = _FUNCTIONS[type(spec)]
+    if isinstance(spec, S3Spec) and spec.encodes_keys:
+        function = "s3_object_store_storage"
+    shown = needed | {name: value for name, value in _arguments(spec).items() if value is not None}
+    if _way_in(spec) == "Anonymous":
+        shown["anonymous"] = True
+    arguments = ", ".join(f"{name}={given!r}" for name, given in shown.items())
+    return f"icefloe.storage.{function}({arguments})"
+
+
+def describe(spec: Spec) -> dict[str, str]:
+    """Say what a storage is, line by line.
+
+    >>> describe(LocalSpec("/data/repo"))
+    {'type': 'local filesystem', 'path': '/data/repo'}
+    """
+    lines = {"type": _KINDS[type(spec)]}
+    for name, value in _arguments(spec).items():
+        if value is not None:
+            lines[name] = getattr(value, "name", None) or str(value)
+    if (way_in := _way_in(spec)) is not None:
+        lines["credentials"] = _WAYS_IN[way_in]
+    if isinstance(spec, S3Spec) and not spec.can_write:
+        lines["access"] = "read-only"
+    return lines
+
+
+def _arguments(spec: Spec) -> dict[str, object]:
+    """Gather what may be shown; None is what is not set."""
+    match spec:
+        case MemorySpec():
+            return {}
+        case LocalSpec(path, durable):
+            return {"path": path, "durable": durable or None}
+        case S3Spec():
+            options = {
+                each.name: getattr(spec.options, each.name) or None
+                for each in fields(spec.options)
+                if each.name != "anonymous"
+            }
+            return {"bucket": spec.bucket, "prefix": spec.prefix or None, **options}
+        case GcsSpec():
+            return {"bucket": spec.bucket, "prefix": spec.prefix or None}
+        case AzureSpec():
+            return {
+                "account": spec.account,
+                "container": spec.container,
+                "prefix": spec.prefix or None,
+            }
+        case HttpSpec() | GuardedHttpSpec():
+            return {"base_url": spec.place}
+        case RedirectSpec():
+            return {
+                "base_url": spec.place,
+                "from_env": spec.from_env or None,
+                "trusted_endpoints": list(spec.trusted_endpoints) or None,
+            }
+
+
+def _way_in(spec: Spec) -> str | None:
+    match spec:
+        case S3Spec() | GcsSpec() | AzureSpec():
+            return type(spec.credentials).__name__
+        case _:
+            return None
+
+
+def usual_settings(kind: type) -> StorageSettings:
+    """Make the settings that suit a kind of storage, named by the class that describes it."""
+    if issubclass(kind, MemorySpec):
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(5, 1),
+            retries=StorageRetriesSettings(1, 0, 0),
+        )
+    if issubclass(kind, LocalSpec):
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(5, 4096),
+            retries=StorageRetriesSettings(1, 0, 0),
+            unsafe_use_conditional_update=False,
+            unsafe_use_metadata=False,
+        )
+    return StorageSettings()
+
+
+def _effective_settings(spec: Spec, given: StorageSettings | None) -> EffectiveStorageSettings:
+    kind: type = type(spec)
+    if given is None:
+        return _usual_effective_settings(kind)
+    return effective_storage_settings(usual_settings(kind), given)
+
+
+@cache
+def _usual_effective_settings(kind: type) -> EffectiveStorageSettings:
+    return effective_storage_settings(usual_settings(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class StorageObjectInfo(Value):
+    """An object in a storage: key, size, and when it was written."""
+
+    key: str
+    size_bytes: int
+    created_at: datetime
+
+
+class _Opened:
+    """What one process has open of a storage; a forked child starts anew."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.meter = Meter()
+        self.backends: dict[tuple[EffectiveStorageSettings, str], Backend] = {}
+        self.usual: Backend | None = None
+        """The one for whoever asks for nothing special."""
+
+
+class Storage:
+    """A place where a repository lives.
+
+    Make one with `local_filesystem_storage`, `s3_storage` and so on. Making it sends no
+    request; clients are opened at the first use, once per process, also after a fork. Equal
+    descriptions are equal storages. Storages can be pickled, with their credentials; a storage in
+    memory can be unpickled only in its own process, while it is in use there.
+
+    >>> storage = Storage.new_in_memory()
+    >>> storage.list_objects()
+    []
+    """
+
+    def __init__(self, spec: Spec, memory: MemoryBackend | None = None) -> None:
+        self._spec = spec
+        is_in_memory = isinstance(spec, MemorySpec)
+        self._memory = (memory or MemoryBackend()) if is_in_memory else None
+        self._opened = _Opened()
+
+    @classmethod
+    def new_in_memory(cls) -> "Storage":
+        """Make an empty storage in the memory of this process."""
+        return Storage(MemorySpec())
+
+    @classmethod
+    def new_local_filesystem(cls, path: str, *, durable: bool = False) -> "Storage":
+        """Use a local directory; `durable` makes every write survive a loss of power."""
+        return Storage(LocalSpec.of(path, durable=durable))
+
+    @classmethod
+    def new_s3(
+        cls,
+        config: S3Options,
+        bucket: str,
+        prefix: str | None,
+        credentials: AnyS3Credential | None = None,
+        legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> "Storage":
+        """Use a bucket of S3, or of a storage that speaks its protocol."""
+        return Storage(
+            s3_spec(
+                config,
+                bucket,
+                prefix,
+                credentials,
+                headers=Headers.of(headers, read_headers, write_headers),
+                legacy_rooted_keys=legacy_rooted_keys,
+            )
+        )
+
+    @classmethod
+    def new_s3_object_store(
+        cls,
+        config: S3Options,
+        bucket: str,
+        prefix: str | None,
+        credentials: AnyS3Credential | None = None,
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> "Storage":
+        """Use a bucket of S3 in which unusual characters of keys are percent-encoded."""
+        return Storage(
+            s3_spec(
+                config,
+                bucket,
+                prefix,
+                credentials,
+                headers=Headers.of(headers, read_headers, write_headers),
+                encodes_keys=True,
+            )
+        )
+
+    @classmethod
+    def new_tigris(
+        cls,
+        config: S3Options,
+        bucket: str,
+        prefix: str | None,
+        use_weak_consistency: bool,  # noqa: FBT001 - the drop-in signature
+        credentials: AnyS3Credential | None = None,
+        legacy_rooted_keys: bool | None = None,  # noqa: FBT001
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> "Storage":
+        """Use a bucket of Tigris."""
+        return Storage(
+            tigris_spec(
+                config,
+                bucket,
+                prefix,
+                credentials,
+                use_weak_consistency=use_weak_consistency,
+                headers=Headers.of(headers, read_headers, write_headers),
+                legacy_rooted_keys=legacy_rooted_keys,
+            )
+        )
+
+    @classmethod
+    def new_r2(
+        cls,
+        config: S3Options,
+        bucket: str | None = None,
+        prefix: str | None = None,
+        account_id: str | None = None,
+        credentials: AnyS3Credential | None = None,
+        legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> "Storage":
+        """Use a bucket of Cloudflare R2."""
+        return Storage(
+            r2_spec(
+                config,
+                bucket,
+                prefix,
+                account_id,
+                credentials,
+                headers=Headers.of(headers, read_headers, write_headers),
+                legacy_rooted_keys=legacy_rooted_keys,
+            )
+        )
+
+    @classmethod
+    def new_hf(
+        cls,
+        config: S3Options,
+        bucket: str,
+        prefix: str | None,
+        namespace: str,
+        credentials: AnyS3Credential | None = None,
+        legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
+        *,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> "Storage":
+        """Use a bucket at Hugging Face."""
+        return Storage(
+            hugging_face_spec(
+                config,
+                bucket,
+                prefix,
+                namespace,
+                credentials,
+                headers=Headers.of(headers, read_headers, write_headers),
+                legacy_rooted_keys=legacy_rooted_keys,
+            )
+        )
+
+    @classmethod
+    def new_gcs(
+        cls,
+        bucket: str,
+        prefix: str | None,
+        credentials: AnyGcsCredential | None = None,
+        *,
+        config: dict[str, str] | None = None,
+        read_headers: dict[str, str] | None = None,
+        write_headers: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> "Storage":
+        """Use a bucket of Google Cloud Storage."""
+        sent = Headers.of(headers, read_headers, write_headers)
+        return Storage(gcs_spec(bucket, prefix, credentials, config, sent))
+
+    @classmethod
+    def new_azure_blob(
+        cls,
+        account: str,
+        container: str,
+        prefix: str,
+        credentials: AnyAzureCredential | None = None,
+        *,
+        config: dict[str, str] | None = None,
+    ) -> "Storage":
+        """Use a container of Azure Blob Storage."""
+        return Storage(azure_spec(account, container, prefix, credentials, config))
+
+    @classmethod
+    def new_http(
+        cls,
+        base_url: str,
+        config: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> "Storage":
+        """Use a directory on a web server, read-only."""
+        return Storage(http_spec(base_url, config, headers))
+
+    @classmethod
+    def new_redirect(
+        cls, base_url: str, *, from_env: bool = False, trusted_endpoints: Sequence[str] = ()
+    ) -> "Storage":
+        """Use the storage that a web address redirects to; see `redirect_storage`."""
+        return Storage(
+            redirect_spec(base_url, from_env=from_env, trusted_endpoints=trusted_endpoints)
+        )
+
+    @property
+    def spec(self) -> Spec:
+        """The description of this storage."""
+        return self._spec
+
+    def default_settings(self) -> StorageSettings:
+        """Give the settings that suit this kind of storage; unset ones have common defaults.
+
+        On the local file system the switches for conditional updates and metadata are off, as
+        other programs must find them in the configuration of a repository; our own updates are
+        conditional there nevertheless.
+        """
+        return usual_settings(type(self._spec))
+
+    def open(
+        self,
+        settings: StorageSettings | EffectiveStorageSettings | None = None,
+        attribution: Attribution | None = None,
+    ) -> Backend:
+        """Give what does the work: requests are counted and, over networks, retried.
+
+        Settings go on top of those that suit the storage, unless they are complete already.
+        `attribution` tells the operator of the storage who is asking. Called again with equal
+        arguments it gives the same object.
+        """
+        opened = self._in_this_process()
+        is_usual = settings is None and attribution is None
+        if is_usual and opened.usual is not None:
+            return opened.usual
+        effective = settings
+        if not isinstance(effective, EffectiveStorageSettings):
+            effective = _effective_settings(self._spec, effective)
+        agent = user_agent() if attribution is None else attribution.label(user_agent())
+        if (backend := opened.backends.get((effective, agent))) is None:
+            # Two threads may both open; one of them is kept.
+            backend = opened.backends.setdefault(
+                (effective, agent), self._open(self._spec, effective, agent, opened.meter)
+            )
+        if is_usual:
+            opened.usual = backend
+        return backend
+
+    def request_counts(self) -> RequestCounts:
+        """Count the requests that this process sent through this object.
+
+        >>> storage = Storage.new_in_memory()
+        >>> before = storage.request_counts()
+        >>> storage.list_objects()
+        []
+        >>> (storage.request_counts() - before).list
+        1
+        """
+        return self._in_this_process().meter.snapshot()
+
+    def reset_request_counts(self) -> RequestCounts:
+        """Begin to count anew; give the count so far."""
+        return self._in_this_process().meter.reset()
+
+    def list_objects(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[tuple[str, int]]:
+        """List all objects, or those in the directory `prefix`: key (below it) and size."""
+        return run_blocking(self.list_objects_async(settings, prefix))
+
+    async def list_objects_async(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[tuple[str, int]]:
+        """Await `list_objects`."""
+        infos = await self.list_objects_metadata_async(settings, prefix)
+        return [(info.key, info.size_bytes) for info in infos]
+
+    def list_objects_metadata(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[StorageObjectInfo]:
+        """List as `list_objects` does, with the time of each object."""
+        return run_blocking(self.list_objects_metadata_async(settings, prefix))
+
+    async def list_objects_metadata_async(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[StorageObjectInfo]:
+        """Await `list_objects_metadata`."""
+        folder = f"{prefix.strip('/')}/" if prefix and prefix.strip("/") else ""
+        return [
+            StorageObjectInfo(info.key.removeprefix(folder), info.size_bytes, info.last_modified)
+            async for batch in self.open(settings).list(folder)
+            for info in batch
+        ]
+
+    def _open(
+        self, spec: Spec, settings: EffectiveStorageSettings, agent: str, meter: Meter
+    ) -> Backend:
+        match spec:
+            case MemorySpec():
+                return MeteredBackend(cast("Backend", self._memory), meter)
+            case LocalSpec(path, durable, encodes_keys, None):
+                limit_ms = settings.timeouts.operation_timeout_ms
+                local = LocalBackend(
+                    path,
+                    durable=durable,
+                    encodes_keys=encodes_keys,
+                    patience_seconds=PATIENCE_SECONDS if limit_ms is None else limit_ms / 1000,
+                )
+                return MeteredBackend(local, meter)
+            case LocalSpec(path, _, encodes_keys, places):
+                confinement = Confinement(places or ())
+                local = LocalBackend(path, encodes_keys=encodes_keys, confinement=confinement)
+                return MeteredBackend(ReadOnlyBackend(local, path), meter)
+            case RedirectSpec():
+
+                def find() -> Backend:
+                    return self._open(resolve(spec, agent), settings, agent, meter)
+
+                def attempts() -> Attempts:
+                    return Attempts(settings, lambda: meter.add("retries"))
+
+                return RedirectBackend(find, attempts)
+            case GuardedHttpSpec():
+                web = ReadOnlyBackend(GuardedHttpReader(spec, settings, agent), spec.place)
+                return RetryingBackend(MeteredBackend(web, meter), settings, meter)
+            case _:
+                backend = ObjectStoreBackend(open_clients(spec, settings, agent), settings)
+                return RetryingBackend(MeteredBackend(backend, meter), settings, meter)
+
+    def _in_this_process(self) -> _Opened:
+        if self._opened.process != os.getpid():
+            self._opened = _Opened()
+        return self._opened
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Storage) or type(self) is not type(other):
+            return NotImplemented
+        return self._memory is other._memory and self._spec == other._spec
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(self._spec), id(self._memory)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._memory is not None:
+            return (_in_memory, (self._memory.address(),))
+        return (type(self), (self._spec,))
+
+    def __repr__(self) -> str:
+        return source_code(self._spec)
+
+    def __str__(self) -> str:
+        lines = (f"{name}: {text}" for name, text in describe(self._spec).items())
+        return "\n".join(["<icefloe.Storage>", *lines])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<div><b>{html.escape(name)}:</b> {html.escape(text)}</div>"
+            for name, text in describe(self._spec).items()
+        )
+        return f'<div class="icefloe-value"><div>icefloe.Storage</div>{rows}</div>'
+
+
+def _in_memory(address: MemoryAddress) -> Storage:
+    """Find a pickled storage in the memory of this process."""
+    return Storage(MemorySpec(), memory_at(address))
+
+
+def open_foreign_client(storage: Storage) -> Any:
+    """Give the `obstore` client of a storage, made anew; it sends no request yet."""
+    match storage.spec:
+        case LocalSpec(path=path):
+            return LocalStore(path)
+        case S3Spec() | GcsSpec() | AzureSpec() | HttpSpec() as spec:
+            settings = effective_storage_settings(storage.default_settings(), None)
+            return open_clients(spec, settings, user_agent()).reader
+        case other:
+            raise InvalidInputError(
+                f"files in {type(other).__name__.removesuffix('Spec').lower()} storages cannot be"
+                " parsed: use a directory, an object store or a web server",
+                ErrorKind.STORAGE_CONFIG,
+            )
+
+
+def as_storage_error(error: BaseException, url: str) -> IcefloeError | None:
+    """Give what an exception raised through such a client means; None if it is no such thing."""
+    is_foreign = type(error).__module__.startswith("obstore")
+    if isinstance(error, FileNotFoundError) or (is_foreign and isinstance(error, FOREIGN_ERRORS)):
+        return translate(error, "read", url)
+    return None

@@ -1,0 +1,213 @@
+"""The chunks of a session: where each one is, its bytes, and how to change it."""
+
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.chunk_table import (
+    ChunkRef,
+    ChunkTable,
+    Coordinates,
+    InlineChunk,
+    NativeChunk,
+    VirtualChunk,
+)
+from icefloe.format.ids import ChunkId
+from icefloe.format.nodes import Node
+from icefloe.storage.port import Buffer
+from icefloe.transactions.array_changes import MISSING, Index
+from icefloe.transactions.session import SessionState
+
+
+async def find_ref(session: SessionState, node: Node, index: Index) -> ChunkRef | None:
+    """Say where the bytes of a chunk are; `None` for one that was never written."""
+    if not is_in_grid(node, index):
+        return None
+    if session.changes.arrays:
+        found = session.changes.get_chunk(node.id, index)
+        if found is not MISSING:
+            return found
+    lookup = session.lookup(node)
+    manifest = lookup.find(index)
+    if manifest is None:
+        return None
+    assets = session.context.assets
+    file = assets.held_manifest(manifest)
+    if file is None:
+        file = await assets.load_manifest(manifest, lookup.size_of(manifest))
+    return file.find(node.id, index)
+
+
+async def read_chunk(
+    session: SessionState, node: Node, index: Index, window: slice | None = None
+) -> Buffer | None:
+    """Read a chunk, or a part of it; `None` for one that was never written."""
+    ref = await find_ref(session, node, index)
+    return None if ref is None else await read_ref(session, ref, window)
+
+
+async def read_ref(session: SessionState, ref: ChunkRef, window: slice | None = None) -> Buffer:
+    """Read what a reference points at, or a part of it."""
+    start, stop = 0, size_of(ref)
+    if window is not None:
+        start, stop, _ = window.indices(stop)
+        stop = max(start, stop)
+    match ref:
+        case NativeChunk():
+            if session.packer is not None:
+                held = session.packer.pending(ref)
+                if held is not None:
+                    return held[start:stop]
+            assets = session.context.assets
+            return await assets.read_chunk(ref.id, ref.offset + start, stop - start)
+        case InlineChunk():
+            return ref.data if window is None else ref.data[start:stop]
+        case VirtualChunk():
+            return await session.context.virtual.read(ref, start, stop)
+
+
+def size_of(ref: ChunkRef) -> int:
+    """Give the number of bytes of a chunk."""
+    return len(ref.data) if isinstance(ref, InlineChunk) else ref.length
+
+
+async def write_chunk(session: SessionState, node: Node, index: Index, data: Buffer) -> None:
+    """Store a chunk: within the manifest if it is small, in a pack if asked for, or by itself."""
+    session.require_writable()
+    require_in_grid(node, index)
+    size = len(data)
+    if size == 0:
+        raise InvalidInputError(
+            f"chunk {index} of {node.path} has no bytes: delete the chunk instead",
+            ErrorKind.ZERO_LENGTH_CHUNK,
+            path=node.path,
+        )
+    ref: ChunkRef
+    if size <= session.context.config.inline_chunk_threshold_bytes:
+        ref = InlineChunk(bytes(data))
+    elif session.packer is not None and session.packer.accepts(size):
+        ref = await session.packer.add(data)
+    else:
+        ref = NativeChunk(ChunkId.random(), 0, size)
+        await session.context.assets.save_chunk(ref.id, data)
+    session.changes.set_chunk(node.id, index, ref)
+
+
+def delete_chunk(session: SessionState, node: Node, index: Index) -> None:
+    """Delete a chunk; one outside of the grid cannot exist and needs no deleting."""
+    session.require_writable()
+    if is_in_grid(node, index):
+        session.changes.set_chunk(node.id, index, None)
+
+
+def delete_chunks(session: SessionState, node: Node, coordinates: Coordinates) -> None:
+    """Delete many chunks of the grid of an array at once."""
+    session.require_writable()
+    with session.changes.writing() as changes:
+        changes.array(node.id, coordinates.shape[1]).delete_many(coordinates)
+
+
+def put_refs(session: SessionState, node: Node, table: ChunkTable) -> None:
+    """Set many references at once."""
+    session.require_writable()
+    if len(table) == 0:
+        return
+    array = node.array
+    assert array is not None
+    if table.dimensions != len(array.num_chunks):
+        require_in_grid(node, (0,) * table.dimensions)
+    outside = (table.coordinates >= np.array(array.num_chunks, np.uint64)).any(axis=1)
+    if outside.any():
+        require_in_grid(node, tuple(table.coordinates[int(outside.argmax())].tolist()))
+    if (table.lengths == 0).any():
+        row = int((table.lengths == 0).argmax())
+        raise _no_bytes(node, tuple(table.coordinates[row].tolist()))
+    session.changes.put_table(node.id, table)
+
+
+def put_ref(session: SessionState, node: Node, index: Index, ref: ChunkRef) -> None:
+    """Set one reference."""
+    session.require_writable()
+    require_in_grid(node, index)
+    if size_of(ref) == 0:
+        raise _no_bytes(node, index)
+    session.changes.set_chunk(node.id, index, ref)
+
+
+def _no_bytes(node: Node, index: Index) -> InvalidInputError:
+    return InvalidInputError(
+        f"the reference of chunk {index} of {node.path} has no bytes: leave it out",
+        ErrorKind.ZERO_LENGTH_CHUNK,
+        path=node.path,
+    )
+
+
+async def chunk_tables(session: SessionState, node: Node) -> AsyncIterator[ChunkTable]:
+    """Walk all references of an array, one manifest at a time, then those not committed."""
+    array = node.array
+    assert array is not None
+    grid = np.array([(0, count) for count in array.num_chunks], np.uint32).reshape(-1, 2)
+    settled = session.changes.settled(node.id)
+    for manifest, size_bytes in session.lookup(node).sizes():
+        file = await session.context.assets.load_manifest(manifest, size_bytes)
+        table = file.table(node.id)
+        if len(table) == 0:
+            continue
+        table = table.within(grid)
+        if settled is not None:
+            table = table.without(settled.table.coordinates).without(settled.deleted)
+        if len(table):
+            yield table
+    if settled is not None:
+        own = settled.table.within(grid)
+        if len(own):
+            yield own
+
+
+async def chunk_coordinates(session: SessionState, node: Node) -> AsyncIterator[Coordinates]:
+    """Walk the coordinates of all references of an array, one manifest at a time."""
+    array = node.array
+    assert array is not None
+    if session.changes.settled(node.id) is not None:
+        async for table in chunk_tables(session, node):
+            yield table.coordinates
+        return
+    # Without changes to lay over them, what else the references hold need not be decoded.
+    for manifest, size_bytes in session.lookup(node).sizes():
+        file = await session.context.assets.load_manifest(manifest, size_bytes)
+        coordinates = file.coordinates(node.id)
+        if len(coordinates) == 0:
+            continue
+        inside = (coordinates < np.array(array.num_chunks, np.uint64)).all(axis=1)
+        yield coordinates if inside.all() else coordinates[inside]
+
+
+def is_in_grid(node: Node, index: Index) -> bool:
+    """Say whether an array has a chunk at some coordinates."""
+    array = node.array
+    if array is None or len(index) != len(array.num_chunks):
+        return False
+    # `all` takes three times as long, and this is for every chunk that is read.
+    for at, count in zip(index, array.num_chunks, strict=True):  # noqa: SIM110
+        if not 0 <= at < count:
+            return False
+    return True
+
+
+def require_in_grid(node: Node, index: Index) -> None:
+    """Refuse coordinates that an array does not have."""
+    if is_in_grid(node, index):
+        return
+    if node.array is None:
+        raise InvalidInputError(
+            f"{node.path} is a group, and only arrays have chunks",
+            ErrorKind.NOT_AN_ARRAY,
+            path=node.path,
+        )
+    raise InvalidInputError(
+        f"the array {node.path} has a grid of {node.array.num_chunks} chunks, in which there is "
+        f"no chunk {index}",
+        ErrorKind.INVALID_CHUNK_INDEX,
+        path=node.path,
+    )

@@ -1,0 +1,556 @@
+"""Write the manifests of a new version: rewrite those with changes, keep the others.
+
+For each array with changes, some manifests stay and the other references go into new ones. Arrays
+that share a manifest are packed together.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import prod
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.assets import EncodedManifest
+from icefloe.effects import map_concurrently
+from icefloe.format.chunk_table import ChunkTable, Coordinates, Extents, concat_tables
+from icefloe.format.columns import Bools, Ints
+from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
+from icefloe.format.manifest import Manifest
+from icefloe.format.nodes import ManifestRef, Node
+from icefloe.manifests.attempt_cache import ArrayState, Pack, SplitArray, WholeArray
+from icefloe.manifests.build import NewManifest, Part, link_parts, make_part
+from icefloe.manifests.lookup import listed_in, sizes_of
+from icefloe.manifests.packer import ArrayFacts, ManifestPlan, closure, pack
+from icefloe.manifests.partition import (
+    Blocks,
+    Boxes,
+    HalvingLayout,
+    Partition,
+    boxes_holding,
+    boxes_meeting,
+    layout_of,
+)
+from icefloe.transactions.array_changes import Settled
+from icefloe.transactions.session import SessionState
+from icefloe.transactions.tree import BaseNodes
+
+
+class SharedManifests:
+    """The manifests that more than one array links to; most snapshots have few or none."""
+
+    def __init__(self, base: BaseNodes, num_files: int) -> None:
+        self._base = base
+        table = base.table
+        self._ids: NDArray[np.bytes_] = np.empty(0, f"S{ManifestId.WIDTH}")
+        self._numbers: Ints = np.empty(0, np.int64)
+        self._rows: Ints = np.empty(0, np.int64)
+        self._known: dict[NodeId, set[ManifestId]] = {}
+        if len(table.manifest_ids) == num_files:
+            return  # each is linked to once
+        links = np.ascontiguousarray(table.manifest_ids).view(self._ids.dtype).ravel()
+        self._ids, numbers, counts = np.unique(links, return_inverse=True, return_counts=True)
+        is_shared = counts[numbers] > 1
+        rows = np.repeat(np.arange(len(table)), np.diff(table.manifest_splits))
+        self._numbers, self._rows = numbers[is_shared], rows[is_shared]
+
+    @cached_property
+    def manifests_of(self) -> Mapping[NodeId, AbstractSet[ManifestId]]:
+        """The shared manifests of each array that has any."""
+        return _ManifestsOf(self)
+
+    @cached_property
+    def arrays_in(self) -> Mapping[ManifestId, AbstractSet[NodeId]]:
+        """The arrays in each shared manifest."""
+        return _ArraysIn(self)
+
+    @cached_property
+    def _by_manifest(self) -> tuple[Ints, Ints]:
+        order = np.argsort(self._numbers, kind="stable")
+        return self._numbers[order], self._rows[order]
+
+    def of(self, node: NodeId) -> set[ManifestId]:
+        """Find the shared manifests of an array."""
+        if len(self._rows) == 0:
+            return set()
+        if (known := self._known.get(node)) is None:
+            row = self._base.find_row(node)
+            first, last = (0, 0) if row is None else self._rows.searchsorted([row, row + 1])
+            known = {self._manifest(number) for number in self._numbers[first:last].tolist()}
+            self._known[node] = known
+        return known
+
+    def within(self, manifest: ManifestId) -> set[NodeId]:
+        """Find the arrays in a manifest, if it is shared."""
+        number = int(np.searchsorted(self._ids, np.frombuffer(manifest.raw, self._ids.dtype)[0]))
+        numbers, rows = self._by_manifest
+        first, last = np.searchsorted(numbers, [number, number + 1])
+        if first == last or self._manifest(number) != manifest:
+            return set()
+        return set(ids_of_rows(NodeId, self._base.table.ids[rows[first:last]]))
+
+    def _manifest(self, number: int) -> ManifestId:
+        return ManifestId(self._ids[number : number + 1].tobytes())
+
+    def nodes(self) -> list[NodeId]:
+        """List the arrays that share a manifest."""
+        return ids_of_rows(NodeId, self._base.table.ids[np.unique(self._rows)])
+
+    def manifests(self) -> list[ManifestId]:
+        """List the manifests that are shared."""
+        return [self._manifest(number) for number in np.unique(self._numbers).tolist()]
+
+
+class _ManifestsOf(Mapping[NodeId, AbstractSet[ManifestId]]):
+    def __init__(self, shared: SharedManifests) -> None:
+        self._shared = shared
+
+    def __getitem__(self, node: NodeId) -> AbstractSet[ManifestId]:
+        if not (found := self._shared.of(node)):
+            raise KeyError(node)
+        return found
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self._shared.nodes())
+
+    def __len__(self) -> int:
+        return len(self._shared.nodes())
+
+
+class _ArraysIn(Mapping[ManifestId, AbstractSet[NodeId]]):
+    def __init__(self, shared: SharedManifests) -> None:
+        self._shared = shared
+
+    def __getitem__(self, manifest: ManifestId) -> AbstractSet[NodeId]:
+        if not (found := self._shared.within(manifest)):
+            raise KeyError(manifest)
+        return found
+
+    def __iter__(self) -> Iterator[ManifestId]:
+        return iter(self._shared.manifests())
+
+    def __len__(self) -> int:
+        return len(self._shared.manifests())
+
+
+def facts_of(node: Node, num_refs: int) -> ArrayFacts:
+    """Tell of an array what decides which manifest it goes to."""
+    assert node.array is not None
+    return ArrayFacts(node.id, node.path, prod(node.array.num_chunks), num_refs)
+
+
+def neighbour(
+    session: SessionState, node_id: NodeId, manifest: Manifest, changed: Node | None
+) -> WholeArray | None:
+    """Take over an array that is all in one manifest, and to whose chunks nothing happened.
+
+    `changed` is the array if its metadata are others than they were. There may be many such
+    arrays, so nothing is made that is not needed.
+    """
+    nodes, row = session.base.table, session.base.row_by_id(node_id)
+    table = manifest.table(node_id)
+    if len(table) == 0:
+        return None
+    if changed is None:
+        first, last = nodes.shape_splits[row : row + 2].tolist()
+        chunks = prod(nodes.num_chunks[first:last].tolist())
+        facts = ArrayFacts(node_id, nodes.paths[row].decode(), chunks, len(table))
+    else:
+        facts = facts_of(changed, len(table))
+    link = int(nodes.manifest_splits[row])
+    begin, end = nodes.extent_splits[link : link + 2].tolist()
+    box = tuple((first, last) for first, last in nodes.extents[begin:end].tolist())
+    return WholeArray(manifest.id, table, facts, box or None)
+
+
+async def untouched_candidates(
+    session: SessionState, others: Collection[NodeId]
+) -> list[ArrayFacts]:
+    """List the arrays in one manifest that nothing happened to.
+
+    They are needed where the number of manifests is limited, because arrays may have to join one
+    that is there already.
+    """
+    table, gone = session.base.table, session.changes.deleted
+    rows = np.flatnonzero(table.is_array & (np.diff(table.manifest_splits) == 1)).tolist()
+    nodes = [table.node(row) for row in rows]
+    nodes = [node for node in nodes if node.id not in others and node.id not in gone]
+    grown = {node.id: node for node in session.changes.nodes.values() if node.array is not None}
+    counts = await _num_refs(session, nodes)
+    return [
+        facts_of(grown.get(node.id, node), count) for node, count in zip(nodes, counts, strict=True)
+    ]
+
+
+async def _num_refs(session: SessionState, nodes: list[Node]) -> list[int]:
+    """Count references: what a snapshot says is enough, but for manifests of several arrays."""
+    ids = [node.array.manifests[0].id for node in nodes if node.array is not None]
+    sizes, counts = listed_in(session.snapshot.manifests, ids)
+    if not session.context.config.chunk_manifests.counts_initialized_chunks:
+        return counts
+    times = Counter(ids)
+    result = []
+    for node, one, size, count in zip(nodes, ids, sizes, counts, strict=True):
+        if times[one] > 1:
+            manifest = await session.context.assets.load_manifest(one, size)
+            result.append(len(manifest.table(node.id)))
+        else:
+            result.append(count)
+    return result
+
+
+_NO_PLACES: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayParts:
+    """The references of an array after a change."""
+
+    kept: tuple[ManifestRef, ...]
+    """Manifests that stay as they are."""
+    tables: tuple[ChunkTable, ...]
+    """What is to be written, a manifest each."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the array goes into one manifest, which it may share with others."""
+        return not self.kept and len(self.tables) == 1
+
+
+def is_modified(session: SessionState, node: Node) -> bool:
+    """Say whether manifests of an array have to change: for other chunks, or a smaller grid."""
+    array = node.array
+    assert array is not None
+    changes = session.changes.arrays.get(node.id)
+    if changes is not None and not changes.is_empty():
+        return True
+    return any(
+        last > count
+        for ref in session.tree.manifests(node)
+        for (_, last), count in zip(ref.extents, array.num_chunks, strict=False)
+    )
+
+
+async def divide(
+    session: SessionState,
+    node: Node,
+    *,
+    opened: AbstractSet[ManifestId],
+    held: Mapping[ManifestId, Manifest],
+) -> ArrayParts:
+    """Put the changes of an array over what is stored, and cut the result.
+
+    `opened` are manifests that cannot stay, whether they changed or not; `held` are some that
+    the caller has in memory. Of the others only those are opened in which something changed, or
+    that belong into one manifest with something that did.
+    """
+    layout = layout_of(node, session.context.config.manifest.split_sizes)
+    work = _Work(session, node, held)
+    if isinstance(layout, HalvingLayout) and work.most_refs <= layout.max_refs:
+        table = await work.table(_NO_PLACES)  # there is nothing to cut
+        return ArrayParts((), (table,) if len(table) else ())
+    closed = work.closed(opened)
+    while True:
+        table = await work.table(closed)
+        blocks = work.blocks(closed)
+        partition = layout.partition(table.coordinates, blocks)
+        is_cut = len(partition.parts) > 1
+        tables = [table.take(rows) if is_cut else table for rows in partition.parts]
+        missing = _missing(partition, tables, blocks)
+        if not missing.any():
+            break
+        closed = closed[~missing]
+    kept = tuple(work.before[place] for place in closed.tolist())
+    return ArrayParts(kept, tuple(tables))
+
+
+def _missing(partition: Partition, tables: Sequence[ChunkTable], blocks: Blocks) -> Bools:
+    """Mark the blocks that have to be opened, too.
+
+    Manifests must not overlap. Those that we cut never do; but blocks that somebody else cut in
+    another way may lie between the references of one part.
+    """
+    missing = np.zeros(len(blocks), np.bool_)
+    missing[partition.wanted] = True
+    if len(blocks) and not missing.all():
+        boxes = np.array([table.extents() for table in tables], np.int64)
+        missing |= boxes_meeting(blocks.boxes, boxes.reshape(len(tables), *blocks.boxes.shape[1:]))
+    return missing
+
+
+class _Work:
+    """The stored manifests of an array, and what was opened of them so far."""
+
+    def __init__(
+        self, session: SessionState, node: Node, held: Mapping[ManifestId, Manifest]
+    ) -> None:
+        assert node.array is not None
+        self._session, self._node, self._held = session, node, held
+        self.before = session.tree.manifests(node)
+        counts = node.array.num_chunks
+        self._dimensions = len(counts)
+        self._grid: Extents = np.array([(0, n) for n in counts], np.uint32).reshape(-1, 2)
+        self._tables: dict[int, ChunkTable] = {}
+        settled = session.changes.settled(node.id) or _nothing(self._dimensions)
+        self._new = settled.table.within(self._grid)
+        self._deleted = settled.deleted
+        ids = [ref.id for ref in self.before]
+        self._sizes, self._counts = listed_in(session.manifest_files, ids)
+
+    @property
+    def most_refs(self) -> int:
+        """Say how many references the array can have, at most."""
+        return sum(self._counts) + len(self._new)
+
+    @cached_property
+    def _boxes(self) -> Boxes:
+        everything = tuple((0, int(last)) for _, last in self._grid)
+        boxes = [ref.extents or everything for ref in self.before]
+        return np.array(boxes, np.int64).reshape(len(boxes), self._dimensions, 2)
+
+    def closed(self, opened: AbstractSet[ManifestId]) -> Ints:
+        """List the manifests that may stay: inside of the grid, and without a change in them."""
+        last = self._grid[:, 1].astype(np.int64)
+        is_inside = (self._boxes[:, :, 1] <= last).all(axis=1)
+        touched = self._touched()
+        is_touched = boxes_holding(self._boxes, touched)
+        if len(touched):
+            is_touched |= np.array([not ref.extents for ref in self.before], np.bool_)
+        may_stay = is_inside & ~is_touched
+        if opened:
+            may_stay &= np.array([ref.id not in opened for ref in self.before], np.bool_)
+        return np.flatnonzero(may_stay)
+
+    def _touched(self) -> Coordinates:
+        return np.concatenate([self._new.coordinates, self._deleted])
+
+    def blocks(self, closed: Ints) -> Blocks:
+        """Describe the manifests that are not opened."""
+        return Blocks(self._boxes[closed], np.array(self._counts, np.int64)[closed])
+
+    async def table(self, closed: Ints) -> ChunkTable:
+        """Give all references but those in closed manifests, with the changes over them."""
+        if not self.before:
+            return self._new
+        stay = set(closed.tolist())
+        meets_grid = (self._boxes[:, :, 0] < self._grid[:, 1].astype(np.int64)).all(axis=1)
+        needed = [n for n in range(len(self.before)) if n not in stay and meets_grid[n]]
+        await self._load([place for place in needed if place not in self._tables])
+        old = [self._tables[place] for place in needed if len(self._tables[place])]
+        if not old:
+            return self._new
+        return concat_tables(old).overlay(self._new, self._deleted)
+
+    async def _load(self, places: Sequence[int]) -> None:
+        assets = self._session.context.assets
+
+        async def load(place: int) -> ChunkTable:
+            ref = self.before[place]
+            file = self._held.get(ref.id)
+            if file is None:
+                file = await assets.load_manifest(ref.id, self._sizes[place])
+            table = file.table(self._node.id)
+            return table.within(self._grid) if len(table) else table
+
+        limit = self._session.context.config.manifest.max_concurrent_manifest_fetches_during_commit
+        loaded = await map_concurrently(load, places, limit=limit)
+        self._tables.update(zip(places, loaded, strict=True))
+
+
+def _nothing(dimensions: int) -> Settled:
+    table = ChunkTable.empty(dimensions)
+    return Settled(table, table.coordinates)
+
+
+_HELD_BACK_BYTES: Final = 16 * 1024
+"""Smaller manifests wait for the snapshot, to be written together with it: one wait less."""
+
+type _Arrays = dict[NodeId, SplitArray | WholeArray]
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestChanges:
+    """Where the references of arrays are in a new version."""
+
+    refs: Mapping[NodeId, tuple[ManifestRef, ...]]
+    """For all arrays that the session changed, and those whose manifests were rewritten too."""
+    new: tuple[NewManifest, ...]
+    """The manifests that were made or linked; some of those may not be in use."""
+    held_back: tuple[EncodedManifest, ...]
+    """The files of new ones that are still to be written."""
+
+
+async def write_manifests(session: SessionState) -> ManifestChanges:
+    """Write the manifests of all arrays that a session changed, but for small ones.
+
+    Those are for the caller to write, with the snapshot. A commit that lost a race finds here
+    what it made before, unless the other commit changed the same manifests.
+    """
+    changed = _changed_arrays(session)
+    deleted = {one for one, node in session.changes.deleted.items() if node.is_array}
+    modified = {one for one, node in changed.items() if is_modified(session, node)}
+    shared = SharedManifests(session.base, len(session.snapshot.manifests))
+    links = session.changes.links
+    leaving = {one for one in links if not links[one].replaced.isdisjoint(shared.of(one))}
+    touched = modified | deleted | leaving
+    gone = deleted | {one for one in leaving - modified if shared.of(one) <= links[one].replaced}
+    gathered = closure(touched, shared.manifests_of, shared.arrays_in)
+    rewriting = _Rewriting(session, shared, changed)
+    await rewriting.gather(gathered - gone, modified)
+    packs = await rewriting.pack(touched)
+    refs = {one: session.tree.manifests(node) for one, node in changed.items()}
+    refs |= {one: link_parts((), refs[one]) for one in links}
+    parts = [made.part for made in packs]
+    for one, array in rewriting.arrays.items():
+        if isinstance(array, SplitArray):
+            refs[one] = link_parts(array.kept, [part.refs[one] for part in array.parts])
+            parts.extend(array.parts)
+    for made in packs:
+        refs |= {one: (ref,) for one, ref in made.part.refs.items()}
+    held_back = tuple(part.held_back for part in parts if part.held_back is not None)
+    linked = [part.manifest for one in links.values() for part in one.parts]
+    return ManifestChanges(refs, (*linked, *(part.manifest for part in parts)), held_back)
+
+
+def _changed_arrays(session: SessionState) -> dict[NodeId, Node]:
+    """List arrays with changed chunks, or changed metadata, as they are now."""
+    changes = session.changes
+    changed = {node.id: node for node in changes.nodes.values() if node.array is not None}
+    for node_id in (*changes.arrays, *changes.links):
+        if node_id not in changed and (node := session.base.by_id(node_id)) is not None:
+            changed[node_id] = node
+    return changed
+
+
+class _Rewriting:
+    """Arrays whose manifests are made anew, in one attempt to commit."""
+
+    def __init__(
+        self, session: SessionState, shared: SharedManifests, changed: Mapping[NodeId, Node]
+    ) -> None:
+        self._session = session
+        self._shared = shared
+        self._changed = changed
+        self._limit = session.context.write_concurrency
+        self.arrays: _Arrays = {}
+
+    async def gather(self, nodes: AbstractSet[NodeId], modified: AbstractSet[NodeId]) -> None:
+        """Prepare arrays: those that were modified, and those in one manifest with them."""
+        opened = {one: self._shared.of(one) for one in sorted(nodes)}
+        others = nodes - modified - self._session.changes.links.keys()
+        whole = self._session.base.only_manifests(others)
+        needed = {each for found in opened.values() for each in found}
+        held = await self._load(needed.union(whole.values()))
+        todo = []
+        for one in opened:
+            if one in whole:
+                found = neighbour(self._session, one, held[whole[one]], self._changed.get(one))
+                if found is not None:
+                    self.arrays[one] = found
+            else:
+                todo.append(self._changed.get(one) or self._base_node(one))
+
+        async def prepare(node: Node) -> SplitArray | WholeArray:
+            return await self._prepare(node, opened[node.id], held)
+
+        made = await map_concurrently(prepare, todo, limit=self._limit)
+        self.arrays |= {node.id: array for node, array in zip(todo, made, strict=True)}
+
+    def _base_node(self, node_id: NodeId) -> Node:
+        node = self._session.base.by_id(node_id)
+        assert node is not None
+        return node
+
+    async def _load(self, ids: AbstractSet[ManifestId]) -> dict[ManifestId, Manifest]:
+        """Load manifests that several arrays need, each once."""
+        context, wanted = self._session.context, sorted(ids)
+        sizes = sizes_of(wanted, self._session.snapshot.manifests)
+
+        async def load(item: tuple[ManifestId, int]) -> Manifest:
+            return await context.assets.load_manifest(*item)
+
+        limit = context.config.manifest.max_concurrent_manifest_fetches_during_commit
+        files = await map_concurrently(load, zip(wanted, sizes, strict=True), limit=limit)
+        return dict(zip(wanted, files, strict=True))
+
+    async def _prepare(
+        self, node: Node, opened: AbstractSet[ManifestId], held: Mapping[ManifestId, Manifest]
+    ) -> SplitArray | WholeArray:
+        """Cut an array; what is split is written at once, and need not be held in memory."""
+        session = self._session
+        state = _state(session, node)
+        if (known := session.written.array(node.id, state)) is not None:
+            return known
+        parts = await divide(session, node, opened=opened, held=held)
+        array: SplitArray | WholeArray
+        if parts.is_whole:
+            table = parts.tables[0].compacted()
+            array = WholeArray(state, table, facts_of(node, len(table)))
+        else:
+            made = await map_concurrently(
+                partial(self._make_part_of, node.id), parts.tables, limit=self._limit
+            )
+            array = SplitArray(state, parts.kept, tuple(made))
+        session.context.assets.forget_manifests(session.written.keep_array(node.id, array))
+        return array
+
+    async def _make_part_of(self, node: NodeId, table: ChunkTable) -> Part:
+        return await make_part(
+            self._session.context.assets,
+            {node: table.compacted()},
+            hold_back_bytes=_HELD_BACK_BYTES,
+        )
+
+    async def pack(self, modified: AbstractSet[NodeId]) -> list[Pack]:
+        """Write the manifests of whole arrays; others that join them are gathered, too."""
+        plans = await self._plans(modified)
+        joining = {one for plan in plans for one in plan.arrays} - self.arrays.keys()
+        if joining:
+            await self.gather(joining, frozenset())
+        made = await map_concurrently(self._make_pack, plans, limit=self._limit)
+        packs = [each for each in made if each is not None]
+        superseded = self._session.written.keep_packs(packs)
+        self._session.context.assets.forget_manifests(superseded)
+        return packs
+
+    async def _plans(self, modified: AbstractSet[NodeId]) -> list[ManifestPlan]:
+        """Say which arrays share a manifest; plans of which nothing was changed are left out."""
+        session, config = self._session, self._session.context.config.chunk_manifests
+        wholes = {one: each for one, each in self.arrays.items() if isinstance(each, WholeArray)}
+        if not wholes:
+            return []
+        candidates = [each.facts for each in wholes.values()]
+        if any(each.cardinality is not None for each in config.sets):
+            known = self.arrays.keys() | session.changes.links.keys()
+            candidates += await untouched_candidates(session, known)
+        current = session.base.only_manifests({each.node_id for each in candidates} | modified)
+        plans = pack(candidates, config, current, modified)
+        return [plan for plan in plans if not wholes.keys().isdisjoint(plan.arrays)]
+
+    async def _make_pack(self, plan: ManifestPlan) -> Pack | None:
+        """Write a manifest of some arrays, but for those that turned out to be split."""
+        members = {one: self.arrays[one] for one in plan.arrays if one in self.arrays}
+        wholes = {one: each for one, each in members.items() if isinstance(each, WholeArray)}
+        if not wholes:
+            return None
+        states = {one: whole.state for one, whole in wholes.items()}
+        if (known := self._session.written.pack(states)) is not None:
+            return known
+        part = await make_part(
+            self._session.context.assets,
+            {one: whole.table for one, whole in wholes.items()},
+            boxes={one: whole.box for one, whole in wholes.items() if whole.box is not None},
+            hold_back_bytes=_HELD_BACK_BYTES,
+        )
+        return Pack(states, part)
+
+
+def _state(session: SessionState, node: Node) -> ArrayState:
+    assert node.array is not None
+    changes = session.changes.arrays.get(node.id)
+    revision = -1 if changes is None else changes.revision
+    return ArrayState(session.tree.manifests(node), revision, node.array.num_chunks)

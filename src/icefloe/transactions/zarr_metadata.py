@@ -1,0 +1,152 @@
+"""What a session needs to know of a `zarr.json`: group or array, shape, chunk grid, names.
+
+The document itself is kept byte for byte; only these few fields are interpreted. All else
+(data type, codecs, attributes, consolidated metadata) is between Zarr and the user.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.nodes import ArrayInfo
+
+_ZARR_FORMAT: Final = 3
+_LARGEST_LENGTH: Final = 2**64 - 1
+_MOST_CHUNKS: Final = 2**32 - 1
+_PAIR: Final = 2  # a rectilinear grid may write a run of equal chunks as [size, count]
+
+
+def parse_metadata(raw: bytes, path: str) -> ArrayInfo | None:
+    """Read a `zarr.json`; `None` for a group.
+
+    >>> parse_metadata(b'{"zarr_format": 3, "node_type": "group"}', "/") is None
+    True
+    """
+    document = parse_document(raw, path)
+    if document.get("zarr_format") != _ZARR_FORMAT:
+        raise _bad(path, 'it must say "zarr_format": 3, the only one a repository holds')
+    match document.get("node_type"):
+        case "group":
+            return None
+        case "array":
+            return _parse_array(document, path)
+        case other:
+            raise _bad(path, f'"node_type" must be "group" or "array", not {other!r}')
+
+
+def parse_document(raw: bytes, path: str) -> dict[str, Any]:
+    """Read the JSON object in a `zarr.json`, whatever its fields."""
+    try:
+        document = json.loads(str(raw, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, f"it is not JSON in UTF-8 ({error})") from error
+    if not isinstance(document, dict):
+        raise _bad(path, "it is not a JSON object")
+    return document
+
+
+def chunk_grid_name(raw: bytes, path: str) -> object:
+    """Give the name of the chunk grid of an array, as its document has it."""
+    return _grid(parse_document(raw, path), path)[0]
+
+
+def _parse_array(document: Mapping[str, Any], path: str) -> ArrayInfo:
+    shape = _lengths(document, "shape", path)
+    num_chunks = parse_grid(document, shape, path)
+    if any(count > _MOST_CHUNKS for count in num_chunks):
+        raise InvalidInputError(
+            f"the array {path} would have {max(num_chunks)} chunks along one dimension, more "
+            f"than the {_MOST_CHUNKS} a repository can number: use larger chunks",
+            ErrorKind.INVALID_ARRAY_METADATA,
+            path=path,
+        )
+    return ArrayInfo(shape, num_chunks, _dimension_names(document, path))
+
+
+def parse_grid(document: Mapping[str, Any], shape: tuple[int, ...], path: str) -> tuple[int, ...]:
+    """Return how many chunks an array has along each dimension, by its document."""
+    name, configuration = _grid(document, path)
+    match name:
+        case "regular":
+            chunks = _lengths(configuration, "chunk_shape", path)
+            counts = tuple(
+                -(-length // chunk) if chunk else 0
+                for length, chunk in zip(shape, chunks, strict=False)
+            )
+            given = len(chunks)
+        case "rectilinear":
+            counts = _rectilinear_counts(configuration, path)
+            given = len(counts)
+        case _:
+            raise _bad(path, f'chunk grid {name!r} is neither "regular" nor "rectilinear"')
+    if given != len(shape):
+        raise _bad(path, f"its shape has {len(shape)} dimensions and its chunk grid {given}")
+    return counts
+
+
+def _grid(document: Mapping[str, Any], path: str) -> tuple[object, Mapping[str, Any]]:
+    match document.get("chunk_grid"):
+        case {"name": name, "configuration": dict() as configuration}:
+            return name, configuration
+    raise _bad(path, '"chunk_grid" must be an object with "name" and "configuration"')
+
+
+def _rectilinear_counts(configuration: Mapping[str, Any], path: str) -> tuple[int, ...]:
+    dimensions = configuration.get("chunk_shapes")
+    if not isinstance(dimensions, list):
+        raise _bad(path, '"chunk_shapes" must be a list with one list for each dimension')
+    return tuple(_count_of_runs(runs, path) for runs in dimensions)
+
+
+def _count_of_runs(runs: object, path: str) -> int:
+    if not isinstance(runs, list):
+        raise _bad(path, '"chunk_shapes" must hold lists of sizes and [size, count] pairs')
+    count = 0
+    for run in runs:
+        if _is_length(run):
+            count += 1
+        elif isinstance(run, list) and len(run) == _PAIR and all(map(_is_length, run)):
+            count += run[1]
+        else:
+            raise _bad(path, f"{run!r} in its chunk grid is no size and no [size, count] pair")
+    return count
+
+
+def _lengths(document: Mapping[str, Any], field: str, path: str) -> tuple[int, ...]:
+    given = document.get(field)
+    if not isinstance(given, list) or not all(map(_is_length, given)):
+        raise _bad(path, f'"{field}" must be a list of whole numbers from 0, got {given!r}')
+    return tuple(given)
+
+
+def _is_length(given: object) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= _LARGEST_LENGTH
+
+
+def _dimension_names(document: Mapping[str, Any], path: str) -> tuple[str | None, ...] | None:
+    given = document.get("dimension_names")
+    if given is None:
+        return None
+    if not _are_names(given):
+        raise _bad(path, f'"dimension_names" must be a list of strings and nulls, got {given!r}')
+    return tuple(given)
+
+
+def _are_names(given: object) -> bool:
+    return (
+        isinstance(given, Sequence)
+        and not isinstance(given, str)
+        and all(name is None or (isinstance(name, str) and _is_unicode(name)) for name in given)
+    )
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether text can be stored: JSON escapes may smuggle in lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _bad(path: str, problem: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the zarr.json of {path} is not valid: {problem}", ErrorKind.BAD_METADATA, path=path
+    )

@@ -1,0 +1,1 @@
+"""Virtual chunks: ranges of foreign objects, read from locations that the reader authorised."""

@@ -1,0 +1,320 @@
+"""Locations of virtual chunks by the million: resolved, chosen and grouped as columns. Pure.
+
+Every function here takes distinct locations and gives an answer for each. The usual ones are
+handled together; only unusual ones are taken apart one by one.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.arrow import pa, pc
+from icefloe.format.columns import Bools, BytesColumn, Ints, concat_bytes, mask_of
+from icefloe.values.urls import Prefix, parse_prefix
+from icefloe.virtual_chunks.locations import RELATIVE_SCHEME, PrefixTable, parse_location, shown
+
+_RELATIVE: Final = f"{RELATIVE_SCHEME}://".encode()
+_USUAL_RELATIVE: Final = r"^[a-z]+://[^/%?#@]+(/[A-Za-z0-9_=,:@+-][A-Za-z0-9._=,:@+-]*)+$"
+"""What stays as it is below any container: no segment leads upwards, nothing is to decode."""
+_USUAL: Final = r"^[a-z][a-z0-9+.-]*://[a-z0-9._-]*(/[^%?#\\\x00-\x1f\x7f]+)?$"
+"""What is its own canonical form, unless it is a file with segments to resolve."""
+_UNRESOLVED_FILE: Final = r"^file:.*/\.{1,2}(/|$)"
+_SLASH: Final = ord("/")
+_BEFORE_HOST: Final = 2
+"""So many slashes stand before the host."""
+_FEW_PLACES: Final = 8
+
+
+# -- one form for each object --------------------------------------------------------------
+
+
+def absolute_all(locations: BytesColumn, absolute: Callable[[str], str]) -> BytesColumn:
+    """Replace the names of containers by where those are, as far as they are known.
+
+    `absolute` does so for one location, or raises `InvalidInputError`.
+    """
+    rows = locations.to_arrow()
+    relative = mask_of(pc.starts_with(rows, _RELATIVE))
+    if not relative.any():
+        return locations
+    usual = relative & mask_of(pc.match_substring_regex(rows, _USUAL_RELATIVE))
+    numbers = [np.flatnonzero(relative & ~usual)]
+    parts = [_each(locations.take(numbers[0]), lambda text: _absolute_or_same(text, absolute))]
+    for name, below in _by_host(locations, np.flatnonzero(usual)):
+        chosen = locations.take(below)
+        prefix = _prefix_of(name, absolute)
+        numbers.append(below)
+        parts.append(chosen if prefix is None else _below(prefix, chosen, len(name) + 1))
+    return _with_rows(locations, numbers, parts)
+
+
+def is_below_name(locations: BytesColumn, name: str) -> Bools:
+    """Say which locations are recorded below the name of a container."""
+    return mask_of(pc.starts_with(locations.to_arrow(), _RELATIVE + f"{name}/".encode()))
+
+
+def canonical_all(locations: BytesColumn) -> BytesColumn:
+    """Write absolute locations so that those of one object are equal.
+
+    That is decoded, and without query, fragment and user, which name nothing and may be secret.
+    """
+    rows = locations.to_arrow()
+    usual = mask_of(pc.match_substring_regex(rows, _USUAL))
+    if mask_of(pc.starts_with(rows, b"file:")).any():
+        usual &= ~mask_of(pc.match_substring_regex(rows, _UNRESOLVED_FILE))
+    if usual.all():
+        return locations
+    others = np.flatnonzero(~usual)
+    return _with_rows(locations, [others], [_each(locations.take(others), canonical)])
+
+
+def canonical(location: str) -> str:
+    """Write one absolute location as `canonical_all` does.
+
+    >>> canonical("S3://bucket/a%20b.nc?versionId=1")
+    's3://bucket/a b.nc'
+    """
+    try:
+        place = parse_location(location).decoded
+    except InvalidInputError:
+        return shown(location)
+    path = "/".join(("", *place.segments))
+    return f"{place.scheme}://{place.host or ''}{path}"
+
+
+# -- choosing ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LocationQuery:
+    """Which locations somebody asks for: all of those that meet every condition given.
+
+    `prefix` is compared by whole segments, as those of containers are: `s3://bucket/era5` is that
+    object or anything below it, never `s3://bucket/era5-old`. In `glob`, `*` and `?` stay within
+    a segment, `**` does not.
+    """
+
+    prefix: str | None = None
+    glob: str | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether there is no condition."""
+        return self.prefix is None and self.glob is None
+
+    def chosen(self, locations: BytesColumn) -> Bools:
+        """Say which canonical locations are meant."""
+        mask = np.ones(len(locations), np.bool_)
+        if self.prefix is not None:
+            mask = PrefixTable([(_parsed(self.prefix), None)]).covered(locations)
+        if self.glob is not None:
+            text = locations.to_arrow().cast(pa.large_string())
+            try:
+                mask &= mask_of(pc.match_substring_regex(text, glob_pattern(self.glob)))
+            except pa.ArrowInvalid:
+                raise _bad_glob(self.glob) from None
+        return mask
+
+
+def glob_pattern(glob: str) -> str:
+    """Translate a pattern for locations into a regular expression.
+
+    >>> glob_pattern("s3://bucket/*/20[12]?/**.nc")
+    '(?s)^s3://bucket/[^/]*/20[12][^/]/.*\\\\.nc$'
+    """
+    parts: list[str] = []
+    for found in re.finditer(r"\*\*|\*|\?|\[!?\]?[^\]]*\]|.", glob, re.DOTALL):
+        match found.group():
+            case "**":
+                parts.append(".*")
+            case "*":
+                parts.append("[^/]*")
+            case "?":
+                parts.append("[^/]")
+            case letters if len(letters) > 2:
+                inner = letters[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+                parts.append(f"[^/{inner[1:]}]" if inner.startswith("!") else f"[{inner}]")
+            case letter:
+                parts.append(re.escape(letter))
+    return f"(?s)^{''.join(parts)}$"
+
+
+def _parsed(prefix: str) -> Prefix:
+    try:
+        return parse_prefix(prefix)
+    except InvalidInputError as fault:
+        raise InvalidInputError(
+            f"the prefix {prefix!r} {fault.message}: write it like s3://bucket/folder", fault.kind
+        ) from None
+
+
+def _bad_glob(glob: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the pattern {glob!r} cannot be understood: write it like s3://bucket/**/2020-??.nc",
+        ErrorKind.INVALID_CONFIG,
+    )
+
+
+# -- grouping ------------------------------------------------------------------------------
+
+
+type Grouped = tuple[BytesColumn, Ints]
+"""Distinct places, and for each location the row of its own."""
+
+
+def by_file(locations: BytesColumn) -> Grouped:
+    """Let each canonical location be a place of its own."""
+    places, rows = locations.distinct()
+    return places, rows.astype(np.int64)
+
+
+def by_bucket(locations: BytesColumn) -> Grouped:
+    """Group canonical locations by bucket or host.
+
+    >>> places, rows = by_bucket(BytesColumn.from_strings(["s3://bucket/a/b.nc", "s3://bucket/c"]))
+    >>> places.to_strings(), rows.tolist()
+    (['s3://bucket'], [0, 0])
+    """
+    return _by_beginning(locations, buckets, _BEFORE_HOST + 1)
+
+
+def by_folder(locations: BytesColumn, depth: int) -> Grouped:
+    """Group canonical locations by their first folders, never by the name of a file.
+
+    >>> column = BytesColumn.from_strings(["s3://bucket/a/b/c.nc", "s3://bucket/d.nc"])
+    >>> by_folder(column, 1)[0].to_strings()
+    ['s3://bucket/a/', 's3://bucket/']
+    """
+    return _by_beginning(locations, partial(folders, depth=depth), _BEFORE_HOST + 1 + depth)
+
+
+def by_number(names: BytesColumn, numbers: Ints) -> Grouped:
+    """Group by rows of some names, leaving out those that do not occur."""
+    used = np.flatnonzero(np.bincount(numbers, minlength=len(names)))
+    rows = np.zeros(len(names), np.int64)
+    rows[used] = np.arange(len(used))
+    places, again = names.take(used).distinct()
+    return places, again.astype(np.int64)[rows[numbers]]
+
+
+def _by_beginning(
+    locations: BytesColumn, cut: Callable[[BytesColumn], BytesColumn], slashes: int
+) -> Grouped:
+    """Group by what `cut` leaves of locations.
+
+    Most locations usually share a few beginnings, for which comparing is enough: what begins with
+    a place that has all its `slashes` belongs to it. Only the rest is cut.
+    """
+    text = locations.to_arrow()
+    rows = np.full(len(locations), -1)
+    known: list[bytes] = []
+    while len(known) < _FEW_PLACES and (left := rows < 0).any():
+        first = int(left.argmax())
+        place = cut(locations.slice(first, first + 1))[0]
+        beginning = place if place.endswith(b"/") else place + b"/"
+        is_there = mask_of(pc.starts_with(text, beginning))
+        if beginning.count(b"/") < slashes or not is_there[first]:
+            break
+        rows[is_there] = len(known)
+        known.append(place)
+    rest = np.flatnonzero(rows < 0)
+    if len(rest) == 0:
+        return BytesColumn.from_list(known), rows
+    others, of_rest = cut(locations.take(rest)).distinct()
+    rows[rest] = len(known) + of_rest.astype(np.int64)
+    places, again = concat_bytes([BytesColumn.from_list(known), others]).distinct()
+    return places, again.astype(np.int64)[rows]
+
+
+def buckets(locations: BytesColumn) -> BytesColumn:
+    """Cut canonical locations behind the bucket or host."""
+    ends = _end_of_segments(locations, 0)
+    starts = locations.splits[:-1]
+    return BytesColumn.gather(locations.data, starts, ends - starts)
+
+
+def folders(locations: BytesColumn, depth: int) -> BytesColumn:
+    """Cut canonical locations behind so many folders, or where the name of the file begins."""
+    starts, stops = locations.splits[:-1], locations.splits[1:]
+    ends = _end_of_segments(locations, depth)
+    ends += ends < stops  # the slash belongs to it
+    return BytesColumn.gather(locations.data, starts, ends - starts)
+
+
+def _end_of_segments(locations: BytesColumn, depth: int) -> Ints:
+    """Find the slash behind the host and so many segments, of those that are not the last."""
+    starts, stops = locations.splits[:-1], locations.splits[1:]
+    slashes = np.flatnonzero(locations.data == _SLASH)
+    first, after = np.searchsorted(slashes, starts), np.searchsorted(slashes, stops)
+    wanted = np.minimum(first + _BEFORE_HOST + depth, after - 1)
+    has_path = after - first > _BEFORE_HOST
+    ends = stops.copy()
+    ends[has_path] = slashes[wanted[has_path]]
+    return ends
+
+
+def covering(locations: BytesColumn, prefixes: Sequence[Prefix]) -> Ints:
+    """Number the longest prefix that covers each canonical location; -1 where none does."""
+    numbers = np.full(len(locations), -1)
+    for number in sorted(range(len(prefixes)), key=lambda number: prefixes[number].depth):
+        prefix = prefixes[number]
+        covered = PrefixTable([(prefix, number)]).covered(locations)
+        equals = [i for i, other in enumerate(prefixes) if other.pieces == prefix.pieces]
+        if len(equals) > 1:  # schemes that mean the same: the one of the location comes first
+            own = mask_of(pc.starts_with(locations.to_arrow(), f"{prefix.scheme}:".encode()))
+            covered &= own | ~np.isin(numbers, equals)
+        numbers[covered] = number
+    return numbers
+
+
+# -- columns -------------------------------------------------------------------------------
+
+
+def _each(rows: BytesColumn, change: Callable[[str], str]) -> BytesColumn:
+    return BytesColumn.from_strings([change(text) for text in rows.to_strings()])
+
+
+def _with_rows(
+    column: BytesColumn, numbers: list[Ints], replacements: list[BytesColumn]
+) -> BytesColumn:
+    """Put other rows in the place of some."""
+    source = np.arange(len(column))
+    place = len(column)
+    for rows in numbers:
+        source[rows] = np.arange(place, place + len(rows))
+        place += len(rows)
+    return concat_bytes([column, *replacements]).take(source)
+
+
+def _absolute_or_same(text: str, absolute: Callable[[str], str]) -> str:
+    try:
+        return absolute(text)
+    except InvalidInputError:
+        return text
+
+
+def _by_host(locations: BytesColumn, rows: Ints) -> Iterator[tuple[str, Ints]]:
+    """Group usual locations by what stands before their path."""
+    heads, numbers = buckets(locations.take(rows)).distinct()
+    for number, head in enumerate(heads.to_strings()):
+        yield head, rows[numbers == number]
+
+
+def _prefix_of(head: str, absolute: Callable[[str], str]) -> str | None:
+    try:
+        return absolute(f"{head}/x").removesuffix("x")
+    except InvalidInputError:
+        return None
+
+
+def _below(prefix: str, rows: BytesColumn, dropped: int) -> BytesColumn:
+    """Put a prefix before rows that lose so many bytes."""
+    head = BytesColumn.from_strings([prefix]).to_arrow()[0]
+    none = BytesColumn.from_list([b""]).to_arrow()[0]
+    rest = BytesColumn.gather(rows.data, rows.splits[:-1] + dropped, rows.lengths() - dropped)
+    return BytesColumn.from_arrow(pc.binary_join_element_wise(head, rest.to_arrow(), none))

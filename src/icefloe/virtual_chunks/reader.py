@@ -1,0 +1,324 @@
+"""Read virtual chunks: ranges of foreign objects, from locations that the reader authorised.
+
+Absurd offsets and lengths cost no memory: a storage reports the length of an object before its
+bytes are read, and a range outside of it is refused.
+"""
+
+import os
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Final
+
+from icefloe.config import Attribution, StorageSettings, VirtualChunkContainer
+from icefloe.config.containers import OnChange
+from icefloe.credentials import AnyCredential
+from icefloe.errors import (
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from icefloe.format.chunk_table import VirtualChunk
+from icefloe.format.columns import Bools, BytesColumn
+from icefloe.storage import Buffer, ByteRange, Fetched, ObjectInfo, Storage
+from icefloe.virtual_chunks.access import Grant
+from icefloe.virtual_chunks.checksums import ChangeWatch, is_watched
+from icefloe.virtual_chunks.clients import Client, Clients, open_store
+from icefloe.virtual_chunks.locations import shown
+from icefloe.virtual_chunks.readahead import Coalescer
+from icefloe.virtual_chunks.resolve import Place, Places, normalise, normalise_all
+
+_LARGEST_OFFSET: Final = 2**63 - 1
+_REMEMBERED_OBJECTS: Final = 4096
+_SMALL_BYTES: Final = 1 << 20
+"""A longer request waits for bytes so long that a step more makes no difference."""
+
+
+class Fetching:
+    """What one process needs for reading; a forked child must have its own."""
+
+    def __init__(
+        self, settings: StorageSettings | None = None, attribution: Attribution | None = None
+    ) -> None:
+        self._coalescer = Coalescer()
+        self._watch = ChangeWatch()
+        self._seen: dict[tuple[Hashable, str], ObjectInfo] = {}
+        self.clients = Clients(settings, attribution)
+
+    @property
+    def held_bytes(self) -> int:
+        """How much was read ahead and is kept."""
+        return self._coalescer.held_bytes
+
+    async def read(
+        self,
+        chunk: VirtualChunk,
+        part: ByteRange,
+        *,
+        client: Client,
+        key: str,
+        on_change: OnChange,
+    ) -> Buffer:
+        """Read a part of a chunk, from the state of the object recorded for it."""
+        start, stop = part
+        if start >= stop:
+            return b""
+        first, last = chunk.offset + start, chunk.offset + stop
+        if last > _LARGEST_OFFSET:
+            raise _too_short(chunk, last)
+        try:
+            fetched = await self._fetch(
+                client, key, (first, last), with_state=is_watched(chunk, on_change)
+            )
+        except IcefloeError as error:
+            failure = _explained(chunk, last, error)
+            if failure is error:
+                raise
+            raise failure from (error if isinstance(error, StorageError) else None)
+        self._watch.check(chunk, fetched.info, on_change)
+        return fetched.data
+
+    async def _fetch(
+        self, client: Client, key: str, byte_range: ByteRange, *, with_state: bool
+    ) -> Fetched:
+        if client.is_near:
+            return await client.backend.get(key, byte_range)
+
+        async def fetch(window: ByteRange) -> Fetched:
+            if with_state:
+                return await client.backend.get(key, window)
+            return await self._fetch_without_state(client, key, window)
+
+        return await self._coalescer.read((client.key, key, with_state), byte_range, fetch)
+
+    async def _fetch_without_state(self, client: Client, key: str, window: ByteRange) -> Fetched:
+        """Fetch bytes of an object whose state nobody compares with anything.
+
+        Storages hand over the state in a step of its own, so the first answer has to do. What
+        does not lie within the object as it was then is left to the storage to judge.
+        """
+        source = (client.key, key)
+        seen = self._seen.get(source)
+        first, last = window
+        if seen is not None and last <= seen.size_bytes and last - first <= _SMALL_BYTES:
+            [data] = await client.backend.get_ranges(key, (window,))
+            return Fetched(data, seen)
+        fetched = await client.backend.get(key, window)
+        if len(self._seen) >= _REMEMBERED_OBJECTS:
+            self._seen.clear()
+        self._seen[source] = fetched.info
+        return fetched
+
+
+def _explained(chunk: VirtualChunk, last: int, error: IcefloeError) -> IcefloeError:
+    """Say what a failure of the storage means for a chunk."""
+    place = shown(chunk.location)
+    if isinstance(error, ObjectNotFoundError):
+        return StorageError(
+            f"the object {place!r} that holds a virtual chunk does not exist: it was moved or"
+            " deleted since the chunk was recorded",
+            ErrorKind.VIRTUAL_CHUNK_FETCH,
+            location=place,
+        )
+    if isinstance(error, StorageError):
+        return StorageError(
+            f"cannot fetch a virtual chunk from {place!r}: {error.message}",
+            ErrorKind.VIRTUAL_CHUNK_FETCH,
+            retryable=error.retryable,
+            location=place,
+        )
+    if isinstance(error, InvalidInputError) and error.kind == ErrorKind.INVALID_BYTE_RANGE:
+        return _too_short(chunk, last)
+    return error
+
+
+def _too_short(chunk: VirtualChunk, last: int) -> StorageError:
+    return StorageError(
+        f"the object {shown(chunk.location)!r} is too short for a virtual chunk of it: {last}"
+        " bytes were expected",
+        ErrorKind.INVALID_OBJECT_SIZE,
+        location=shown(chunk.location),
+    )
+
+
+_REMEMBERED_PLACES: Final = 4096
+
+
+class VirtualReader:
+    """Reads virtual chunks, and says which locations it could not read.
+
+    Args:
+        containers: what the effective configuration holds.
+        access: url prefix (a last slash may be missing) to credential, as given at open.
+        trusted: containers that the caller gave, rather than the repository.
+        disputed: prefixes about which the stored configuration contradicts itself.
+        home_region: region of Amazon S3 that is taken where a container names none.
+        settings: how the storages of containers are used.
+        attribution: who is asking, for the operators of those storages.
+
+    Pickles with its credentials; storages are opened at the first read, once per process.
+    """
+
+    def __init__(
+        self,
+        containers: Iterable[VirtualChunkContainer] = (),
+        access: Mapping[str, AnyCredential | None] | None = None,
+        *,
+        trusted: Iterable[VirtualChunkContainer] = (),
+        disputed: Iterable[str] = (),
+        home_region: str | None = None,
+        settings: StorageSettings | None = None,
+        attribution: Attribution | None = None,
+    ) -> None:
+        self.places = Places(containers, access, disputed=disputed)
+        self._trusted = tuple(trusted)
+        self._home_region = home_region
+        self._settings = settings
+        self._attribution = attribution
+        self._found: dict[str, Place] = {}
+        self._recorded: dict[tuple[str, bool], str] = {}
+        self._in_process: dict[int, Fetching] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        settings = {
+            "trusted": self._trusted,
+            "disputed": self.places.disputed,
+            "home_region": self._home_region,
+            "settings": self._settings,
+            "attribution": self._attribution,
+        }
+        return (_restored, (self.places.containers, self.places.access.entries, settings))
+
+    @property
+    def authorised_prefixes(self) -> frozenset[str]:
+        """The url prefixes of containers that may be read, or of the parts that may."""
+        return self.places.authorised_prefixes
+
+    @property
+    def is_near(self) -> bool:
+        """Whether all that may be read is on this machine, so that reads wait for no network."""
+        return all(prefix.scheme == "file" for _, prefix in self.places.access.prefixes)
+
+    @property
+    def clients_opened(self) -> int:
+        """How many storages this process has opened so far."""
+        return self._fetching.clients.opened
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes were read ahead and wait for being asked for."""
+        return self._fetching.held_bytes
+
+    @property
+    def trusted(self) -> tuple[VirtualChunkContainer, ...]:
+        """The containers that the caller vouched for."""
+        return self._trusted
+
+    # -- recording and finding locations ---------------------------------------------------
+
+    def normalise(self, location: str) -> str:
+        """Give a location in the form in which it is stored; malformed ones are refused."""
+        return normalise(location)
+
+    def normalise_all(self, locations: BytesColumn) -> BytesColumn:
+        """Give locations in the form in which they are stored."""
+        return normalise_all(locations)
+
+    def recorded(
+        self, locations: BytesColumn, *, validate: bool
+    ) -> tuple[BytesColumn, Bools | None]:
+        """Give locations as they are stored and, if asked, which no container covers."""
+        return self.places.recorded(locations, validate=validate)
+
+    def recorded_one(self, text: str, *, validate: bool) -> str:
+        """Give one location as it is stored; with `validate`, refuse it if nothing covers it."""
+        stored = self._recorded.get((text, validate))
+        if stored is None:
+            stored = self.places.recorded_one(text, validate=validate)
+            if len(self._recorded) >= _REMEMBERED_PLACES:
+                self._recorded.clear()
+            self._recorded[text, validate] = stored
+        return stored
+
+    def check_locations(self, locations: BytesColumn | list[str]) -> Bools:
+        """Tell for each location whether no container covers it; see `Places`."""
+        if not isinstance(locations, BytesColumn):
+            locations = BytesColumn.from_strings(locations)
+        return self.places.check_locations(locations)
+
+    def locate(self, text: str) -> Place:
+        """Find the container of a location, the key in its storage, and who may read it."""
+        return self.places.locate(text)
+
+    def absolute(self, text: str) -> str:
+        """Give a location with the name of a container replaced by where that is."""
+        return self.places.absolute(text)
+
+    def require_grant(self, place: Place) -> Grant:
+        """Give the entry that authorises a place, or tell the reader which one to write."""
+        return self.places.require_grant(place)
+
+    # -- reading ---------------------------------------------------------------------------
+
+    async def read(self, chunk: VirtualChunk, start: int, stop: int) -> Buffer:
+        """Read bytes `start` to `stop` of a chunk, from the state of the object recorded for it."""
+        place = self._place(chunk.location)
+        return await self._fetching.read(
+            chunk,
+            (start, stop),
+            client=self._client(place),
+            key=place.key,
+            on_change=place.container.on_change,
+        )
+
+    async def look(self, location: str) -> ObjectInfo:
+        """Look at the object of a location without reading it, if it is authorised."""
+        place = self._place(location)
+        return (await self._client(place).backend.head(place.key)).info
+
+    @property
+    def _fetching(self) -> Fetching:
+        """What this process has open; what a parent has stays with it."""
+        process = os.getpid()
+        if (fetching := self._in_process.get(process)) is None:
+            new = Fetching(self._settings, self._attribution)
+            fetching = self._in_process.setdefault(process, new)  # the same for all threads
+        return fetching
+
+    def _place(self, text: str) -> Place:
+        """Remember what `locate` found: chunks of one file are read one after the other."""
+        place = self._found.get(text)
+        if place is None:
+            place = self.locate(text)
+            self.places.require_key(place)
+            if len(self._found) >= _REMEMBERED_PLACES:
+                self._found.clear()
+            self._found[text] = place
+        return place
+
+    def _client(self, place: Place) -> Client:
+        """Open the storage of a place, once, after checking that it is authorised."""
+        grant = self.require_grant(place)
+        scheme, container = place.location.scheme, place.container.url_prefix
+        return self._fetching.clients.get(
+            (container, grant.prefix, scheme, place.bucket),
+            lambda: self.storage_of(place, grant),
+        )
+
+    def storage_of(self, place: Place, grant: Grant) -> Storage:
+        """Describe the storage of an authorised place; no request is sent."""
+        return open_store(
+            place,
+            grant,
+            trusted=self._trusted,
+            home_region=self._home_region,
+            prefixes=[prefix for _, prefix in self.places.access.prefixes],
+        )
+
+
+def _restored(
+    containers: tuple[VirtualChunkContainer, ...],
+    access: dict[str, AnyCredential | None],
+    settings: dict[str, Any],
+) -> VirtualReader:
+    return VirtualReader(containers, access, **settings)

@@ -1,0 +1,1 @@
+"""Walks over the history of a repository: versions, their manifests, their references."""
