@@ -116,18 +116,6 @@ from .credentials import (
     s3_static_credentials,
 )
 from .drop_in import install_as_icechunk, uninstall_as_icechunk
-from .engine.conflicts import (
-    BasicConflictSolver,
-    Conflict,
-    ConflictDetector,
-    ConflictSolver,
-    ConflictType,
-    VersionSelection,
-)
-from .engine.dependencies.access import ContainerAccess
-from .engine.diffs import Diff
-from .engine.packing import PackingOptions
-from .engine.session import SessionMode
 from .errors import (
     AlreadyExistsError,
     ConflictError,
@@ -153,6 +141,7 @@ from .errors import (
     StorageError,
     WrongTypeError,
 )
+from .maintenance.dependencies.access import ContainerAccess
 from .storage import (
     ChunkType,
     RequestCounts,
@@ -170,6 +159,17 @@ from .storage import (
     tigris_storage,
     user_agent,
 )
+from .transactions.conflicts import (
+    BasicConflictSolver,
+    Conflict,
+    ConflictDetector,
+    ConflictSolver,
+    ConflictType,
+    VersionSelection,
+)
+from .transactions.diffs import Diff
+from .transactions.packing import PackingOptions
+from .transactions.session import SessionMode
 from .types import CommitMethod
 from .zarr_store import IcechunkStore
 

@@ -1,4 +1,4 @@
-"""Virtual chunk containers: the foreign objects that a repository may refer to, and their stores."""
+"""Virtual chunk containers: the foreign objects that a repository may refer to."""
 
 import re
 import warnings

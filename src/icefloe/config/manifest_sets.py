@@ -1,4 +1,4 @@
-"""Manifest sets and the rules that assign arrays to them, as values and as the tree of their YAML."""
+"""Manifest sets and the rules that assign arrays to them, as values and as YAML."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -58,8 +58,8 @@ from icefloe.format.snapshot_table import SnapshotEntry
 
 FEW_FILES: Final = 32
 """Up to so many are written and read one by one."""
-_ID, _SIZE_BYTES, _NUM_REFS = 0, 1, 2
-_FILE: Final = TableShape((_NUM_REFS, "I"), (_SIZE_BYTES, "Q"), (_ID, f"{ManifestId.WIDTH}s"))
+_FILE_ID, _SIZE_BYTES, _NUM_REFS = 0, 1, 2
+_FILE: Final = TableShape((_NUM_REFS, "I"), (_SIZE_BYTES, "Q"), (_FILE_ID, f"{ManifestId.WIDTH}s"))
 FILE_STRUCT: Final = np.dtype(
     {
         "names": ["id", "size_bytes", "num_chunk_refs"],
@@ -156,7 +156,7 @@ def write_files(tree: Tree, files: ManifestFiles, field: int, few: int) -> list[
     """Add the list, up to `few` one by one, or give the sections that hold it."""
     if len(files) > few:
         columns = [
-            Field(_ID, files.ids),
+            Field(_FILE_ID, files.ids),
             number(_SIZE_BYTES, files.sizes_bytes),
             number(_NUM_REFS, files.num_chunk_refs),
         ]
@@ -179,7 +179,9 @@ def read_files(buffer: ScalarBuffer, slot: int, few: int) -> ManifestFiles:
     if root.vector(slot, 4)[1] > few:
         tables = Buffer(buffer.data).root().vectors(slot).tables()
         return ManifestFiles(
-            tables.struct(_ID, ManifestId.WIDTH), tables.u64(_SIZE_BYTES), tables.u32(_NUM_REFS)
+            tables.struct(_FILE_ID, ManifestId.WIDTH),
+            tables.u64(_SIZE_BYTES),
+            tables.u32(_NUM_REFS),
         )
     files = root.children(slot)
     return ManifestFiles(
@@ -190,7 +192,7 @@ def read_files(buffer: ScalarBuffer, slot: int, few: int) -> ManifestFiles:
 
 
 def _raw_id(file: ScalarTable) -> bytes:
-    return file.struct(_ID, ManifestId.WIDTH)
+    return file.struct(_FILE_ID, ManifestId.WIDTH)
 
 
 class _Snapshot(IntEnum):
