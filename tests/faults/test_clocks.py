@@ -19,8 +19,8 @@ from icefloe.transactions.external_manifests import link_manifests
 from tests.faults.clocks import FEW_MINUTES, HOUR, backend_of, now, opened, shifted
 from tests.faults.sessions import BIG, GROUP, array_document, prepared, put, put_chunk, seen_in
 from tests.property.reachable import listing
+from tests.support.built_elsewhere import build_elsewhere
 from tests.support.checking import check_repository_blocking
-from tests.unit.engine.elsewhere import build_elsewhere
 
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 OFF = pytest.mark.parametrize("off", [-HOUR, HOUR], ids=["behind", "ahead"])

@@ -32,7 +32,7 @@ from icefloe.transactions.external_manifests import (
 from icefloe.transactions.session import SessionMode, SessionState
 from tests.faults.test_session_endings import Ending, Trial, begin, prepared, state_of, write
 from tests.support.checking import check_repository_blocking
-from tests.unit.engine.sides import array_json
+from tests.support.sides import array_json
 
 CHUNKS = np.array([[1], [2], [3]], np.uint32)
 

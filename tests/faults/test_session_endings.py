@@ -29,7 +29,7 @@ from icefloe.testing.schedules import WrappedStorage
 from icefloe.transactions import chunks, commit, nodes, rearrange
 from icefloe.transactions.session import SessionMode, SessionState, open_session
 from tests.support.checking import check_repository_blocking
-from tests.unit.engine.sides import array_json, group_json
+from tests.support.sides import array_json, group_json
 
 LARGE = b"x" * 600
 """A chunk that is not stored inline."""

@@ -1,4 +1,4 @@
-"""The reference, driven by the same words as our engine in `tests.unit.engine.sides`."""
+"""The reference, driven by the same words as our engine in `tests.support.sides`."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any
 import icechunk as ic
 from zarr.core.buffer import Buffer, default_buffer_prototype
 
-from tests.unit.engine.sides import Tree, array_json, group_json
+from tests.support.sides import Tree, array_json, group_json
 
 
 def _key(path: str, name: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from icefloe import errors
 from icefloe.transactions import conflicts
 from tests.interop.sides import Reference
-from tests.unit.engine.sides import Ours, furnish
+from tests.support.sides import Ours, furnish
 
 pytestmark = pytest.mark.interop
 

@@ -23,7 +23,7 @@ from icefloe.storage import local_filesystem_storage
 from icefloe.transactions import nodes
 from icefloe.transactions.session import SessionState
 from tests.interop.sides import Reference
-from tests.unit.engine.sides import Ours, array_json, furnish, group_json
+from tests.support.sides import Ours, array_json, furnish, group_json
 
 pytestmark = pytest.mark.interop
 

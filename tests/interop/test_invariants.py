@@ -11,7 +11,7 @@ from icefloe.storage.local import LocalBackend
 from tests.interop.conftest import CopyOf
 from tests.interop.reference import BUILDERS
 from tests.support.checking import check_repository_blocking
-from tests.unit.engine.sides import array_json, group_json
+from tests.support.sides import array_json, group_json
 
 pytestmark = pytest.mark.interop
 

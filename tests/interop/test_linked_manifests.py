@@ -17,8 +17,8 @@ from icefloe.repo.context import RepoContext
 from icefloe.transactions.commit import commit
 from icefloe.transactions.session import SessionMode, SessionState, open_session
 from icefloe.zarr_store import IcechunkStore
+from tests.support.built_elsewhere import link, log_writer
 from tests.support.checking import InvariantChecker
-from tests.unit.engine.elsewhere import link, log_writer
 
 WIDE = 8192
 """Four rows fill a manifest."""

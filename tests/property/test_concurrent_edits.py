@@ -17,7 +17,7 @@ from icefloe.transactions.conflict_detection import common_coordinates, rows_of_
 from icefloe.transactions.conflicts import BasicConflictSolver, ConflictDetector, VersionSelection
 from icefloe.transactions.session import SessionState
 from tests.support.checking import check_repository_blocking
-from tests.unit.engine.sides import Ours, Tree, array_json, furnish, group_json
+from tests.support.sides import Ours, Tree, array_json, furnish, group_json
 
 type Operation = tuple[str, str, int]
 

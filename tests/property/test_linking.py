@@ -21,9 +21,9 @@ from icefloe.repo import lifecycle
 from icefloe.testing import invariants
 from icefloe.transactions import chunks, nodes
 from icefloe.transactions.session import SessionState
+from tests.support.built_elsewhere import link, log_writer, virtual_table
 from tests.support.checking import check_repository_blocking
-from tests.unit.engine.elsewhere import link, log_writer, virtual_table
-from tests.unit.engine.sides import Ours
+from tests.support.sides import Ours
 
 WIDE = 8192
 """Four rows of so many chunks fill a manifest."""

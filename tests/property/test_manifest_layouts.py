@@ -30,7 +30,7 @@ from icefloe.repo import lifecycle
 from icefloe.transactions import chunks, nodes
 from icefloe.transactions.session import SessionState
 from tests.support.checking import InvariantChecker
-from tests.unit.engine.sides import Ours
+from tests.support.sides import Ours
 
 WIDE = 8192
 LARGE = ("/big", "/huge")

@@ -37,7 +37,7 @@ from icefloe.transactions.commit import commit
 from icefloe.transactions.manifest_writing import facts_of
 from icefloe.transactions.session import SessionMode, SessionState, open_session
 from tests.support.checking import check_repository
-from tests.unit.engine.sides import array_json, group_json
+from tests.support.sides import array_json, group_json
 
 SIZE = 12
 INDICES = st.tuples(st.integers(0, SIZE - 1), st.integers(0, SIZE - 1))

@@ -34,7 +34,7 @@ from icefloe.format.config_file import (
 )
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
 from icefloe.values.yaml_tree import MAX_YAML_BYTES
-from tests.unit.logged import own_messages
+from tests.support.logged import own_messages
 
 Preload = ManifestPreloadCondition
 Split = ManifestSplitCondition

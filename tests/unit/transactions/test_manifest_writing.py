@@ -28,7 +28,7 @@ from icefloe.testing.invariants import check_repository
 from icefloe.transactions import chunks, commit, nodes
 from icefloe.transactions.conflicts import BasicConflictSolver
 from icefloe.transactions.session import SessionState
-from tests.unit.engine.sides import Ours
+from tests.support.sides import Ours
 
 PART = 32_768
 

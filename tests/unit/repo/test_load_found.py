@@ -18,7 +18,7 @@ from icefloe.repo import history, lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend, s3_storage
 from icefloe.storage.port import ByteRange, Fetched
-from tests.unit.engine.sides import Ours
+from tests.support.sides import Ours
 
 type Driver = Callable[[Coroutine[Any, Any, Snapshot]], Snapshot]
 

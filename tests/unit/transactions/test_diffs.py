@@ -11,7 +11,7 @@ from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.transactions.conflicts import ConflictDetector
 from icefloe.transactions.diffs import Diff
-from tests.unit.engine.sides import Ours, furnish
+from tests.support.sides import Ours, furnish
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from icefloe.testing.schedules import WrappedStorage
 from icefloe.transactions import chunks, nodes
 from icefloe.transactions.commit import commit
 from icefloe.transactions.session import SessionMode, SessionState, open_session
-from tests.unit.engine.sides import array_json
+from tests.support.sides import array_json
 
 UNSPLIT = ManifestConfig(
     splitting=ManifestSplittingConfig.from_dict(

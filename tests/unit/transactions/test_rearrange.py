@@ -14,7 +14,7 @@ from icefloe.format.nodes import Node, NodeTable
 from icefloe.transactions import nodes
 from icefloe.transactions.rearrange import net_moves
 from icefloe.transactions.tree import renamed
-from tests.unit.engine.sides import Ours, array_json, furnish
+from tests.support.sides import Ours, array_json, furnish
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from icefloe.storage import Backend, s3_storage
 from icefloe.storage.port import ByteRange, Fetched
 from icefloe.transactions import chunks, nodes
 from icefloe.transactions.session import SessionMode, SessionState, open_session
-from tests.unit.engine.sides import Ours
+from tests.support.sides import Ours
 
 SEPARATE = ChunkManifestsConfig([ManifestSet("default", arrays_per_manifest=1)])
 ARRAYS = {"/lat": 2, "/lon": 3, "/t2m": 400, "/time": 10}

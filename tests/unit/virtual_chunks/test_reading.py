@@ -46,6 +46,7 @@ from icefloe.virtual_chunks.clients import Clients, settings_for_containers
 from icefloe.virtual_chunks.reader import VirtualReader
 from tests.conformance.storages import s3_storage_at
 from tests.support.http_server import FileServer, file_server
+from tests.support.logged import own_messages
 from tests.support.proxy import (
     AnswerInstead,
     CutBody,
@@ -55,7 +56,6 @@ from tests.support.proxy import (
     cutting_proxy,
 )
 from tests.support.servers import S3Endpoint
-from tests.unit.logged import own_messages
 
 BYTES = os.urandom(200_000)
 SECRET = "do-not-tell-anyone"

@@ -18,7 +18,7 @@ from icefloe.transactions.chunks import put_refs
 from icefloe.transactions.conflicts import ConflictDetector
 from icefloe.transactions.packing import PackingOptions
 from icefloe.transactions.session import SessionMode, SessionState, open_session
-from tests.unit.engine.sides import Ours, furnish
+from tests.support.sides import Ours, furnish
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from icefloe.transactions.conflicts import (
     sound_resolutions,
 )
 from icefloe.transactions.session import SessionState
-from tests.unit.engine.sides import Ours, furnish
+from tests.support.sides import Ours, furnish
 
 type Edit = Callable[[Any, Any], object]
 

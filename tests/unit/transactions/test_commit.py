@@ -12,7 +12,7 @@ from icefloe.format.manifest import ManifestFile, WrittenManifest
 from icefloe.transactions import commit
 from icefloe.transactions.conflicts import BasicConflictSolver
 from icefloe.transactions.session import SessionState
-from tests.unit.engine.sides import Ours
+from tests.support.sides import Ours
 
 
 @pytest.fixture(params=[1, 2])

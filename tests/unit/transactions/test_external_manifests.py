@@ -51,8 +51,8 @@ from icefloe.transactions.external_manifests import (
 )
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store import IcechunkStore
-from tests.unit.engine.elsewhere import build_elsewhere, link, log_writer, virtual_table
-from tests.unit.engine.sides import Ours, furnish
+from tests.support.built_elsewhere import build_elsewhere, link, log_writer, virtual_table
+from tests.support.sides import Ours, furnish
 
 WIDE = 8192
 

@@ -29,7 +29,7 @@ from icefloe.credentials import (
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.virtual_chunks.reader import VirtualReader
-from tests.unit.logged import own_messages
+from tests.support.logged import own_messages
 
 OPEN = Credentials.S3(S3Credentials.Anonymous())
 MINE = Credentials.S3(s3_credentials(access_key_id="id", secret_access_key="hush"))
