@@ -12,7 +12,7 @@ import icefloe
 from icefloe import errors
 from icefloe.cli.main import EXIT_CODES, app, exit_code
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())["repositories"]
 SPEC_2 = sorted(name for name in EXPECTED if name.startswith("v2"))
 FILES = [
