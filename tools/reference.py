@@ -18,7 +18,7 @@ TARGET = ROOT / "docs" / "reference" / "api"
 _GROUPS: Final = {
     "api": "Repositories and sessions",
     "zarr_store": "The Zarr store",
-    "engine": "Conflicts, differences and packing",
+    "transactions": "Conflicts, differences and packing",
     "storage": "Storages",
     "config": "Configuration",
     "credentials": "Credentials",
