@@ -1,7 +1,7 @@
 """Repositories for the comparisons of maintenance with very many chunks.
 
 They are built once for all rounds and both sides, by us and in processes of their own: to write
-so many chunks the usual way would take far longer than what is measured. Nothing that is measured
+this many chunks the usual way would take far longer than what is measured. Nothing that is measured
 changes what it finds.
 """
 

@@ -46,7 +46,7 @@ def _verified(repo: Any) -> int:
 
 
 def _build_native(place: Place, count: int) -> None:
-    """Write chunk objects beside the repository: a commit of so many would take minutes."""
+    """Write chunk objects beside the repository: a commit of this many would take minutes."""
     repo = place.create(icefloe)
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=count, chunks=1, dtype="i4")

@@ -81,7 +81,7 @@ def _measured(folder: Path, how: str) -> Mapping[str, float]:
 
 
 def measure(folder: Path, how: str) -> Mapping[str, float]:
-    """Copy everything, with Zarr alone or on so many cores."""
+    """Copy everything, with Zarr alone or on this many cores."""
     source = icefloe.Repository.open(icefloe.local_filesystem_storage(str(folder / "source")))
     storage = icefloe.local_filesystem_storage(str(folder / f"copy-{how}"))
     target = icefloe.Repository.create(storage)

@@ -38,7 +38,7 @@ def made_up_repository(place: Place, prefix: str = MadeUp(0, 0).prefix) -> icefl
 
 
 def measure(place: Place, references: int) -> Mapping[str, float]:
-    """Commit so many references, and say what it took."""
+    """Commit this many references, and say what it took."""
     load = MadeUp(references // PER_FILE, PER_FILE)
     with session() as spark:
         warm = Target(made_up_repository(place.below("warm")), "main", "", None)

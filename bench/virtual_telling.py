@@ -13,7 +13,7 @@ from bench.virtual_writing import PER_FILE, locations_of, session_with
 
 
 def _session(lib: ModuleType, place: Place) -> Any:
-    """Open everything anew, so that nothing is remembered."""
+    """Open everything again, so that nothing is remembered."""
     return place.open(lib).readonly_session("main")
 
 

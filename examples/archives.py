@@ -81,7 +81,7 @@ class Archive:
         return np.broadcast_to(1000 + steps, (self.steps, *self.grid)).copy()
 
     def write(self, number: int, fault: Fault | None = None) -> None:
-        """Write one file, anew if it is there, in the way that the fault says."""
+        """Write one file, again if it is there, in the way that the fault says."""
         path = self.path(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         with h5py.File(path, "w", libver=("v108", "v108"), track_order=False) as file:

@@ -54,7 +54,7 @@ class Ingest:
             raise SystemExit("nobody noticed the broken file")
         if self.repository.lookup_branch("main") != before:
             raise SystemExit("something was committed")
-        self.console.print("Nothing was committed. The file is delivered anew; we try again:")
+        self.console.print("Nothing was committed. The file is delivered again; we try again:")
 
     def ingest_weather(self, archive: Weather) -> None:
         """Make a dataset of thousands of files, with room for days that are late."""

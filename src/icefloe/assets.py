@@ -71,7 +71,7 @@ class ByteCache[K: Hashable, V]:
 
     @property
     def size_bytes(self) -> int:
-        """Give the sum of the sizes of all values held."""
+        """Return the sum of the sizes of all values held."""
         return self._size_bytes
 
     def __len__(self) -> int:
@@ -132,7 +132,7 @@ class EncodedManifest:
 
     @property
     def size_bytes(self) -> int:
-        """Give the exact size of the file."""
+        """Return the exact size of the file."""
         return len(self.data)
 
     @property
@@ -186,7 +186,7 @@ class Assets:
         return snapshot
 
     def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
-        """Say whether a snapshot is in memory."""
+        """Return whether a snapshot is in memory."""
         return self._snapshots.get(snapshot_id) is not None
 
     async def read_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
@@ -203,7 +203,7 @@ class Assets:
         return snapshot
 
     def forget_snapshots(self, ids: Iterable[SnapshotId]) -> None:
-        """Read these anew when they are asked for."""
+        """Read these again when they are asked for."""
         for snapshot_id in ids:
             self._snapshots.discard(snapshot_id)
 
@@ -214,11 +214,11 @@ class Assets:
         self._snapshots.put(snapshot.id, snapshot, _snapshot_bytes(snapshot))
 
     def held_manifest(self, manifest_id: ManifestId) -> Manifest | None:
-        """Give a manifest that is in memory, without any waiting."""
+        """Return a manifest that is in memory, without any waiting."""
         return self._manifests.get(manifest_id)
 
     def is_loading_manifest(self, manifest_id: ManifestId) -> bool:
-        """Say whether somebody is loading a manifest right now."""
+        """Return whether somebody is loading a manifest right now."""
         return self._loading.is_under_way(manifest_id)
 
     async def load_manifest(self, manifest_id: ManifestId, size_bytes: int = 0) -> Manifest:
@@ -300,7 +300,7 @@ class Assets:
             self._logs.put(log.id, log, _log_bytes(log))
 
     async def read_chunk(self, chunk_id: ChunkId, offset: int, length: int) -> Buffer:
-        """Read exactly so many bytes of a chunk object."""
+        """Read exactly this many bytes of a chunk object."""
         if self._keeps_chunks:
             place = (chunk_id, offset, length)
             if (held := self._chunks.get(place)) is not None:
@@ -348,7 +348,7 @@ class Assets:
 
 
 def _location_compression(config: EffectiveConfig) -> LocationCompression | None:
-    """Say how to compress locations one by one, if that was asked for.
+    """Return how to compress single locations, if the configuration asks for it.
 
     The default settings stand for what suits best: each distinct location once and plain, which
     makes files half as big in a fraction of the time.

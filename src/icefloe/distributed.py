@@ -17,7 +17,7 @@ type NestedSessions = "ForkSession | Iterable[NestedSessions]"
 
 
 def extract_session(zarray: "zarr.Array[Any]", axis: Any = None, keepdims: Any = None) -> Session:
-    """Give the session that an array is read and written through.
+    """Return the session that an array is read and written through.
 
     `axis` and `keepdims` are what dask hands to reductions; they mean nothing here.
 

@@ -128,7 +128,7 @@ class _Finder(MetaPathFinder, Loader):
         name = spec.name.partition(".")[2]
         sources = _SUBMODULES[name] if name else ("icefloe",)
         for source in sources:
-            importlib.import_module(source)  # so that a missing extra is told at once
+            importlib.import_module(source)  # so that a missing extra is reported at once
         return _StandIn(spec.name, sources)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -38,7 +38,7 @@ _POOL_THREADS = 32  # plenty for requests that wait on a network; decoding is li
 
 
 def is_blocking() -> bool:
-    """Tell a leaf whether to call the blocking form of its I/O."""
+    """Return whether a leaf must call the blocking form of its I/O."""
     return _mode.get() != "async"
 
 
@@ -155,7 +155,7 @@ async def offload_waiting[T](work: Callable[[], T]) -> T:
 
 
 class Gate:
-    """Lets at most so many threads at once do work that waits for nothing else.
+    """Lets at most this many threads at once do work that waits for nothing else.
 
     The work is done on a thread of its own choosing (give `run` to `offload`, say); nobody holds
     a place in here while awaiting, and so nobody can be waited for in vain.
@@ -254,7 +254,7 @@ type Company = tuple[int, object]
 
 
 def company() -> Company:
-    """Say with whom the caller may share work; whoever is driven step by step is alone."""
+    """Return the callers that may share work; a caller that is driven step by step is alone."""
     match _mode.get():
         case "async":
             others: object = asyncio.get_running_loop()
@@ -313,7 +313,7 @@ class SingleFlight[K, T]:
         self._flights: dict[tuple[Company, K], Landing[_Landed[T]]] = {}
 
     async def run(self, key: K, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work, or wait for the result of whoever is at it already."""
+        """Do the work, or wait for the result of the caller that does it already."""
         place = (company(), key)
         of_threads = place if is_blocking() else ((os.getpid(), None), key)
         while True:
@@ -328,7 +328,7 @@ class SingleFlight[K, T]:
                 return landed[0]
 
     def is_under_way(self, key: K) -> bool:
-        """Say whether anybody is at it, whom the caller could wait for or not."""
+        """Return whether anybody is at it, whom the caller could wait for or not."""
         with self._lock:
             return any(at == key for _, at in self._flights)
 

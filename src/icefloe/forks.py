@@ -24,7 +24,7 @@ _factories: Final[dict[str, Callable[[], object]]] = {
 
 
 def renew_lock_in_children(owner: object, kind: str = "Lock") -> None:
-    """Give an object a new `_lock` in every forked child.
+    """Replace the `_lock` of an object in every forked child.
 
     What the lock protects must be of use in whatever state it is found.
     """

@@ -1,6 +1,6 @@
 """Text that can be shown: what a terminal would take for a command is written out.
 
-Names, paths, messages and notes in a repository are the words of whoever wrote it. Printed as
+Names, paths, messages and notes in a repository are the words of its authors. Printed as
 they are, control characters move the cursor, recolour or rename the window, and marks of writing
 direction make a text look like another one.
 """

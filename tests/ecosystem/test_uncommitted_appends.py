@@ -135,6 +135,6 @@ def test_a_chunk_written_before_and_after_the_fork_travelled(
     target[...] = -1
     data = dask.array.arange(40, chunks=1)
     session.merge(store_dask(sources=[data], targets=[target], split_every=2))
-    session.commit("all of them anew")
+    session.commit("all of them again")
     found = zarr.open_array(repository.readonly_session("main").store, path="a", mode="r")[...]
     assert np.asarray(found).tolist() == list(range(40))

@@ -14,7 +14,7 @@ type Plain = Any
 """Dicts, lists and scalars, as JSON has them."""
 
 _READ_AT_MOST: Final = 200
-"""Of an array with more chunks than this, only so many are read one by one."""
+"""Of an array with more chunks than this, only this many are read one by one."""
 _LIST_AT_MOST: Final = 1000
 """The reference takes its time to list keys: versions with more chunks are spared."""
 

@@ -229,7 +229,7 @@ def _operate(repo: ic.Repository, first: str) -> None:
 
 
 def build_split(place: Place, spec: int) -> None:
-    """Arrays cut over several manifests, one of which is written anew."""
+    """Arrays cut over several manifests, one of which is written again."""
     config = place.config()
     config.manifest = ic.ManifestConfig(
         splitting=ic.ManifestSplittingConfig.from_dict(

@@ -21,7 +21,7 @@ from icefloe.format.transaction_log import (
 
 
 class Kind(StrEnum):
-    """The files that can be written anew, by where they are."""
+    """The files that can be written again, by where they are."""
 
     REPO = "repo"
     BACKUPS = "overwritten"

@@ -235,6 +235,6 @@ STRICTER: dict[str, tuple[str, Edit, Edit, set[tuple[int, str, str]]]] = {
 def test_we_stop_where_the_reference_does_damage(name: str) -> None:
     mode, ours, theirs, expected = STRICTER[name]
     damaged = outcome(Reference(), ic, "detector", ours, theirs, mode)
-    assert isinstance(damaged, dict), "the reference has become stricter: compare anew"
+    assert isinstance(damaged, dict), "the reference has become stricter: compare again"
     for solver in ("detector", "ours", "theirs"):
         assert outcome(Ours(), conflicts, solver, ours, theirs, mode) == expected

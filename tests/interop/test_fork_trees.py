@@ -36,7 +36,7 @@ type ChunkKey = tuple[int, int]
 
 @dataclass(frozen=True)
 class NodeModel:
-    """A group or, with a length, an array; `node` is different for a node made anew."""
+    """A group or, with a length, an array; `node` is different for a node made again."""
 
     node: int
     path: str

@@ -258,7 +258,7 @@ def test_repo_objects(repo: RepoInfo) -> None:
         found = decode_repo_info(data, few=read)
         assert repo_as_dict(found) == repo_as_dict(repo)
         for written in (0, MANY):
-            # Read anew, because a table remembers how it was written.
+            # Read again, because a table remembers how it was written.
             rewritten = encode_repo_info(decode_repo_info(data, few=read), few=written)
             assert repo_as_dict(decode_repo_info(rewritten)) == repo_as_dict(repo)
 
@@ -283,9 +283,9 @@ def test_a_repo_object_that_grows_equals_one_written_anew(
         log_now = repo.updates.with_newest(update, f"copy {number}")
         repo = replace(repo, log=log_now.newest(data.draw(st.integers(1, len(log_now)))))
     grown = encode_repo_info(repo, few=MANY)
-    anew = decode_repo_info(grown)
-    assert repo_as_dict(anew) == repo_as_dict(repo)
-    assert repo_as_dict(decode_repo_info(encode_repo_info(anew, few=0))) == repo_as_dict(repo)
+    again = decode_repo_info(grown)
+    assert repo_as_dict(again) == repo_as_dict(repo)
+    assert repo_as_dict(decode_repo_info(encode_repo_info(again, few=0))) == repo_as_dict(repo)
 
 
 # -- changes of few rows -------------------------------------------------------------------

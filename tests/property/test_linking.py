@@ -26,7 +26,7 @@ from tests.support.checking import check_repository_blocking
 from tests.support.sides import Ours
 
 WIDE = 8192
-"""Four rows of so many chunks fill a manifest."""
+"""Four rows of this many chunks fill a manifest."""
 
 CONFIGS = {
     "nothing": RepositoryConfig(),

@@ -151,7 +151,7 @@ def test_answers_are_true(
         assert lossy.was_applied == 0
     else:
         event("success")
-        # An object that was created, deleted by somebody and not seen in between is created anew.
+        # An object that was created, deleted by somebody and not seen in between is created again.
         assert lossy.was_applied == 1 or ("delete" in interferences and not is_update)
         assert lossy.was_applied
         try:

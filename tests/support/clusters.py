@@ -101,7 +101,7 @@ def spark_cluster(
     memory: str = "2g",
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[SparkCluster]:
-    """Run a master and workers, each of which offers so many cores and so much memory.
+    """Run a master and workers, each of which offers this many cores and so much memory.
 
     Neither is taken before an application asks for it. `environment` is for all processes:
     JAVA_HOME, if it is not set.

@@ -65,7 +65,7 @@ def test_threads_share_one_result() -> None:
         second = pool.submit(ask)
         go_on.set()
         assert (first.result(), second.result()) == (7, 7)
-    # The second may come when the first is done already: then it does the work anew.
+    # The second may come when the first is done already: then it does the work again.
     assert len(calls) in (1, 2)
 
 

@@ -20,7 +20,7 @@ _PACKAGES: Final = (
 
 
 def spec_version() -> SpecVersion:
-    """Give the version of the format that new repositories are stored in.
+    """Return the version of the format that new repositories are stored in.
 
     >>> spec_version() == 2
     True

@@ -81,7 +81,7 @@ class StorageCheckup:
         return StorageVerdict.INCOMPLETE if None in outcomes else StorageVerdict.SOUND
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return {
             "verdict": str(self.verdict),
             "has_repository": self.has_repository,
@@ -99,7 +99,7 @@ class StorageCheckup:
         return [[each.trial, each.outcome, each.detail] for each in self._found.probes]
 
     def notes(self) -> list[str]:
-        """Say in sentences what can be relied on."""
+        """Describe in sentences what users can rely on."""
         return [*map(printable, self._notes())]
 
     def _notes(self) -> Iterator[str]:

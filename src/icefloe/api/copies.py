@@ -50,7 +50,7 @@ class CloneReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return asdict(self)
 
     def rows(self) -> list[list[object]]:
@@ -61,7 +61,7 @@ class CloneReport:
         ]
 
     def notes(self) -> list[str]:
-        """Say the rest in sentences."""
+        """Describe the rest in sentences."""
         return [*self._notes()]
 
     def _notes(self) -> Iterator[str]:
@@ -114,11 +114,11 @@ class ExportReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return asdict(self)
 
     def notes(self) -> list[str]:
-        """Say it in sentences."""
+        """Describe the result in sentences."""
         there = self.chunks - self.chunks_copied
         lines = [
             f"version {self.snapshot_id}: {self.groups} groups, {self.arrays} arrays",

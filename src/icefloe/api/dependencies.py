@@ -74,11 +74,11 @@ class VirtualDependencies:
         return int(self._found.bytes_.sum())
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Give the rows as dictionaries, ready for JSON."""
+        """Return the rows as dictionaries, ready for JSON."""
         return [asdict(row) for row in self]
 
     def to_arrow(self) -> "pa.Table":
-        """Give all rows as an Arrow table: no Python object for each, for millions of places."""
+        """Return all rows as an Arrow table: no Python object for each, for millions of places."""
         found = self._found
         ids = BytesColumn.from_strings([str(one.id) for one in found.entries]).to_arrow_strings()
         columns = {
@@ -171,7 +171,7 @@ class AccessReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         containers = [
             asdict(one) | {"is_authorized": one.is_authorized, "is_used": one.is_used}
             for one in self.containers
@@ -184,7 +184,7 @@ class AccessReport:
         }
 
     def notes(self) -> list[str]:
-        """Say in sentences what is not plain from the table."""
+        """Describe in sentences what the table does not show."""
         return [*map(printable, _notes(self))]
 
     def __repr__(self) -> str:

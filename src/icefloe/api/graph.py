@@ -44,7 +44,7 @@ class AncestryGraph:
         return str(self)
 
     def to_svg(self) -> str:
-        """Give the drawing as an SVG document, to be saved or shown elsewhere."""
+        """Return the drawing as an SVG document, to be saved or shown elsewhere."""
         return "\n".join(_svg_lines(self.graph))
 
     def _repr_svg_(self) -> str:
@@ -56,7 +56,7 @@ def _width(lanes: Sequence[Lane]) -> int:
 
 
 def _headline(message: str) -> str:
-    """Give the first line of a message, safe to print: it is not known who wrote it."""
+    """Return the first line of a message, safe to print: it is not known who wrote it."""
     line = printable(message.strip().partition("\n")[0])
     return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
 

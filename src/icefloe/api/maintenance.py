@@ -70,7 +70,7 @@ class GCSummary:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return {**self._facts(), "is_complete": self.is_complete}
 
     def rows(self) -> list[list[object]]:
@@ -119,15 +119,15 @@ class ChunkStorageStats:
         return cls(**asdict(total))
 
     def non_virtual_bytes(self) -> int:
-        """Give what is in the repository itself."""
+        """Return the bytes that the repository itself stores."""
         return self.native_bytes + self.inlined_bytes
 
     def total_bytes(self) -> int:
-        """Give the sum of all kinds."""
+        """Return the sum of all kinds."""
         return self.non_virtual_bytes() + self.virtual_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return self._facts()
 
     def rows(self) -> list[list[object]]:
@@ -186,7 +186,7 @@ class StorageUses(Sequence[StorageUse]):
         return len(self._rows)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Give the rows as dictionaries, ready for JSON."""
+        """Return the rows as dictionaries, ready for JSON."""
         return [asdict(row) for row in self]
 
     @property
@@ -252,7 +252,7 @@ class ExpirationPlan:
         return {one.id for one in self.snapshots}
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return {
             "snapshots": [
                 {"id": one.id, "written_at": one.written_at.isoformat(), "message": one.message}

@@ -31,7 +31,7 @@ class ManifestContents:
     arrays: tuple[str, ...]
 
     def to_row(self) -> list[object]:
-        """Give the row of a table."""
+        """Return the row of a table."""
         more = len(self.arrays) - _SHOWN_PATHS
         paths = [*self.arrays[:_SHOWN_PATHS], *([f"and {more} more"] if more > 0 else [])]
         size = shown_bytes(self.size_bytes)
@@ -69,7 +69,7 @@ class ManifestAdvice:
         return encode_partial_config_yaml(self.config).decode() if self.changes_config else ""
 
     def cost_rows(self) -> Iterator[list[object]]:
-        """Give the rows of a table of costs."""
+        """Yield the rows of a table of costs."""
         if (advice := self._advice) is None:
             return
         for name, text in _WORK.items():
@@ -79,7 +79,7 @@ class ManifestAdvice:
         yield ["in all", advice.now.num_manifests, "", advice.proposed.num_manifests, ""]
 
     def notes(self) -> Iterator[str]:
-        """Say what was seen, and what to do."""
+        """Describe the findings, and what to do."""
         if (advice := self._advice) is None:
             yield "there are no references yet: nothing to suggest"
             return
@@ -92,7 +92,7 @@ class ManifestAdvice:
             yield "manifests that are stored should be rewritten: icefloe manifests rewrite"
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all of it as plain values."""
+        """Return all of it as plain values."""
         if (advice := self._advice) is None:
             return {"now": None, "proposed": None, "config": "", "reasons": []}
         return {

@@ -53,11 +53,11 @@ class MigrationReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return asdict(self)
 
     def notes(self) -> list[str]:
-        """Say it in sentences."""
+        """Describe the result in sentences."""
         return [*map(printable, self._notes())]
 
     def _notes(self) -> Iterator[str]:

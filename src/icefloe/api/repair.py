@@ -46,7 +46,7 @@ class RepairStep:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return {
             "kind": self.kind,
             "message": self.message,
@@ -85,7 +85,7 @@ class RepairReport:
         return self.after.is_healthy
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return {
             "dry_run": self.is_dry_run,
             "before": self.before.to_dict(),
@@ -99,7 +99,7 @@ class RepairReport:
         return [row for step in self.steps for row in step.rows()][:most]
 
     def notes(self) -> list[str]:
-        """Say in sentences what is done, what is left, and sum up."""
+        """Describe in sentences what was repaired and what is left, with a summary."""
         return [*map(printable, self._notes())]
 
     def _notes(self) -> Iterator[str]:

@@ -223,7 +223,7 @@ class Repository(
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Authorisations | None = None,
     ) -> Self:
-        """Give another object for the same repository, with other settings where given."""
+        """Return another object for the same repository, with other settings where given."""
         return run_blocking(self.reopen_async(config, authorize_virtual_chunk_access))
 
     async def reopen_async(
@@ -241,7 +241,7 @@ class Repository(
 
     @staticmethod
     def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
-        """Say whether there is a repository in a storage."""
+        """Return whether there is a repository in a storage."""
         return run_blocking(Repository.exists_async(storage, storage_settings))
 
     @staticmethod
@@ -254,7 +254,7 @@ class Repository(
     def fetch_spec_version(
         storage: Storage, storage_settings: StorageSettings | None = None
     ) -> SpecVersion | None:
-        """Say in which version of the format a repository is stored; None where there is none."""
+        """Return the spec version of a repository, or None if there is no repository."""
         return run_blocking(Repository.fetch_spec_version_async(storage, storage_settings))
 
     @staticmethod
@@ -265,7 +265,7 @@ class Repository(
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
-        """Give the stored configuration of a repository; None if none was ever stored."""
+        """Return the stored configuration of a repository; None if none was ever stored."""
         return run_blocking(Repository.fetch_config_async(storage))
 
     @staticmethod
@@ -357,7 +357,7 @@ class Repository(
         rebase_tries: int = 1000,
         packing: PackingOptions | bool = False,
     ) -> Iterator[IcechunkStore]:
-        """Give a store to write to, and commit when the block ends; not if it raises.
+        """Open a store to write to; commit when the block ends, unless it raises.
 
         >>> import icefloe, zarr
         >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())

@@ -40,7 +40,7 @@ class RepositoryCopies:
         meanwhile, and what they add is not part of the clone. Chunks that lie in other files
         stay there. The last thing that is written is what makes the place a repository: if the
         work is interrupted before, there is none, and the same call finishes it, without
-        copying again what is there. Afterwards all sizes are compared, with `deep` all bytes.
+        copying existing objects again. Afterwards all sizes are compared, with `deep` all bytes.
 
         With a branch, tag or snapshot the clone has that version alone, as if all before it had
         expired; it is what `main` leads to, and the branch or tag. `update` brings an earlier

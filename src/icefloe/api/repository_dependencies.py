@@ -1,4 +1,4 @@
-"""What a repository needs from outside: files of others, and leave to read them."""
+"""The external files that a repository depends on, and who may read them."""
 
 from icefloe.api.dependencies import AccessReport, VirtualDependencies
 from icefloe.effects import run_blocking
@@ -22,7 +22,7 @@ class RepositoryDependencies:
         snapshot_id: str | None = None,
         on_progress: Progress | None = None,
     ) -> AccessReport:
-        """Say what it takes to read the virtual chunks of a version; of `main` if none is named.
+        """Describe what reading the virtual chunks of a version takes; the default is `main`.
 
         Lists each container, what it needs, how many references use it, and whether it was
         authorised. Nothing outside of the repository is contacted. `on_progress` hears how much

@@ -107,7 +107,7 @@ class RepositoryHealth:
         """Repair a repository, which may be too damaged to be opened; by default, only say how.
 
         Always: a repo object (or branches, tags and configuration of spec 1) that is missing or
-        cannot be read is put back, from the newest backup (or another `backup`) or made anew
+        cannot be read is put back, from the newest backup (or another `backup`) or made again
         from the snapshots; `branches` and `tags` say what they are to name, where nothing else
         does. On request:
 
@@ -116,7 +116,7 @@ class RepositoryHealth:
         - `drop_lost_references` commits to each branch a version without references to chunks
           and manifests that are lost; these chunks read as never written.
         - `drop_damaged_versions` takes other versions that lost data out of the history.
-        - `rebuild_logs` writes logs anew that are lost or untrue; of the log of operations it
+        - `rebuild_logs` writes logs again that are lost or untrue; of the log of operations it
           keeps what can be relied on.
         - `deep` also looks at the bytes of chunks, and at files of virtual chunks.
 

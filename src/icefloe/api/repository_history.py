@@ -116,7 +116,7 @@ class RepositoryHistory:
             yield Update.of(entry)
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
-        """Say when and why a snapshot was written."""
+        """Return the time, message and metadata of a snapshot."""
         return run_blocking(self.lookup_snapshot_async(snapshot_id))
 
     async def lookup_snapshot_async(self, snapshot_id: str) -> SnapshotInfo:
@@ -140,7 +140,7 @@ class RepositoryHistory:
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
-        """Say what changed from a version to a later one that descends from it."""
+        """Return what changed from a version to one of its descendants."""
         return run_blocking(
             self.diff_async(
                 from_branch=from_branch,

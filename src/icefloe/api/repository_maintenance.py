@@ -42,7 +42,7 @@ class RepositoryMaintenance:
         protected_branches: Collection[str] = (),
         protected_tags: Collection[str] = (),
     ) -> ExpirationPlan:
-        """Say which versions `expire_snapshots` would let go, and what that makes room for.
+        """List the versions that `expire_snapshots` would remove, and the space that this frees.
 
         Changes nothing. Takes the same arguments.
 
@@ -160,7 +160,7 @@ class RepositoryMaintenance:
         `cutoffs` gives kinds of files times of their own; with None, none of a kind goes.
         `incremental` looks only for what versions that are gone leave behind, and so neither
         lists manifests nor chunks: quick and frequent, while a full run now and then also finds
-        what was never committed. A `dry_run` only counts. `on_progress` is told how many manifests
+        what was never committed. A `dry_run` only counts. `on_progress` receives how many manifests
         were read, and of how many.
 
         >>> import icefloe
@@ -238,7 +238,7 @@ class RepositoryMaintenance:
     ) -> ChunkStorageStats:
         """Sum up what chunks take, in all versions that branches and tags lead to.
 
-        Each chunk counts once, however many versions share it. `on_progress` is told how many
+        Each chunk counts once, however many versions share it. `on_progress` receives how many
         manifests were read, and of how many.
 
         >>> import icefloe, zarr
@@ -288,7 +288,7 @@ class RepositoryMaintenance:
         max_decoded_manifest_mem_bytes: int = 4294967296,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """Give the native part of `chunk_storage_stats`, which is better: use that."""
+        """Return the native part of `chunk_storage_stats`, which is better: use that."""
         return run_blocking(
             self.total_chunks_storage_async(
                 max_snapshots_in_memory=max_snapshots_in_memory,

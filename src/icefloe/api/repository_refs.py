@@ -33,7 +33,7 @@ class RepositoryRefs:
         return await self._context.ledger.branch_names()
 
     def lookup_branch(self, branch: str) -> str:
-        """Give the id of the newest snapshot of a branch."""
+        """Return the id of the newest snapshot of a branch."""
         return run_blocking(self.lookup_branch_async(branch))
 
     async def lookup_branch_async(self, branch: str) -> str:
@@ -101,7 +101,7 @@ class RepositoryRefs:
         return await self._context.ledger.tag_names()
 
     def lookup_tag(self, tag: str) -> str:
-        """Give the id of the snapshot that a tag names."""
+        """Return the id of the snapshot that a tag names."""
         return run_blocking(self.lookup_tag_async(tag))
 
     async def lookup_tag_async(self, tag: str) -> str:

@@ -63,7 +63,7 @@ class RepositorySettings:
         self._default_metadata = dict[str, Any](as_metadata(metadata))
 
     def default_commit_metadata(self) -> dict[str, Any]:
-        """Give the metadata that is added to every commit."""
+        """Return the metadata that is added to every commit."""
         return dict(self._default_metadata)
 
     @property
@@ -72,7 +72,7 @@ class RepositorySettings:
         return self.get_metadata()
 
     def get_metadata(self) -> dict[str, Any]:
-        """Give the metadata of the whole repository."""
+        """Return the metadata of the whole repository."""
         return run_blocking(self.get_metadata_async())
 
     async def get_metadata_async(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class RepositorySettings:
         return self.get_status()
 
     def get_status(self) -> RepoStatus:
-        """Say whether the repository takes changes."""
+        """Return whether the repository takes changes."""
         return run_blocking(self.get_status_async())
 
     async def get_status_async(self) -> RepoStatus:

@@ -129,7 +129,7 @@ class Session:
     # -- changes ---------------------------------------------------------------------------
 
     def status(self) -> Diff:
-        """Say what changed since the snapshot, and is not committed."""
+        """Return the uncommitted changes since the snapshot."""
         return status(self._session)
 
     def discard_changes(self) -> None:
@@ -139,7 +139,7 @@ class Session:
         self._session.discard_changes()
 
     def move(self, from_path: str, to_path: str) -> None:
-        """Give a group or array another path; only in a session for rearranging.
+        """Move a group or array to another path; only in a session for rearranging.
 
         The new path must be free, and the group that it lies in must exist.
 
@@ -174,7 +174,7 @@ class Session:
         await rearrange.reindex_array(self._session, array_path, forward, backward)
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
-        """Move all chunks of an array by so many places along each dimension.
+        """Move all chunks of an array by this many places along each dimension.
 
         What leaves the grid is dropped; vacated places are empty. No bytes are copied.
         """
@@ -186,7 +186,7 @@ class Session:
     # -- looking around --------------------------------------------------------------------
 
     def get_node_id(self, path: str) -> str:
-        """Give the id that a group or array keeps for life, through every move."""
+        """Return the id that a group or array keeps for life, through every move."""
         return run_blocking(self.get_node_id_async(path))
 
     async def get_node_id_async(self, path: str) -> str:
@@ -256,7 +256,7 @@ class Session:
         return FlattenedIterator(inventory.chunk_coordinates(self._session, array_path, batch_size))
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
-        """Say how a chunk is stored, or that there is none."""
+        """Return how a chunk is stored, or that it does not exist."""
         return run_blocking(self.chunk_type_async(array_path, chunk_coordinates))
 
     async def chunk_type_async(

@@ -60,7 +60,7 @@ class RepoStatus(Value):
         return cls(availability, to_datetime(status.set_at), status.reason)
 
     def stored(self) -> Status:
-        """Give the form that is written."""
+        """Return the form that is written."""
         return Status(
             int(self.availability),
             to_microseconds(self.set_at, "RepoStatus.set_at"),

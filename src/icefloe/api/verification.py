@@ -41,7 +41,7 @@ class AffectedArray:
     """Ids of snapshots, newest first."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         region = [[list(edges) for edges in box] for box in self.region]
         return {"path": self.path, "region": region, "versions": list(self.versions)}
 
@@ -52,7 +52,7 @@ class Damage:
 
     kind: str
     harms: str
-    """`data`: something cannot be read as it was written. `history`: only what is told of it."""
+    """`data`: something cannot be read as it was written. `history`: only its description is damaged."""
     message: str
     remedy: str
     """What can be done."""
@@ -82,7 +82,7 @@ class Damage:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return {
             "kind": self.kind,
             "harms": self.harms,
@@ -152,7 +152,7 @@ class VerificationReport:
         return self._outcome.rules.deep
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as a dictionary, ready for JSON."""
+        """Return everything as a dictionary, ready for JSON."""
         return {
             "verdict": str(self.verdict),
             "deep": self.is_deep,
@@ -168,7 +168,7 @@ class VerificationReport:
         return [row for damage in self.damages for row in damage.rows()][:most]
 
     def notes(self) -> list[str]:
-        """Say in sentences what is wrong and what can be done, and sum up."""
+        """Describe in sentences the damage and its remedies, with a summary."""
         return [*map(printable, self._notes())]
 
     def _notes(self) -> Iterator[str]:

@@ -29,7 +29,7 @@ def access(
     as_json: JsonOption = False,
     anonymous: AnonymousOption = False,
 ) -> None:
-    """Say what you need to read the virtual chunks of a repository, before you open it.
+    """Show what you need to read the virtual chunks of a repository, before you open it.
 
     Lists each container, what it needs and how many references use it. Contacts nothing but the
     repository itself.

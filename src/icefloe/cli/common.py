@@ -34,7 +34,7 @@ AnonymousOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AllRowsJsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with all rows.")]
-MaxRowsOption = Annotated[int, typer.Option(help="Show at most so many rows.", min=0)]
+MaxRowsOption = Annotated[int, typer.Option(help="Show at most this many rows.", min=0)]
 DeepOption = Annotated[
     bool,
     typer.Option("--deep", help="Also read all chunks, and look at the files of virtual chunks."),
@@ -120,7 +120,7 @@ def require_consent(question: str, *, given: bool) -> None:
 
 @contextmanager
 def interruptible(after: str) -> Iterator[None]:
-    """Tell a key press as such, and what it left behind."""
+    """Report an interruption by the keyboard, and what it left behind."""
     try:
         yield
     except KeyboardInterrupt:
@@ -131,7 +131,7 @@ def interruptible(after: str) -> Iterator[None]:
 def authorised(
     with_environment: Sequence[str], anonymously: Sequence[str]
 ) -> Mapping[str, AnyCredential | None]:
-    """Give each url prefix the credential of its platform.
+    """Return each url prefix the credential of its platform.
 
     >>> sorted(authorised(["file:///data/"], ["s3://public/"]))
     ['file:///data/', 's3://public/']

@@ -42,7 +42,7 @@ def coverage(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all spans.")] = False,
     anonymous: AnonymousOption = False,
 ) -> None:
-    """Say what datasets hold along the dimension that their files were joined along.
+    """Show what datasets hold along the dimension that their files were joined along.
 
     What is present, what is missing, and what came in a later commit than something behind it.
     All of it is known from the record that `icefloe ingest` and `icefloe append` keep: no file

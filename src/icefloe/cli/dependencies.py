@@ -56,7 +56,7 @@ def dependencies(
     as_json: AllRowsJsonOption = False,
     anonymous: AnonymousOption = False,
 ) -> None:
-    """Say which foreign objects a repository needs: chunks, bytes, arrays and versions.
+    """Show the foreign objects that a repository needs: chunks, bytes, arrays and versions.
 
     Chunks, bytes and arrays are those of the newest version that needs a place.
 

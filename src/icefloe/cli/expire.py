@@ -45,7 +45,7 @@ def expire(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    max_rows: Annotated[int, typer.Option(help="Show at most so many versions.", min=0)] = 50,
+    max_rows: Annotated[int, typer.Option(help="Show at most this many versions.", min=0)] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """Let versions that were written before a time leave the history.

@@ -238,7 +238,7 @@ def _open_or_create(
 
 @contextmanager
 def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any]]:
-    """Give a session and what shows progress; tell misfits and interruptions."""
+    """Open a session with a progress bar; report misfits and interruptions."""
     try:
         with jobs.session_while(master) as spark, jobs.terminal_progress() as on_progress:
             yield spark, on_progress
@@ -277,7 +277,7 @@ def show_notes(report: Report) -> None:
 
 
 def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bool) -> None:
-    """Say what was done, and what the dataset holds after it."""
+    """Report what was done, and what the dataset holds afterwards."""
     session = repository.readonly_session(report.branch)
     is_there = report.snapshot is not None or report.known
     coverage = read_coverage(session, report.group) if is_there else ()

@@ -44,7 +44,7 @@ def inspect(
     ] = None,
     *,
     max_rows: Annotated[
-        int, typer.Option(help="Show at most so many entries of each list.", min=0)
+        int, typer.Option(help="Show at most this many entries of each list.", min=0)
     ] = DEFAULT_MAX_ROWS,
     anonymous: Annotated[bool, typer.Option(help="Send no credentials.")] = False,
 ) -> None:

@@ -74,7 +74,7 @@ def reporting[**P](command: Callable[P, None]) -> Callable[P, None]:
 
 
 def exit_code(error: IcefloeError) -> int:
-    """Give the exit code of an error."""
+    """Return the exit code of an error."""
     return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 

@@ -84,7 +84,7 @@ def migrate(
 
 
 def _show_done(message: str, *, as_json: bool) -> None:
-    """Say that there is nothing to do, which is no failure for who only wants to be sure."""
+    """Report that the repository is already up to date, and exit with code 0."""
     if as_json:
         show_json({"was_migrated": True, "message": message})
     else:

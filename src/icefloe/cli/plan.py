@@ -33,7 +33,7 @@ def plan(
         list[str] | None,
         typer.Option(
             help="A dimension that files are joined along; may be repeated. Without it, as an"
-            " append to what is there."
+            " append to the existing dataset."
         ),
     ] = None,
     native: Annotated[
@@ -50,7 +50,7 @@ def plan(
     branch: BranchOption = "main",
     as_json: JsonOption = False,
 ) -> None:
-    """Say what `icefloe ingest` or `icefloe append` will take; nothing is written.
+    """Estimate what `icefloe ingest` or `icefloe append` will take; nothing is written.
 
     Files are listed, and three of them are parsed; the others are taken to be like these. Spark
     is not started. With --native, --chunks or --shards, what a copy of the values takes.

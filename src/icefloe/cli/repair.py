@@ -72,7 +72,7 @@ def repair(
     ] = False,
     rebuild_logs: Annotated[
         bool,
-        typer.Option("--rebuild-logs", help="Write logs anew that are lost or untrue."),
+        typer.Option("--rebuild-logs", help="Write logs again that are lost or untrue."),
     ] = False,
     deep: DeepOption = False,
     authorize: AuthorizeOption = None,

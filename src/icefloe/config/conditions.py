@@ -50,24 +50,24 @@ class ManifestSplitCondition(Variant):
     def or_conditions(
         conditions: Sequence["ManifestSplitCondition"],
     ) -> "ManifestSplitCondition":
-        """Hold where any of the conditions holds."""
+        """Match where any of the conditions matches."""
         return SplitOr(tuple(conditions))
 
     @staticmethod
     def and_conditions(
         conditions: Sequence["ManifestSplitCondition"],
     ) -> "ManifestSplitCondition":
-        """Hold where all of the conditions hold."""
+        """Match where all of the conditions match."""
         return SplitAnd(tuple(conditions))
 
     @staticmethod
     def path_matches(regex: str) -> "ManifestSplitCondition":
-        """Hold for arrays with a match of the pattern anywhere in their path."""
+        """Match arrays whose path contains the pattern."""
         return SplitPathMatches(regex)
 
     @staticmethod
     def name_matches(regex: str) -> "ManifestSplitCondition":
-        """Hold for arrays with a match of the pattern anywhere in their name."""
+        """Match arrays whose name contains the pattern."""
         return SplitNameMatches(regex)
 
 
@@ -175,39 +175,39 @@ class ManifestPreloadCondition(Variant):
     def or_conditions(
         conditions: Sequence["ManifestPreloadCondition"],
     ) -> "ManifestPreloadCondition":
-        """Hold where any of the conditions holds."""
+        """Match where any of the conditions matches."""
         return PreloadOr(tuple(conditions))
 
     @staticmethod
     def and_conditions(
         conditions: Sequence["ManifestPreloadCondition"],
     ) -> "ManifestPreloadCondition":
-        """Hold where all of the conditions hold."""
+        """Match where all of the conditions match."""
         return PreloadAnd(tuple(conditions))
 
     @staticmethod
     def path_matches(regex: str) -> "ManifestPreloadCondition":
-        """Hold for arrays with a match of the pattern anywhere in their path."""
+        """Match arrays whose path contains the pattern."""
         return PreloadPathMatches(regex)
 
     @staticmethod
     def name_matches(regex: str) -> "ManifestPreloadCondition":
-        """Hold for arrays with a match of the pattern anywhere in their name."""
+        """Match arrays whose name contains the pattern."""
         return PreloadNameMatches(regex)
 
     @staticmethod
     def num_refs(from_refs: int | None, to_refs: int | None) -> "ManifestPreloadCondition":
-        """Hold for manifests of at least `from_refs` and fewer than `to_refs` references."""
+        """Match manifests of at least `from_refs` and fewer than `to_refs` references."""
         return PreloadNumRefs(from_refs, to_refs)
 
     @staticmethod
     def true() -> "ManifestPreloadCondition":
-        """Hold always."""
+        """Match everything."""
         return PreloadTrue()
 
     @staticmethod
     def false() -> "ManifestPreloadCondition":
-        """Hold never."""
+        """Match nothing."""
         return PreloadFalse()
 
 

@@ -209,7 +209,7 @@ def _check_address(name: str, address: str) -> None:
     if has_user(address):
         raise InvalidInputError(
             f"{name} must not hold a user or a password: they would be stored in the repository"
-            " and be shown to its readers. Leave them out; whoever reads gives credentials on"
+            " and be shown to its readers. Leave them out; each reader passes credentials on"
             " opening, with authorize_virtual_chunk_access=icefloe.containers_credentials(...)",
             ErrorKind.INVALID_CONFIG,
         )
@@ -375,7 +375,7 @@ class VirtualChunkContainer(Value):
     refused, and so is what is no address.
 
     `on_change` says what to do about an object that changed since chunks of it were recorded:
-    fail (`"strict"`), say so once (`"warn"`), or read what is there now (`"off"`).
+    fail (`"strict"`), say so once (`"warn"`), or read the present contents (`"off"`).
 
     >>> from icefloe.config import s3_store
     >>> VirtualChunkContainer("s3://bucket/", s3_store(region="eu-west-1")).on_change

@@ -160,7 +160,7 @@ def problems_of(
     rules: Sequence[ManifestRule],
     preload: ManifestSetPreload | None,
 ) -> Iterator[str]:
-    """Say what is wrong with a configuration, a line for each problem."""
+    """Yield the problems of a configuration, one line each."""
     if len(sets) > MAX_SETS:
         yield f"there are {len(sets)} sets, the most is {MAX_SETS}"
         return
@@ -241,7 +241,7 @@ def _problems_of_patterns(
 
 
 def _problem_of_pattern(pattern: str) -> str | None:
-    """Say why a pattern cannot be used; None if it can.
+    """Return why a pattern cannot be used, or None if it can.
 
     Patterns are matched by Arrow, in time linear in the text whatever they are.
     """

@@ -212,7 +212,7 @@ class ManifestSplittingConfig(Settings):
         )
 
     def to_dict(self) -> SplitSizesDict:
-        """Give the rules as a dictionary; empty if none are set."""
+        """Return the rules as a dictionary; empty if none are set."""
         return {condition: dict(sizes) for condition, sizes in self.split_sizes or []}
 
 

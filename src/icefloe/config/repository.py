@@ -36,7 +36,7 @@ class SpecVersion(NamedNumber):
 
     @staticmethod
     def current() -> "SpecVersion":
-        """Give the version of new repositories."""
+        """Return the version of new repositories."""
         return SpecVersion.v2
 
 
@@ -111,7 +111,7 @@ class FeatureFlag(Value):
 
     @property
     def enabled(self) -> bool:
-        """Say whether the repository allows it."""
+        """Return whether the repository allows it."""
         return self.default_enabled if self.setting is None else self.setting
 
 
@@ -175,7 +175,7 @@ class CompressionAlgorithm(NamedNumber):
 
     @staticmethod
     def default() -> "CompressionAlgorithm":
-        """Give the algorithm that applies unless another is chosen."""
+        """Return the algorithm that applies unless another is chosen."""
         return CompressionAlgorithm.Zstd
 
 

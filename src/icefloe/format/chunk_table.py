@@ -180,12 +180,12 @@ class ChunkTable:
 
     @property
     def dimensions(self) -> int:
-        """Give the number of dimensions of the array."""
+        """Return the number of dimensions of the array."""
         return int(self.coordinates.shape[1])
 
     @property
     def memory_bytes(self) -> int:
-        """Give the memory that the columns take."""
+        """Return the memory that the columns take."""
         total = 0
         for name in type(self).__slots__:
             column = getattr(self, name)
@@ -196,7 +196,7 @@ class ChunkTable:
         return total
 
     def extents(self) -> Extents:
-        """Give the tight bounds of all coordinates; the table must not be empty."""
+        """Return the tight bounds of all coordinates; the table must not be empty."""
         bounds = np.empty((self.dimensions, 2), np.uint32)
         for dimension in range(self.dimensions):
             column = self.coordinates[:, dimension]
@@ -222,7 +222,7 @@ class ChunkTable:
         return None if row is None else self.ref(row)
 
     def ref(self, row: int) -> ChunkRef:
-        """Give one row as an object: for single chunks, not for loops."""
+        """Return one row as an object: for single chunks, not for loops."""
         # `item` and plain numbers: this is on the path of every single chunk that is read.
         target = self.targets.item(row)
         offset, length = self.offsets.item(row), self.lengths.item(row)
@@ -278,7 +278,7 @@ class ChunkTable:
         )
 
     def _uses_all(self, kind: ChunkKind) -> bool:
-        """Say whether each target of a kind has a row."""
+        """Return whether each target of a kind has a row."""
         if (count := len(getattr(self, _TARGETS[kind]))) == 0:
             return True
         used = np.zeros(count, np.bool_)
@@ -401,7 +401,7 @@ def row_of_sorted(matrix: Coordinates, wanted: Sequence[int]) -> int | None:
 
 
 def concat_tables[T: ChunkTable](tables: Sequence[T]) -> T:
-    """Unite tables of one array that share no chunk; rows are sorted anew where needed."""
+    """Unite tables of one array that share no chunk; rows are sorted again where needed."""
     tables = [table for table in tables if len(table)] or list(tables[:1])
     if len(tables) == 1:
         return tables[0]
@@ -453,7 +453,7 @@ def _modified_of_rows(table: ChunkTable) -> NDArray[np.uint32]:
 
 
 def _etags_of_rows(table: ChunkTable) -> BytesColumn:
-    """Give the etag of each row; a missing one is told from an empty one by a prefix."""
+    """Return the etag of each row; a prefix distinguishes a missing one from an empty one."""
     if table.etag_rows is None:
         return BytesColumn.from_list([b""] * len(table))
     marked = [b"", *(b"=" + etag for etag in table.etags.to_list())]
@@ -472,7 +472,7 @@ def _same_targets(left: ChunkTable, right: ChunkTable, kind: ChunkKind) -> bool:
 
 
 def sort_keys(*matrices: Coordinates) -> list[NDArray[Any]]:
-    """Give each coordinate a key that sorts as the coordinates do, equal in all matrices.
+    """Return each coordinate a key that sorts as the coordinates do, equal in all matrices.
 
     One number where the box around all coordinates is small enough, else bytes.
     """
@@ -515,7 +515,7 @@ class RowFinder:
         self._matrix = matrix if self._box is None else matrix[:0]
 
     def find(self, wanted: Sequence[int]) -> int | None:
-        """Give the row of some coordinates; `None` if there is none."""
+        """Return the row of some coordinates; `None` if there is none."""
         box = self._box
         if box is None:
             return row_of_sorted(self._matrix, wanted)
@@ -530,7 +530,7 @@ class RowFinder:
 
 
 def _filled_box(matrix: Coordinates) -> list[tuple[int, int]] | None:
-    """Give first index and number of indices by dimension, if the rows leave out none of them."""
+    """Return first index and length of each dimension, if the rows fill the whole box."""
     if len(matrix) == 0:
         return None
     firsts, lasts = np.min(matrix, axis=0).tolist(), np.max(matrix, axis=0).tolist()

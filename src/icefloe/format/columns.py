@@ -24,7 +24,7 @@ _INLINE_VIEW_BYTES: Final = 12  # an Arrow view keeps shorter rows within itself
 
 
 def to_arrow(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> "pa.LargeBinaryArray":
-    """Give a column to Arrow without copying it."""
+    """Pass a column to Arrow without copying it."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(splits)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(splits) - 1, buffers)
 
@@ -68,7 +68,7 @@ def take(data: NDArray[np.uint8], splits: NDArray[np.int64], rows: NDArray[np.in
 
 
 def is_text(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> bool:
-    """Say whether every row is UTF-8."""
+    """Return whether every row is UTF-8."""
     try:
         to_arrow(data, splits).cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -85,7 +85,7 @@ def to_strings(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[str]:
 
 
 def are_strings_ascending(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> bool:
-    """Say whether each row sorts after the one before."""
+    """Return whether each row sorts after the one before."""
     rows = to_arrow(data, splits)
     return pc.all(pc.less(rows[:-1], rows[1:])).as_py() is not False
 
@@ -130,7 +130,7 @@ def mask_of(answers: "pa.BooleanArray") -> NDArray[np.bool_]:
 
 
 def numbers_to_arrow(values: NDArray[np.integer]) -> "pa.Array":
-    """Give numbers to Arrow without copying them."""
+    """Pass numbers to Arrow without copying them."""
     kind = pa.from_numpy_dtype(values.dtype)
     buffer = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(kind, len(values), [None, buffer])
@@ -155,7 +155,7 @@ FEW_ROWS: Final = 2048
 _SHORT_BYTES: Final = 64
 """Rows that are not longer on average are quicker to move byte by byte, all at once."""
 _ROWS_OF_A_RUN: Final = 64
-"""Unless so many of one length stand together on average, as names of files do."""
+"""Unless this many of one length stand together on average, as names of files do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,11 +207,11 @@ class BytesColumn:
         return cls.from_list([view[a:b] for a, b in zip(starts.tolist(), ends, strict=True)])
 
     def to_arrow(self) -> "pa.LargeBinaryArray":
-        """Give the column to Arrow without copying it."""
+        """Return the column to Arrow without copying it."""
         return to_arrow(self.data, self.splits)
 
     def to_arrow_strings(self) -> "pa.LargeStringArray":
-        """Give the column to Arrow as text, checking that it is UTF-8."""
+        """Return the column to Arrow as text, checking that it is UTF-8."""
         self.check_text()
         return self.to_arrow().cast(pa.large_string())
 
@@ -224,7 +224,7 @@ class BytesColumn:
             self.to_strings()
 
     def lengths(self) -> Ints:
-        """Give the number of bytes of each row."""
+        """Return the number of bytes of each row."""
         return self.splits[1:] - self.splits[:-1]
 
     def take(self, rows: NDArray[np.integer]) -> Self:
@@ -266,7 +266,7 @@ class BytesColumn:
             raise FormatError("text that is not UTF-8") from error
 
     def is_ascending(self) -> bool:
-        """Say whether each row sorts after the one before."""
+        """Return whether each row sorts after the one before."""
         if len(self) > FEW_ROWS:
             return are_strings_ascending(self.data, self.splits)
         if (even := self._even_rows()) is not None:
@@ -291,7 +291,7 @@ class BytesColumn:
         return np.array([True, *map(ne, rows, rows[1:])][: len(rows)], np.bool_)
 
     def _even_rows(self) -> NDArray[np.bytes_] | None:
-        """Give rows that are all of one length, which numpy compares as they are."""
+        """Return the rows as one numpy array if all have the same length."""
         width = _only_length(self.lengths())
         data = self.data[self.splits[0] : self.splits[-1]]
         return data.view(f"S{width}") if width else None
@@ -371,13 +371,13 @@ class BytesColumn:
 
 
 def _only_length(lengths: Ints) -> int:
-    """Give the length that all rows have; 0 if they differ, or if there are none."""
+    """Return the length that all rows have; 0 if they differ, or if there are none."""
     width = lengths.item(0) if len(lengths) else 0
     return width if (lengths == width).all() else 0
 
 
 def framed_bytes(lengths: Ints) -> Ints:
-    """Give the room that framed rows of these lengths take."""
+    """Return the room that framed rows of these lengths take."""
     return 8 + (lengths & ~3)
 
 
@@ -404,7 +404,7 @@ def find_sorted[K: (bytes, tuple[int, ...])](
 
 
 def is_ascending(keys: NDArray[Any]) -> bool:
-    """Say whether each key sorts after the one before."""
+    """Return whether each key sorts after the one before."""
     return bool((keys[1:] > keys[:-1]).all())
 
 

@@ -306,7 +306,7 @@ def _named[T](names: dict[str, T], tree: Tree, path: str) -> T:
 
 
 def _variant(kinds: dict[str, type[Variant]], tree: Tree, path: str) -> tuple[type[Any], Tree]:
-    """Tell which alternative stands there, and what it carries: `!name x`, {name: x} or name."""
+    """Return the alternative and its value: `!name x`, {name: x} or name."""
     match tree:
         case Tagged(name, content):
             pass
@@ -352,7 +352,7 @@ def _container(key: str, tree: Tree, path: str) -> VirtualChunkContainer:
 
 
 def _contradicts(key: str, prefix: str) -> bool:
-    """Tell whether a container is listed under another url prefix than its own.
+    """Return whether a container is listed under another url prefix than its own.
 
     A key that is no url may be an old name.
     """

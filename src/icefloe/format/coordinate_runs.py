@@ -19,7 +19,7 @@ from icefloe.format.chunk_table import Coordinates, sort_keys
 _RUN_ROWS: Final = 1 << 16
 _SAMPLE_ROWS: Final = 1 << 12
 _MERGED_ROWS: Final = 1 << 21
-"""About so many rows are expanded and sorted at once where pieces have to be merged."""
+"""About this many rows are expanded and sorted at once where pieces have to be merged."""
 _QUICK_LEVEL: Final = 1
 
 type _Index = tuple[int, ...]
@@ -34,7 +34,7 @@ class _Run:
     rows: int
     data: bytes
     samples: tuple[_Index, ...]
-    """Every so many rows one, the first included."""
+    """Every this many rows one, the first included."""
 
     @classmethod
     def of(cls, matrix: Coordinates) -> "_Run":
@@ -69,7 +69,7 @@ class CoordinateRuns:
 
     @property
     def memory_bytes(self) -> int:
-        """Give the memory that the coordinates take as they are kept."""
+        """Return the memory that the coordinates take as they are kept."""
         return sum(len(run.data) for run in self._runs)
 
     def add(self, coordinates: Coordinates) -> None:
@@ -96,7 +96,7 @@ class CoordinateRuns:
         return self._count
 
     def batches(self, rows: int) -> Iterator[Coordinates]:
-        """Give all coordinates, sorted and each once, so many rows at a time."""
+        """Yield all distinct coordinates, sorted, in batches of rows."""
         if self.dimensions == 0:
             if self._has_scalar:
                 yield np.empty((1, 0), np.uint32)

@@ -52,7 +52,7 @@ class FileType(IntEnum):
 
     @property
     def attribute(self) -> str:
-        """Give the name under which object stores see this type in the user metadata."""
+        """Return the name under which object stores see this type in the user metadata."""
         return self.name.lower().replace("_", "-")
 
 
@@ -67,7 +67,7 @@ class Envelope:
 
 
 def object_attributes(file_type: FileType, spec_version: int) -> dict[str, str]:
-    """Give the user metadata that goes with a metadata file in an object store."""
+    """Return the user metadata that goes with a metadata file in an object store."""
     return {
         "icspecver": str(spec_version),
         "icclient": WRITER_NAME,
@@ -100,7 +100,7 @@ def _header(file_type: FileType, spec_version: int) -> bytes:
 
 
 _own: Final = threading.local()
-"""What each thread compresses with: making it anew would take longer than a small file."""
+"""What each thread compresses with: making it again would take longer than a small file."""
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
@@ -157,7 +157,7 @@ def open_envelope(data: Buffer, expected: FileType | None = None) -> Envelope:
 
 
 def expanded_bytes(data: Buffer) -> int:
-    """Give the size that a metadata file announces for its contents; -1 if it does not."""
+    """Return the size that a metadata file announces for its contents; -1 if it does not."""
     return zstandard.frame_content_size(open_envelope(data).payload)
 
 

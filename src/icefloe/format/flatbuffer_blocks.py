@@ -92,11 +92,11 @@ class BlockSection:
             blobs.place(self._block_starts)
 
     def size_bytes(self) -> int:
-        """Give the size."""
+        """Return the size."""
         return int(self._block_starts[-1])
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where tables lie."""
+        """Return the positions of the tables."""
         where: Ints = self._block_starts[rows >> _BLOCK_BITS] + (rows & _IN_BLOCK) * self._stride
         where += self.start + len(self._layout.vtables)
         return where
@@ -157,18 +157,18 @@ class CoordinateSection:
         self._block_bytes = size + -size % 8
 
     def size_bytes(self) -> int:
-        """Give the size; the last block is as long as the others."""
+        """Return the size; the last block is as long as the others."""
         return int(self._block_bytes * -(-self.rows // max(self._block_rows, 1)))
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where tables lie."""
+        """Return the positions of the tables."""
         blocks, places = np.divmod(rows.astype(np.int64), self._block_rows)
         where: Ints = blocks * self._block_bytes + 4 * places
         where += self.start + len(self.vtable)
         return where
 
     def is_pointed_at(self, offsets: NDArray[np.uint32], distance: int) -> bool:
-        """Tell whether offsets, so far before the section, lead to its tables in their order."""
+        """Return whether offsets, so far before the section, lead to its tables in their order."""
         whole = self.rows // self._block_rows * self._block_rows
         firsts = np.arange(0, self.rows, self._block_rows)
         # Tables and offsets are both four bytes apart: within a block all offsets are equal.
@@ -291,7 +291,7 @@ class _BlobsInBlocks:
             self._where[self._order] = in_order
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where blobs lie."""
+        """Return the positions of the blobs."""
         # Tables without the field carry numbers that mean nothing here: clipped, never used.
         where: Ints = self._where.take(rows, mode="clip") + self._tables.start
         return where

@@ -85,7 +85,7 @@ class Buffer:
         self.renew_budget()
 
     def root(self) -> "Tables":
-        """Give the root table."""
+        """Return the root table."""
         return Tables(self, self.u32[:1].astype(np.int64))
 
     def renew_budget(self) -> None:
@@ -135,7 +135,7 @@ class Buffer:
 
 
 def refuse(reason: str) -> NoReturn:
-    """Give up on a buffer."""
+    """Raise `FormatError` for a buffer."""
     raise FormatError(f"damaged or hostile metadata file: {reason}")
 
 
@@ -217,7 +217,7 @@ class Vectors:
         return Vectors(self.buffer, self.starts[rows], self.counts[rows], self.present[rows])
 
     def splits(self) -> Ints:
-        """Say where the items of each table begin in the flattened columns."""
+        """Return where the items of each table begin in the flattened columns."""
         return splits_of(self.counts)
 
     def positions(self, item_bytes: int, alignment: int) -> Ints:
@@ -408,7 +408,7 @@ class Tables:
         return self._scalar(slot, self.buffer.u64, default)
 
     def has(self, slot: int) -> Bools:
-        """Say which tables have a field."""
+        """Return which tables have a field."""
         return self._spread(self._field(slot, 0, 1)[1])
 
     def _spread(self, present: Presence) -> Bools:

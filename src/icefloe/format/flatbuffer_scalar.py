@@ -55,11 +55,11 @@ class ScalarBuffer:
             refuse("the structure refers to itself so often that it would not fit in memory")
 
     def root(self) -> "ScalarTable":
-        """Give the root table."""
+        """Return the root table."""
         return self.table(_U32(self.data, 0)[0])
 
     def table(self, at: int) -> "ScalarTable":
-        """Give the table at a position."""
+        """Return the table at a position."""
         self.charge(_TABLE_COST_BYTES)
         return ScalarTable(self, at)
 
@@ -135,7 +135,7 @@ class ScalarTable:
         return at
 
     def shape(self, fields: Sequence[tuple[int, int, int]]) -> tuple[int, int, list[int]]:
-        """Say what all tables with this vtable have in common.
+        """Return the shape that all tables with this vtable share.
 
         The position of the vtable, the size of a table, and how far into it are the fields
         (slot, size and alignment of each are given); 0 for one that is missing.

@@ -30,7 +30,7 @@ class Target(Protocol):
     """Something that offsets can point at, row by row."""
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where rows lie in the buffer, once it is planned."""
+        """Return the positions of rows in the planned buffer."""
         ...
 
 
@@ -41,7 +41,7 @@ class Section(Target, Protocol):
     """Where the section begins; set when the buffer is planned."""
 
     def size_bytes(self) -> int:
-        """Give the size, a multiple of 8."""
+        """Return the size, a multiple of 8."""
         ...
 
     def pieces(self) -> Iterator[Bytes]:
@@ -58,7 +58,7 @@ class Link:
     """`None`: row by row. Where the field is absent, any number will do."""
 
     def offsets_from(self, fields: Ints, first: int) -> Ints:
-        """Give the values to store in fields that lie at these positions."""
+        """Return the values to store in fields that lie at these positions."""
         last = first + len(fields)
         rows = np.arange(first, last) if self.rows is None else self.rows[first:last]
         return self.target.positions(rows) - fields
@@ -79,7 +79,7 @@ class Field:
     """Which tables have the field; `None` for all of them."""
 
     def dtype(self) -> np.dtype[np.generic]:
-        """Give the type under which a table stores the field."""
+        """Return the type under which a table stores the field."""
         if isinstance(self.values, Link | Tail):
             return np.dtype("<u4")
         return np.dtype((self.values.dtype, self.values.shape[1:]))
@@ -192,11 +192,11 @@ class TableSection:
         self.stride = self.layout.table_bytes + -self.layout.table_bytes % 8
 
     def size_bytes(self) -> int:
-        """Give the size."""
+        """Return the size."""
         return len(self.layout.vtables) + self.rows * self.stride
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where tables lie."""
+        """Return the positions of the tables."""
         where: Ints = rows * np.int64(self.stride) + (self.start + len(self.layout.vtables))
         return where
 
@@ -220,12 +220,12 @@ class BlobSection:
         self.starts = splits_of(framed_bytes(column.lengths()))
 
     def size_bytes(self) -> int:
-        """Give the size."""
+        """Return the size."""
         total = int(self.starts[-1])
         return total + -total % 8
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where blobs lie."""
+        """Return the positions of the blobs."""
         where: Ints = self.starts[rows] + self.start
         return where
 
@@ -251,12 +251,12 @@ class VectorSection:
         self.splits = splits_of(counts)
 
     def size_bytes(self) -> int:
-        """Give the size."""
+        """Return the size."""
         total = self._lead + int(self.starts[-1])
         return total + -total % 8
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where vectors lie."""
+        """Return the positions of the vectors."""
         where: Ints = self.starts[rows] + (self.start + self._lead)
         return where
 
@@ -287,12 +287,12 @@ class ListSection:
         self._target = target
 
     def size_bytes(self) -> int:
-        """Give the size."""
+        """Return the size."""
         size = 4 + 4 * self._count
         return size + -size % 8
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where the vector lies."""
+        """Return the position of the vector."""
         return np.full(len(rows), self.start, np.int64)
 
     def pieces(self) -> Iterator[Bytes]:
@@ -313,7 +313,7 @@ class Spread:
         self._sections = sections
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where the sections begin."""
+        """Return where the sections begin."""
         first = np.zeros(1, np.int64)
         starts = np.array([section.positions(first)[0] for section in self._sections], np.int64)
         where: Ints = starts[rows]
@@ -409,7 +409,7 @@ class TableShape:
         return self.leads[0] + self.pack(*zeros)
 
     def entry(self, slot: int) -> int:
-        """Say where in the lead the vtable's entry for a field lies."""
+        """Return the position of a field's vtable entry within the lead."""
         return self.lead_bytes - self._vtable_bytes + 4 + 2 * slot
 
 
@@ -478,21 +478,21 @@ class Tree:
         self._outside.append((field, target))
 
     def whole_buffer(self) -> bytes:
-        """Give the buffer, if the tree is all there is in it."""
+        """Return the buffer, if the tree is all there is in it."""
         self.start = _HEAD_BYTES
         root = _HEAD_BYTES + (self._root or 0)
         return b"".join([root.to_bytes(4, "little"), IDENTIFIER, *(p.data for p in self.pieces())])
 
     def row(self) -> bytes:
-        """Give a tree that points at nothing else, to be moved to any multiple of eight."""
+        """Return a tree that points at nothing else, to be moved to any multiple of eight."""
         return bytes(self._out) + bytes(-len(self._out) % 8)
 
     def size_bytes(self) -> int:
-        """Give the size."""
+        """Return the size."""
         return len(self._out) + -len(self._out) % 8
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where the root lies."""
+        """Return the position of the root."""
         return np.full(len(rows), self.start + (self._root or 0), np.int64)
 
     def pieces(self) -> Iterator[Bytes]:
@@ -596,16 +596,16 @@ class PackedSection:
         self._lead_bytes = lead_bytes
 
     def size_bytes(self) -> int:
-        """Give the size."""
+        """Return the size."""
         return len(self._rows.data)
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where tables lie."""
+        """Return the positions of the tables."""
         where: Ints = self._rows.splits[rows] + (self.start + self._lead_bytes)
         return where
 
     def pieces(self) -> Iterator[Bytes]:
-        """Give all tables."""
+        """Yield all tables."""
         yield self._rows.data
 
 

@@ -326,7 +326,7 @@ class _Reader:
         return int.from_bytes(self._slice(position, width), "little")
 
     def _sound_count(self, address: int, count: int, width: int) -> int:
-        """Check that so many elements can stand at an address, before anything is allocated."""
+        """Check that this many elements can stand at an address, before anything is allocated."""
         if count * width > len(self._data) - address:
             raise _unsound("a vector reaches beyond the buffer", address)
         return count

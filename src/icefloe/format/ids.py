@@ -184,7 +184,7 @@ def ids_of_rows[I: ObjectId](kind: type[I], rows: NDArray[np.uint8]) -> list[I]:
 
 
 def raw_rows(rows: NDArray[np.uint8]) -> list[bytes]:
-    """Give the bytes of each id in the rows of a matrix."""
+    """Return the bytes of each id in the rows of a matrix."""
     raw, width = rows.tobytes(), rows.shape[1]
     return [raw[at : at + width] for at in range(0, len(raw), width)]
 
@@ -197,7 +197,7 @@ def texts_of_rows(rows: NDArray[np.uint8]) -> list[str]:
 
 
 def has_repeated_node(rows: NDArray[np.uint8]) -> bool:
-    """Say whether a node id occurs twice in a column."""
+    """Return whether a node id occurs twice in a column."""
     return len(np.unique(np.ascontiguousarray(rows).view(np.uint64))) < len(rows)
 
 

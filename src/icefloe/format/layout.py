@@ -17,37 +17,37 @@ _YEAR_3000_MS: Final = 32_503_680_000_000
 
 
 def snapshot_key(snapshot: SnapshotId) -> str:
-    """Give the key of a snapshot."""
+    """Return the key of a snapshot."""
     return f"{SNAPSHOTS_PREFIX}{snapshot}"
 
 
 def transaction_log_key(snapshot: SnapshotId) -> str:
-    """Give the key of the log of the commit that made a snapshot."""
+    """Return the key of the log of the commit that made a snapshot."""
     return f"{TRANSACTIONS_PREFIX}{snapshot}"
 
 
 def manifest_key(manifest: ManifestId) -> str:
-    """Give the key of a manifest."""
+    """Return the key of a manifest."""
     return f"{MANIFESTS_PREFIX}{manifest}"
 
 
 def chunk_key(chunk: ChunkId) -> str:
-    """Give the key of a chunk object."""
+    """Return the key of a chunk object."""
     return CHUNKS_PREFIX + str(chunk)
 
 
 def branch_key(name: str) -> str:
-    """Give the key of a branch in spec 1."""
+    """Return the key of a branch in spec 1."""
     return f"{REFS_PREFIX}branch.{name}/ref.json"
 
 
 def tag_key(name: str) -> str:
-    """Give the key of a tag in spec 1."""
+    """Return the key of a tag in spec 1."""
     return f"{REFS_PREFIX}tag.{name}/ref.json"
 
 
 def tag_tombstone_key(name: str) -> str:
-    """Give the key whose presence says that a tag of spec 1 was deleted."""
+    """Return the key whose presence says that a tag of spec 1 was deleted."""
     return f"{tag_key(name)}.deleted"
 
 
@@ -62,5 +62,5 @@ def backup_name(source: str, now_ms: int, unique: ObjectId) -> str:
 
 
 def backup_key(name: str) -> str:
-    """Give the key of a backup from its bare name."""
+    """Return the key of a backup from its bare name."""
     return f"{BACKUPS_PREFIX}{name}"

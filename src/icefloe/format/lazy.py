@@ -9,7 +9,7 @@ from icefloe.errors import FormatError
 from icefloe.format.flatbuffer_scalar import ScalarBuffer
 
 _FEW_LOOKUPS: Final = 8
-"""Whoever looks up more entries of a list than so many will ask for all of them."""
+"""A reader that looks up more entries of a list than this will ask for all of them."""
 
 
 class Deferred[T]:
@@ -25,7 +25,7 @@ class Deferred[T]:
         self._read: Callable[[], T] | None = read
 
     def __call__(self) -> T:
-        """Give it; two threads may both read, and find the same."""
+        """Return the value; two threads may both read it, with the same result."""
         read = self._read
         if read is not None:
             self._found = read()
@@ -48,7 +48,7 @@ class StoredList[T](ABC):
         self._lookups = 0
 
     def table(self) -> T:
-        """Give all entries in columns."""
+        """Return all entries in columns."""
         if self._table is None:
             with self._reading() as buffer:
                 self._table = self._read(buffer)
@@ -65,7 +65,7 @@ class StoredList[T](ABC):
 
     @contextmanager
     def _reading(self) -> Iterator[ScalarBuffer]:
-        """Give the contents; errors from reading them name the file."""
+        """Read the contents; errors from reading name the file."""
         try:
             yield ScalarBuffer(self._data)
         except FormatError as damaged:

@@ -81,14 +81,14 @@ _ROOT_WITH_DICTIONARY: Final = TableShape(
 _ARRAY: Final = TableShape((_Array.REFS, OFFSET), (_Array.NODE_ID, f"{NodeId.WIDTH}s"))
 
 FEW_REFS: Final = 64
-"""Arrays with up to so many references have them written and read one by one."""
+"""Arrays with up to this many references have them written and read one by one."""
 _FEW_ARRAYS: Final = 64
 _PART_REFS: Final = 1 << 15
 """So many are decoded at a time: they fit in the processor's cache, with what is made of them."""
 
 _FEW_LOOKUPS: Final = 8
 _REFS_PER_LOOKUP: Final = 256
-"""Decoding the coordinates of so many references costs about as much as one lookup without."""
+"""Decoding the coordinates of this many references costs about as much as one lookup without."""
 _COORDINATES_BYTES: Final = 16
 """Of one reference: four dimensions, which few arrays exceed."""
 
@@ -245,12 +245,12 @@ class ManifestFile:
 
     @property
     def size_bytes(self) -> int:
-        """Give the size of the decompressed file."""
+        """Return the size of the decompressed file."""
         return self._scalar.size
 
     @property
     def memory_bytes(self) -> int:
-        """Give the memory that the file takes, with what lookups may add to it."""
+        """Return the memory that the file takes, with what lookups may add to it."""
         return self._scalar.size + self.num_chunk_refs * _COORDINATES_BYTES
 
     @cached_property
@@ -265,7 +265,7 @@ class ManifestFile:
 
     @property
     def has_location_dictionary(self) -> bool:
-        """Say whether locations are compressed one by one with a shared dictionary."""
+        """Return whether locations are compressed one by one with a shared dictionary."""
         return self._dictionary is not None
 
     def num_compressed_locations(self) -> int:
@@ -444,21 +444,21 @@ class WrittenManifest:
 
     @property
     def memory_bytes(self) -> int:
-        """Give the memory that the tables take."""
+        """Return the memory that the tables take."""
         return sum(table.memory_bytes for table in self.tables.values())
 
     def table(self, node: NodeId) -> ChunkTable:
-        """Give all references of an array."""
+        """Return all references of an array."""
         return self.tables[node] if node in self.tables else ChunkTable.empty(0)
 
     def table_parts(self, node: NodeId, rows_at_once: int) -> Iterator[ChunkTable]:
-        """Give the references of an array a part at a time."""
+        """Yield the references of an array a part at a time."""
         table = self.table(node)
         for first in range(0, len(table), rows_at_once):
             yield table.take(slice(first, first + rows_at_once))
 
     def coordinates(self, node: NodeId) -> Coordinates:
-        """Give the coordinates of all references of an array."""
+        """Return the coordinates of all references of an array."""
         return self.table(node).coordinates
 
     def chunk_ids(self) -> Bytes:

@@ -63,7 +63,7 @@ class NativeRanges:
 
     @property
     def nbytes(self) -> int:
-        """Give the memory that the columns take."""
+        """Return the memory that the columns take."""
         return self.chunk_ids.nbytes + self.offsets.nbytes + self.lengths.nbytes
 
     @property
@@ -122,7 +122,7 @@ def reference_section(table: ChunkTable, compressed: BytesColumn | None) -> Bloc
 
 
 def _masks(kinds: Bytes) -> dict[ChunkKind, NDArray[np.bool_] | None]:
-    """Say for each kind that occurs which references are of it; None for all of them."""
+    """Return a mask of references for each kind that occurs; None stands for all references."""
     counts = np.bincount(kinds, minlength=len(ChunkKind) + 1).tolist()
     return {
         kind: None if counts[kind] == len(kinds) else kinds == kind
@@ -177,7 +177,7 @@ def decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
 def _decode_locations(
     refs: Tables, dictionary: bytes | None
 ) -> tuple[BytesColumn, NDArray[np.uint32], NDArray[np.bool_]]:
-    """Give distinct locations, the one of each row, and which rows have one."""
+    """Return distinct locations, the one of each row, and which rows have one."""
     compressed = refs.blobs(RefSlot.COMPRESSED_LOCATION)
     plain = refs.blobs(RefSlot.LOCATION)
     if not compressed.present.any():
@@ -217,7 +217,7 @@ def _decode_mixed(
 def _decode_checksums(
     refs: Tables, is_virtual: Bools
 ) -> tuple[BytesColumn, NDArray[np.int32] | None, NDArray[np.uint32] | None]:
-    """Give distinct etags, the one of each row or -1, and the times; others have none of these."""
+    """Return the distinct etags, the number of each row (-1 for none), and the times."""
     if not is_virtual.any():
         return BytesColumn.empty(), None, None
     etags, etag_rows = BytesColumn.empty(), None

@@ -119,7 +119,7 @@ class NodeTable:
         )
 
     def table(self) -> Self:
-        """Give all nodes in columns, as those do that are still in a file."""
+        """Return all nodes in columns, as those do that are still in a file."""
         return self
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class NodeTable:
         return None if row is None else self.node(row)
 
     def node(self, row: int) -> Node:
-        """Give one row as an object."""
+        """Return one row as an object."""
         return Node(
             NodeId(self.ids[row].tobytes()),
             self.paths[row].decode(),
@@ -202,7 +202,7 @@ class NodeTable:
         )
 
     def with_manifests(self, manifests: Mapping[int, Sequence[ManifestRef]]) -> Self:
-        """Give the arrays in some rows other manifests."""
+        """Return the arrays in some rows other manifests."""
         refs = [ref for own in manifests.values() for ref in own]
         links = _joined(self.manifest_splits, _splits(list(manifests.values())))
         boxes = _joined(self.extent_splits, _splits([ref.extents for ref in refs]))
@@ -448,7 +448,7 @@ def _read_manifest(table: ScalarTable) -> ManifestRef:
 
 
 FEW_NODES: Final = 32
-"""Up to so many nodes are written and read one by one."""
+"""Up to this many nodes are written and read one by one."""
 SMALL_BYTES: Final = 1 << 18
 """A larger file is read at once."""
 _FEW_BYTES: Final = 1 << 14  # even a few nodes may have very much below them

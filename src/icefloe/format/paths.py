@@ -10,7 +10,7 @@ ROOT: Final = "/"
 
 
 def check_path(path: str) -> str:
-    """Give back an absolute path, or refuse it.
+    """Return an absolute path, or raise if it is invalid.
 
     >>> check_path("/climate/t2m")
     '/climate/t2m'
@@ -48,7 +48,7 @@ def _fault(path: str) -> str | None:
 
 
 def parent_path(path: str) -> str | None:
-    """Give the path of the group that holds a node; `None` for the root.
+    """Return the path of the group that holds a node; `None` for the root.
 
     >>> parent_path("/a/b"), parent_path("/a"), parent_path("/")
     ('/a', '/', None)
@@ -59,7 +59,7 @@ def parent_path(path: str) -> str | None:
 
 
 def node_name(path: str) -> str:
-    """Give the last segment of a path; empty for the root.
+    """Return the last segment of a path; empty for the root.
 
     >>> node_name("/a/b")
     'b'
@@ -68,7 +68,7 @@ def node_name(path: str) -> str:
 
 
 def child_path(parent: str, name: str) -> str:
-    """Give the path of a node within a group.
+    """Return the path of a node within a group.
 
     >>> child_path("/", "a"), child_path("/a", "b")
     ('/a', '/a/b')
@@ -77,7 +77,7 @@ def child_path(parent: str, name: str) -> str:
 
 
 def prefix_below(path: str) -> str:
-    """Give what the paths of all nodes strictly below begin with.
+    """Return the prefix of the paths of all nodes strictly below a path.
 
     >>> prefix_below("/"), prefix_below("/a")
     ('/', '/a/')
@@ -86,7 +86,7 @@ def prefix_below(path: str) -> str:
 
 
 def is_below(path: str, ancestor: str) -> bool:
-    """Tell whether a node lies strictly below another.
+    """Return whether a node lies strictly below another.
 
     >>> is_below("/a/b", "/a"), is_below("/ab", "/a"), is_below("/a", "/a")
     (True, False, False)

@@ -23,7 +23,7 @@ SPEC_VERSION = 2
 MAIN_BRANCH = "main"
 
 FEW_ENTRIES: Final = 32
-"""Up to so many snapshots, and operations in the log, are written and read one by one."""
+"""Up to this many snapshots, and operations in the log, are written and read one by one."""
 
 
 class _Repo(IntEnum):

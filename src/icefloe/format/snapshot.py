@@ -57,7 +57,7 @@ from icefloe.format.nodes import (
 from icefloe.format.snapshot_table import SnapshotEntry
 
 FEW_FILES: Final = 32
-"""Up to so many are written and read one by one."""
+"""Up to this many are written and read one by one."""
 _FILE_ID, _SIZE_BYTES, _NUM_REFS = 0, 1, 2
 _FILE: Final = TableShape((_NUM_REFS, "I"), (_SIZE_BYTES, "Q"), (_FILE_ID, f"{ManifestId.WIDTH}s"))
 FILE_STRUCT: Final = np.dtype(
@@ -77,7 +77,7 @@ class ManifestFiles:
 
     ids: Bytes
     sizes_bytes: NDArray[np.uint64]
-    """Exact sizes of the files: readers fetch just so many bytes."""
+    """Exact sizes of the files: readers fetch just this many bytes."""
     num_chunk_refs: NDArray[np.uint32]
 
     @classmethod
@@ -108,7 +108,7 @@ class ManifestFiles:
         return len(self.sizes_bytes)
 
     def table(self) -> Self:
-        """Give all of them in columns, as those do that are still in a file."""
+        """Return all of them in columns, as those do that are still in a file."""
         return self
 
     def size_of(self, manifest: ManifestId) -> int:
@@ -306,7 +306,7 @@ class _Either:
         self._number = np.where(mask, np.cumsum(mask), np.cumsum(~mask)) - 1
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Say where rows lie."""
+        """Return the positions of the rows."""
         numbers, mask = self._number[rows], self._mask[rows]
         where = np.empty(len(rows), np.int64)
         where[mask] = self._yes.positions(numbers[mask])
@@ -387,7 +387,7 @@ def _manifest_ref_sections(nodes: NodeTable, arrays: Ints) -> tuple[VectorSectio
 def with_parent(
     data: bytes | bytearray | memoryview, parent: SnapshotId, *, level: int = DEFAULT_LEVEL
 ) -> bytes:
-    """Give a stored snapshot of spec 1 another parent; every other byte of its contents stays.
+    """Return a stored snapshot of spec 1 another parent; every other byte of its contents stays.
 
     That is what expiration does there. Also what another writer put into the file, and we do not
     know of, is kept so.

@@ -223,11 +223,11 @@ class SnapshotTable:
         return row
 
     def id(self, row: int) -> SnapshotId:
-        """Give the id of a row."""
+        """Return the id of a row."""
         return SnapshotId(self.ids[row].tobytes())
 
     def entry(self, row: int) -> SnapshotEntry:
-        """Give one row as an object."""
+        """Return one row as an object."""
         parent = int(self.parents[row])
         return SnapshotEntry(
             self.id(row),
@@ -244,11 +244,11 @@ class SnapshotTable:
         return ids_of_rows(SnapshotId, self.pruned_ids[pruned])
 
     def page(self, rows: Sequence[int]) -> "SnapshotPage":
-        """Give many rows, of which nothing is converted yet."""
+        """Return many rows, of which nothing is converted yet."""
         return SnapshotPage(self, rows)
 
     def entries(self, rows: Sequence[int]) -> list[SnapshotEntry]:
-        """Give many rows as objects: each column is converted once, for all of them."""
+        """Return many rows as objects: each column is converted once, for all of them."""
         picked = np.asarray(rows, np.int64)
         ids = ids_of_rows(SnapshotId, self.ids[picked])
         parents = self.parents[picked].tolist()
@@ -399,15 +399,15 @@ class SnapshotPage(Sequence[SnapshotEntry]):
         return [None if alone else text for text, alone in zip(texts, is_root, strict=True)]
 
     def flushed_at(self) -> list[int]:
-        """Give the times, in microseconds since 1970."""
+        """Return the times, in microseconds since 1970."""
         return cast("list[int]", self._table.flushed_at[self._picked].tolist())
 
     def messages(self) -> list[str]:
-        """Give the messages."""
+        """Return the messages."""
         return self._table.messages.take(self._picked).to_strings()
 
     def metadata(self) -> LateMetadata:
-        """Give the metadata by place in the page."""
+        """Return the metadata by place in the page."""
         return LateMetadata(self._table.metadata.take(self._picked), self._table.spec_version)
 
 

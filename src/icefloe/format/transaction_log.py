@@ -68,9 +68,9 @@ _MOVE: Final = TableShape(
 )
 
 FEW_CHUNKS: Final = 64
-"""Arrays with up to so many chunks have them written and read one by one."""
+"""Arrays with up to this many chunks have them written and read one by one."""
 FEW_ARRAYS: Final = 64
-"""Up to so many arrays are read one after the other."""
+"""Up to this many arrays are read one after the other."""
 
 
 def _no_ids() -> Bytes:
@@ -103,7 +103,7 @@ class TransactionLog:
     """In the order of the targets, compared segment by segment."""
 
     def nodes(self, name: str) -> list[NodeId]:
-        """Give one of the id lists as objects."""
+        """Return one of the id lists as objects."""
         return ids_of_rows(NodeId, getattr(self, name))
 
 
@@ -138,7 +138,7 @@ def encode_transaction_log(
 
 
 def log_bytes_of_chunk(dimensions: int) -> int:
-    """Give the bytes that each chunk takes in a log, before compression: all have at most 2 GiB.
+    """Return the bytes that each chunk takes in a log, before compression: all have at most 2 GiB.
 
     >>> 2**31 // log_bytes_of_chunk(3)
     74051160

@@ -193,7 +193,7 @@ class UpdateTable:
         return len(self.kinds)
 
     def entry(self, row: int) -> UpdateEntry:
-        """Give one row as an object."""
+        """Return one row as an object."""
         kind = UpdateKind(self.kinds[row])
         payload = _PAYLOADS[kind]
         first, second, third = self.numbers[row].tolist()
@@ -229,7 +229,7 @@ class UpdateTable:
         return table
 
     def newest(self, count: int) -> Self:
-        """Keep so many of the newest entries."""
+        """Keep this many of the newest entries."""
         table = type(self)(
             self.kinds[:count],
             self.updated_at[:count],
@@ -245,7 +245,7 @@ class UpdateTable:
         return table
 
     def entries(self) -> list[UpdateEntry]:
-        """Give all rows as objects."""
+        """Return all rows as objects."""
         return [self.entry(row) for row in range(len(self))]
 
     @classmethod
@@ -433,5 +433,5 @@ class _Scattered:
         self._count += len(texts)
 
     def column(self) -> BytesColumn:
-        """Give the whole column."""
+        """Return the whole column."""
         return concat_bytes(self._parts).take(self._sources)

@@ -126,7 +126,7 @@ type Cutoffs = Mapping[Kind, datetime | None]
 _FILE_TICK: Final = timedelta(milliseconds=10)
 """How far the times of files lag behind the clock where no system tells how far."""
 _MOST_TICKS: Final = 10
-"""For so many we wait."""
+"""We wait for this many."""
 _CLOCK_OF_FILES: Final = 5
 """Linux calls it `CLOCK_REALTIME_COARSE`."""
 
@@ -181,7 +181,7 @@ async def _beginning(context: RepoContext, last: datetime) -> tuple[datetime, ti
 
 
 def _lag_of_files() -> timedelta:
-    """Tell how far the times of files lag behind; on a busy machine ticks come late."""
+    """Return how far the times of files lag behind; on a busy machine, ticks come late."""
     if sys.platform != "linux":
         return _FILE_TICK
     lag_ns = time.time_ns() - time.clock_gettime_ns(_CLOCK_OF_FILES)

@@ -287,7 +287,7 @@ class Trials:
         if found.get("icefloeprobe") != "kept":
             raise _LackingError(
                 "the storage keeps no user metadata: when the answer to a write is lost, it cannot"
-                " always be told whether it was made"
+                " always be found out whether it was made"
             )
         return "user metadata is kept"
 
@@ -418,11 +418,11 @@ class Checkup:
     """Objects of the corner that could not be removed."""
 
     def outcome(self, trial: Trial) -> Outcome:
-        """Say how a trial ended."""
+        """Return the outcome of a trial."""
         return next((p.outcome for p in self.probes if p.trial is trial), Outcome.UNKNOWN)
 
     def holds(self, guarantee: Guarantee) -> bool | None:
-        """Say whether a guarantee holds; None if it is not known."""
+        """Return whether a guarantee holds; None if it is not known."""
         outcomes = {self.outcome(trial) for trial in guarantee.needs}
         if outcomes & {Outcome.FAILS, Outcome.LACKS}:
             return False

@@ -246,7 +246,7 @@ def _left(refs: Refs, gone: Refs) -> dict[str, SnapshotId]:
 
 
 async def expire(context: RepoContext, rules: ExpirationRules) -> Expiration:
-    """Let old versions go, whoever else changes the repository at the same time.
+    """Remove old versions, even while others change the repository.
 
     If the clock of this machine is ahead of the storage's, `older_than` is earlier by that.
     """
@@ -394,7 +394,7 @@ def _has_parents(
 
 
 async def _move_below(context: RepoContext, entry: SnapshotEntry, parent: SnapshotId) -> None:
-    """Write a snapshot anew with another parent, if it still has the one that is known."""
+    """Write a snapshot again with another parent, if it still has the one that is known."""
     key = snapshot_key(entry.id)
     try:
         stored = await context.backend.get(key)

@@ -18,10 +18,10 @@ any of their files go. The log of operations then tells of the collection, so th
 began earlier look for their objects before they commit.
 
 Another collection may run at the same time, with a later cut-off, and delete what this one was
-about to keep: then this one begins anew with what is left.
+about to keep: then this one begins again with what is left.
 
 A storage without room refuses that update. Then files go that no listed version refers to, and
-the collection begins anew: files that are no chunks first, because no session misses them without
+the collection begins again: files that are no chunks first, because no session misses them without
 noticing; if there are none, some chunks.
 """
 
@@ -94,12 +94,12 @@ class GarbageRules:
     limits: ReadLimits = field(default_factory=ReadLimits)
     concurrent_deletes: int = 10
     consecutive_failures: int = 50
-    """Give up after so many requests in a row that deleted nothing."""
+    """Give up after this many requests in a row that deleted nothing."""
     concurrent_listings: int = 3
 
 
 _MOST_VANISHED: Final = 3
-"""How often a run begins anew because something vanished that it was reading."""
+"""How often a run begins again because something vanished that it was reading."""
 
 
 async def collect(context: RepoContext, rules: GarbageRules) -> Collected:
@@ -115,7 +115,7 @@ async def collect(context: RepoContext, rules: GarbageRules) -> Collected:
             with Reachable(context, rules.limits) as live:
                 return await _Collection(context, rules, live, done).run()
         except _RoomMadeError:
-            _log.info("the storage was full and has room now: the collection begins anew")
+            _log.info("the storage was full and has room now: the collection begins again")
         except NotFoundError as missing:
             vanished += 1
             if rules.dry_run:
@@ -213,7 +213,7 @@ class _Collection:
             await self._live.read_chunks()
 
     def _left(self, repo: RepoInfo) -> SnapshotTable:
-        """Say which versions stay: those that refs lead to, and those that are not old."""
+        """Return the versions to keep: those reachable from refs, and those that are not old."""
         table = repo.snapshots
         old = id_rows(SnapshotId, sorted(self._old))
         is_kept: Bools = ~np.isin(table.ids.view("S12").ravel(), old.view("S12").ravel())

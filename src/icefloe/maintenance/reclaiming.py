@@ -39,7 +39,7 @@ class ExpirationOutlook:
 async def outlook(
     context: RepoContext, rules: ExpirationRules, limits: ReadLimits | None = None
 ) -> ExpirationOutlook:
-    """Say what an expiration would do now."""
+    """Return what an expiration would do now."""
     planned, entries, kept, logs = await _planned(context, rules)
     room = await _reclaimable(context, planned.released, kept, logs, limits or ReadLimits())
     return ExpirationOutlook(planned, entries, len(kept), room)

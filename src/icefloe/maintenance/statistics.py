@@ -64,7 +64,7 @@ class Ranges:
         return len(self.lengths)
 
     def objects(self) -> Keys:
-        """Give a number for what each is in."""
+        """Return a number for what each is in."""
         if self.chunk_ids is not None:
             return keys_of_ids(self.chunk_ids)
         assert self.places is not None
@@ -164,11 +164,11 @@ async def parts_of(context: RepoContext, survey: Survey, limits: ReadLimits) -> 
 
 
 _MANY_REFS: Final = 100_000
-"""A smaller manifest is decoded in so many short steps that threads wait for each other."""
+"""A smaller manifest is decoded in this many short steps that threads wait for each other."""
 
 
 def _readers(context: RepoContext, facts: Sequence[ManifestFact], limits: ReadLimits) -> int:
-    """Say how many manifests to read at once: those nearby only keep a processor busy."""
+    """Return how many manifests to read at once; local ones only keep a processor busy."""
     if not context.is_near:
         return limits.manifests
     is_worth_it = max(fact.num_chunk_refs for fact in facts) >= _MANY_REFS
@@ -373,7 +373,7 @@ class _NativeTally:
 
 
 def _have_own_objects(parts: Sequence[Ranges]) -> bool:
-    """Say whether each range is in another object, so that none is repeated or packed.
+    """Return whether each range is in another object, so that none is repeated or packed.
 
     The beginnings of ids tell: there are hardly ever two alike, and if so we only look closer.
     """

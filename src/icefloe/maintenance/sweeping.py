@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 BATCH: Final = 1000
 """Objects that one request deletes, at most."""
 _SMALL_BATCH: Final = 100
-"""Fewer than so many are not worth another request."""
+"""Fewer than this many are not worth another request."""
 _MOST_ERRORS: Final = 1000
 
 

@@ -100,5 +100,5 @@ def _require_apart(refs: Sequence[ManifestRef]) -> None:
 
 
 def box_of(table: ChunkTable) -> Box:
-    """Give the exact box around the chunks of a table."""
+    """Return the exact box around the chunks of a table."""
     return tuple((int(first), int(last)) for first, last in table.extents())

@@ -122,7 +122,7 @@ class LinkedArray:
         return sum(region.num_changed for region in self.regions)
 
     def boxes(self, dimensions: int) -> Boxes:
-        """Give the boxes around the references in each new manifest."""
+        """Return the boxes around the references in each new manifest."""
         return boxes_of([part.box for part in self.parts], dimensions)
 
     def with_regions(self, more: Iterable[LinkedRegion]) -> "LinkedArray":
@@ -163,7 +163,7 @@ class RunCells:
     """The first coordinates of each cell, those of the first cell all zero."""
 
     def numbers(self, coordinates: Coordinates) -> Ints:
-        """Give the cell of each chunk."""
+        """Return the cell of each chunk."""
         if not self.axes:
             return np.zeros(len(coordinates), np.int64)
         ordered = np.ascontiguousarray(coordinates[:, self.axes])
@@ -179,7 +179,7 @@ class GridCells:
     edges: tuple[range, ...]
 
     def numbers(self, coordinates: NDArray[np.integer]) -> Ints:
-        """Give the cell of each chunk."""
+        """Return the cell of each chunk."""
         numbers = np.zeros(len(coordinates), np.int64)
         for axis, cuts in enumerate(self.edges):
             numbers *= len(cuts) + 1
@@ -201,7 +201,7 @@ class PartPlan:
     """Number of a region to what is stored there; regions without anything are not listed."""
 
     def regions(self, coordinates: Coordinates) -> Ints:
-        """Give the number of the region of each chunk."""
+        """Return the number of the region of each chunk."""
         numbers = self.cells.numbers(coordinates)
         if len(self.joined):
             places = np.minimum(np.searchsorted(self.joined, numbers), len(self.joined) - 1)
@@ -216,7 +216,7 @@ class PartPlan:
         return prod(len(cuts) + 1 for cuts in self.cells.edges) - len(self.joined)
 
     def stored_in(self, region: int) -> tuple[StoredManifest, ...]:
-        """List the manifests that whoever builds a region has to build over."""
+        """List the manifests that a builder of a region has to build over."""
         return self.stored.get(region, ())
 
 

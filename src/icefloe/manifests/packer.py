@@ -143,7 +143,7 @@ def by_rank(bins: Iterable[Bin], ranks: Sequence[int]) -> list[Bin]:
 
 
 def ranks_of(keys: Sequence[int]) -> list[int]:
-    """Say at which place each key is in their order."""
+    """Return the rank of each key in sorted order."""
     ranks = [0] * len(keys)
     for rank, position in enumerate(sorted(range(len(keys)), key=keys.__getitem__)):
         ranks[position] = rank
@@ -151,7 +151,7 @@ def ranks_of(keys: Sequence[int]) -> list[int]:
 
 
 def evened(arrays: Sequence[int], each: int, cardinality: int | None) -> list[int]:
-    """Rearrange sorted arrays so that manifests of so many have similar sizes.
+    """Rearrange sorted arrays so that manifests of this many have similar sizes.
 
     The first is matched with the last, the second with the last but one, and so on; of those
     that there is room for, if that is limited.
@@ -272,7 +272,7 @@ def pack(
     current: Mapping[NodeId, ManifestId] = _NOTHING_PLACED,
     modified: AbstractSet[NodeId] = _NOTHING,
 ) -> list[ManifestPlan]:
-    """Say which arrays go into which manifest; every array of `arrays` is in exactly one plan.
+    """Return which arrays go into which manifest; every array is in exactly one plan.
 
     `arrays` are those of the new version that are not split and have references: all of them,
     or at least the closure of the modified ones and whatever may be in a set of limited
@@ -453,7 +453,7 @@ class _Packing:
         return alone, [each for each in arrived if self._sizes[each] <= largest]
 
     def _bundles(self, arrived: Sequence[int], within: ManifestSet) -> tuple[list[Bin], list[int]]:
-        """Tell arrays that were together, and still fit, from those to be packed one by one."""
+        """Separate bundles of arrays that still fit together from arrays to pack one by one."""
         groups: defaultdict[ManifestId | None, list[int]] = defaultdict(list)
         for array in arrived:
             groups[self._before[array]].append(array)
@@ -483,7 +483,7 @@ class _Packing:
 
 
 def _capacity(within: ManifestSet) -> int:
-    """Give the limit of a set, in references or in arrays."""
+    """Return the limit of a set, in references or in arrays."""
     limit = within.max_manifest_size or within.arrays_per_manifest
     assert limit is not None
     return limit

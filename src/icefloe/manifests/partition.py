@@ -38,7 +38,7 @@ def is_found(regex: str, text: str) -> bool:
 
 
 def matches(pattern: str, texts: Sequence[str]) -> list[bool]:
-    """Say which texts a pattern matches from end to end.
+    """Return which texts a pattern matches from end to end.
 
     >>> matches(".*/(lat|lon)", ["/lat", "/group/lon", "/latitude"])
     [True, True, False]
@@ -108,7 +108,7 @@ class Layout(Protocol):
         ...
 
     def next_cut(self, box: Box, num_refs: int) -> Cut | None:
-        """Say where the references in a box are cut first; None if they are one part.
+        """Return the first cut of the references in a box, or None if they are one part.
 
         Whoever goes on so with both halves comes to the same parts as `partition`.
         """
@@ -249,7 +249,7 @@ def boxes_of(extents: Sequence[tuple[tuple[int, int], ...]], dimensions: int) ->
 
 
 def boxes_holding(boxes: Boxes, coordinates: NDArray[Any]) -> Bools:
-    """Say which boxes hold any of some coordinates."""
+    """Return which boxes contain any of the coordinates."""
     held = np.zeros(len(boxes), np.bool_)
     if not len(boxes) or not len(coordinates):
         return held
@@ -276,7 +276,7 @@ def _most_divided(boxes: Boxes) -> int:
 
 
 def boxes_meeting(boxes: Boxes, others: Boxes) -> Bools:
-    """Say which boxes overlap any of some others."""
+    """Return which boxes overlap any of the others."""
     met = np.zeros(len(boxes), np.bool_)
     for other in others:
         met |= ((boxes[:, :, 0] < other[:, 1]) & (other[:, 0] < boxes[:, :, 1])).all(axis=1)
@@ -314,7 +314,7 @@ def append_order(names: Sequence[str | None]) -> tuple[int, ...]:
 
 
 def split_edges(node: Node, rules: EffectiveSplitSizes) -> Edges:
-    """Say where the manifests of an array are cut.
+    """Return the edges at which an array is split into manifests.
 
     All rules whose condition holds for the array apply, in their order; along each dimension
     the first size that fits it counts.

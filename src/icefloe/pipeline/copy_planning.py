@@ -44,7 +44,7 @@ class CopyEstimate:
         return self.copy_tasks + self.write_tasks + (self.scan.tasks if self.scan else 0)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Give what there is to show, line by line."""
+        """Return the rows of a table to show."""
         again = self.source_reads / max(self.source_chunks, 1)
         scan = [] if self.scan is None else [(f"scan: {a}", b) for a, b in self.scan.rows()]
         return [
@@ -63,7 +63,7 @@ class CopyEstimate:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values."""
+        """Return everything as plain values."""
         scan = None if self.scan is None else self.scan.to_dict()
         return {**asdict(self), "tasks": self.tasks, "scan": scan}
 
@@ -71,7 +71,7 @@ class CopyEstimate:
 def estimate_copy(
     found: FoundGroup, limits: Limits, *, most: int, scan: JobPlan | None = None
 ) -> CopyEstimate:
-    """Plan a copy as the job will, with at most so many objects in a commit."""
+    """Plan a copy as the job will, with at most this many objects in a commit."""
     shapes = [array.shape for array in found.arrays]
     paths = [array.about.path for array in found.arrays]
     cores = limits.cores

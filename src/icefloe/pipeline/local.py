@@ -186,7 +186,7 @@ def _flush(
 
 
 def _locations(tables: Sequence[References]) -> "pa.Array":
-    """Give all locations, each distinct one of a file only once."""
+    """Return all locations, each distinct one of a file only once."""
     counts = np.array([len(each.locations) for each in tables], np.int64)
     numbers = np.concatenate(
         [

@@ -18,18 +18,18 @@ from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 
 TASKS_PER_CORE: Final = 4
-"""Work is divided over so many tasks for each core, as some take longer than others."""
+"""Work is divided over this many tasks for each core, as some take longer than others."""
 REFERENCES_PER_TASK: Final = 100_000
 """So many references at most are built into manifests by one task, on average."""
 REFERENCES_PER_COMMIT: Final = 25_000_000
 FEW_REFERENCES: Final = 1_000_000
-"""The driver writes the log of so many itself: compressed, they take a few megabytes."""
+"""The driver writes the log of this many itself: compressed, they take a few megabytes."""
 
 _MEBIBYTE: Final = 1 << 20
 
 
 def scan_tasks(files: int, cores: int) -> int:
-    """Say in how many tasks files are parsed.
+    """Return the number of tasks that parse files.
 
     >>> scan_tasks(3000, 2), scan_tasks(5, 2)
     (8, 5)
@@ -38,7 +38,7 @@ def scan_tasks(files: int, cores: int) -> int:
 
 
 def write_tasks(references: int, cores: int) -> int:
-    """Say in how many tasks manifests are built.
+    """Return the number of tasks that build manifests.
 
     >>> write_tasks(10_000_000, 2)
     100
@@ -47,7 +47,7 @@ def write_tasks(references: int, cores: int) -> int:
 
 
 def copy_tasks(regions: int, cores: int) -> int:
-    """Say in how many tasks regions are copied.
+    """Return the number of tasks that copy regions.
 
     >>> copy_tasks(1000, 2), copy_tasks(3, 2)
     (125, 3)
@@ -111,7 +111,7 @@ class WavePlan:
 
     @property
     def is_logged_by_task(self) -> bool:
-        """Tell whether a task writes the log, instead of the driver."""
+        """Return whether a task writes the log, instead of the driver."""
         return self.parsed > FEW_REFERENCES
 
 
@@ -169,7 +169,7 @@ class JobPlan:
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        """Give what there is to show, line by line."""
+        """Return the rows of a table to show."""
         writing = sum(wave.tasks for wave in self.waves)
         return [
             ("files", f"{self.files} to parse, {self.known} known, {self.changed} changed"),
@@ -187,7 +187,7 @@ class JobPlan:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values."""
+        """Return everything as plain values."""
         return {**asdict(self), "tasks": self.tasks, "manifests": asdict(self.manifests)}
 
 
@@ -310,7 +310,7 @@ class Sampled:
         ]
 
     def nearest(self, number: int) -> int:
-        """Say which one of the sample is nearest to a file."""
+        """Return the sampled file that is nearest to a file."""
         return min(range(len(self.numbers)), key=lambda at: abs(self.numbers[at] - number))
 
 

@@ -82,7 +82,7 @@ type Clock = Callable[[], int]
 
 
 def now_microseconds() -> int:
-    """Give the time of this machine's clock, in microseconds since 1970, UTC."""
+    """Return the time of this machine's clock, in microseconds since 1970, UTC."""
     return time.time_ns() // 1000
 
 
@@ -91,7 +91,7 @@ class RepoContext:
     """An open repository.
 
     Pickled with its settings and credentials, without what it has cached; the copy asks the
-    storage anew. Equal descriptions that arrive in one process share one copy, with its clients
+    storage again. Equal descriptions that arrive in one process share one copy, with its clients
     and caches.
     """
 
@@ -201,7 +201,7 @@ class RepoContext:
 
 
 def _home_region(storage: Storage) -> str | None:
-    """Give the region of Amazon S3 that the repository itself is in, if it is and says so."""
+    """Return the region of Amazon S3 that the repository itself is in, if it is and says so."""
     match storage.spec:
         case S3Spec(options=options) if options.endpoint_url is None:
             return options.region

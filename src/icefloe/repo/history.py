@@ -97,7 +97,7 @@ def lay_out(
     branches: Mapping[str, SnapshotId],
     tags: Mapping[str, SnapshotId],
 ) -> CommitGraph:
-    """Give each line a column, and each commit a row; lines come in the order of their right."""
+    """Return each line a column, and each commit a row; lines come in the order of their right."""
     ordered = newest_first([entry for line in lines for entry in line])
     row_of = {entry.id: row for row, entry in enumerate(ordered)}
     lanes: list[Lane] = []
@@ -203,7 +203,7 @@ async def load_found(
     async def fetch() -> Snapshot | None:
         try:
             return await assets.load_snapshot(likely)
-        except IcefloeError:  # whoever needs it will see
+        except IcefloeError:  # the caller that needs it gets the error
             return None
 
     snapshot, fetched = await both(look, fetch)

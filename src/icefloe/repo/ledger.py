@@ -31,7 +31,7 @@ _ACTIVE_MICROSECONDS: Final = 5_000_000
 """Who did nothing for longer is not waited for."""
 _MOST_BEFORE: Final = 8
 _SLOWNESS: Final = 4
-"""Who is missing for so many rounds of the others is not waited for either."""
+"""A writer that is missing for this many rounds of the others is not waited for either."""
 _SERIES_TEXT: Final = 12
 """Characters of an id that are the same in a whole series."""
 _SMOOTHING: Final = 0.3
@@ -54,7 +54,7 @@ class Pace:
         self.seconds += _SMOOTHING * (seconds - self.seconds)
 
     def pause_for(self, writers: int) -> float:
-        """Choose how many seconds to leave to so many others."""
+        """Choose how many seconds to leave to this many other writers."""
         return writers * self.seconds * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
 
@@ -85,7 +85,7 @@ class Rivals:
 
 
 def author_of(backup_name: str) -> str:
-    """Tell by the name of a copy of the repo object who made it.
+    """Return who made a backup of the repo object, by the name of the backup.
 
     >>> author_of("repo.30708914770077.0123456789ABCDEFGHJK")
     '0123456789AB'
@@ -96,7 +96,7 @@ def author_of(backup_name: str) -> str:
 def writers_before(updates: UpdateTable, own: str, now: int) -> int:
     """Count the writers whose last change is older than our last one, but not old.
 
-    An entry of the log was made by whoever made the copy that the entry before it names.
+    The author of an entry is the author of the backup that the entry before it names.
     """
     depths: dict[str, int] = {}
     for row in range(1, min(len(updates), _ENTRIES)):
@@ -112,7 +112,7 @@ def writers_before(updates: UpdateTable, own: str, now: int) -> int:
 
 
 def is_contested(updates: UpdateTable, branch: str, own: str | None, now: int) -> bool:
-    """Tell whether others changed a branch lately."""
+    """Return whether others changed a branch lately."""
     for row in range(1, min(len(updates), _ENTRIES)):
         if now - int(updates.updated_at[row - 1]) > _ACTIVE_MICROSECONDS:
             break
@@ -202,11 +202,11 @@ class Ledger(Protocol):
         ...
 
     async def branch_tip(self, name: str) -> SnapshotId:
-        """Say where a branch ends, or raise `RefNotFoundError`."""
+        """Return the snapshot at the tip of a branch, or raise `RefNotFoundError`."""
         ...
 
     def last_tip(self, name: str) -> SnapshotId | None:
-        """Say where a branch ended when the storage was last asked, as far as that is known."""
+        """Return the tip of a branch as last read from the storage, if it is known."""
         ...
 
     def newest_update(self) -> int:
@@ -217,14 +217,14 @@ class Ledger(Protocol):
         ...
 
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
-        """Say where a branch ends that is to be written to, and whether that is allowed.
+        """Return the tip of a branch to write to, or raise if writing is not allowed.
 
         As `check_writable`, `require_flag` and `branch_tip`, in one look.
         """
         ...
 
     async def tag_target(self, name: str) -> SnapshotId:
-        """Say what a tag names, or raise `RefNotFoundError`."""
+        """Return the snapshot of a tag, or raise `RefNotFoundError`."""
         ...
 
     async def create_branch(self, name: str, snapshot: SnapshotId) -> None:
@@ -314,7 +314,7 @@ class Ledger(Protocol):
         ...
 
     async def metadata(self) -> Metadata:
-        """Give the metadata of the repository (spec 2)."""
+        """Return the metadata of the repository (spec 2)."""
         ...
 
     async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
@@ -326,7 +326,7 @@ class Ledger(Protocol):
         ...
 
     async def status(self) -> Status:
-        """Say whether the repository takes changes (spec 2)."""
+        """Return whether the repository takes changes (spec 2)."""
         ...
 
     async def set_status(self, status: Status) -> None:
@@ -350,7 +350,7 @@ class Ledger(Protocol):
         ...
 
     async def load_config(self) -> RepositoryConfig | None:
-        """Give the stored configuration, if there is one."""
+        """Return the stored configuration, if there is one."""
         ...
 
     async def save_config(self, config: RepositoryConfig) -> None:

@@ -90,7 +90,7 @@ class Marker:
         return True
 
     async def remove(self, target: Backend) -> None:
-        """Say that it is done."""
+        """Remove the marker: the work is done."""
         report = await target.delete_many([self.key])
         if report.failures:
             raise StorageError(
@@ -117,7 +117,7 @@ def _shown(what: dict[str, Any]) -> str:
 
 
 async def has_unfinished_clone(backend: Backend) -> bool:
-    """Say whether a clone was begun in a place and not finished."""
+    """Return whether a clone was begun in a place and not finished."""
     try:
         await backend.head(CLONE_MARKER)
     except StorageError:
@@ -267,7 +267,7 @@ async def _require_clean(backend: Backend) -> None:
         if batch:
             raise InvalidInputError(
                 f"a repository can only be created where there is nothing else, but there is"
-                f" {batch[0].key!r}: open what is there, choose another place, or pass"
+                f" {batch[0].key!r}: open the existing repository, choose another prefix, or pass"
                 " check_clean_root=False",
                 ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
                 key=batch[0].key,
@@ -366,20 +366,20 @@ async def reopen(
 
 
 async def exists(storage: Storage, settings: StorageSettings | None = None) -> bool:
-    """Say whether there is a repository."""
+    """Return whether there is a repository."""
     return await fetch_spec_version(storage, settings) is not None
 
 
 async def fetch_spec_version(
     storage: Storage, settings: StorageSettings | None = None
 ) -> SpecVersion | None:
-    """Say of which spec version a repository is; None if there is none."""
+    """Return the spec version of a repository, or None if there is no repository."""
     _require_storage(storage)
     return await _spec_version(storage.open(settings))
 
 
 async def fetch_config(storage: Storage) -> RepositoryConfig | None:
-    """Give the stored configuration of a repository, if it has any."""
+    """Return the stored configuration of a repository, if it has any."""
     return (await _find(storage)).config
 
 

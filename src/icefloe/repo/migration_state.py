@@ -36,7 +36,7 @@ def unfinished(repo: RepoInfo, now: int) -> RepoInfo:
 
 
 def is_unfinished(repo: RepoInfo) -> bool:
-    """Tell whether the second write of the migration is still to come."""
+    """Return whether the second write of the migration is still to come."""
     return (
         repo.status.availability == READ_ONLY
         and repo.status.reason == UNFINISHED

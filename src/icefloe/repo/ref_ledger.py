@@ -69,7 +69,7 @@ async def read_ref(backend: Backend, key: str) -> tuple[SnapshotId, Version]:
 
 
 def parse_ref(key: str, data: bytes) -> SnapshotId:
-    """Say where the contents of the file of a branch or tag point."""
+    """Return the snapshot id in the file of a branch or tag."""
     try:
         return SnapshotId.parse(json.loads(data)["snapshot"])
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -217,11 +217,11 @@ class RefFilesLedger:
         return await self._targets(sorted(await self.tag_names()), self._tag_file)
 
     async def branch_tip(self, name: str) -> SnapshotId:
-        """Say where a branch ends."""
+        """Return the snapshot at the tip of a branch."""
         return (await self._branch(name))[0]
 
     def last_tip(self, name: str) -> SnapshotId | None:
-        """Say nothing: what a file held is not remembered."""
+        """Return None: the contents of ref files are not remembered."""
         return None
 
     def newest_update(self) -> int:
@@ -229,13 +229,13 @@ class RefFilesLedger:
         return self._clock()
 
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
-        """Say where a branch ends; spec 1 has no status and no flags to ask for."""
+        """Return the tip of a branch; spec 1 has no status and no flags to check."""
         if flag is not None:
             await self.require_flag(flag)
         return await self.branch_tip(name)
 
     async def tag_target(self, name: str) -> SnapshotId:
-        """Say what a tag names."""
+        """Return the snapshot of a tag."""
         try:
             await self._backend.head(tag_tombstone_key(checked_name(name)))
         except ObjectNotFoundError:
@@ -412,7 +412,7 @@ class RefFilesLedger:
     # -- settings --------------------------------------------------------------------------
 
     async def load_config(self) -> RepositoryConfig | None:
-        """Give the stored configuration, if there is one."""
+        """Return the stored configuration, if there is one."""
         config, version = await load_config_file(self._backend)
         if version is None:
             await require_unmigrated(self._backend)

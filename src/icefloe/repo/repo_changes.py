@@ -100,7 +100,7 @@ KEY: Final = f"icefloe.{CONFIG_KEY}"
 
 
 def shown_metadata(metadata: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Give the metadata of a repository as users set it, without the copy."""
+    """Return the metadata of a repository as users set it, without the copy."""
     return {name: value for name, value in metadata.items() if name != KEY}
 
 
@@ -114,7 +114,7 @@ def replaced_metadata(
 def metadata_with_copy(
     metadata: Mapping[str, JsonValue], stored: bytes | None, config: RepositoryConfig
 ) -> dict[str, JsonValue]:
-    """Give the metadata that goes with a configuration which replaces the stored one.
+    """Return the metadata that goes with a configuration which replaces the stored one.
 
     The copy of sets that somebody else dropped stays; of sets that are taken out on purpose it
     goes with them.
@@ -184,7 +184,7 @@ class CollectionRanError(IcefloeError):
 
 
 def created(initial: SnapshotEntry, now: int, config: RepositoryConfig | None = None) -> RepoInfo:
-    """Give the first state of a repository."""
+    """Return the first state of a repository."""
     return RepoInfo(
         {MAIN_BRANCH: initial.id},
         SnapshotTable.from_entries([initial]),
@@ -196,7 +196,7 @@ def created(initial: SnapshotEntry, now: int, config: RepositoryConfig | None = 
 
 
 def next_moment(repo: RepoInfo, now: int) -> int:
-    """Give the time of the next entry: later than all others, whatever the clocks say."""
+    """Return the time of the next entry: later than all others, whatever the clocks say."""
     return max(now, int(repo.updates.updated_at[0]) + 1)
 
 
@@ -460,14 +460,14 @@ def delete_tag(name: str) -> Change:
 
 
 def branch_tip(repo: RepoInfo, name: str) -> SnapshotId:
-    """Say where a branch ends."""
+    """Return the snapshot at the tip of a branch."""
     if (tip := repo.branches.get(name)) is None:
         raise no_branch(name)
     return tip
 
 
 def tag_target(repo: RepoInfo, name: str) -> SnapshotId:
-    """Say what a tag names."""
+    """Return the snapshot of a tag."""
     if (target := repo.tags.get(name)) is None:
         raise no_tag(name)
     return target
@@ -535,7 +535,7 @@ def set_flag(name: str, setting: bool | None) -> Change:  # noqa: FBT001
 
 
 def set_status(status: Status) -> Change:
-    """Say whether the repository takes changes; possible in every state."""
+    """Return whether the repository takes changes; possible in every state."""
 
     def change(repo: RepoInfo) -> Changed:
         return Changed(replace(repo, status=status), UpdateKind.REPO_STATUS_CHANGED, status=status)

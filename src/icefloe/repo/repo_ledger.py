@@ -45,7 +45,7 @@ from icefloe.storage.turns import has_queue, turn
 
 
 async def pages(backend: Backend, repo: RepoInfo) -> AsyncIterator[list[UpdateEntry]]:
-    """Give the log, newest first, one list for each copy of the repo object.
+    """Yield the log, newest first, one list for each copy of the repo object.
 
     A copy that is missing ends the log: somebody cleaned up. What was newest in a copy gets
     the name of that copy, as it has in later states of the repository.
@@ -193,11 +193,11 @@ class RepoObjectLedger:
         return set((await self._readable()).tags)
 
     async def branch_tip(self, name: str) -> SnapshotId:
-        """Say where a branch ends."""
+        """Return the snapshot at the tip of a branch."""
         return repo_changes.branch_tip(await self._readable(), name)
 
     def last_tip(self, name: str) -> SnapshotId | None:
-        """Say where a branch ended when we looked last."""
+        """Return the tip of a branch as last read."""
         return None if self._known is None else self._known.info.branches.get(name)
 
     def newest_update(self) -> int:
@@ -205,7 +205,7 @@ class RepoObjectLedger:
         return 0 if self._known is None else int(self._known.info.updates.updated_at[0])
 
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
-        """Say where a branch ends that is to be written to."""
+        """Return the tip of a branch to write to."""
         repo = await self.repo()
         if flag is not None:
             require_enabled(repo, flag)
@@ -213,7 +213,7 @@ class RepoObjectLedger:
         return repo_changes.branch_tip(repo, name)
 
     async def tag_target(self, name: str) -> SnapshotId:
-        """Say what a tag names."""
+        """Return the snapshot of a tag."""
         return repo_changes.tag_target(await self._readable(), name)
 
     async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
@@ -227,7 +227,7 @@ class RepoObjectLedger:
         branch: str | None = None,
         tag: str | None = None,
     ) -> AsyncIterator[Sequence[SnapshotEntry]]:
-        """Give the whole history of a snapshot, branch or tag at once."""
+        """Yield the whole history of a snapshot, branch or tag at once."""
         repo = await self._readable()
         if branch is not None:
             snapshot = repo_changes.branch_tip(repo, branch)
@@ -248,11 +248,11 @@ class RepoObjectLedger:
         repo_changes.require_online(await self.repo())
 
     async def metadata(self) -> dict[str, JsonValue]:
-        """Give the metadata of the repository."""
+        """Return the metadata of the repository."""
         return shown_metadata((await self.repo()).metadata)
 
     async def status(self) -> Status:
-        """Say whether the repository takes changes."""
+        """Return whether the repository takes changes."""
         return (await self.repo()).status
 
     async def flags(self) -> list[FeatureFlag]:
@@ -270,7 +270,7 @@ class RepoObjectLedger:
                 yield entry
 
     async def load_config(self) -> RepositoryConfig | None:
-        """Give the stored configuration, if there is one."""
+        """Return the stored configuration, if there is one."""
         return stored_config(await self.repo())
 
     # -- changing --------------------------------------------------------------------------
@@ -352,13 +352,13 @@ class RepoObjectLedger:
         )
 
     def _has_other_config(self, repo: RepoInfo) -> bool:
-        """Tell whether the stored configuration is not the one that was read, as far as known."""
+        """Return whether the stored configuration is not the one that was read, as far as known."""
         if self._read is None or self._read.config == repo.config:
             return False
         return stored_config(self._read) != stored_config(repo)
 
     async def update(self, change: Change, *, branch: str | None = None) -> RepoInfo:
-        """Make one change, whoever else makes some at the same time; give the state after it.
+        """Make one change, even while others make some; return the state after it.
 
         Who often changes a branch lets others go first who change the repository as well.
         """
@@ -456,7 +456,7 @@ class RepoObjectLedger:
     async def _pause(self, failures: int) -> None:
         """Wait a moment, once trying again at once did not help.
 
-        The pauses hardly grow: whoever has lost often should not come back ever more seldom.
+        The pauses hardly grow: a writer that has lost often should not try ever more seldom.
         """
         doublings = min(failures - _IMMEDIATE_RETRIES, _MOST_DOUBLINGS)
         if doublings >= 0:
@@ -494,7 +494,7 @@ def warn_of_lag(now: int, before: int) -> bool:
         return False
     _log.warning(
         "the clock of this machine is %.1f s behind the newest change of the repository, or the"
-        " clock of whoever made that change was ahead: the next change is dated right after it;"
+        " clock of the machine that made that change was ahead: the next change is dated right after it;"
         " set the clocks",
         lag / 1_000_000,
     )

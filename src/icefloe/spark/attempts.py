@@ -108,7 +108,7 @@ async def _unused(context: RepoContext, job: str, written: list[list[str]]) -> l
     """Choose what no version uses, given the keys of each note.
 
     The version that a job made may be gone while later ones use what it wrote. So everything that
-    is used is looked at, whoever made it; manifests are read only if chunks could be left.
+    is used is checked, no matter who made it; manifests are read only if chunks could be left.
     """
     with Reachable(context) as live:
         await _find_versions(context, job, live)

@@ -64,7 +64,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Files that fit together, with what is there."""
+    """Files that fit together, and fit the existing dataset."""
 
     facts: Sequence[FileFacts]
     """Of all files that were parsed."""

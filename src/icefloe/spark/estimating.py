@@ -52,7 +52,7 @@ def plan(
     append: bool = False,
     references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> JobPlan:
-    """Say what `virtualize`, or `append`, would do with the same arguments on so many cores.
+    """Estimate what `virtualize`, or `append`, would do with the same arguments on `cores` cores.
 
     Sources are listed, and three of them are parsed, here; all others are taken to be like these.
     Tasks and commits are those that the job will have if so; times and memory are rough.
@@ -87,7 +87,7 @@ def plan_copy(
     packing: PackingOptions | bool = False,
     references_per_commit: int = REFERENCES_PER_COMMIT,
 ) -> CopyEstimate:
-    """Say what `ingest` or `rechunk` would do with the same arguments on so many cores.
+    """Estimate what `ingest` or `rechunk` would do with the same arguments on `cores` cores.
 
     With options, `sources` are files: they are listed, and three of them are parsed, here; all
     others are taken to be like these. Without, it is one Zarr hierarchy or repository.

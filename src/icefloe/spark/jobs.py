@@ -115,7 +115,7 @@ def append(
     """Add files to a dataset that `virtualize` made; see there.
 
     Without options, files are put together as they were the first time. May be called again and
-    again with the same sources: what is there is skipped, and without anything new nothing is
+    again with the same sources: ingested files are skipped, and without anything new nothing is
     committed.
     """
     if options is None:

@@ -217,7 +217,7 @@ def source_alone(sources: Sources, access: SourceAccess) -> CopySource:
 
 
 def _staged_source(staging: Repository) -> RepositorySource:
-    """Take what was virtualised; it is known by its files, as a later run makes it anew."""
+    """Take what was virtualised; it is known by its files, as a later run makes it again."""
     record = read_record(staging.readonly_session("main").store, "")
     states = [] if record is None else sorted(repr(file.state) for file in record.files)
     name = hashlib.blake2b("\n".join(states).encode(), digest_size=16).hexdigest()

@@ -65,7 +65,7 @@ _WAVE: Final = "icefloe.wave"
 _WAVES: Final = "icefloe.waves"
 _PACKS_HELD: Final = 2
 _FAR_IN_FLIGHT: Final = 8
-"""Where requests wait for a network, so many are under way in each task."""
+"""Where requests wait for a network, this many are under way in each task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class CopyOptions:
         return cls(layout, packing=packs, **others)
 
     def limits(self, cores: int, *, is_near: bool) -> Limits:
-        """Give what plans have to keep to; near is what no network is in between."""
+        """Return the limits of plans; "near" means that no network is in between."""
         return Limits(
             self.memory_per_task,
             cores,
@@ -323,7 +323,7 @@ class _Wave:
 
 
 def _what(found: FoundGroup, slabs: Sequence[Slab], objects: int) -> str:
-    """Say how much a stage copies."""
+    """Describe how much a stage copies."""
     shapes = [array.shape for array in found.arrays]
     total = sum(
         values_bytes(found.arrays[slab.array].about)
@@ -337,7 +337,7 @@ def _what(found: FoundGroup, slabs: Sequence[Slab], objects: int) -> str:
 def _new_references(
     grid: Sequence[int], names: Sequence[str | None], slab: Slab | None
 ) -> NewReferences:
-    """Say where new references are: everywhere in a slab."""
+    """Return the boxes of new references: everywhere in a slab."""
     if slab is None:
         return NewReferences(np.empty(0, np.int64), np.empty(0, np.int64))
     if not grid:

@@ -66,7 +66,7 @@ class CopyReport:
         )
 
     def summary(self) -> str:
-        """Say it in a line."""
+        """Return a summary in one line."""
         parts = [] if self.scan is None else [self.scan.summary()]
         parts.append(f"{self.arrays} arrays")
         parts.append(
@@ -81,7 +81,7 @@ class CopyReport:
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values."""
+        """Return everything as plain values."""
         return {**asdict(self), "scan": None if self.scan is None else self.scan.to_dict()}
 
     def to_json(self) -> str:

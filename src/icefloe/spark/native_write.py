@@ -52,7 +52,7 @@ class Stages:
     source: SentSource
 
     def array(self, number: int) -> ArrayPlan:
-        """Give the plan of an array's manifests."""
+        """Return the plan of an array's manifests."""
         return self.write.arrays[number]
 
 

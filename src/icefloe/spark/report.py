@@ -36,7 +36,7 @@ class JobReport:
     changed: tuple[str, ...] = ()
     """Files that were ingested before, and have changed since; see `on_changed`."""
     replaced: tuple[str, ...] = ()
-    """Those of them that were ingested anew."""
+    """Those of them that were ingested again."""
     stages: Mapping[str, float] = field(default_factory=dict)
     """Seconds by name of stage."""
 
@@ -61,7 +61,7 @@ class JobReport:
         )
 
     def summary(self) -> str:
-        """Say it in a few lines."""
+        """Return a summary in a few lines."""
         parts = [self.scan.summary()]
         if self.known:
             parts.append(f"{self.known} were there already")
@@ -79,7 +79,7 @@ class JobReport:
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values."""
+        """Return everything as plain values."""
         return {**asdict(self), "scan": self.scan.to_dict()}
 
     def to_json(self) -> str:

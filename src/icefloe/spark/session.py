@@ -1,4 +1,4 @@
-"""Spark sessions: one on this machine for whoever has no cluster."""
+"""Spark sessions: on a cluster, or on this machine."""
 
 import os
 import sys
@@ -67,7 +67,7 @@ def session_for(
     chosen = {**_SETTINGS, **(settings or {})}
     if master.startswith("sc://"):
         builder = builder.remote(master)
-        # All else is for whoever started the server.
+        # All other settings belong to the owner of the server.
         chosen = {key: value for key, value in chosen.items() if key.startswith("spark.sql.")}
     else:
         builder = builder.master(master)
@@ -86,7 +86,7 @@ def session_for(
 
 @contextmanager
 def session_while(master: str | None = None) -> "Iterator[SparkSession]":
-    """Give a session, and stop it in the end unless it was there before.
+    """Open a session; stop it in the end unless it existed before.
 
     Without a master it is one on this machine.
     """
@@ -108,7 +108,7 @@ def _running() -> "SparkSession | None":
 
 
 def cores_of(spark: "SparkSession") -> int:
-    """Say how many tasks a session can run at once, as far as it tells."""
+    """Return how many tasks a session can run at once, if it is known."""
     if hasattr(spark, "_jsparkSession"):
         return int(spark.sparkContext.defaultParallelism)
     told = spark.conf.get("spark.default.parallelism", None)

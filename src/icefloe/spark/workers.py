@@ -40,12 +40,12 @@ class Shipped(Protocol):
     """Something that is there wherever a task runs."""
 
     def __call__(self) -> Reach:
-        """Give it, in the process that asks: clients open there, when they are first used."""
+        """Return the value in this process; clients open when they are first used."""
         ...
 
 
 def is_classic(spark: "SparkSession") -> bool:
-    """Tell a session that talks to its own driver from one of Spark Connect."""
+    """Return whether a session talks to its own driver, rather than through Spark Connect."""
     return "connect" not in type(spark).__module__
 
 

@@ -214,7 +214,7 @@ def _write_all(
 def touched(
     plan: WritePlan, pieces: Iterable[tuple[int, bytes]] | None
 ) -> Iterator[tuple[NodeId, Coordinates]]:
-    """Give the chunks that were set, by array, a piece at a time."""
+    """Yield the chunks that were set, by array, a piece at a time."""
     for number, packed in pieces or ():
         array = plan.arrays[number]
         yield array.node, unpack_coordinates(packed, len(array.grid))

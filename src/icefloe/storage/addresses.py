@@ -92,7 +92,7 @@ def reach_of(address: Address) -> Reach:
 
 
 def is_public(address: str) -> bool:
-    """Tell whether an address is one that anybody on the internet could reach.
+    """Return whether an address is one that anybody on the internet could reach.
 
     >>> is_public("9.9.9.9"), is_public("169.254.169.254"), is_public("::ffff:127.0.0.1")
     (True, False, False)
@@ -102,7 +102,7 @@ def is_public(address: str) -> bool:
 
 
 def is_metadata(host: str) -> bool:
-    """Tell whether a host, written as an address, is where clouds tell machines credentials.
+    """Return whether a host, written as an address, is where clouds tell machines credentials.
 
     >>> is_metadata("2852039166"), is_metadata("fd00:ec2::23"), is_metadata("10.0.0.1")
     (True, True, False)
@@ -121,7 +121,7 @@ def _own_reach(address: Address) -> Reach:
 
 
 def _is_translation(address: Address) -> bool:
-    """Tell whether connecting to an address is connecting to the IPv4 address in it."""
+    """Return whether connecting to an address is connecting to the IPv4 address in it."""
     return any(address in network for network in (_MAPPED, _NAT64, _SIX_TO_FOUR))
 
 
@@ -186,7 +186,7 @@ class AddressGuard:
         if found and not harmless:
             raise InvalidInputError(
                 f"{host!r} is at {found[0][0]}, where clouds tell machines their credentials:"
-                " nothing is read from there, whoever authorises it. Record the chunks at the"
+                " nothing is read from there, even if the reader authorises it. Record the chunks at the"
                 " address of the server that has them",
                 ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
                 host=host,

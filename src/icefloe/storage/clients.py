@@ -168,13 +168,13 @@ class _Shared:
 
 
 def _matters(variable: str) -> bool:
-    """Say whether a client, when it is made, may look at a variable of the environment."""
+    """Return whether a client, when it is made, may look at a variable of the environment."""
     return variable.startswith(("AWS_", "SSL_")) or variable.lower().endswith("_proxy")
 
 
 @lru_cache(maxsize=_SHARED_CLIENTS)
 def _open_shared(shared: _Shared) -> Clients:
-    """Give those who open the same place again the same client, with its open connections.
+    """Return the same client for the same description, with its open connections.
 
     Making one takes milliseconds. Only where credentials are given and stay what they are.
     """
@@ -222,7 +222,7 @@ def _open_s3(spec: S3Spec, settings: EffectiveStorageSettings, agent: str) -> Cl
 
 
 def _s3_credentials(spec: S3Spec) -> tuple[CredentialSource | None, str | None]:
-    """Give a function that returns keys (None: the client finds them), and perhaps a region."""
+    """Return a function that returns keys (None: the client finds them), and perhaps a region."""
     match spec.credentials:
         case S3Credentials.Static(given):
             # A function, since the client would mix given keys with the environment's token.

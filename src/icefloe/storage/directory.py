@@ -148,7 +148,7 @@ class Draft:
         return os.fstat(self.handle)
 
     def publish_new(self) -> bool:
-        """Give the file its name unless that is taken; tell whether it was free."""
+        """Return the file its name unless that is taken; tell whether it was free."""
         try:
             _link(self._source, self._parent, self._name)
         except FileExistsError:
@@ -252,7 +252,7 @@ def _date(handle: int, modified_ns: int | None = None) -> None:
 
 
 def link_open_file(handle: int, parent: int, name: str) -> bool:
-    """Give an open file one more name; tell whether that was possible and the name was free."""
+    """Return an open file one more name; tell whether that was possible and the name was free."""
     if not _CAN_LINK_OPEN_FILES:
         return False
     try:
@@ -292,7 +292,7 @@ def version_of(status: os.stat_result) -> Version:
 
 
 def info_of(key: str, status: os.stat_result) -> ObjectInfo:
-    """Say what a file's status tells."""
+    """Return the information in a file's status."""
     moment = datetime.fromtimestamp(status.st_mtime, UTC)
     return ObjectInfo(key, status.st_size, moment, version_of(status))
 
@@ -306,7 +306,7 @@ def walk(root: str, prefix: str, *, encoded: bool = True) -> Iterator[ObjectInfo
         try:
             yield info_of(key, entry.stat())
         except FileNotFoundError:
-            continue  # deleted since; whoever did it wants it unlisted
+            continue  # deleted meanwhile, so it must not be listed
 
 
 def walk_entries(
@@ -359,7 +359,7 @@ class _Folder:
                         if (key := name if is_id else self.key_of(name)) is not None:
                             yield key, entry
                 except FileNotFoundError:
-                    continue  # deleted since; whoever did it wants it unlisted
+                    continue  # deleted meanwhile, so it must not be listed
 
 
 def _key_of(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Objects on a web server that is not trusted, nor whoever named it.
+"""Objects on a web server that is not trusted, nor is the person who named it.
 
 Of each answer only the bytes that were asked for are read, and only after it was checked that
 they are those: the same range, of an object that is long enough, as they are (not compressed).
@@ -209,7 +209,7 @@ def _check_status(answer: Answer, verb: str, key: str) -> None:
 
 def _check_unencoded(answer: Answer, key: str) -> None:
     if (answer.header("Content-Encoding") or "identity").lower() != "identity":
-        raise _unusable(key, "compressed it, though asked not to, so that its bytes cannot be told")
+        raise _unusable(key, "compressed it, though asked not to, so that its bytes are unknown")
 
 
 def _check_partial(answer: Answer, key: str, byte_range: ByteRange) -> int:

@@ -1,6 +1,6 @@
 """What may be said about a web server by somebody who is not trusted.
 
-The options and headers of a container are part of the repository, so whoever wrote that chooses
+The options and headers of a container are part of the repository, so its authors choose
 them. Options that would change where requests go, or how well they are protected, are refused,
 and so are headers that belong to the protocol: a `Host` of their own, say, would ask the server
 for another site than the one that the reader authorised.

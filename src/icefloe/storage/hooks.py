@@ -142,7 +142,7 @@ class LatencyStorage(Storage):
         return self._inner.request_counts()
 
     def reset_request_counts(self) -> RequestCounts:
-        """Begin to count anew."""
+        """Begin to count again."""
         return self._inner.reset_request_counts()
 
     def __reduce__(self) -> tuple[Any, ...]:

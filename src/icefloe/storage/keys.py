@@ -68,7 +68,7 @@ def check_key(key: str) -> None:
 
 
 def _fault(key: str) -> str | None:
-    """Say what is wrong with a key, if anything."""
+    """Return what is wrong with a key, if anything."""
     segments = key.split("/")
     if "\0" in key or not _is_text(key):
         return "it holds characters that cannot be stored"
@@ -80,7 +80,7 @@ def _fault(key: str) -> str | None:
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a file name belongs to an unfinished write (ours or the reference's).
+    """Return whether a file name belongs to an unfinished write (ours or the reference's).
 
     >>> is_temporary("repo#0"), is_temporary("repo")
     (True, False)
@@ -141,7 +141,7 @@ def range_past_end(
 
 
 def same_state(one: Version, other: Version) -> bool:
-    """Tell whether two versions name the same state; generations decide where both are known.
+    """Return whether two versions name the same state; generations decide where both are known.
 
     >>> same_state(Version(etag="a", generation="1"), Version(etag="a"))
     True

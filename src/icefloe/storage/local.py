@@ -263,7 +263,7 @@ class LocalBackend:
         try:
             data = os.pread(handle, length, start)
         except OSError:
-            return None  # a directory, say: whoever looks at it can tell
+            return None  # a directory, for instance: the reader will notice
         finally:
             os.close(handle)
         return data if len(data) == length else None
@@ -290,7 +290,7 @@ class LocalBackend:
             parent = open_directory(self._root, folder, create=True, durable=self._durable)
             try:
                 if self._durable:
-                    os.fsync(handle)  # whoever wrote it may not have done so
+                    os.fsync(handle)  # its writer may not have done so
                 if not link_open_file(handle, parent, name):
                     return False
                 self._settle(parent, key)
@@ -322,7 +322,7 @@ class LocalBackend:
         if_absent: bool = False,
         may_wait: bool = True,
     ) -> Version:
-        """Publish a new file under its name, or else replace what is there.
+        """Publish a new file under its name, or else replace the existing file.
 
         That takes a lock: `BlockingIOError` if it may not wait for one.
         """
@@ -388,7 +388,7 @@ class LocalBackend:
     def _publish_if(
         self, parent: int, name: str, data: memoryview, expected: Version
     ) -> os.stat_result | None:
-        """Hold the directory's lock from the comparison to the rename."""
+        """Keep the directory's lock from the comparison to the rename."""
         draft = open_draft(parent, name)
         try:
             draft.write(data)
@@ -533,7 +533,7 @@ def _status_in(parent: int, name: str) -> os.stat_result | None:
 
 
 def _checked(key: str) -> str:
-    """Give a key as the name of its file."""
+    """Return a key as the name of its file."""
     check_key(key)
     return key
 

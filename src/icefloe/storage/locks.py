@@ -274,7 +274,7 @@ class FileTurn:
         try:
             self._handle = handle = self._open_file()
         except (OSError, StorageError, InvalidInputError):
-            return  # who cannot write here is told so by the write itself
+            return  # the write itself will report missing rights
         self._ticket = _draw(handle)
         try:
             if self._ticket is not None:

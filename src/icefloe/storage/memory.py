@@ -50,7 +50,7 @@ class MemoryBackend:
 
     def __init__(self) -> None:
         self._objects: dict[str, _Stored] = {}
-        self._states = count(1)  # shared by all keys: a key made anew gets a new version too
+        self._states = count(1)  # shared by all keys: a key made again gets a new version too
         self._lock = Lock()
         renew_lock_in_children(self)
         self._token: str = uuid4().hex

@@ -80,7 +80,7 @@ _CONDITION: Final = (
 
 
 def translate(error: Exception, verb: str, key: str) -> IcefloeError:
-    """Give the error of ours that says the same.
+    """Return the error of ours that says the same.
 
     The caller raises it `from None`: see above.
     """
@@ -151,7 +151,7 @@ def _status(error: Exception) -> int | None:
 
 
 def _detail(error: Exception) -> str:
-    """Say the status and the server's error code; neither can hold a secret."""
+    """Return the status and the server's error code; neither can contain a secret."""
     text = str(error)
     status, code = _STATUS.search(text), _CODE.search(text)
     parts = [f"status {status.group(1)}"] if status else []

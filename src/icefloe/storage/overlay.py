@@ -34,7 +34,7 @@ class OverlayBackend:
         return {key: one.info.size_bytes for key, one in self._written.items()}
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
-        """Read what was written, else what is there."""
+        """Read what was written here, else the object below."""
         if (own := self._own(key)) is None:
             return await self._inner.get(key, byte_range)
         if byte_range is None:
@@ -71,7 +71,7 @@ class OverlayBackend:
         return self._keep(key, bytes(data), attributes or {})
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
-        """Walk what is there and what was written."""
+        """Walk the objects below and those written here."""
         async for batch in self._inner.list(prefix):
             yield [
                 info
@@ -143,7 +143,7 @@ class OverlayStorage(Storage):
         settings: StorageSettings | EffectiveStorageSettings | None = None,
         attribution: Attribution | None = None,
     ) -> Backend:
-        """Give the one backend that knows what was written; the first settings count."""
+        """Return the one backend that knows what was written; the first settings count."""
         if self._overlay is None:
             self._overlay = OverlayBackend(self._inner.open(settings, attribution))
         return self._overlay

@@ -30,7 +30,7 @@ out of attempts           yes                  not ours                      out
 
 Trying again is safe although an earlier attempt may still be on its way: both are bound to
 the same condition, so at most one is applied, and the write id tells that it was ours. (Only
-if somebody deletes an object between our attempts to create it, it may be created anew.) A
+if somebody deletes an object between our attempts to create it, it may be created again.) A
 foreign write id after an ambiguous attempt is *not* a conflict: our write may have landed and
 been replaced since. Callers who know that an object is never replaced (tags, for example) may
 read it and conclude more.
@@ -120,7 +120,7 @@ async def put_conditionally(
 
 
 def _was_turned_away(failure: StorageError) -> bool:
-    """Tell a request that the server did not look at: too many came."""
+    """Return whether the server refused a request unread, because too many came."""
     return failure.context.get("status") == _TOO_MANY_REQUESTS
 
 

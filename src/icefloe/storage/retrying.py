@@ -1,6 +1,6 @@
 """Trying again what failed in passing, as far as that is safe.
 
-This layer owns all retries; the client library below is told to make none. Reads, listings,
+This layer owns all retries; the client library below is configured to make none. Reads, listings,
 copies, deletions and plain writes can be repeated as they are: their effect is the same when
 applied twice (keys of plain writes are random or hold the same bytes each time). Conditional
 writes cannot, and go through `icefloe.storage.readback`.

@@ -80,7 +80,7 @@ class Confinement:
 
 
 def _lies_in(path: str, places: Sequence[str]) -> bool:
-    """Tell whether a path is one of the places or below one; all of them are plain paths.
+    """Return whether a path is one of the places or below one; all of them are plain paths.
 
     >>> _lies_in("/data/a/b", ["/data/a"]), _lies_in("/data/ab", ["/data/a"])
     (True, False)

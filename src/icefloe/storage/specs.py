@@ -96,7 +96,7 @@ class S3Spec:
 
     @property
     def uses_path_style(self) -> bool:
-        """Tell whether the bucket goes into the path of a URL, not into its host name.
+        """Return whether the bucket goes into the path of a URL, not into its host name.
 
         Besides where it is asked for: where a host name could not hold it.
         """

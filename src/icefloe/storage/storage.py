@@ -109,7 +109,7 @@ def source_code(spec: Spec) -> str:
 
 
 def describe(spec: Spec) -> dict[str, str]:
-    """Say what a storage is, line by line.
+    """Describe a storage, line by line.
 
     >>> describe(LocalSpec("/data/repo"))
     {'type': 'local filesystem', 'path': '/data/repo'}
@@ -204,14 +204,14 @@ class StorageObjectInfo(Value):
 
 
 class _Opened:
-    """What one process has open of a storage; a forked child starts anew."""
+    """What one process has open of a storage; a forked child starts again."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self.meter = Meter()
         self.backends: dict[tuple[EffectiveStorageSettings, str], Backend] = {}
         self.usual: Backend | None = None
-        """The one for whoever asks for nothing special."""
+        """The one without special settings."""
 
 
 class Storage:
@@ -427,7 +427,7 @@ class Storage:
         return self._spec
 
     def default_settings(self) -> StorageSettings:
-        """Give the settings that suit this kind of storage; unset ones have common defaults.
+        """Return the settings that suit this kind of storage; unset ones have common defaults.
 
         On the local file system the switches for conditional updates and metadata are off, as
         other programs must find them in the configuration of a repository; our own updates are
@@ -440,7 +440,7 @@ class Storage:
         settings: StorageSettings | EffectiveStorageSettings | None = None,
         attribution: Attribution | None = None,
     ) -> Backend:
-        """Give what does the work: requests are counted and, over networks, retried.
+        """Return the backend: requests are counted and, over networks, retried.
 
         Settings go on top of those that suit the storage, unless they are complete already.
         `attribution` tells the operator of the storage who is asking. Called again with equal
@@ -476,7 +476,7 @@ class Storage:
         return self._in_this_process().meter.snapshot()
 
     def reset_request_counts(self) -> RequestCounts:
-        """Begin to count anew; give the count so far."""
+        """Begin to count again; give the count so far."""
         return self._in_this_process().meter.reset()
 
     def list_objects(
@@ -583,7 +583,7 @@ def _in_memory(address: MemoryAddress) -> Storage:
 
 
 def open_foreign_client(storage: Storage) -> Any:
-    """Give the `obstore` client of a storage, made anew; it sends no request yet."""
+    """Return the `obstore` client of a storage, made again; it sends no request yet."""
     match storage.spec:
         case LocalSpec(path=path):
             return LocalStore(path)
@@ -599,7 +599,7 @@ def open_foreign_client(storage: Storage) -> Any:
 
 
 def as_storage_error(error: BaseException, url: str) -> IcefloeError | None:
-    """Give what an exception raised through such a client means; None if it is no such thing."""
+    """Return our error for an exception of such a client, or None for any other exception."""
     is_foreign = type(error).__module__.startswith("obstore")
     if isinstance(error, FileNotFoundError) or (is_foreign and isinstance(error, FOREIGN_ERRORS)):
         return translate(error, "read", url)

@@ -30,7 +30,7 @@ _in_turn: ContextVar[frozenset[tuple[int, str]]] = ContextVar(
 
 
 def has_queue(backend: Backend) -> bool:
-    """Tell whether writers of this backend wait for each other."""
+    """Return whether writers of this backend wait for each other."""
     return getattr(backend, "has_queue", False)  # most backends know no queues
 
 

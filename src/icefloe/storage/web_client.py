@@ -59,7 +59,7 @@ class Origin:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def leads_to(self, other: "Origin") -> bool:
-        """Tell whether a redirection may go from here to there: the same, or encrypted now."""
+        """Return whether a redirection may go from here to there: the same, or encrypted now."""
         is_upgrade = (self.scheme, other.scheme) == ("http", "https")
         ports = {(self.port, self.port), (_PORTS["http"], _PORTS["https"])}
         return self == other or (
@@ -86,12 +86,12 @@ class Answer:
         self.status = response.status
 
     def header(self, name: str) -> str | None:
-        """Give the value of a header; None if there is none, or several that differ."""
+        """Return the value of a header; None if there is none, or several that differ."""
         values = set(self._response.headers.get_all(name, ()))
         return values.pop().strip() if len(values) == 1 else None
 
     def read(self, length: int) -> memoryview:
-        """Read so many bytes of the body."""
+        """Read this many bytes of the body."""
         data = bytearray(min(length, _ALLOCATED_AT_ONCE))
         have = 0
         while have < length:
@@ -113,7 +113,7 @@ class Answer:
         raise http.client.IncompleteRead(b"")
 
     def finish(self) -> bool:
-        """Tell whether the connection can be used again, as nothing more follows on it."""
+        """Return whether the connection can be used again, as nothing more follows on it."""
         response = self._response
         if response.will_close or not (response.isclosed() or response.length == 0):
             return False
@@ -137,7 +137,7 @@ class WebClient:
     def ask(
         self, method: str, target: str, headers: Mapping[str, str], length: int
     ) -> Iterator[Answer]:
-        """Send a request, of which so many bytes of the body will be read.
+        """Send a request and allow reading at most `length` bytes of the body.
 
         Raises `StorageError` for redirections that are not followed. What else fails, here or
         while the answer is read, is an `OSError` or `http.client.HTTPException`.
@@ -304,7 +304,7 @@ class _IdleConnections:
         weakref.finalize(self, _close_all, self._waiting)
 
     def take(self, origin: Origin) -> _Connection | None:
-        """Give the one that waited least; close those that waited too long."""
+        """Return the one that waited least; close those that waited too long."""
         found = None
         with self._lock:
             oldest = time.monotonic() - _IDLE_SECONDS

@@ -74,7 +74,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class ShortRead:
-    """Give fewer bytes than asked for, as a broken storage would."""
+    """Return fewer bytes than asked for, as a broken storage would."""
 
     step: int
     kept_bytes: int
@@ -84,7 +84,7 @@ type Fault = Crash | Fail | ShortRead
 
 
 def every_crash(steps: int) -> Iterator[Crash]:
-    """Go through all places where a scenario of so many steps can die.
+    """Go through all places where a scenario of this many steps can die.
 
     >>> [(crash.step, crash.moment) for crash in every_crash(2)]
     [(0, 'before'), (0, 'after'), (1, 'before'), (1, 'after')]
@@ -95,7 +95,7 @@ def every_crash(steps: int) -> Iterator[Crash]:
 
 
 def every_failure(steps: int, *, retryable: bool = False) -> Iterator[Fail]:
-    """Go through all single failures in a scenario of so many steps.
+    """Go through all single failures in a scenario of this many steps.
 
     >>> len(list(every_failure(5)))
     10
@@ -122,7 +122,7 @@ class FaultyBackend:
             return list(self._trace)
 
     async def freeze_lists(self) -> None:
-        """Let listings go on showing what is there now, whatever happens later."""
+        """Let listings go on showing the present objects, whatever happens later."""
         self._frozen_lists = [info async for batch in self.inner.list() for info in batch]
 
     def thaw_lists(self) -> None:

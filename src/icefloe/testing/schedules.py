@@ -92,7 +92,7 @@ def run_schedule(
 ) -> ScheduleRun:
     """Drive coroutines to their ends, one step at a time.
 
-    `crashes` names coroutines that die, each after so many of its steps.
+    `crashes` names coroutines that die, each after this many of its steps.
     """
     actors = [_Actor(work, (crashes or {}).get(place)) for place, work in enumerate(coroutines)]
     choices, alternatives = list[int](), list[int]()
@@ -111,7 +111,7 @@ def all_schedules(
 ) -> Iterator[ScheduleRun]:
     """Play every schedule there is, each from the beginning.
 
-    `play` makes everything anew and runs one schedule. More than `limit` of them are an error:
+    `play` makes everything again and runs one schedule. More than `limit` of them are an error:
     then draw schedules at random instead.
 
     >>> async def twice(log, name):
@@ -138,7 +138,7 @@ def all_schedules(
 
 
 def _following(run: ScheduleRun) -> list[int] | None:
-    """Give the schedule after this one: another choice at the last turn that has one left."""
+    """Return the schedule after this one: another choice at the last turn that has one left."""
     for turn in reversed(range(len(run.choices))):
         if run.choices[turn] + 1 < run.alternatives[turn]:
             return [*run.choices[:turn], run.choices[turn] + 1]
@@ -186,7 +186,7 @@ class WrappedStorage(Storage):
         settings: StorageSettings | EffectiveStorageSettings | None = None,
         attribution: Attribution | None = None,
     ) -> Backend:
-        """Give the wrapped backend; it keeps the settings of its first use."""
+        """Return the wrapped backend; it keeps the settings of its first use."""
         if self._backend is None:
             self._backend = self._wrap(self._inner.open(settings, attribution))
         return self._backend

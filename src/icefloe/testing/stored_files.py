@@ -16,7 +16,7 @@ async def read_all(backend: Backend) -> dict[str, bytes]:
 
 
 async def kept_in_memory(contents: dict[str, bytes]) -> Backend:
-    """Give a storage with the same objects, which nobody else changes."""
+    """Return a storage with the same objects, which nobody else changes."""
     backend = MemoryBackend()
     for key, data in contents.items():
         await backend.put(key, data)
@@ -24,7 +24,7 @@ async def kept_in_memory(contents: dict[str, bytes]) -> Backend:
 
 
 def digest(data: Buffer) -> bytes:
-    """Tell contents apart without keeping them."""
+    """Return a digest of contents."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
@@ -35,7 +35,7 @@ class DecodedFiles:
         self._by_content: dict[tuple[str, bytes], object] = {}
 
     def reader(self, backend: Backend, findings: Findings) -> CheckedFiles:
-        """Give what reads files of a storage, decoding only those that are new."""
+        """Return a reader of the files of a storage that decodes only new files."""
         return _RememberingFiles(backend, findings, self._by_content)
 
 

@@ -257,7 +257,7 @@ class ArrayChanges:
         return self.settled().touched()
 
     def is_empty(self) -> bool:
-        """Say whether nothing was touched."""
+        """Return whether nothing was touched."""
         if self._singles:
             return False
         if self._batches:
@@ -388,7 +388,7 @@ def _is_outside(coordinates: Coordinates, dropped: Coordinates) -> NDArray[np.bo
 
 
 def _joined(parts: Sequence[tuple[int, Origins]], default: Origin) -> Origins:
-    """Put the origins of several batches of so many rows one after the other."""
+    """Put the origins of several batches of this many rows one after the other."""
     filled = [(count, origins) for count, origins in parts if count]
     if not filled:
         return default

@@ -70,12 +70,12 @@ class History:
         return _united(self.beneath, self.held)
 
     def knows(self, stamp: Stamp) -> bool:
-        """Tell whether a change of an ended period is known."""
+        """Return whether a change of an ended period is known."""
         writer, period = stamp
         return self.held.get(writer, 0) >= period or self.beneath.get(writer, 0) >= period
 
     def knows_all(self, clock: Mapping[int, int]) -> bool:
-        """Tell whether all changes of a clock are known."""
+        """Return whether all changes of a clock are known."""
         return all(map(self.knows, clock.items()))
 
     def news_for(self, other: "History") -> NDArray[np.bool_]:
@@ -83,11 +83,11 @@ class History:
         return np.array([not other.knows(stamp) for stamp in self.stamps], np.bool_)
 
     def is_news_for(self, other: "History", origin: Origin) -> bool:
-        """Tell whether another history does not know a change of this one."""
+        """Return whether another history does not know a change of this one."""
         return not other.knows(self.stamps[origin])
 
     def take_in(self, other: "History") -> NDArray[np.uint32]:
-        """Hold what another history holds; return its origins as origins of this one.
+        """Add another history to this one; return its origins as origins of this one.
 
         The present period of the other history must have ended.
         """

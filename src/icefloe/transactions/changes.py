@@ -83,7 +83,7 @@ class ChangeSet:
         self._frozen = False
 
     def is_empty(self) -> bool:
-        """Say whether there is nothing to commit."""
+        """Return whether there is nothing to commit."""
         return (
             not (self.nodes or self.deleted or self.moves or self.links)
             and all(changes.is_empty() for changes in self.arrays.values())
@@ -91,7 +91,7 @@ class ChangeSet:
 
     @contextmanager
     def writing(self) -> Iterator[Self]:
-        """Hold the lock for a change; refuse it while a commit is under way."""
+        """Keep the lock during a change; raise while a commit is under way."""
         with self._lock:
             self._require_open()
             yield self
@@ -153,7 +153,7 @@ class ChangeSet:
             self.array(node, table.dimensions).put_table(table)
 
     def array(self, node: NodeId, dimensions: int) -> ArrayChanges:
-        """Give the chunk changes of an array, making room for the first ones."""
+        """Return the chunk changes of an array, making room for the first ones."""
         self.history.note_use()
         return self._array(node, dimensions)
 
@@ -172,7 +172,7 @@ class ChangeSet:
             array.delete_many(chunks.deleted, chunks.deleted_origins)
 
     def settled(self, node: NodeId) -> Settled | None:
-        """Give all chunk changes of an array in columns, if there are any."""
+        """Return all chunk changes of an array in columns, if there are any."""
         if (changes := self.arrays.get(node)) is None:
             return None
         with self._lock:
@@ -226,7 +226,7 @@ class ChangeSet:
         self.origins.deleted[node] = origin
 
     def to_log(self, snapshot: SnapshotId) -> TransactionLog:
-        """Say what a commit of these changes does; moves are for who knows the paths.
+        """Return the log of a commit of these changes, without moves.
 
         Of linked manifests nobody here knows the chunks.
         """
@@ -295,7 +295,7 @@ class ChangeSet:
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc] # the lock is made anew
+        self.__init__()  # type: ignore[misc] # the lock is made again
         columns = zstandard.ZstdDecompressor().decompress(state.pop("columns"))
         packed = pickle.loads(columns)  # noqa: S301 - a part of what is being unpickled
         self.arrays, self.history, by_node = packed

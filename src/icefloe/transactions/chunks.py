@@ -21,7 +21,7 @@ from icefloe.transactions.session import SessionState
 
 
 async def find_ref(session: SessionState, node: Node, index: Index) -> ChunkRef | None:
-    """Say where the bytes of a chunk are; `None` for one that was never written."""
+    """Return the reference of a chunk, or `None` if it was never written."""
     if not is_in_grid(node, index):
         return None
     if session.changes.arrays:
@@ -68,7 +68,7 @@ async def read_ref(session: SessionState, ref: ChunkRef, window: slice | None = 
 
 
 def size_of(ref: ChunkRef) -> int:
-    """Give the number of bytes of a chunk."""
+    """Return the number of bytes of a chunk."""
     return len(ref.data) if isinstance(ref, InlineChunk) else ref.length
 
 
@@ -184,7 +184,7 @@ async def chunk_coordinates(session: SessionState, node: Node) -> AsyncIterator[
 
 
 def is_in_grid(node: Node, index: Index) -> bool:
-    """Say whether an array has a chunk at some coordinates."""
+    """Return whether an array has a chunk at some coordinates."""
     array = node.array
     if array is None or len(index) != len(array.num_chunks):
         return False

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 LONG_SESSION: Final = 10 * 60 * 1_000_000
 """Microseconds; to look for objects takes a small part of the time in which they were written."""
 _HEADS_PER_PAGE: Final = 50
-"""A page of a listing is worth so many requests for single objects."""
+"""A page of a listing is worth this many requests for single objects."""
 _HEADS_AT_A_TIME: Final = 4096
 _MOST_NAMED: Final = 10
 

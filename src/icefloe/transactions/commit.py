@@ -128,7 +128,7 @@ async def commit(
 
 
 def _may_rebase(conflict: ConflictError, branch: str, rebases: int, limit: int) -> bool:
-    """Tell whether a commit that lost a race may be put on top of the one that won."""
+    """Return whether a commit that lost a race may be put on top of the one that won."""
     if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= limit:
         return False
     _log.info(
@@ -180,7 +180,7 @@ async def amend(
 
 
 async def log_to_replace(session: SessionState) -> TransactionLog:
-    """Give the log of the commit that the session is on, if that can be amended."""
+    """Return the log of the commit that the session is on, if that can be amended."""
     _require_amendable(session)
     replaced = await session.context.assets.load_transaction_log(session.snapshot_id)
     if replaced.moves and session.mode is not SessionMode.rearrange:

@@ -66,11 +66,11 @@ class Diff:
 
     @property
     def updated_chunks(self) -> dict[str, list[list[int]]]:
-        """Give the chunks set or deleted as lists; `chunk_coordinates` has them in columns."""
+        """Return the chunks set or deleted as lists; `chunk_coordinates` has them in columns."""
         return {path: chunks.tolist() for path, chunks in self.chunk_coordinates.items()}
 
     def is_empty(self) -> bool:
-        """Say whether nothing changed."""
+        """Return whether nothing changed."""
         return not (
             any(getattr(self, name) for name in ID_LISTS)
             or self.chunk_coordinates
@@ -129,7 +129,7 @@ class Diff:
 
 
 def status(session: SessionState) -> Diff:
-    """Say what a session changed and has not committed."""
+    """Return the uncommitted changes of a session."""
     changes = session.changes
     # Copies, as other threads may go on writing.
     created, updated = set(changes.created), set(changes.updated)

@@ -27,12 +27,12 @@ from icefloe.virtual_chunks.grouping import LocationQuery, absolute_all, canonic
 
 
 async def node_id(session: SessionState, path: str) -> NodeId:
-    """Give the id that a node keeps for life."""
+    """Return the id that a node keeps for life."""
     return require_node(session, check_path(path)).id
 
 
 async def chunk_type(session: SessionState, path: str, index: Sequence[int]) -> ChunkType:
-    """Say how a chunk is kept; where an array has no chunk, that it has none."""
+    """Return how a chunk is stored, or that it does not exist."""
     node = require_array(session, check_path(path))
     match await find_ref(session, node, tuple(index)):
         case NativeChunk():
@@ -48,7 +48,7 @@ async def chunk_type(session: SessionState, path: str, index: Sequence[int]) -> 
 async def chunk_coordinates(
     session: SessionState, path: str, batch_size: int
 ) -> AsyncIterator[list[tuple[int, ...]]]:
-    """Walk the coordinates of all chunks of an array; so many at a time become objects."""
+    """Walk the coordinates of all chunks of an array; this many at a time become objects."""
     _check_batch_size(batch_size)
     node = require_array(session, check_path(path))
     async for coordinates in chunks.chunk_coordinates(session, node):
@@ -83,7 +83,7 @@ async def virtual_locations(session: SessionState) -> list[str]:
 async def virtual_location_batches(
     session: SessionState, query: LocationQuery, *, is_distinct: bool, batch_size: int
 ) -> AsyncIterator[BytesColumn]:
-    """Walk over where virtual chunks lie, at most so many locations at a time.
+    """Walk over where virtual chunks lie, at most this many locations at a time.
 
     Each place once, or one entry for each chunk.
     """
@@ -113,7 +113,7 @@ async def _virtual_tables(session: SessionState) -> AsyncIterator[ChunkTable]:
 
 
 def _targets(table: ChunkTable) -> tuple[NDArray[np.integer], BytesColumn]:
-    """Give the location of each virtual chunk, as a row of those that are used."""
+    """Return the location of each virtual chunk, as a row of those that are used."""
     is_virtual = table.kinds == ChunkKind.VIRTUAL
     targets = table.targets if is_virtual.all() else table.targets[is_virtual]
     is_used = np.zeros(len(table.locations), np.bool_)

@@ -138,7 +138,7 @@ class _ArraysIn(Mapping[ManifestId, AbstractSet[NodeId]]):
 
 
 def facts_of(node: Node, num_refs: int) -> ArrayFacts:
-    """Tell of an array what decides which manifest it goes to."""
+    """Return the facts of an array that decide which manifest it goes to."""
     assert node.array is not None
     return ArrayFacts(node.id, node.path, prod(node.array.num_chunks), num_refs)
 
@@ -222,7 +222,7 @@ class ArrayParts:
 
 
 def is_modified(session: SessionState, node: Node) -> bool:
-    """Say whether manifests of an array have to change: for other chunks, or a smaller grid."""
+    """Return whether manifests of an array have to change: for other chunks, or a smaller grid."""
     array = node.array
     assert array is not None
     changes = session.changes.arrays.get(node.id)
@@ -303,7 +303,7 @@ class _Work:
 
     @property
     def most_refs(self) -> int:
-        """Say how many references the array can have, at most."""
+        """Return the largest possible number of references of the array."""
         return sum(self._counts) + len(self._new)
 
     @cached_property
@@ -333,7 +333,7 @@ class _Work:
         return Blocks(self._boxes[closed], np.array(self._counts, np.int64)[closed])
 
     async def table(self, closed: Ints) -> ChunkTable:
-        """Give all references but those in closed manifests, with the changes over them."""
+        """Return all references but those in closed manifests, with the changes over them."""
         if not self.before:
             return self._new
         stay = set(closed.tolist())
@@ -427,7 +427,7 @@ def _changed_arrays(session: SessionState) -> dict[NodeId, Node]:
 
 
 class _Rewriting:
-    """Arrays whose manifests are made anew, in one attempt to commit."""
+    """Arrays whose manifests are made again, in one attempt to commit."""
 
     def __init__(
         self, session: SessionState, shared: SharedManifests, changed: Mapping[NodeId, Node]
@@ -518,7 +518,7 @@ class _Rewriting:
         return packs
 
     async def _plans(self, modified: AbstractSet[NodeId]) -> list[ManifestPlan]:
-        """Say which arrays share a manifest; plans of which nothing was changed are left out."""
+        """Return which arrays share a manifest, without plans of unchanged arrays."""
         session, config = self._session, self._session.context.config.chunk_manifests
         wholes = {one: each for one, each in self.arrays.items() if isinstance(each, WholeArray)}
         if not wholes:

@@ -131,15 +131,15 @@ class News:
         return origin is not None and self.changes.history.is_news_for(self._other, origin)
 
     def has_created(self, node: NodeId) -> bool:
-        """Tell whether the node was created."""
+        """Return whether the node was created."""
         return self._is_news(self.changes.origins.created.get(node))
 
     def has_metadata(self, node: NodeId) -> bool:
-        """Tell whether the metadata of the node changed, or the node was created."""
+        """Return whether the metadata of the node changed, or the node was created."""
         return self._is_news(self.changes.origins.metadata.get(node))
 
     def has_changed(self, node: NodeId) -> bool:
-        """Tell whether anything of the node changed."""
+        """Return whether anything of the node changed."""
         if self.has_metadata(node) or self._is_news(self.changes.origins.linked.get(node)):
             return True
         chunks = self.chunks(node)
@@ -393,7 +393,7 @@ def _deleted_and_changed(mine: News, theirs: News) -> set[str]:
 
 
 def _is_created_apart(mine: News, theirs: News, path: str) -> bool:
-    """Tell whether they created a node at a path that is not ours too."""
+    """Return whether they created a node at a path that is not ours too."""
     other, ours = theirs.changes.nodes.get(path), mine.changes.nodes.get(path)
     return (
         other is not None and theirs.has_created(other.id) and (ours is None or ours.id != other.id)

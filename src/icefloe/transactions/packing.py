@@ -2,7 +2,7 @@
 
 A chunk put in a pack has its id and offset at once, so the session can refer to it before its
 bytes are stored. Until then they are read from memory; `flush` stores what is left, and must
-have succeeded before anybody else is told of the references.
+have succeeded before the references become visible to anyone else.
 """
 
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ class ChunkPacker:
         self._failed: dict[ChunkId, _Pack] = {}
 
     def accepts(self, size_bytes: int) -> bool:
-        """Tell whether chunks of this size are packed."""
+        """Return whether chunks of this size are packed."""
         return size_bytes <= self.options.max_chunk_bytes
 
     async def add(self, data: Buffer) -> NativeChunk:
@@ -120,7 +120,7 @@ class ChunkPacker:
         return ref
 
     def pending(self, ref: NativeChunk) -> Buffer | None:
-        """Give the bytes of a chunk that are not stored yet; `None` when they are."""
+        """Return the bytes of a chunk that are not stored yet; `None` when they are."""
         pack = self._unsaved.get(ref.id)
         return None if pack is None else pack.view(ref.offset, ref.offset + ref.length)
 

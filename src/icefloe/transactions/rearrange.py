@@ -33,7 +33,7 @@ from icefloe.transactions.zarr_metadata import chunk_grid_name
 
 
 def move(session: SessionState, source: str, target: str) -> None:
-    """Give a node, and all below it, another path.
+    """Move a node, and all nodes below it, to another path.
 
     Nothing is overwritten, and no group is created on the way.
     """
@@ -127,7 +127,7 @@ def _keys(nodes: NodeTable) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
 def find_move_faults(
     base: NodeTable, theirs: NodeTable, moves: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[ConflictType, str]]:
-    """Say what keeps moves, made on `base`, from meaning the same on another tree.
+    """Yield why moves made on `base` would mean something else on another tree.
 
     The first fault ends the search: what comes after it builds on a move that did not happen.
     """
@@ -155,7 +155,7 @@ def _move_fault(
 
 
 def _is_taken(nodes: NodeTable, path: str) -> bool:
-    """Say whether there is a node at a path, or below it without a group of its own."""
+    """Return whether there is a node at a path, or below it without a group of its own."""
     below = prefix_below(path).encode()
     return nodes.row_of(path) is not None or any(
         other.startswith(below) for other in nodes.paths.to_list()
@@ -214,7 +214,7 @@ async def reindex_array(
 
 
 def _emptied(session: SessionState, node: Node) -> Coordinates:
-    """Give the positions within the grid that this session made empty."""
+    """Return the positions within the grid that this session made empty."""
     assert node.array is not None
     grid = np.array(node.array.num_chunks, np.uint32)
     settled = session.changes.settled(node.id)

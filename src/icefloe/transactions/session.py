@@ -134,13 +134,13 @@ class SessionState:
         self.forget_views()
 
     def forget_views(self) -> None:
-        """Look at the snapshot and the moves anew."""
+        """Look at the snapshot and the moves again."""
         self._base = None
         self._files = None
         self._lookups = {}
 
     def move(self, source: str, target: str) -> None:
-        """Give a node another path, which must be free; see `rearrange` for the rules."""
+        """Move a node to another path, which must be free; see `rearrange` for the rules."""
         moved = renamed(self.base.table, source, target)
         with self.changes.writing() as changes:
             changes.moves.append((source, target))
@@ -163,7 +163,7 @@ class SessionState:
             self.packer.discard()
 
     def lookup(self, node: Node) -> ArrayLookup:
-        """Give what finds the manifest of a chunk of an array of the base snapshot."""
+        """Return the lookup of manifests of an array of the base snapshot."""
         if (found := self._lookups.get(node.id)) is None:
             found = ArrayLookup(self.tree.manifests(node), self.manifest_files)
             self._lookups[node.id] = found
@@ -189,7 +189,7 @@ class SessionState:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(  # type: ignore[misc] # locks and views are made anew
+        self.__init__(  # type: ignore[misc] # locks and views are made again
             state["context"],
             state["snapshot"],
             state["mode"],

@@ -44,7 +44,7 @@ class BaseNodes:
         return row
 
     def only_manifests(self, nodes: Iterable[NodeId]) -> dict[NodeId, ManifestId]:
-        """Give, of those among some arrays that have a single manifest, which one that is."""
+        """Map each array that has exactly one manifest to that manifest."""
         table, found = self.table, dict[NodeId, ManifestId]()
         for node in nodes:
             if (row := self.find_row(node)) is not None:
@@ -96,7 +96,7 @@ class Tree:
         return node
 
     def stored(self, node: Node) -> Node | None:
-        """Give a node as the base snapshot has it, if it is there."""
+        """Return a node as the base snapshot has it, if it is there."""
         if node.id in self.changes.created:
             return None
         base = self.base.find(node.path)
@@ -134,13 +134,13 @@ class Tree:
                 yield node
 
     def is_changed_array(self, node: Node) -> bool:
-        """Say whether chunks of an array were set or deleted."""
+        """Return whether chunks of an array were set or deleted."""
         changes = self.changes.arrays.get(node.id)
         return changes is not None and not changes.is_empty()
 
 
 def renamed(table: NodeTable, source: str, target: str) -> NodeTable:
-    """Give a node, and all below it, another path."""
+    """Move a node, and all nodes below it, to another path."""
     old, new, below = source.encode(), target.encode(), f"{source}/".encode()
     paths = BytesColumn.from_list(
         [

@@ -47,7 +47,7 @@ def parse_document(raw: bytes, path: str) -> dict[str, Any]:
 
 
 def chunk_grid_name(raw: bytes, path: str) -> object:
-    """Give the name of the chunk grid of an array, as its document has it."""
+    """Return the name of the chunk grid of an array, as its document has it."""
     return _grid(parse_document(raw, path), path)[0]
 
 
@@ -142,7 +142,7 @@ def _are_names(given: object) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
-    """Tell whether text can be stored: JSON escapes may smuggle in lone surrogates."""
+    """Return whether text can be stored: JSON escapes may smuggle in lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

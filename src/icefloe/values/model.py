@@ -181,7 +181,7 @@ def defaults_of[V: Value](kind: type[V]) -> V | None:
 
 
 def shared_defaults[S: Settings](kind: type[S]) -> S:
-    """Give the defaults of settings as an object that everybody shares: for reading only."""
+    """Return the defaults of settings as an object that everybody shares: for reading only."""
     return cast("S", _defaults_once(kind))
 
 

@@ -65,7 +65,7 @@ class Prefix:
         return 0 if self.host is None else 1 + len(self.segments)
 
     def covers(self, other: "Prefix") -> bool:
-        """Tell whether everything below another prefix is below this one, too."""
+        """Return whether everything below another prefix is below this one, too."""
         if family_of(self.scheme) != family_of(other.scheme):
             return False
         if self.host is None:
@@ -73,7 +73,7 @@ class Prefix:
         return self.host == other.host and other.segments[: len(self.segments)] == self.segments
 
     def is_same(self, other: "Prefix") -> bool:
-        """Tell whether both are written for the same place, by the same scheme."""
+        """Return whether both are written for the same place, by the same scheme."""
         return (self.scheme, self.pieces) == (other.scheme, other.pieces)
 
 
@@ -154,7 +154,7 @@ def without_user(text: str) -> str:
 
 
 def has_user(text: str) -> bool:
-    """Tell whether a URL, perhaps without its scheme, holds a user or a password.
+    """Return whether a URL, perhaps without its scheme, holds a user or a password.
 
     >>> has_user("https://me:word@host/a"), has_user("me:word@host"), has_user("https://host/a@b")
     (True, True, False)
@@ -163,7 +163,7 @@ def has_user(text: str) -> bool:
 
 
 def family_of(scheme: str) -> str:
-    """Give the scheme that stands for all that mean the same.
+    """Return the scheme that stands for all that mean the same.
 
     >>> family_of("gcs"), family_of("abfs"), family_of("s3")
     ('gs', 'az', 's3')
@@ -172,7 +172,7 @@ def family_of(scheme: str) -> str:
 
 
 def host_fault(scheme: str, host: str) -> str | None:
-    """Say why a host or bucket cannot be used, if so.
+    """Return why a host or bucket cannot be used, if so.
 
     >>> host_fault("https", "user@example.org")
     'credentials have no place in a URL'
@@ -188,7 +188,7 @@ def host_fault(scheme: str, host: str) -> str | None:
 
 
 def compared_host(scheme: str, host: str) -> str:
-    """Give a host as it is compared: web hosts in lower case, without their usual port.
+    """Return a host as it is compared: web hosts in lower case, without their usual port.
 
     >>> compared_host("https", "Example.org:443"), compared_host("s3", "Bucket")
     ('example.org', 'Bucket')

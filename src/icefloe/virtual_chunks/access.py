@@ -81,7 +81,7 @@ def check_destination(container: VirtualChunkContainer, credential: AnyCredentia
 
 
 def is_anonymous(credential: AnyCredential) -> bool:
-    """Tell whether nothing secret is sent with requests."""
+    """Return whether nothing secret is sent with requests."""
     match credential:
         case Credentials.S3(way):
             return isinstance(way, S3Credentials.Anonymous)
@@ -125,7 +125,7 @@ def anonymous_doubt(container: VirtualChunkContainer) -> str | None:
 
 
 def _tells_credentials(host: str) -> bool:
-    """Tell whether a host is where clouds tell machines their own credentials.
+    """Return whether a host is where clouds tell machines their own credentials.
 
     A name is not looked up: this is a net below the rule that the reader chooses the prefixes.
     """
@@ -204,7 +204,7 @@ class Access:
         return None if found is None else self._grant(found[1], container)
 
     def covers(self, place: Prefix) -> bool:
-        """Tell whether a place may be read, in whatever container it is."""
+        """Return whether a place may be read, in whatever container it is."""
         return self._table.longest(place) is not None
 
     def prefixes_in(self, place: Prefix, container: VirtualChunkContainer) -> list[str]:
@@ -223,7 +223,7 @@ class Access:
 
 
 def how_to_authorise(container: VirtualChunkContainer, prefix: str | None = None) -> str:
-    """Say what a reader has to write to read the chunks of a container, or a part of it."""
+    """Return the code that a reader needs to read the chunks of a container, or a part of it."""
     return (
         "authorize_virtual_chunk_access=icefloe.containers_credentials("
         f"{{{prefix or container.url_prefix!r}: {credential_for(container)}}})"
@@ -272,7 +272,7 @@ def _fitting(
 
 
 def _stand_in(store: ObjectStoreConfig) -> AnyCredential | None:
-    """Give the credential for which None stands."""
+    """Return the credential for which None stands."""
     match store:
         case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
             return Credentials.S3(_s3_stand_in(options))

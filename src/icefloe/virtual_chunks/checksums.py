@@ -32,7 +32,7 @@ class Change:
     found: str
 
     def describe(self, location: str) -> str:
-        """Say it to a person."""
+        """Describe it for people."""
         return (
             f"the object {shown(location)!r} changed since a virtual chunk of it was recorded"
             f" (the checksum of the object owning it has changed): {self.what} recorded"
@@ -58,7 +58,7 @@ def find_change(chunk: VirtualChunk, info: ObjectInfo) -> Change | None:
 
 
 def is_watched(chunk: VirtualChunk, policy: OnChange) -> bool:
-    """Tell whether it matters in which state the object of a chunk is."""
+    """Return whether it matters in which state the object of a chunk is."""
     return policy != "off" and not (chunk.etag is None and chunk.last_modified is None)
 
 

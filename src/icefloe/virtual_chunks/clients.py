@@ -48,7 +48,7 @@ _LEAST_REQUEST_BYTES: Final = 1 << 20
 
 
 def settings_for_containers(given: StorageSettings, usual: StorageSettings) -> StorageSettings:
-    """Give what of a repository's storage settings goes for containers: what was chosen.
+    """Return the storage settings that also apply to containers: those that were chosen.
 
     `usual` is what suits the storage of the repository, and is stored with it; containers may
     be of another kind. Whoever wrote the repository cannot have objects read in crumbs, each
@@ -88,7 +88,7 @@ class Client:
 class Clients:
     """Opens each storage once, however many ask for it together.
 
-    Only so many are kept, the most recently used: a repository may name any number of buckets.
+    Only this many are kept, the most recently used: a repository may name any number of buckets.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Clients:
         """How many were opened so far."""
 
     def get(self, key: Hashable, describe: Callable[[], Storage]) -> Client:
-        """Give the client that is known by a key; `describe` says what to open if there is none.
+        """Return the client that is known by a key; `describe` says what to open if there is none.
 
         The key stands for all that the description depends on.
         """
@@ -257,7 +257,7 @@ def _http_spec(
 
 
 def _is_literal(host: str) -> bool:
-    """Tell whether a host says by itself which machine it is."""
+    """Return whether a host says by itself which machine it is."""
     if host == "localhost":
         return True
     try:
@@ -268,7 +268,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _paths(prefixes: Iterable[Prefix]) -> tuple[str, ...]:
-    """Give the paths of the local files and folders among prefixes."""
+    """Return the paths of the local files and folders among prefixes."""
     return tuple("/" + "/".join(each.segments) for each in prefixes if each.scheme == "file")
 
 

@@ -67,7 +67,7 @@ class PlaceIndex:
         return self._columns[0]
 
     def numbers(self, places: BytesColumn) -> Ints:
-        """Give the numbers of some places.
+        """Return the numbers of some places.
 
         Many are numbered by hashing all that are known once more; few are looked up.
         """

@@ -54,7 +54,7 @@ def absolute_all(locations: BytesColumn, absolute: Callable[[str], str]) -> Byte
 
 
 def is_below_name(locations: BytesColumn, name: str) -> Bools:
-    """Say which locations are recorded below the name of a container."""
+    """Return which locations are recorded below the name of a container."""
     return mask_of(pc.starts_with(locations.to_arrow(), _RELATIVE + f"{name}/".encode()))
 
 
@@ -108,7 +108,7 @@ class LocationQuery:
         return self.prefix is None and self.glob is None
 
     def chosen(self, locations: BytesColumn) -> Bools:
-        """Say which canonical locations are meant."""
+        """Return which canonical locations are selected."""
         mask = np.ones(len(locations), np.bool_)
         if self.prefix is not None:
             mask = PrefixTable([(_parsed(self.prefix), None)]).covered(locations)
@@ -239,7 +239,7 @@ def buckets(locations: BytesColumn) -> BytesColumn:
 
 
 def folders(locations: BytesColumn, depth: int) -> BytesColumn:
-    """Cut canonical locations behind so many folders, or where the name of the file begins."""
+    """Cut canonical locations behind this many folders, or where the name of the file begins."""
     starts, stops = locations.splits[:-1], locations.splits[1:]
     ends = _end_of_segments(locations, depth)
     ends += ends < stops  # the slash belongs to it
@@ -247,7 +247,7 @@ def folders(locations: BytesColumn, depth: int) -> BytesColumn:
 
 
 def _end_of_segments(locations: BytesColumn, depth: int) -> Ints:
-    """Find the slash behind the host and so many segments, of those that are not the last."""
+    """Find the slash behind the host and this many segments, of those that are not the last."""
     starts, stops = locations.splits[:-1], locations.splits[1:]
     slashes = np.flatnonzero(locations.data == _SLASH)
     first, after = np.searchsorted(slashes, starts), np.searchsorted(slashes, stops)
@@ -313,7 +313,7 @@ def _prefix_of(head: str, absolute: Callable[[str], str]) -> str | None:
 
 
 def _below(prefix: str, rows: BytesColumn, dropped: int) -> BytesColumn:
-    """Put a prefix before rows that lose so many bytes."""
+    """Put a prefix before rows that lose this many bytes."""
     head = BytesColumn.from_strings([prefix]).to_arrow()[0]
     none = BytesColumn.from_list([b""]).to_arrow()[0]
     rest = BytesColumn.gather(rows.data, rows.splits[:-1] + dropped, rows.lengths() - dropped)

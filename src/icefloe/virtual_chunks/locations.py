@@ -68,7 +68,7 @@ class Location:
 
     @property
     def is_relative(self) -> bool:
-        """Tell whether it is below a container named by name."""
+        """Return whether it is below a container named by name."""
         return self.scheme == RELATIVE_SCHEME
 
 
@@ -98,12 +98,12 @@ def parse_location(text: str) -> Location:
 
 
 def key_fault(scheme: str, key: str) -> str | None:
-    """Say why a key cannot be recorded, if so; `scheme` is that of its location."""
+    """Return why a key cannot be recorded, if so; `scheme` is that of its location."""
     return None if scheme in _KEYS_OF_ANY_SHAPE else segment_fault(key)
 
 
 def segment_fault(key: str) -> str | None:
-    r"""Say why a key cannot be read, if so.
+    r"""Return why a key cannot be read, if so.
 
     Steps upwards are refused however often they are encoded, also between backslashes, in
     letters that only look like dots, or with a parameter: a server may decode once more than we
@@ -128,7 +128,7 @@ def segment_fault(key: str) -> str | None:
 
 
 def shown(location: str) -> str:
-    """Give a location for messages: without user, query and fragment, which may be secret."""
+    """Return a location for messages: without user, query and fragment, which may be secret."""
     return without_user(location)
 
 
@@ -222,7 +222,7 @@ class PrefixTable[T]:
         return _nearest(self._by_pieces.get((family, None, ()), ()), place.scheme)
 
     def covered(self, plain: BytesColumn) -> Bools:
-        """Tell for each location that is plain (see `is_plain`) whether a prefix covers it."""
+        """Return for each plain location (see `is_plain`) whether a prefix covers it."""
         rows = plain.to_arrow()
         covered = np.zeros(len(plain), np.bool_)
         for prefix, _ in self._entries:
@@ -249,7 +249,7 @@ def _texts(prefix: Prefix) -> Iterable[str]:
 
 
 def is_plain(locations: BytesColumn) -> Bools:
-    """Tell for each location whether its text can be compared as it is."""
+    """Return for each location whether its text can be compared as it is."""
     text = locations.to_arrow()
     plain = mask_of(pc.match_substring_regex(text, _PLAIN))
     relative = mask_of(pc.starts_with(text, f"{RELATIVE_SCHEME}://".encode()))

@@ -34,7 +34,7 @@ class Limits:
     held_bytes: int = 64 << 20
     """The most that is kept for reads to come, with what is on its way for them."""
     held_seconds: float = 15.0
-    """How long it waits for the next read: whoever reads on does so soon, and objects change."""
+    """How long it waits for the next read: a sequential reader continues soon, and objects change."""
     streams: int = 8
     """How many places of one object are read on from at the same time."""
     objects: int = 256
@@ -71,12 +71,12 @@ class Request:
         return self.end - self.stop
 
     def ahead_of(self, byte_range: ByteRange) -> int:
-        """Say how many bytes of a range it reads ahead."""
+        """Return how many bytes of a range are read ahead."""
         start, stop = byte_range
         return max(min(stop, self.end) - max(start, self.stop), 0)
 
     def covers(self, byte_range: ByteRange) -> bool:
-        """Tell whether it brings all bytes of a range."""
+        """Return whether it brings all bytes of a range."""
         return self.start <= byte_range[0] and byte_range[1] <= self.end
 
 
@@ -158,7 +158,7 @@ def read_ahead(
 
 
 def _goes_on(stream: ByteRange, request: Request, limits: Limits) -> bool:
-    """Tell whether a request begins where another ended, or a read was cut off by its end."""
+    """Return whether a request begins where another ended, or a read was cut off by its end."""
     start, end = stream
     return start <= request.start <= end + limits.gap_bytes and request.stop > end
 
@@ -202,7 +202,7 @@ class HeldWindows:
         return self._held_bytes + self._reserved_bytes
 
     def find(self, source: Hashable, byte_range: ByteRange, now: float) -> Fetched | None:
-        """Give bytes that are held; a window of which all was given is let go."""
+        """Return buffered bytes; drop a window once all of it has been read."""
         self._expire(now)
         for place, held in self._of(source):
             if held.request.covers(byte_range):
@@ -216,7 +216,7 @@ class HeldWindows:
         return None
 
     def allowance(self) -> int:
-        """Say how large a window may be that is fetched now."""
+        """Return the largest window that may be fetched now."""
         passed = sum(held.request.size_bytes for held in self._windows.values() if held.was_passed)
         free = self._limits.held_bytes - self.total_bytes + passed
         return min(self._limits.window_bytes, free)
@@ -234,13 +234,13 @@ class HeldWindows:
             self._drop(place)
 
     def release(self, request: Request) -> None:
-        """Give back the room of a window that did not come."""
+        """Release the room of a window that did not arrive."""
         self._reserved_bytes -= request.size_bytes
 
     def keep(
         self, source: Hashable, request: Request, fetched: Fetched, unread_bytes: int, now: float
     ) -> None:
-        """Hold a window for which there is room reserved, unless all of it is spoken for."""
+        """Store a window in its reserved room, unless all of its bytes are taken already."""
         self.release(request)
         if unread_bytes <= 0:
             return
@@ -440,7 +440,7 @@ class Coalescer:
 
 
 def _depends_on_range(failure: IcefloeError) -> bool:
-    """Tell whether another range of the object, or a shorter one, may be read all the same."""
+    """Return whether another range of the object, or a shorter one, may be read all the same."""
     if failure.kind == ErrorKind.INVALID_BYTE_RANGE:
         return True
     return isinstance(failure, StorageError) and failure.retryable

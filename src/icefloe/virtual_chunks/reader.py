@@ -111,7 +111,7 @@ class Fetching:
 
 
 def _explained(chunk: VirtualChunk, last: int, error: IcefloeError) -> IcefloeError:
-    """Say what a failure of the storage means for a chunk."""
+    """Return what a failure of the storage means for a chunk."""
     place = shown(chunk.location)
     if isinstance(error, ObjectNotFoundError):
         return StorageError(
@@ -217,21 +217,21 @@ class VirtualReader:
     # -- recording and finding locations ---------------------------------------------------
 
     def normalise(self, location: str) -> str:
-        """Give a location in the form in which it is stored; malformed ones are refused."""
+        """Return a location in the form in which it is stored; malformed ones are refused."""
         return normalise(location)
 
     def normalise_all(self, locations: BytesColumn) -> BytesColumn:
-        """Give locations in the form in which they are stored."""
+        """Return locations in the form in which they are stored."""
         return normalise_all(locations)
 
     def recorded(
         self, locations: BytesColumn, *, validate: bool
     ) -> tuple[BytesColumn, Bools | None]:
-        """Give locations as they are stored and, if asked, which no container covers."""
+        """Return locations as they are stored and, if asked, which no container covers."""
         return self.places.recorded(locations, validate=validate)
 
     def recorded_one(self, text: str, *, validate: bool) -> str:
-        """Give one location as it is stored; with `validate`, refuse it if nothing covers it."""
+        """Return one location as it is stored; with `validate`, refuse it if nothing covers it."""
         stored = self._recorded.get((text, validate))
         if stored is None:
             stored = self.places.recorded_one(text, validate=validate)
@@ -241,7 +241,7 @@ class VirtualReader:
         return stored
 
     def check_locations(self, locations: BytesColumn | list[str]) -> Bools:
-        """Tell for each location whether no container covers it; see `Places`."""
+        """Return for each location whether no container covers it; see `Places`."""
         if not isinstance(locations, BytesColumn):
             locations = BytesColumn.from_strings(locations)
         return self.places.check_locations(locations)
@@ -251,11 +251,11 @@ class VirtualReader:
         return self.places.locate(text)
 
     def absolute(self, text: str) -> str:
-        """Give a location with the name of a container replaced by where that is."""
+        """Return a location with the name of a container replaced by where that is."""
         return self.places.absolute(text)
 
     def require_grant(self, place: Place) -> Grant:
-        """Give the entry that authorises a place, or tell the reader which one to write."""
+        """Return the entry that authorises a place, or tell the reader which one to write."""
         return self.places.require_grant(place)
 
     # -- reading ---------------------------------------------------------------------------

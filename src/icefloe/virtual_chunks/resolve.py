@@ -98,7 +98,7 @@ class Places:
         return Place(container, key, location, place.host or "", grant)
 
     def absolute(self, text: str) -> str:
-        """Give a location with the name of a container replaced by where that is."""
+        """Return a location with the name of a container replaced by where that is."""
         location = parse_location(text)
         return str(self._below_name(location)[0] if location.is_relative else location)
 
@@ -128,7 +128,7 @@ class Places:
         return below, container
 
     def require_grant(self, place: Place) -> Grant:
-        """Give the entry that authorises a place, or tell the reader which one to write."""
+        """Return the entry that authorises a place, or tell the reader which one to write."""
         if place.grant is None:
             raise unauthorised(place.container, shown(str(place.location)))
         return place.grant
@@ -141,7 +141,7 @@ class Places:
     # -- recording -------------------------------------------------------------------------
 
     def check_locations(self, locations: BytesColumn) -> Bools:
-        """Tell for each location whether no container covers it.
+        """Return for each location whether no container covers it.
 
         Malformed locations, and keys that the storage of their container could not address,
         are `InvalidInputError`. Repeated locations are looked at once.
@@ -152,7 +152,7 @@ class Places:
     def recorded(
         self, locations: BytesColumn, *, validate: bool
     ) -> tuple[BytesColumn, Bools | None]:
-        """Give locations in the form in which they are stored, and which no container covers.
+        """Return locations in the form in which they are stored, and which no container covers.
 
         The latter only if asked. The whole column is looked at in one step; only unusual rows
         are taken apart.
@@ -162,7 +162,7 @@ class Places:
         return stored, self._uncovered(stored, plain) if validate else None
 
     def recorded_one(self, text: str, *, validate: bool) -> str:
-        """Give one location as it is stored; with `validate`, refuse it if nothing covers it."""
+        """Return one location as it is stored; with `validate`, refuse it if nothing covers it."""
         stored = normalise(text)
         if validate:
             self._require_key(stored, self.locate(stored, for_recording=True))
@@ -201,12 +201,12 @@ class Places:
 
 
 def normalise(location: str) -> str:
-    """Give a location in the form in which it is stored; malformed ones are refused."""
+    """Return a location in the form in which it is stored; malformed ones are refused."""
     return str(parse_location(location))
 
 
 def normalise_all(locations: BytesColumn) -> BytesColumn:
-    """Give locations in the form in which they are stored."""
+    """Return locations in the form in which they are stored."""
     return _normalised(locations, np.flatnonzero(~is_plain(locations)))
 
 
@@ -269,7 +269,7 @@ def _disputed(prefix: str) -> InvalidInputError:
     return InvalidInputError(
         "the configuration stored in the repository contradicts itself: a virtual chunk container"
         f" is listed under one url prefix and has another inside, and {prefix!r} is one of them."
-        " Set the container anew, with config.set_virtual_chunk_container(...), and save that"
+        " Set the container again, with config.set_virtual_chunk_container(...), and save that"
         " with Repository.save_config()",
         ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         url_prefix=prefix,

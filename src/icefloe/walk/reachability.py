@@ -37,7 +37,7 @@ class ReadLimits:
     progress: Progress | None = None
 
     def tell(self, done: int, total: int) -> None:
-        """Say how many manifests were read."""
+        """Report how many manifests were read."""
         if self.progress is not None:
             self.progress(done, total)
 
@@ -132,7 +132,7 @@ class Reachable:
 
 
 def requests_at_once(context: RepoContext, limit: int) -> int:
-    """Say how many requests to send at once: within a machine, threads only get in the way."""
+    """Return how many requests to send at once: within one machine, threads only add work."""
     return 1 if context.is_near else limit
 
 

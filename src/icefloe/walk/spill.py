@@ -157,7 +157,7 @@ class KeySet:
         return order[is_new]
 
     def contains(self, keys: Keys) -> Bools:
-        """Say of each number whether it was added."""
+        """Return for each number whether it was added."""
         self._settle()
         found = np.zeros(len(keys), np.bool_)
         for run in (*self._held, *self._runs):
@@ -254,7 +254,7 @@ class KeyedColumn:
 
     @property
     def is_spilled(self) -> bool:
-        """Say whether some of it is on disk."""
+        """Return whether some of it is on disk."""
         return self._folder is not None
 
     def add(self, keys: Keys, values: Values) -> None:
@@ -282,7 +282,7 @@ class KeyedColumn:
         self._parts, self._count = [], 0
 
     def shards(self) -> Iterator[tuple[Keys, Values]]:
-        """Give all rows, those with the same key together: in one piece unless spilled."""
+        """Yield all rows, those with the same key together: in one piece unless spilled."""
         if self._folder is None:
             yield self._whole()
             return
@@ -306,7 +306,7 @@ class KeyedColumn:
 
 
 def largest_of_each(keys: Keys, values: Values) -> tuple[Keys, Values]:
-    """Give each key once, in order, with the largest of its values.
+    """Return each key once, in order, with the largest of its values.
 
     >>> keys, values = np.array([3, 1, 3], np.uint64), np.array([5, 2, 9], np.uint64)
     >>> [column.tolist() for column in largest_of_each(keys, values)]

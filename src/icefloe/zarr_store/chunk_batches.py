@@ -1,4 +1,4 @@
-"""The references of an array in batches of columns, for who wants to see all of them."""
+"""The references of an array in batches of columns."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -45,7 +45,7 @@ def _batch(table: ChunkTable) -> ChunkBatch:
 
 
 def _locations(table: ChunkTable) -> list[str]:
-    """Give the location of virtual chunks, the id of native ones, nothing for inline ones."""
+    """Return the location of virtual chunks, the id of native ones, nothing for inline ones."""
     texts: NDArray[np.object_] = np.full(len(table), "", object)
     native = table.kinds == ChunkKind.NATIVE
     if native.any():

@@ -260,7 +260,7 @@ class _Names:
         return metadata_key(f"/{self.relative(node)}")
 
     def chunks(self, node: Node) -> Callable[[Sequence[int]], str]:
-        """Give how the keys of the chunks of an array are made, by what its document says."""
+        """Return the chunk key encoding that the metadata of an array names."""
         start = f"{self.relative(node)}/" if self.relative(node) else ""
         document = parse_document(node.user_data, node.path)
         separator: str | None = None
@@ -283,7 +283,7 @@ class _Names:
 
 
 def _plain(target: Storage, keys: Sequence[str]) -> Storage:
-    """Give a storage that keeps keys as they are: plain Zarr does not look for encoded ones."""
+    """Return a storage that keeps keys as they are: plain Zarr does not look for encoded ones."""
     if all(encode_key(key) == key for key in keys):
         return target
     match target.spec:

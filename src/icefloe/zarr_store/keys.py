@@ -58,7 +58,7 @@ type ParsedKey = MetadataKey | ChunkKey | V2Key
 
 
 def parse_key(key: str) -> ParsedKey:
-    """Say what a key names, whether it exists or not; other keys are `invalid-key`.
+    """Return what a key names, whether it exists or not; raise `invalid-key` for other keys.
 
     >>> parse_key("t2m/c/0/12")
     ChunkKey(path='/t2m', coordinates=(0, 12))

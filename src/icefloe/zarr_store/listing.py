@@ -119,7 +119,7 @@ async def names_in(session: SessionState, prefix: str) -> AsyncIterator[Iterable
 
 
 async def has_keys_below(session: SessionState, prefix: str) -> bool:
-    """Say whether a directory holds any key."""
+    """Return whether a directory holds any key."""
     if paths_below(session, _path_of(prefix)):
         return True
     if (region := _chunk_region(session, prefix)) is not None:
@@ -154,12 +154,12 @@ async def delete_below(session: SessionState, prefix: str) -> None:
 
 
 def _path_of(prefix: str) -> str:
-    """Give the path of a directory; one that no node can have simply has nothing in it."""
+    """Return the path of a directory; one that no node can have simply has nothing in it."""
     return "/" + prefix.strip("/")
 
 
 def _chunk_region(session: SessionState, prefix: str) -> _ChunkRegion | None:
-    """Say which chunks are in a directory, if it is one of chunks."""
+    """Return which chunks are in a directory, if it is a directory of chunks."""
     try:
         parsed = parse_key(prefix.strip("/"))
     except InvalidInputError:
@@ -201,7 +201,7 @@ def _arrays_with_chunks(session: SessionState, paths: list[str]) -> Iterator[Nod
 
 
 def _has_chunks(session: SessionState, node: Node) -> bool:
-    """Say whether an array may have chunks, as far as can be said without its manifests."""
+    """Return whether an array may have chunks, as far as can be said without its manifests."""
     if node.array is None:
         return False
     if session.tree.manifests(node):

@@ -55,7 +55,7 @@ async def read_value(
 
 
 async def size_of_value(session: SessionState, key: str) -> int | None:
-    """Give the number of bytes under a key without reading them; `None` when there are none."""
+    """Return the number of bytes under a key without reading them; `None` when there are none."""
     match parse_key(key):
         case MetadataKey(path):
             node = find_node(session, path)
@@ -71,7 +71,7 @@ async def size_of_value(session: SessionState, key: str) -> int | None:
 
 
 async def has_value(session: SessionState, key: str) -> bool:
-    """Say whether there is something under a key; under one that cannot exist there is not."""
+    """Return whether there is something under a key; under one that cannot exist there is not."""
     try:
         return await size_of_value(session, key) is not None
     except InvalidInputError:
@@ -130,7 +130,7 @@ class StoreOwner(Protocol):
 
     @property
     def store(self) -> "IcechunkStore":
-        """Give a store on this session."""
+        """Return a store on this session."""
         ...
 
 
@@ -166,7 +166,7 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
 
     @override
     def with_read_only(self, read_only: bool = False) -> Self:
-        """Give another store on the same session; a read-only session stays read-only."""
+        """Return another store on the same session; a read-only session stays read-only."""
         if not read_only:
             self._state.require_writable()
         return type(self)(self._state, self._owner, read_only=read_only)
@@ -278,12 +278,12 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
 
     @override
     async def exists(self, key: str) -> bool:
-        """Say whether a key has a value, without reading it."""
+        """Return whether a key has a value, without reading it."""
         return await has_value(self._state, key)
 
     @override
     async def getsize(self, key: str) -> int:
-        """Give the size of a value in bytes, without reading it."""
+        """Return the size of a value in bytes, without reading it."""
         if (size := await size_of_value(self._state, key)) is None:
             raise MissingKeyError(f"there is nothing under the key {key!r}", key=key)
         return size
@@ -384,7 +384,7 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
 
     @override
     async def is_empty(self, prefix: str) -> bool:
-        """Say whether a directory holds no key at all."""
+        """Return whether a directory holds no key at all."""
         return not await listing.has_keys_below(self._state, prefix)
 
     def array_chunk_iterator(
@@ -406,7 +406,7 @@ def _restore(owner: StoreOwner, read_only: bool) -> IcechunkStore:  # noqa: FBT0
 
 
 def _answers_at_once(state: SessionState) -> bool:
-    """Tell whether chunks are read and written without waiting for a network.
+    """Return whether chunks are read and written without waiting for a network.
 
     Where they are not, Zarr's loop keeps more requests under way than its few threads can.
     A session that packs its chunks writes most of them to memory.

@@ -33,7 +33,7 @@ _LARGEST_END: Final = 2**63 - 1
 
 
 def refused(problem: str) -> InvalidInputError:
-    """Say what is wrong with references that a caller gave."""
+    """Return the error for references that a caller passed."""
     return InvalidInputError(problem, ErrorKind.INVALID_VIRTUAL_REF)
 
 
@@ -41,7 +41,7 @@ def refused(problem: str) -> InvalidInputError:
 
 
 def distinct_texts(given: TextColumn, name: str) -> tuple[BytesColumn, Ints]:
-    """Give the distinct texts of a column, and which one each row has.
+    """Return the distinct texts of a column, and which one each row has.
 
     Rows without a text (`None`, null or empty) have -1.
 
@@ -173,7 +173,7 @@ def _is_string_view(kind: "pa.DataType") -> bool:
 
 
 def counts(given: NumberColumn | int, rows: int, name: str) -> NDArray[np.uint64]:
-    """Give whole numbers from 0, one for each row; one alone counts for all rows."""
+    """Return whole numbers from 0, one for each row; a single number applies to all rows."""
     if isinstance(given, int | np.integer):
         return np.repeat(counts([int(given)], 1, name), rows)
     column = _integers(given, name)
@@ -239,7 +239,7 @@ def _ends_beyond(what: str, offset: object, length: object) -> str:
 
 
 def coordinates_of(given: Any, rows: int, dimensions: int) -> NDArray[np.integer]:
-    """Give chunk coordinates as a matrix, with a row for each reference."""
+    """Return chunk coordinates as a matrix, with a row for each reference."""
     array = _as_arrow(given)
     if array is not None and pa.types.is_fixed_size_list(array.type):
         width = array.type.list_size
@@ -262,7 +262,7 @@ def coordinates_of(given: Any, rows: int, dimensions: int) -> NDArray[np.integer
 
 
 def seconds_of(moment: object) -> int:
-    """Give the time of a last modification in whole seconds since 1970.
+    """Return the time of a last modification in whole seconds since 1970.
 
     A `datetime` without a time zone is in local time.
     """
@@ -285,7 +285,7 @@ def _timestamp(moment: datetime) -> int:
 
 
 def times_of(given: TimeColumn | datetime | int, rows: int) -> NDArray[np.uint32]:
-    """Give last modifications in seconds since 1970, one for each row; 0 where there is none.
+    """Return last modifications in seconds since 1970, one for each row; 0 stands for none.
 
     One time alone counts for all rows. Times of numpy and Arrow are in UTC.
     """

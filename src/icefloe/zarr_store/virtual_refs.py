@@ -240,7 +240,7 @@ def _same_for_all(
 
 
 def _split(checksum: Checksum | None) -> tuple[str | None, int | None]:
-    """Tell an etag from the time of a modification, which comes in seconds since 1970."""
+    """Separate an etag from the time of a modification, in seconds since 1970."""
     match checksum:
         case None:
             return None, None

@@ -105,7 +105,7 @@ def test_lengths_beyond_the_precision_of_floats() -> None:
 
 
 def test_lookups_never_wear_a_manifest_out() -> None:
-    """What one reading may take is taken anew by the next, for as long as the file is kept."""
+    """What one reading may take is taken again by the next, for as long as the file is kept."""
     coordinates = np.zeros((3000, 64), np.uint32)
     coordinates[:, 63] = np.arange(3000)
     file = ManifestFile(encoded(samples.native_table(coordinates)))

@@ -41,7 +41,7 @@ def record(repo: icefloe.Repository, array: str, locations: Sequence[str], lengt
         session.store.set_virtual_ref(
             f"{array}/c/{index}", location, offset=0, length=length, validate_container=False
         )
-    return session.commit(f"{array} anew")
+    return session.commit(f"{array} again")
 
 
 def places(found: icefloe.VirtualDependencies) -> dict[str, int]:
@@ -169,7 +169,7 @@ def test_chunks_outside_of_an_array_that_shrank_do_not_count() -> None:
 def shrink(repo: icefloe.Repository, chunks: int) -> str:
     """Write a version whose array is smaller, and links the same manifest all the same.
 
-    Ours and the reference's commits write the manifest anew, but the format allows this.
+    Ours and the reference's commits write the manifest again, but the format allows this.
     """
     context = repo._context
     tip = SnapshotId.parse(repo.lookup_branch("main"))

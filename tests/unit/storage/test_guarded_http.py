@@ -335,7 +335,7 @@ def test_name_that_leads_to_a_private_address() -> None:
 
 
 def test_name_server_that_changes_its_mind() -> None:
-    """The address that was checked is the one that is connected to; a new one is checked anew.
+    """The address that was checked is the one that is connected to; a new one is checked again.
 
     Of the two addresses of this machine one plays the public one.
     """

@@ -357,7 +357,7 @@ def test_an_array_leaves_a_manifest_that_it_shared(limited: bool) -> None:
 
 
 def test_an_array_is_linked_to_beside_a_manifest_that_it_shares() -> None:
-    """Somebody changes another array in that one, so that it has to be written anew."""
+    """Somebody changes another array in that one, so that it has to be written again."""
     ours = Ours()
     sets = [ManifestSet("few", max_manifest_size=100, cardinality=None)]
     config = RepositoryConfig(chunk_manifests=ChunkManifestsConfig(sets, [ManifestRule("few")]))
@@ -692,7 +692,7 @@ def test_changes_between_two_states_are_found_row_by_row() -> None:
 
 
 def traced_commit(count: int, *, elsewhere: bool) -> int:
-    """Link so many rows of references; give the most memory that linking and committing took."""
+    """Link this many rows of references; give the most memory that linking and committing took."""
     ours = Ours()
     session = ours.begin()
     ours.array(session, "/big", count, WIDE)

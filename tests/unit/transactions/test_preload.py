@@ -48,7 +48,7 @@ def ours(request: pytest.FixtureRequest) -> Ours:
 
 
 def reopen(ours: Ours, config: RepositoryConfig) -> None:
-    """Open the repository anew: nothing is in memory."""
+    """Open the repository again: nothing is in memory."""
     ours.context = run_blocking(lifecycle.reopen(ours.context, config))
 
 

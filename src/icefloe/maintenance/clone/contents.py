@@ -140,7 +140,7 @@ class Transfer:
 
 
 def attributes_of(key: str, data: Buffer) -> dict[str, str]:
-    """Give the user metadata that goes with a metadata file; refuse what is none."""
+    """Return the user metadata that goes with a metadata file; refuse what is none."""
     try:
         envelope = open_envelope(data)
     except FormatError as damaged:
@@ -150,7 +150,7 @@ def attributes_of(key: str, data: Buffer) -> dict[str, str]:
 
 
 def have_same_checksum(one: Version, other: Version) -> bool:
-    """Say whether storages tell by a checksum of the bytes that two objects are the same.
+    """Return whether storages tell by a checksum of the bytes that two objects are the same.
 
     Entity tags of other forms tell nothing, and even of this form only if they are equal.
 
@@ -184,7 +184,7 @@ def portions_by_size[T](items: Iterable[T], size_of: Callable[[T], int]) -> Iter
 def server_copy(
     source: Storage, target: Storage, settings: EffectiveStorageSettings
 ) -> ServerCopy | None:
-    """Say how to copy within one bucket, if both are in the same and used in the same way."""
+    """Return a server-side copy function, if both storages are in one bucket and used alike."""
     match source.spec, target.spec:
         case (
             (S3Spec() as ours, S3Spec() as theirs)
@@ -208,7 +208,7 @@ def _below(prefix: str, key: str) -> str:
 
 
 def gone(key: str) -> ObjectNotFoundError:
-    """Say that an object of the source is not there."""
+    """Return the error for a missing object of the source."""
     return ObjectNotFoundError(
         f"{key!r} is needed, but not in the source: either somebody collects garbage there, then"
         " run this again (what is copied stays), or it is lost, which `icefloe verify` can tell",
@@ -301,7 +301,7 @@ class Contents:
         return found
 
     def _files(self, manifests: Mapping[bytes, ManifestFact]) -> dict[str, set[str]]:
-        """Give the keys of files that are not chunks, in the order in which they are copied."""
+        """Return the keys of files that are not chunks, in the order in which they are copied."""
         chosen = self._selection
         return {
             MANIFESTS_PREFIX: {manifest_key(one.id) for one in manifests.values()},
@@ -372,7 +372,7 @@ class Contents:
             self._done.missing[name] = len(absent)
         rewritten = {key: data for key, data in self._selection.rewritten.items() if key in keys}
         here = await _listed(self._transfer.target, prefix, keys)
-        # Expiration in spec 1 writes snapshots anew, perhaps of the same size.
+        # Expiration in spec 1 writes snapshots again, perhaps of the same size.
         may_change = prefix == SNAPSHOTS_PREFIX and self._selection.spec_version == 1
         todo = [
             info
@@ -438,7 +438,7 @@ def _among(faults: Faults, keys: Keys) -> Bools:
 
 
 def not_the_same(key: str) -> StorageError:
-    """Say that an object is not what was just written to its place."""
+    """Return the error for an object that is not what was just written under its key."""
     return StorageError(
         f"{key!r} was copied, but is not the same afterwards: see whether somebody else writes to"
         " that place, and whether its storage is sound (`icefloe doctor`)",

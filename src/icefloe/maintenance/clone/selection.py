@@ -60,7 +60,7 @@ class LastFile:
 
     @property
     def content_type(self) -> str | None:
-        """Say what it holds, where that is plain text."""
+        """Return the content type, where it is plain text."""
         if self.key == CONFIG_KEY:
             return "application/yaml"
         return "application/json" if self.key.endswith(".json") else None
@@ -173,7 +173,7 @@ async def _everything_in_files(context: RepoContext) -> Selection:
 
 
 def _moment(file: LastFile) -> tuple[int, str]:
-    """Say when a file may be written.
+    """Return when a file may be written.
 
     Tags that were deleted must not show, and without the branch main there is no repository.
     """

@@ -163,7 +163,7 @@ def needed_credential(container: VirtualChunkContainer) -> str:
 
 
 def _is_open(store: ObjectStoreConfig) -> bool:
-    """Say whether a store is described as one that anybody may read."""
+    """Return whether a store is described as one that anybody may read."""
     match store:
         case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
             return options.anonymous
@@ -174,7 +174,7 @@ def _is_open(store: ObjectStoreConfig) -> bool:
 
 
 def _consent(context: RepoContext, container: VirtualChunkContainer) -> str | None:
-    """Say what the reader would have to agree to before the credential is used, if anything."""
+    """Return what the reader must agree to before the credential is used, if anything."""
     if container in context.virtual.trusted:
         return None
     is_open = _is_open(container.store)
@@ -182,7 +182,7 @@ def _consent(context: RepoContext, container: VirtualChunkContainer) -> str | No
 
 
 def _destination(store: ObjectStoreConfig) -> tuple[str | None, str | None]:
-    """Say where a store is reached: endpoint, or account, and region."""
+    """Return the address of a store: endpoint, or account, and region."""
     match store:
         case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
             return _endpoint(options), options.region

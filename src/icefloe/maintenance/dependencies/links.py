@@ -1,7 +1,7 @@
 """Which versions link which manifests, as the steps from each version to the one before it.
 
 Neighbours in a history share nearly all manifests. So a version is kept as what it has that the
-newer one has not, and the reverse: whoever walks the steps meets every part of a manifest once.
+newer one has not, and the reverse: a walk over the steps meets every part of a manifest once.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class ManifestLinks:
     """Where each array was in the newest version that has it, and the rank of that."""
 
     def last_uses(self) -> dict[int, int]:
-        """Say for each part the last step that has to know what it holds."""
+        """Return for each part the last step that needs its contents."""
         uses: dict[int, int] = {}
         for number, step in enumerate(self.steps):
             uses.update(dict.fromkeys(step.added, number))

@@ -66,7 +66,7 @@ class PlaceSummary:
         """Of the version before, in the line that is walked."""
 
     def resize(self, count: int) -> None:
-        """Make room for so many places."""
+        """Make room for this many places."""
         held = len(self._columns.parts)
         if count <= held:
             return
@@ -98,7 +98,7 @@ class PlaceSummary:
         self._position += 1
 
     def finished(self) -> UsedPlaces:
-        """Give all places that any version uses."""
+        """Return all places that any version uses."""
         self.begin_line()
         columns = self._columns
         places = np.flatnonzero(columns.versions)

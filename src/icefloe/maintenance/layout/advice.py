@@ -82,7 +82,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How an array is usually extended: so many chunks in a commit, at the end of an axis."""
+    """How an array is usually extended: this many chunks in a commit, at the end of an axis."""
 
     axis: int
     num_chunks: int
@@ -188,7 +188,7 @@ def _total(manifests: Iterable[ModelManifest]) -> int:
 
 
 def _rates(arrays: Mapping[NodeId, ArrayPieces]) -> dict[NodeId, float]:
-    """Say how many bytes a reference of each array takes."""
+    """Return the bytes per reference of each array."""
     rates = {}
     for node, array in arrays.items():
         sizes = sum(max(piece.size_bytes - _FILE_BYTES, 0) for piece in array.pieces)
@@ -341,7 +341,7 @@ class Costs:
     first_read: Cost
     """Of a chunk of the largest array."""
     coordinates: Cost
-    """To read all coordinates, as whoever opens a dataset does."""
+    """To read all coordinates, as opening a dataset does."""
     append: Cost
     """A commit that extends arrays as they were extended before."""
     change: Cost

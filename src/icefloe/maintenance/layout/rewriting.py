@@ -75,7 +75,7 @@ class Share:
         return None
 
     async def table(self, open_: Open) -> ChunkTable:
-        """Give all references, with those of pieces that are opened for it."""
+        """Return all references, with those of pieces that are opened for it."""
         opened = await open_(self.pieces) if self.pieces else []
         return concat_tables(opened if self.rows is None else [*opened, self.rows])
 
@@ -138,7 +138,7 @@ def _or_none(rows: ChunkTable) -> ChunkTable | None:
 
 
 _BATCH_REFS: Final = 1_000_000
-"""Parts are written together until they have so many references."""
+"""Parts are written together until they have this many references."""
 _NO_REVISION: Final = -1
 
 
@@ -176,7 +176,7 @@ class Relayout:
     def _told_apart(
         self, arrays: Sequence[ArrayPieces]
     ) -> tuple[list[ArrayPieces], list[tuple[ArrayPieces, Layout]]]:
-        """Tell arrays that go into one manifest from those that are split."""
+        """Separate arrays that go into one manifest from arrays that are split."""
         rules = self._context.config.manifest.split_sizes
         wholes, splits = [], []
         for array in arrays:
@@ -288,7 +288,7 @@ def _num_refs(arrays: Sequence[ArrayPieces]) -> int:
 
 
 def _is_there(members: Sequence[ArrayPieces]) -> bool:
-    """Say whether there is a manifest with just these arrays."""
+    """Return whether there is a manifest with just these arrays."""
     pieces = [piece for array in members for piece in array.pieces]
     first = pieces[0]
     if len(pieces) != len(members) or any(one.manifest != first.manifest for one in pieces):

@@ -82,7 +82,7 @@ class ArrayPieces:
 
 
 def around(boxes: list[Box]) -> Box:
-    """Give the box around some boxes.
+    """Return the box around some boxes.
 
     >>> around([((0, 2), (5, 6)), ((1, 4), (2, 3))])
     ((0, 4), (2, 6))
@@ -124,7 +124,7 @@ def _manifests(node: Node) -> tuple[ManifestRef, ...]:
 
 
 def _is_inside(ref: ManifestRef, node: Node) -> bool:
-    """Say whether the box of a manifest is known and inside of the array."""
+    """Return whether the box of a manifest is known and inside of the array."""
     assert node.array is not None
     chunks = node.array.num_chunks
     return len(ref.extents) == len(chunks) and all(

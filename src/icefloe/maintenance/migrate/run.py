@@ -157,7 +157,7 @@ class Migration:
 async def migrate(
     context: RepoContext, rules: MigrationRules, progress: Progress | None = None
 ) -> Migration:
-    """Make a repository of spec 1 one of spec 2, whoever else writes to it meanwhile.
+    """Migrate a repository of spec 1 to spec 2, even while others write to it.
 
     A migration that was interrupted is finished. Where an earlier migration left files of spec 1,
     a new one puts them aside if it is to.
@@ -199,7 +199,7 @@ async def _repo_object(backend: Backend) -> StoredRepo | None:
 
 
 async def _is_complete(backend: Backend) -> bool:
-    """Tell whether somebody has migrated the repository, and perhaps moved its files aside."""
+    """Return whether somebody has migrated the repository, and perhaps moved its files aside."""
     stored = await _repo_object(backend)
     return stored is not None and not is_unfinished(stored.info)
 

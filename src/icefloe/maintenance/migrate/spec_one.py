@@ -126,7 +126,7 @@ async def read_targets(
 
 
 def is_ref_file(key: str) -> bool:
-    """Tell whether a file says where a branch or tag points, by its key."""
+    """Return whether a file says where a branch or tag points, by its key."""
     return key.startswith((_BRANCH, _TAG)) and key.endswith(_REF_FILE)
 
 
@@ -142,7 +142,7 @@ def _names(keys: Iterable[str], start: str, end: str) -> set[str]:
 async def list_snapshots(backend: Backend) -> dict[SnapshotId, ObjectInfo]:
     """List the files of all snapshots, and the states that they are in.
 
-    Expiration in spec 1 writes some of them anew.
+    Expiration in spec 1 writes some of them again.
     """
     skip = len(SNAPSHOTS_PREFIX)
     infos = [info async for batch in backend.list(SNAPSHOTS_PREFIX) for info in batch]

@@ -235,7 +235,7 @@ def _lost_logs(repo: RepoInfo, damages: Iterable[Damage]) -> frozenset[SnapshotI
 
 
 async def _sound_updates(shop: Workshop, repo: RepoInfo) -> tuple[UpdateEntry, ...]:
-    """Give the newest operations, as far as the log is in order and backed."""
+    """Return the newest operations, as far as the log is in order and backed."""
     newest, *older = repo.updates.entries()
     kept = [replace(newest, backup_path=None)]
     for entry in older:
@@ -257,7 +257,7 @@ async def _sound_updates(shop: Workshop, repo: RepoInfo) -> tuple[UpdateEntry, .
 async def restore_first(
     shop: Workshop, repo: RepoInfo | None, spec_version: int, damages: Iterable[Damage]
 ) -> bool:
-    """Write the first snapshot and its log anew if they are lost; say whether any was."""
+    """Write the first snapshot and its log again if they are lost; say whether any was."""
     found = [*damages]
     # Asked for itself: a history that breaks off before it does not lead there.
     is_lost = await shop.snapshot(INITIAL_SNAPSHOT_ID) is None
@@ -302,7 +302,7 @@ async def drop_versions(
 
 
 def without_versions(repo: RepoInfo, lost: frozenset[SnapshotId]) -> tuple[RepoInfo, list[str]]:
-    """Give the state without some versions, and say what that means for branches and tags."""
+    """Return the state without some versions, and say what that means for branches and tags."""
     table = repo.snapshots
     entries = {entry.id: entry for entry in table.entries(range(len(table)))}
     told: list[str] = []

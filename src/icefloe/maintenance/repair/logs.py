@@ -1,4 +1,4 @@
-"""Logs of commits, written anew from what a version and its parent hold."""
+"""Logs of commits, written again from what a version and its parent hold."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -29,7 +29,7 @@ async def rebuild_logs(
     damages: Iterable[Damage],
     parents: Mapping[SnapshotId, SnapshotId | None],
 ) -> None:
-    """Write those logs anew that are lost, damaged or untrue, where both versions can be read."""
+    """Write those logs again that are lost, damaged or untrue, where both versions can be read."""
     wrong = {one for each in damages if each.kind in _WRONG for one in each.versions}
     for one in sorted(wrong - {INITIAL_SNAPSHOT_ID}):
         if (parent_id := parents.get(one)) is None:
@@ -50,7 +50,7 @@ async def _write(shop: Workshop, log: TransactionLog, spec_version: int) -> None
         None if present is None else present.info.version,
         attributes=object_attributes(FileType.TRANSACTION_LOG, spec_version),
     )
-    message = f"the log of {log.id} is written anew, from the differences to the version before"
+    message = f"the log of {log.id} is written again, from the differences to the version before"
     shop.done(RepairKind.REBUILD_LOG, message, [key], kept_aside=kept, versions=[log.id])
 
 
@@ -64,7 +64,7 @@ class _Comparison:
         self._manifests: dict[bytes, ManifestFile | None] = {}
 
     async def log(self) -> TransactionLog:
-        """Say what is different; of manifests that are lost, all chunks that they cover are."""
+        """Return the log of the differences; all chunks of a lost manifest count as different."""
         before, after = self._before, self._after
         new = [after.node(one) for one in sorted(after.ids - before.ids)]
         gone = [before.node(one) for one in sorted(before.ids - after.ids)]
@@ -173,7 +173,7 @@ def _sorted(parts: Sequence[Coordinates]) -> Coordinates:
 
 
 def _same_rows(one: ChunkTable, other: ChunkTable) -> Bools:
-    """Say which rows, of the same coordinates, refer to the same bytes.
+    """Return which rows, of the same coordinates, refer to the same bytes.
 
     Virtual chunks with checksums count as different: to name too much does no harm.
     """

@@ -1,7 +1,7 @@
 """Putting back what makes a repository of spec 1 one: files of branches and tags, configuration.
 
 Snapshots of spec 1 name their parents, so that all histories are known; only where a branch ended
-is not, if its file is lost. What is assumed is told, and can be given instead.
+is not, if its file is lost. Assumptions are reported, and can be overridden.
 """
 
 import json
@@ -140,7 +140,7 @@ def _target(data: bytes) -> SnapshotId | None:
 
 
 async def _choose(shop: Workshop, ref: _Ref, history: _History) -> SnapshotId | None:
-    """Say where a ref is to lead; None if nothing tells."""
+    """Return the snapshot that a ref should point at, or None if it is unknown."""
     given = (shop.rules.branches if ref.kind == "branch" else shop.rules.tags).get(ref.name)
     if given is not None:
         if given not in history.snapshots:
@@ -242,7 +242,7 @@ def _is_config(data: bytes) -> bool:
 async def bridge_lost_versions(shop: Workshop, dropped: frozenset[SnapshotId]) -> None:
     """Let histories that lead to a version that is lost, or is to go, go on behind it.
 
-    In spec 1 parents are in the snapshots, so that those that follow are written anew, as when
+    In spec 1 parents are in the snapshots, so that those that follow are written again, as when
     versions expire. The nearest version that is still there becomes the parent.
     """
     snapshots = await shop.snapshots(await shop.snapshot_ids())

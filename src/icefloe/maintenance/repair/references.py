@@ -55,7 +55,7 @@ class _Link:
     lost: Coordinates | None = None
     """Chunks that are to go; None with a table: none."""
     is_loose: bool = False
-    """Whether extents are not those of the chunks, so that it has to be written anew."""
+    """Whether extents are not those of the chunks, so that it has to be written again."""
 
     @property
     def is_sound(self) -> bool:
@@ -236,7 +236,7 @@ def covered_chunks(ref: ManifestRef, num_chunks: Sequence[int]) -> Coordinates:
 
 
 def _exact_list(snapshot: Snapshot, survey: _Survey) -> ManifestFiles | None:
-    """Give the list of manifests as it should be; None if it is."""
+    """Return the list of manifests as it should be; None if it is."""
     used = {link.ref.id for link in survey.links}
     files = [(one, *survey.files[one]) for one in sorted(used & survey.files.keys())]
     exact = ManifestFiles.from_list(files)

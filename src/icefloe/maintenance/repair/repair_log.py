@@ -66,7 +66,7 @@ class RepairRules:
     backup: str | None = None
     """The name of the backup to restore the repo object from, rather than the one we choose."""
     branches: Mapping[str, SnapshotId] = field(default_factory=dict)
-    """Where branches end that have to be made anew."""
+    """Where branches end that have to be made again."""
     tags: Mapping[str, SnapshotId] = field(default_factory=dict)
     recover_versions: bool = False
     """Give branches to versions that are there but not listed."""
@@ -77,7 +77,7 @@ class RepairRules:
     drop_damaged_versions: bool = False
     """Take versions out of the history of which data is lost, but for those that refs name."""
     rebuild_logs: bool = False
-    """Write logs of commits anew, from what the versions hold."""
+    """Write logs of commits again, from what the versions hold."""
     deep: bool = False
     """Also count chunks as lost that cannot be read to their end, and foreign files."""
 

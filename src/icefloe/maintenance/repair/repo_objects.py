@@ -142,7 +142,7 @@ RECOVERED: Final = "recovered-"
 
 
 def entry_of(snapshot: Snapshot, parent: SnapshotId | None) -> SnapshotEntry:
-    """Say of a snapshot what a repo object would."""
+    """Return the entry of a snapshot as a repo object would list it."""
     return SnapshotEntry(
         snapshot.id, parent, snapshot.flushed_at, snapshot.message, snapshot.metadata
     )
@@ -152,7 +152,7 @@ def entry_of(snapshot: Snapshot, parent: SnapshotId | None) -> SnapshotEntry:
 
 
 async def restore_first_snapshot(shop: Workshop, flushed_at: int, spec_version: int) -> Snapshot:
-    """Write the first snapshot of a repository anew, with its log: both are empty."""
+    """Write the first snapshot of a repository again, with its log: both are empty."""
     snapshot = initial_snapshot(flushed_at, spec_version)
     key = snapshot_key(INITIAL_SNAPSHOT_ID)
     present = await shop.fetch(key)
@@ -162,13 +162,13 @@ async def restore_first_snapshot(shop: Workshop, flushed_at: int, spec_version: 
         None if present is None else present.info.version,
         attributes=object_attributes(FileType.SNAPSHOT, spec_version),
     )
-    message = "the first snapshot is lost: it is empty, and written anew"
+    message = "the first snapshot is lost: it is empty, and written again"
     shop.done(RepairKind.RESTORE_FIRST, message, [key], kept_aside=kept)
     return snapshot
 
 
 async def restore_first_log(shop: Workshop) -> None:
-    """Write the log of the first snapshot anew."""
+    """Write the log of the first snapshot again."""
     key = transaction_log_key(INITIAL_SNAPSHOT_ID)
     present = await shop.fetch(key)
     kept = await shop.replace(
@@ -177,7 +177,7 @@ async def restore_first_log(shop: Workshop) -> None:
         None if present is None else present.info.version,
         attributes=object_attributes(FileType.TRANSACTION_LOG, SPEC_VERSION),
     )
-    message = "the log of the first snapshot is lost: it is empty, and written anew"
+    message = "the log of the first snapshot is lost: it is empty, and written again"
     shop.done(RepairKind.RESTORE_FIRST, message, [key], kept_aside=kept)
 
 
@@ -209,7 +209,7 @@ async def rebuild_repo_object(shop: Workshop, problem: str, damaged: Version | N
         attributes=object_attributes(FileType.REPO_INFO, SPEC_VERSION),
     )
     message = (
-        f"{problem}, and no backup can be read: it is made anew of {len(entries)} snapshots."
+        f"{problem}, and no backup can be read: it is made again of {len(entries)} snapshots."
         f" {MAIN_BRANCH} ends at {branches[MAIN_BRANCH]}, the newest; other ends of histories are"
         f" branches {RECOVERED}…; tags, names of branches, configuration, metadata and log are lost"
     )
@@ -261,7 +261,7 @@ def _branches(shop: Workshop, entries: Mapping[SnapshotId, SnapshotEntry]) -> di
 
 
 def leaves_of(parents: Mapping[SnapshotId, SnapshotId | None]) -> set[SnapshotId]:
-    """Give the versions that none follows."""
+    """Return the versions that none follows."""
     return parents.keys() - {parent for parent in parents.values() if parent is not None}
 
 
@@ -280,7 +280,7 @@ async def unlisted_versions(shop: Workshop, repo: RepoInfo) -> list[Snapshot]:
 
 
 async def recover_versions(shop: Workshop, ledger: RepoObjectLedger) -> None:
-    """Give a branch to each line of versions that is there but not listed."""
+    """Create a branch for each line of versions that is stored but not listed."""
     repo = await ledger.repo()
     listed = {entry.id: entry for entry in repo.snapshots.entries(range(len(repo.snapshots)))}
     lineage = Lineage(shop)
@@ -431,7 +431,7 @@ async def read_backup(shop: Workshop, name: str) -> Backup | None:
 
 
 async def _problem(shop: Workshop, repo: RepoInfo, whole: dict[SnapshotId, bool]) -> str | None:
-    """Say why a state should not be gone back to."""
+    """Return why a state should not be restored, if so."""
     if repo.config is not None:
         try:
             decode_config_flexbuffer(repo.config)
@@ -448,7 +448,7 @@ async def _problem(shop: Workshop, repo: RepoInfo, whole: dict[SnapshotId, bool]
 
 
 def has_whole_history(repo: RepoInfo, tip: SnapshotId) -> bool:
-    """Say whether a history ends in the first snapshot."""
+    """Return whether a history ends in the first snapshot."""
     try:
         rows = repo.snapshots.ancestry(tip)
     except FormatError:

@@ -120,7 +120,7 @@ class _Repairing:
         return (await self._look()).damages
 
     async def _is_of_spec_1(self) -> bool:
-        """Tell of which spec version a repository is, also where its beginning is lost."""
+        """Return whether a repository is of spec 1, also if its first files are lost."""
         if await self._shop.fetch(REPO_KEY) is not None:
             return False
         if await self._shop.backups_of(REPO_KEY):
@@ -165,7 +165,7 @@ class _Repairing:
             await rebuild_logs(shop, await self._damages(), parents)
 
     async def _note_unlisted(self, ledger: RepoObjectLedger) -> None:
-        """Tell of versions that may have been committed after the backup that was restored."""
+        """Note versions that may have been committed after the restored backup."""
         if all(one.kind is not RepairKind.RESTORE_REPO for one in self._shop.repairs):
             return
         repo = await ledger.repo()

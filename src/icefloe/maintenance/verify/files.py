@@ -145,7 +145,7 @@ class CheckedFiles:
         return manifest, size_bytes
 
     async def exists(self, key: str) -> bool | None:
-        """Say whether there is an object; None if that could not be found out."""
+        """Return whether there is an object; None if that could not be found out."""
         try:
             await self.backend.head(key)
         except ObjectNotFoundError:

@@ -99,7 +99,7 @@ class ManifestUse:
 
 
 def use_keys(snapshot: Snapshot) -> list[UseKey]:
-    """Tell apart all uses of manifests in a version, in the order in which it has them."""
+    """Return a key for each use of a manifest in a version, in its order."""
     nodes = snapshot.nodes
     ids = raw_rows(nodes.ids)
     grids = _slices(nodes.num_chunks, nodes.shape_splits)
@@ -113,7 +113,7 @@ def use_keys(snapshot: Snapshot) -> list[UseKey]:
 
 
 def use_owners(snapshot: Snapshot) -> Ints:
-    """Give the row of the node of each use."""
+    """Return the row of the node of each use."""
     nodes = snapshot.nodes
     return np.repeat(np.arange(len(nodes)), np.diff(nodes.manifest_splits))
 
@@ -144,7 +144,7 @@ class Harm(StrEnum):
     DATA = "data"
     """Some version cannot be read, or reads as something else than was written."""
     HISTORY = "history"
-    """Data is whole; what is told about it is not: differences, rebases, the log of operations."""
+    """Data is whole; its description is not: differences, rebases, the log of operations."""
 
 
 class DamageKind(StrEnum):
@@ -219,7 +219,7 @@ _DROP: Final = (
 )
 _ONLY_TELLS: Final = (
     "data is not touched: nothing has to be done, unless differences and rebases over this"
-    " commit are needed; icefloe repair --rebuild-logs writes the log anew"
+    " commit are needed; icefloe repair --rebuild-logs writes the log again"
 )
 _LOG_ENDS: Final = (
     "data is not touched: the log of operations ends there, and this state of the repository"
@@ -230,7 +230,7 @@ _REMEDIES: Final = {
     _K.BAD_REPO_OBJECT: _RESTORE,
     _K.BAD_REF: "icefloe repair puts the branch or tag back, where it is known or said which"
     " snapshot it should name",
-    _K.BAD_CONFIG: "save the configuration anew, or let icefloe repair put back the last one that"
+    _K.BAD_CONFIG: "save the configuration again, or let icefloe repair put back the last one that"
     " can be read",
     _K.NO_SNAPSHOT: f"{_PUT_BACK}; {_DROP}",
     _K.BAD_SNAPSHOT: f"{_PUT_BACK}; {_DROP}",
@@ -245,8 +245,8 @@ _REMEDIES: Final = {
     _K.SHORT_CHUNK: f"{_PUT_BACK}; else {_WRITE_AGAIN}",
     _K.BAD_CHUNK: f"ask the storage's operators; else {_WRITE_AGAIN}",
     _K.NO_VIRTUAL_OBJECT: "put the file back, or record where it is now in a new commit",
-    _K.SHORT_VIRTUAL_OBJECT: "put the file back as it was, or record its chunks anew",
-    _K.CHANGED_VIRTUAL_OBJECT: "put the file back as it was, or record its chunks anew; if the"
+    _K.SHORT_VIRTUAL_OBJECT: "put the file back as it was, or record its chunks again",
+    _K.CHANGED_VIRTUAL_OBJECT: "put the file back as it was, or record its chunks again; if the"
     " change does no harm, set on_change='warn' on its container",
     _K.BAD_HISTORY: "icefloe repair takes the history from backups, or from what logs tell; a wrong"
     " time of a snapshot stays",
@@ -285,7 +285,7 @@ class Damage:
     objects: int
     """How many objects there are in all."""
     affected: tuple[Affected, ...]
-    """Arrays, where the damage can be told to concern some."""
+    """Arrays, where the damage concerns known arrays."""
     versions: tuple[SnapshotId, ...]
     """Snapshots that need what is damaged, newest first."""
 
@@ -329,7 +329,7 @@ class Site:
     """None: all that the manifest covers."""
 
     def concerns(self, use: ManifestUse) -> bool:
-        """Say whether a use of the manifest is concerned."""
+        """Return whether a use of the manifest is concerned."""
         if self.use is not None:
             return use == self.use
         return use.manifest == self.manifest and self.node in (None, use.node)
@@ -434,7 +434,7 @@ class Findings:
 
     @property
     def unchecked_list(self) -> tuple[Unchecked, ...]:
-        """Give what could not be looked at; of very much, the first."""
+        """Return what could not be checked, up to a limit."""
         return tuple(self._unchecked.values())
 
     @property
@@ -501,7 +501,7 @@ _ALIKE: Final = frozenset({DamageKind.NO_CHUNK, DamageKind.SHORT_CHUNK, DamageKi
 
 
 def _together(damages: Sequence[Damage]) -> list[Damage]:
-    """Tell damages to chunks of one array in the same versions as one."""
+    """Join damages to chunks of one array in the same versions."""
     groups: dict[object, list[Damage]] = {}
     for place, damage in enumerate(damages):
         where = tuple((part.array, part.versions) for part in damage.affected)

@@ -39,7 +39,7 @@ class Step:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Give the moves, in order."""
+        """Return the moves, in order."""
         return tuple(move for log in self.logs for move in log.moves)
 
     def ids(self, *names: str) -> set[NodeId]:
@@ -70,13 +70,13 @@ class NodeStates:
         return self._nodes.node(self.rows[node.raw])
 
     def state(self, raw: bytes) -> tuple[bytes, bytes, bytes]:
-        """Give what tells states of a node apart: path, metadata, manifests."""
+        """Return what identifies the state of a node: path, metadata, manifests."""
         row = self.rows[raw]
         return self._paths[row], self._user_data[row], self._links[row]
 
 
 def _link_bytes(snapshot: Snapshot) -> list[bytes]:
-    """Give for each node the bytes that tell its manifests, extents and grid apart."""
+    """Return for each node bytes that identify its manifests, extents and grid."""
     nodes = snapshot.nodes
     manifests = nodes.manifest_splits.tolist()
     shapes = nodes.shape_splits.tolist()

@@ -216,7 +216,7 @@ class ManifestRules:
         return not wrong
 
     def references_of(self, manifest: ManifestId) -> int:
-        """Say how many references a manifest has, as far as is known."""
+        """Return the number of references of a manifest, if it is known."""
         file = self._read.get(manifest)
         return 0 if file is None else file.num_chunk_refs
 

@@ -44,14 +44,14 @@ class Fault(IntEnum):
 
 
 def ends_of(table: ChunkTable) -> Values:
-    """Say how far into its object each reference reaches; sums that overflow reach beyond all."""
+    """Return the end of each reference in its object; a sum that overflows is beyond every end."""
     ends = table.offsets + table.lengths
     overflows = ends < table.lengths
     return np.where(overflows, _MISSING, ends) if overflows.any() else ends
 
 
 def native_needs(table: ChunkTable) -> tuple[Keys, Values]:
-    """Give the keys of the chunk objects of an array, and how far into them it reaches."""
+    """Return the keys of the chunk objects of an array, and how far into them it reaches."""
     native = table.kinds == ChunkKind.NATIVE
     if not native.any():
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
@@ -104,7 +104,7 @@ class Faults:
                 yield fault, native[rows]
 
     def first_size(self, lost: ChunkTable) -> tuple[int, int]:
-        """Say how long the first object of some references is, and how long it should be."""
+        """Return the length of the first object of references, and the length that they need."""
         keys = keys_of_ids(lost.chunk_ids)[lost.targets]
         first = keys_of_ids(objects_of(lost)[:1])[0]
         size = self.sizes[np.searchsorted(self.keys, first)]
@@ -112,7 +112,7 @@ class Faults:
 
 
 class ChunkObjects:
-    """Collects what versions need of chunk objects, and compares it with what is there."""
+    """Collects what versions need of chunk objects, and compares it with the stored objects."""
 
     def __init__(self, backend: Backend, *, max_bytes: int = MAX_BYTES) -> None:
         self._backend = backend

@@ -107,7 +107,7 @@ class _Backups:
         return None if found is None else found[0]
 
     async def first_entries(self, names: Sequence[str]) -> dict[str, UpdateEntry]:
-        """Give what was newest in backups, of as many as are to be read; see that others exist."""
+        """Return the newest entries of backups, up to a limit; check that others exist."""
         wanted = list(names if self._left is None else islice(names, self._left))
         if self._left is not None:
             self._left -= len(wanted)

@@ -412,7 +412,7 @@ class _Run:
 
 
 def _hash_of(*columns: "np.ndarray[tuple[int, ...], np.dtype[Any]]") -> str:
-    """Tell columns apart without keeping them."""
+    """Return a hash that identifies columns."""
     whole = blake2b(digest_size=16)
     for column in columns:
         whole.update(b"%d:" % len(column))

@@ -83,7 +83,7 @@ class NodeRules:
 
 
 def _digests(nodes: NodeTable, ids: list[bytes]) -> list[bytes]:
-    """Give what tells the states of nodes apart, as far as the rules here look at them."""
+    """Return digests of the states of nodes that these rules check."""
     shapes, grids = nodes.array_lengths.tobytes(), nodes.num_chunks.tobytes()
     splits = nodes.shape_splits.tolist()
     return [
@@ -175,7 +175,7 @@ def _common(first: Box, second: Box) -> Box:
 
 
 def _box(nodes: NodeTable, manifest: int) -> Box:
-    """Give the extents of a manifest, by its row among those of all arrays."""
+    """Return the extents of a manifest, by its row among those of all arrays."""
     first, last = nodes.extent_splits[manifest : manifest + 2].tolist()
     return tuple((a, b) for a, b in nodes.extents[first:last].tolist())
 

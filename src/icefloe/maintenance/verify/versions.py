@@ -49,7 +49,7 @@ class Versions:
         return sorted(self.parents, key=lambda one: (self.times[one], one))
 
     def entry(self, snapshot: SnapshotId) -> SnapshotEntry | None:
-        """Give what the repo object says of a snapshot; spec 1 has none."""
+        """Return the entry of a snapshot in the repo object; spec 1 has none."""
         if self.repo is None:
             return None
         row = self.repo.snapshots.row_of(snapshot)
@@ -146,7 +146,7 @@ def _is_ascending(items: Sequence[bytes] | Sequence[int]) -> bool:
 
 
 async def _require_refs(files: CheckedFiles) -> None:
-    """Tell a repository that lost its beginning from a place without any."""
+    """Raise unless there are refs: the repository lost its first files, or there is none."""
     if await files.exists(branch_key(MAIN_BRANCH)) is not False:
         return
     for prefix in (BACKUPS_PREFIX, REFS_PREFIX, SNAPSHOTS_PREFIX):

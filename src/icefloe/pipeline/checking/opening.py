@@ -103,7 +103,7 @@ def _culprit(
             _open(session, group, stored, without=present - {name})
         except IcefloeError:
             raise
-        except Exception:  # noqa: BLE001 - the reason is told already
+        except Exception:  # noqa: BLE001 - the reason is reported already
             return name
     return None
 

@@ -529,7 +529,7 @@ class _Grib:
                     )
 
     def _along(self, handle: Any, name: str, axis: Axis) -> Iterator[NDArray[np.float64]]:
-        """Give what a message says of a coordinate, where that is known for certain."""
+        """Yield what a GRIB message states about a coordinate, where it is unambiguous."""
         if axis.kind == "T" and self._get(handle, "stepType") == "instant":
             day, time = self._get(handle, "validityDate"), self._get(handle, "validityTime")
             moment = datetime(

@@ -109,7 +109,7 @@ def _chosen(total: int, wanted: int | None, chance: random.Random) -> list[int]:
 def cut(
     array: TargetArray, whole: Part, wanted: int | None, chance: random.Random
 ) -> Iterator[Part]:
-    """Give a chunk, or parts of one whose bytes are plain and many."""
+    """Yield a chunk, or parts of one whose bytes are plain and many."""
     chunks, size = whole.shape, whole.end - whole.start
     decoded = math.prod(chunks) * (_itemsize(array.metadata["data_type"]) or _UNKNOWN_BYTES)
     is_plain = whole.location is not None and _is_plain(array) and size % math.prod(chunks) == 0
@@ -160,7 +160,7 @@ def _shortened(part: Part, decoded: int) -> Part:
 
 
 def _is_plain(array: TargetArray) -> bool:
-    """Tell whether a range of the bytes of a chunk is a range of its values."""
+    """Return whether a range of the bytes of a chunk is a range of its values."""
     *before, last = [codec["name"] for codec in array.metadata["codecs"]]
     return last == "bytes" and not set(before) - _POINTWISE
 

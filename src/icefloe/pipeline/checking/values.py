@@ -139,7 +139,7 @@ def shown_value(values: NDArray[Any], at: tuple[int, ...]) -> str:
 _CHUNKS: Final = 3
 """Of each variable of a file in a sample: the first, the last, and one between."""
 _ROWS: Final = 32
-"""Of loaded values, so many rows at the beginning, in the middle and at the end."""
+"""Of loaded values, this many rows at the beginning, in the middle and at the end."""
 
 _INDIRECT: Final = frozenset({Format.KERCHUNK_JSON, Format.KERCHUNK_PARQUET, Format.DMRPP})
 """Formats that only point at other files: these are what is read."""
@@ -467,7 +467,7 @@ class _FileCheck:
         return decoded[tuple(slice(0, length) for length in lengths)]
 
     def _axes(self, array: TargetArray, part: Part) -> dict[str, Axis]:
-        """Give coordinates over a part, for formats whose chunks have no names."""
+        """Return the coordinates over a part, for formats whose chunks have no names."""
         if self.kind is not Format.GRIB:
             return {}
         group, _, _ = array.path.rpartition("/")

@@ -50,7 +50,7 @@ class PlacedFiles:
         return replace(self, files=tuple(numbers), starts=starts)
 
     def filled(self, name: str, target: LoadedValues) -> list[tuple[int, NDArray[Any]]]:
-        """Give values of the coordinate for places that no file has, where gaps were left."""
+        """Return values of the coordinate for places that no file has, where gaps were left."""
         axis = self.axes.get(name)
         return [] if axis is None else axis.filled(target)
 
@@ -166,7 +166,7 @@ def _comparable(
     there: LoadedValues | int | None,
     misfits: dict[int, Misfit],
 ) -> tuple[list[NDArray[Any]], str | None, NDArray[Any] | None]:
-    """Give values that can be compared across files: moments where they are times."""
+    """Return values that can be compared across files: moments where they are times."""
     loaded = [files[number].values.get(path) for number in numbers]
     first = there if isinstance(there, LoadedValues) else next(iter(filter(None, loaded)), None)
     units = None if first is None else parse_units(first.units, first.calendar)
@@ -194,7 +194,7 @@ def _unlike(
     first: LoadedValues | None,
     is_time: bool,  # noqa: FBT001 - of the first
 ) -> tuple[Kind, str] | None:
-    """Say why values cannot be compared with those of the first file."""
+    """Return why values cannot be compared with those of the first file."""
     if each is None or first is None:
         return Kind.COORDINATE, f"it has no values of {path}"
     try:

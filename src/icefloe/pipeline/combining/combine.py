@@ -43,7 +43,7 @@ class TargetArray:
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """Give the lengths of chunks."""
+        """Return the lengths of chunks."""
         return tuple(self.metadata["chunk_grid"]["configuration"]["chunk_shape"])
 
 
@@ -236,7 +236,7 @@ def combine(
 def existing_axes(
     existing: Existing | None, options: CombineOptions
 ) -> Mapping[str, LoadedValues | int]:
-    """Give what is there along each dimension: values, or only a length."""
+    """Return what exists along each dimension: values, or only a length."""
     if existing is None:
         return {}
     axes: dict[str, LoadedValues | int] = {}
@@ -254,7 +254,7 @@ def _is_named(path: str, name: str) -> bool:
 
 
 def shift_of(combined: Combined, array: TargetArray, position: int) -> tuple[int, ...]:
-    """Say by how many chunks the references of a file move, for `References.shifted`.
+    """Return by how many chunks the references of a file move, for `References.shifted`.
 
     `position` counts within `combined.files`.
     """
@@ -342,7 +342,7 @@ def _growing(schema: ArraySchema, placed: PlacedFiles) -> tuple[tuple[int, str],
 
 
 def _is_native(files: Sequence[FileFacts], numbers: Sequence[int], schema: ArraySchema) -> bool:
-    """Tell whether all files gave the values of an array, so that no reference is needed."""
+    """Return whether all files gave the values of an array, so that no reference is needed."""
     return all(schema.path in files[number].values for number in numbers)
 
 

@@ -95,7 +95,7 @@ def find_families(
 def _as_existing(
     existing: DatasetSchema, schema: DatasetSchema, native: Collection[str]
 ) -> DatasetSchema:
-    """Give what files would have to look like to be added to what is there."""
+    """Return the schema that files need to be appended to the existing dataset."""
     return DatasetSchema.of(
         [
             _array_as_existing(existing.by_path[each.path], each, is_native=each.path in native)
@@ -208,7 +208,7 @@ def common_attributes(files: Sequence[FileFacts], rule: AttributeRule) -> Common
 def _merged(
     files: Sequence[FileFacts],
 ) -> tuple[dict[str, dict[str, Any]], list[tuple[str, str]]]:
-    """Give the attributes of the first file with each node, and which ones differ elsewhere."""
+    """Return the attributes of the first file with each node, and which ones differ elsewhere."""
     merged: dict[str, dict[str, Any]] = {}
     differing: dict[tuple[str, str], None] = {}
     distinct = {id(each.attributes): each.attributes for each in files}  # rows share equal ones

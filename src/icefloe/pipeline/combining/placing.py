@@ -63,7 +63,7 @@ def place(
     there = np.empty(0, blocks[0].dtype if blocks else np.int64) if existing is None else existing
     if len(there) and _direction(there) == _NO_DIRECTION:
         raise InvalidInputError(
-            "what is there already is not strictly monotonic along the dimension, so values cannot"
+            "the existing coordinate is not strictly monotonic along the dimension, so values cannot"
             " tell where files go: name another coordinate, or add files in the order given",
             ErrorKind.BAD_METADATA,
         )
@@ -107,7 +107,7 @@ def _check(block: Values, number: int, refusals: dict[int, Refusal]) -> bool:
 
 
 def _direction(block: Values) -> int:
-    """Give 1 or -1 for a run that rises or falls strictly, 0 for a single step, 2 for none."""
+    """Return 1 or -1 for a run that rises or falls strictly, 0 for a single step, 2 otherwise."""
     if len(block) == 1:
         return 0
     if (block[1:] > block[:-1]).all():
@@ -165,7 +165,7 @@ def _place_behind(
     refusals: dict[int, Refusal],
     starts: Ints,
 ) -> Values:
-    """Put blocks one behind the other; those that lie within what is there fall into place."""
+    """Put blocks one behind the other; those that lie within the existing steps fall into place."""
     behind: list[int] = []
     last = axis_ranks[-1] if len(axis_ranks) else -1
     for number in distinct:
@@ -177,7 +177,7 @@ def _place_behind(
         else:
             refusals[number] = Refusal(
                 Kind.LATE,
-                "it lies before the end of what is there, where no place was left for it",
+                "it lies before the end of the existing steps, where no room was left for it",
             )
     kept = _without_overlaps(behind, ranks, refusals)
     lengths = np.array([len(blocks[number]) for number in kept], np.int64)
@@ -193,7 +193,7 @@ def _position(axis: Ints, wanted: Ints) -> int | None:
 def _without_overlaps(
     numbers: list[int], ranks: dict[int, Ints], refusals: dict[int, Refusal]
 ) -> list[int]:
-    """Give blocks in the order of the axis, without those that overlap one given before."""
+    """Return blocks in the order of the axis, without blocks that overlap an earlier one."""
     order = sorted(numbers, key=lambda number: int(ranks[number][0]))
     firsts = np.array([ranks[number][0] for number in order], np.int64)
     lasts = np.array([ranks[number][-1] for number in order], np.int64)
@@ -243,7 +243,7 @@ def _place_regularly(
                 Kind.GAP, f"it does not lie on equal steps of {step}, as leaving gaps needs"
             )
         elif whole[0] < 0:
-            refusals[number] = Refusal(Kind.LATE, "it lies before the first step of what is there")
+            refusals[number] = Refusal(Kind.LATE, "it lies before the first existing step")
         elif (hit := next((taken[at] for at in whole.tolist() if at in taken), None)) is not None:
             refusals[number] = Refusal(Kind.OVERLAP, "it overlaps", hit)
         else:

@@ -192,7 +192,7 @@ class Report:
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """Say it in one line."""
+        """Return a summary in one line."""
         parts = [f"{self.used} of {self.files} files fit"]
         if self.misfits:
             parts.append(", ".join(f"{kind}: {n}" for kind, n in self.counts().items()))
@@ -206,7 +206,7 @@ class Report:
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values."""
+        """Return everything as plain values."""
         return {**asdict(self), "counts": self.counts()}
 
     def to_json(self) -> str:

@@ -50,7 +50,7 @@ class FoundArray:
 
     @property
     def shape(self) -> CopyShape:
-        """Give what counts for planning."""
+        """Return the shape that planning needs."""
         about = self.about
         shards = about.item_bytes * prod(about.shards) if about.shards else 0
         return CopyShape(about.shape, about.item_bytes, about.chunks, self.layout.objects, shards)
@@ -185,7 +185,7 @@ def make_array(store: IcechunkStore, group: str, array: FoundArray, compressors:
 
 
 def _attributes(source: "zarr.Array[Any]") -> dict[str, Any]:
-    """Give the attributes of a copy, which is of format 3, so that xarray reads it alike.
+    """Return the attributes of a copy, which is of format 3, so that xarray reads it alike.
 
     In format 2 xarray masks the fill value of an array; in format 3 only what an attribute says.
     """
@@ -220,7 +220,7 @@ def forget_record(store: IcechunkStore, group: str) -> None:
 
 
 def below(group: str, path: str) -> str:
-    """Give the path of something in a group."""
+    """Return the path of something in a group."""
     return "/".join(_parts(group, path))
 
 
@@ -240,7 +240,7 @@ async def build_native(
     parts: Sequence[References],
     notes: Notes,
 ) -> BuiltRegion:
-    """Write the manifests of a region over what is there."""
+    """Write the manifests of a region over the existing ones."""
     table = concat_tables([table for part in parts for table in tables_of(part)])
 
     async def note(ids: Sequence[ManifestId]) -> None:
@@ -259,7 +259,7 @@ async def build_native(
 
 
 def tables_of(part: References) -> tuple[ChunkTable, ChunkTable]:
-    """Give references to objects that were copied, and those that hold their bytes."""
+    """Return references to copied objects, and references that hold their bytes inline."""
     return _stored_table(part), _inlined_table(part)
 
 

@@ -52,7 +52,7 @@ class SourceArray:
 
     @property
     def is_coordinate(self) -> bool:
-        """Tell whether it gives the values along the dimension of its name."""
+        """Return whether it gives the values along the dimension of its name."""
         return self.dimensions == (self.path.rpartition("/")[2],)
 
 
@@ -65,7 +65,7 @@ class ArrayLayout:
 
     @property
     def objects(self) -> tuple[int, ...]:
-        """Give the lengths of what is stored as one object."""
+        """Return the lengths of what is stored as one object."""
         return self.shards or self.chunks
 
 
@@ -127,7 +127,7 @@ def check_dimensions(arrays: Iterable[SourceArray], options: LayoutOptions) -> N
 
 
 def values_bytes(array: SourceArray) -> int:
-    """Give the bytes of all values of an array."""
+    """Return the bytes of all values of an array."""
     return array.item_bytes * prod(array.shape)
 
 
@@ -162,7 +162,7 @@ class CopyShape:
         )
 
     def bytes_of(self, lengths: Sequence[int]) -> int:
-        """Give the bytes of the values in a box, cut off where the array ends."""
+        """Return the bytes of the values in a box, cut off where the array ends."""
         inside = (min(each, whole) for each, whole in zip(lengths, self.shape, strict=True))
         return self.item_bytes * prod(inside)
 
@@ -213,7 +213,7 @@ class RegionPlan:
         return prod(self.counts)
 
     def box(self, number: int) -> tuple[slice, ...]:
-        """Give the place of a region in the array."""
+        """Return the place of a region in the array."""
         slices: list[slice] = []
         for count, first, end, length in reversed(
             list(zip(self.counts, self.first, self.end, self.lengths, strict=True))
@@ -317,7 +317,7 @@ def _fitting(array: CopyShape, first: Sequence[int], spans: Sequence[int], room:
 
 
 def _candidates(span: int, unit: int, chunk: int) -> list[int]:
-    """Give lengths worth a look: multiples of an object, the whole, and where chunks end too."""
+    """Return candidate lengths: multiples of an object, the whole, and common ends of chunks."""
     whole = -(-span // unit)
     even = lcm(unit, chunk) // unit
     found = {whole, 1}

@@ -28,7 +28,7 @@ class CopySource(Protocol):
 
     @property
     def identity(self) -> str:
-        """Tell it from all others, and from itself in another state as far as that is known."""
+        """Return what identifies the source and, if known, its state."""
         ...
 
     @property

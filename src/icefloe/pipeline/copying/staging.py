@@ -37,7 +37,7 @@ def staging_repository(target: Storage, job: str, access: SourceAccess) -> Repos
 
 
 def staged(repository: Repository, *, is_near: bool) -> Session:
-    """Give what was virtualised; `is_near` says whether all files are on this machine."""
+    """Return the virtualised dataset; `is_near` is whether all files are on this machine."""
     context = repository._context  # noqa: SLF001 - the same package
     assert isinstance(context.virtual, SourceReader)
     reader = SourceReader(context.virtual.sources, is_near=is_near)
@@ -80,7 +80,7 @@ class SourceReader(VirtualReader):
     def recorded(
         self, locations: BytesColumn, *, validate: bool
     ) -> tuple[BytesColumn, Bools | None]:
-        """Give locations as they are stored; all are covered."""
+        """Return locations as they are stored; all are covered."""
         refused = np.zeros(len(locations), np.bool_) if validate else None
         return self.normalise_all(locations), refused
 

@@ -29,13 +29,13 @@ class _PlainStore(Store):
     @property
     @override
     def supports_writes(self) -> bool:
-        """Tell whether values can be set."""
+        """Return whether values can be set."""
         return not self.read_only
 
     @property
     @override
     def supports_deletes(self) -> bool:
-        """Tell whether values can be deleted."""
+        """Return whether values can be deleted."""
         return not self.read_only
 
     @property
@@ -77,7 +77,7 @@ class _PlainStore(Store):
 
     @override
     async def exists(self, key: str) -> bool:
-        """Tell whether there is a value."""
+        """Return whether there is a value."""
         return await self.get(key, default_buffer_prototype()) is not None
 
     @override

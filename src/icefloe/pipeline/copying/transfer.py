@@ -169,7 +169,7 @@ class ObjectWriter:
             await self._packer.flush()
 
     def references(self, dimensions: int) -> References:
-        """Give what was stored, as columns."""
+        """Return the stored references as columns."""
         numbers: dict[ChunkId, int] = {}
         targets = [numbers.setdefault(row[1], len(numbers)) for row in self._rows]
         inlined = sorted(self._inlined)

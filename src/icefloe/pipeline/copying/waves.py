@@ -24,7 +24,7 @@ class Slab:
 
 
 def cut_into_slabs(grids: Sequence[Sequence[int]], most: int) -> list[list[Slab]]:
-    """Divide arrays into groups of slabs with at most so many objects each, one for each commit.
+    """Divide arrays into groups of slabs with at most this many objects each, one for each commit.
 
     Rows are never cut: a group of one row may have more.
 
@@ -74,7 +74,7 @@ class Regions:
         return sum(slab.objects for slab in self.slabs)
 
     def find(self, number: int) -> tuple[int, int]:
-        """Give the slab of a region, and its number there."""
+        """Return the slab of a region, and its number there."""
         slab = bisect_right(self.ends, number)
         return slab, number - (self.ends[slab - 1] if slab else 0)
 

@@ -32,11 +32,11 @@ class Place:
 
     @property
     def backend(self) -> Backend:
-        """Give what does the work."""
+        """Return the backend."""
         return self.storage.open()
 
     def url_of(self, key: str) -> str:
-        """Give the URL of another object of the same storage."""
+        """Return the URL of another object of the same storage."""
         return self.root + quote(key, safe=_PLAIN)
 
 
@@ -84,7 +84,7 @@ def as_url(given: str | os.PathLike[str]) -> str:
 
 
 def root_of(url: str) -> str:
-    """Give the part of a URL that names a storage: scheme and bucket, ending in a slash.
+    """Return the part of a URL that names a storage: scheme and bucket, ending in a slash.
 
     >>> root_of("s3://bucket/a/b.nc"), root_of("file:///data/x.nc")
     ('s3://bucket/', 'file:///')
@@ -104,7 +104,7 @@ _default_storages: Final[dict[tuple[int, str], Storage]] = {}
 
 
 def _storage_at(root: str) -> Storage:
-    """Give one storage for each root and process, so that its connections are used again."""
+    """Return one storage for each root and process, so that its connections are used again."""
     key = (os.getpid(), root)
     if key not in _default_storages:
         if root == "file:///":
@@ -137,14 +137,14 @@ class Registry:
         self._clients: dict[str, Any] = {}
 
     def resolve(self, url: str) -> tuple[Any, str]:
-        """Give a client, and the path in it."""
+        """Return a client, and the path in it."""
         place = self._access.place(url)
         if place.root not in self._clients:
             self._clients[place.root] = open_foreign_client(place.storage)
         return self._clients[place.root], place.key
 
     def local_path(self, url: str) -> str | None:
-        """Give the path of a local file."""
+        """Return the path of a local file."""
         place = self._access.place(url)
         spec = place.storage.spec
         return os.path.join(spec.path, place.key) if isinstance(spec, LocalSpec) else None  # noqa: PTH118
@@ -155,7 +155,7 @@ _MOST_REGISTRIES: Final = 8
 
 
 def registry_for(access: SourceAccess) -> Registry:
-    """Give one registry for each process and way of access; forked children make their own."""
+    """Return one registry for each process and way of access; forked children make their own."""
     key = (os.getpid(), id(access))
     if key not in _registries:
         while len(_registries) >= _MOST_REGISTRIES:

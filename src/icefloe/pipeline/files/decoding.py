@@ -49,7 +49,7 @@ def decode_chunk(
 
 
 def _plain_chain(metadata: Mapping[str, Any]) -> list[Any] | None:
-    """Give the compressors of chunks that are plain numbers otherwise; None for other chunks."""
+    """Return the compressors of chunks that are plain numbers otherwise; None for other chunks."""
     first, *rest = metadata["codecs"]
     is_simple = isinstance(metadata["data_type"], str) and metadata["data_type"] in _NUMBERS
     if first["name"] != "bytes" or not is_simple:
@@ -74,7 +74,7 @@ _NUMBERS: Final = frozenset(
 
 
 def _is_uniform(metadata: Mapping[str, Any], references: References) -> bool:
-    """Tell whether all chunks are there, given by reference, and cut along the first axis only."""
+    """Return whether all chunks exist as references, and are cut along the first axis only."""
     shape, chunks = metadata["shape"], metadata["chunk_grid"]["configuration"]["chunk_shape"]
     count = -(-shape[0] // chunks[0]) if shape else 1
     return (

@@ -55,12 +55,12 @@ class RawArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Give the lengths of the dimensions."""
+        """Return the lengths of the dimensions."""
         return tuple(self.metadata["shape"])
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """Give the lengths of chunks."""
+        """Return the lengths of chunks."""
         return tuple(self.metadata["chunk_grid"]["configuration"]["chunk_shape"])
 
     @property
@@ -71,7 +71,7 @@ class RawArray:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """Give the attributes."""
+        """Return the attributes."""
         given: Mapping[str, Any] = self.metadata.get("attributes") or {}
         return given
 
@@ -172,7 +172,7 @@ def _parents(arrays: Mapping[str, RawArray]) -> dict[str, str]:
 def _with_dimension(
     url: str, arrays: Mapping[str, RawArray], dimension: str, helpers: set[str]
 ) -> Mapping[str, RawArray]:
-    """Give data a dimension that the file does not have, as it holds a single step of it."""
+    """Add a dimension to data of a file that holds a single step of it."""
     if any(dimension in each.dimensions for each in arrays.values()):
         return arrays
     return {
@@ -280,7 +280,7 @@ def _digests(
 
 
 def _portable(values: NDArray[Any]) -> NDArray[Any]:
-    """Give strings a fixed width, so that they can travel as bytes."""
+    """Convert strings to a fixed width, so that they can travel as bytes."""
     if values.dtype.kind not in "TO":
         return values
     return np.array(values.tolist(), np.str_).reshape(values.shape)

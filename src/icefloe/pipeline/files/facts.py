@@ -141,7 +141,7 @@ class FileFacts:
 
 @lru_cache(maxsize=1)
 def facts_schema() -> "pa.Schema":
-    """Give the columns in which facts travel; all types are known to Spark."""
+    """Return the columns in which facts travel; all types are known to Spark."""
     value = pa.struct(
         [
             ("path", pa.string()),

@@ -31,7 +31,7 @@ class Format(StrEnum):
 
     @property
     def is_directory(self) -> bool:
-        """Tell whether a source is many objects below one URL."""
+        """Return whether a source is many objects below one URL."""
         return self in {Format.ZARR, Format.KERCHUNK_PARQUET}
 
 
@@ -50,7 +50,7 @@ def format_of_name(url: str) -> Format | None:
 
 
 def detect_format(head: bytes) -> Format | None:
-    """Tell the kind of a file from its first bytes; None when it is none we know.
+    """Detect the format of a file by its first bytes; return None if it is unknown.
 
     >>> detect_format(b"CDF" + bytes([2]))
     <Format.NETCDF3: 'netcdf3'>
@@ -74,7 +74,7 @@ def detect_format(head: bytes) -> Format | None:
 
 
 def describe_unknown(head: bytes) -> str:
-    """Say what a file that is not of a known kind seems to be."""
+    """Describe a file whose format is unknown."""
     if not head:
         return "it is empty"
     if head.startswith(_HDF4):
@@ -86,7 +86,7 @@ def describe_unknown(head: bytes) -> str:
 
 
 def stored_end(head: bytes) -> int | None:
-    """Give where an HDF5 or GRIB file ends by its own account; None where it does not say."""
+    """Return the length that an HDF5 or GRIB file declares, or None."""
     for start in _HDF5_STARTS:
         if head.startswith(_HDF5, start):
             return _hdf5_end(head[start:])

@@ -238,7 +238,7 @@ class _Reading:
 
 
 def _is_bare_dimension(dataset: h5d.DatasetID) -> bool:
-    """Tell a dimension of netCDF that has no coordinate, and so no data."""
+    """Return whether a dataset is a dimension of netCDF without a coordinate."""
     if not h5a.exists(dataset, b"_Netcdf4Dimid"):
         return False
     if dataset.get_create_plist().get_layout() == h5d.CHUNKED:
@@ -265,7 +265,7 @@ def _compact(dataset: h5d.DatasetID, shape: tuple[int, ...]) -> References:
 
 
 def _chunk_shape(settings: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Give the lengths of chunks.
+    """Return the lengths of chunks.
 
     One that is longer than the array, as it may grow, is cut to its length if that leaves the
     beginning of its bytes: otherwise files could not be joined.
@@ -331,7 +331,7 @@ def _attributes(node: Any) -> dict[str, Any]:
 
 
 def _plain(node: Any, name: bytes) -> Any:
-    """Give the value of an attribute as JSON has it."""
+    """Return the value of an attribute as JSON has it."""
     values = _read_attribute(node, name)
     if values is None:
         return ""
@@ -371,7 +371,7 @@ def _nested(texts: list[str], shape: tuple[int, ...]) -> Any:
 
 
 def _below(name: str, group: str) -> str:
-    """Give the name of something in a group without that of the group.
+    """Return the name of something in a group without that of the group.
 
     >>> _below("/model/time", "/model"), _below("/time", "/model")
     ('time', 'time')

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from virtualizarr.manifests import ChunkManifest, ManifestArray, ManifestGroup
 
 _ATTEMPTS: Final = 4
-"""How often a file is parsed anew when its storage failed in passing."""
+"""How often a file is parsed again when its storage failed in passing."""
 
 _KINDS: Final = {
     ErrorKind.SOURCE_TRUNCATED: Kind.TRUNCATED,
@@ -80,7 +80,7 @@ def parse_file(
         except SourceError as error:
             if error.kind != ErrorKind.SOURCE_CHANGED or listed is None:
                 raise
-            listed = None  # the listing may be older than the file: look anew
+            listed = None  # the listing may be older than the file: look again
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -142,7 +142,7 @@ def _look(
     if wanted is None or found is not wanted:
         expected = "" if options.format is None else f" (expected {options.format.value})"
         raise SourceError(
-            f"{url} is of no use{expected}: "
+            f"cannot use {url}{expected}: "
             + (describe_unknown(head) if found is None else f"it is {found.value}"),
             ErrorKind.SOURCE_TRUNCATED if not head else ErrorKind.SOURCE_WRONG_FORMAT,
             url=url,
@@ -169,7 +169,7 @@ def _check_unchanged(url: str, kind: Format, access: SourceAccess, before: Sourc
 
 
 def is_unchanged(before: SourceState, after: SourceState) -> bool:
-    """Tell whether a file is in the same state as before."""
+    """Return whether a file is in the same state as before."""
     same_time = before.modified == after.modified or before.etag is not None
     return (before.size, before.etag) == (after.size, after.etag) and same_time
 
@@ -201,7 +201,7 @@ def _truncated(url: str, end: int, size: int) -> SourceError:
 def _explained(
     error: Exception, url: str, kind: Format, head: bytes, state: SourceState
 ) -> IcefloeError:
-    """Say what a parser's exception means for the user."""
+    """Return what a parser's exception means for the user."""
     for each in _causes(error):
         if isinstance(each, IcefloeError):
             return each
@@ -367,7 +367,7 @@ _PARSERS: Final[dict[Format, Callable[[ParseOptions], _Parser]]] = {
 
 
 def _flattened(root: "ManifestGroup", options: ParseOptions) -> Found:
-    """Give all arrays by path, and the attributes of all groups."""
+    """Return all arrays by path, and the attributes of all groups."""
     arrays: dict[str, RawArray] = {}
     attributes: dict[str, dict[str, Any]] = {}
     todo = [("", root)]
@@ -397,7 +397,7 @@ def _raw(array: "ManifestArray") -> RawArray:
 
 
 def _is_bytes(data_type: Any) -> bool:
-    """Tell whether values are byte strings of a fixed length, such as characters of netCDF."""
+    """Return whether values are byte strings of a fixed length, such as characters of netCDF."""
     return isinstance(data_type, Mapping) and data_type.get("name") == "null_terminated_bytes"
 
 

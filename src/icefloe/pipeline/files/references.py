@@ -77,7 +77,7 @@ class References:
         )
 
     def divided(self, axis: int, parts: int, *, extent: int) -> Self:
-        """Cut each chunk into so many equal parts along an axis, whose bytes must be in order.
+        """Cut each chunk into this many equal parts along an axis, whose bytes must be in order.
 
         Parts from `extent` on, which only pad the last chunk, are left out.
         """
@@ -116,7 +116,7 @@ class References:
         )
 
     def ends_of(self, location: str) -> int:
-        """Give the first byte behind everything referred to in one location."""
+        """Return the first byte behind everything referred to in one location."""
         if location not in self.locations or not len(self):
             return 0
         rows = self.location_rows == self.locations.index(location)

@@ -87,7 +87,7 @@ class ArraySchema:
 
     @property
     def name(self) -> str:
-        """Give the last part of the path."""
+        """Return the last part of the path."""
         return self.path.rpartition("/")[2]
 
     def axis(self, dimension: str) -> int | None:
@@ -118,7 +118,7 @@ class DatasetSchema:
 
     @cached_property
     def digest(self) -> str:
-        """Give a short text that equal schemas share, and no two others."""
+        """Return a short text that equal schemas share, and no two others."""
         return hashlib.blake2b(self.to_json().encode(), digest_size=16).hexdigest()
 
     @property

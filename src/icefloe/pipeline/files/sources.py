@@ -31,7 +31,7 @@ _BATCH_ROWS: Final = 10_000
 
 @lru_cache(maxsize=1)
 def source_schema() -> "pa.Schema":
-    """Give the columns of a table of sources."""
+    """Return the columns of a table of sources."""
     return pa.schema(
         [
             pa.field("url", pa.string(), nullable=False),
@@ -119,7 +119,7 @@ def _row(place: Place, info: ObjectInfo) -> _Row:
 
 
 def folder_of(url: str) -> str:
-    """Give the folder that all files lie in which a pattern can name.
+    """Return the folder that all files lie in which a pattern can name.
 
     >>> folder_of("s3://era5/2020/*/t2m.nc")
     's3://era5/2020/'
@@ -129,7 +129,7 @@ def folder_of(url: str) -> str:
 
 
 def _fixed_part(url: str) -> str:
-    """Give what stands before the first special sign, up to a slash."""
+    """Return the part before the first special character, up to a slash."""
     match = _MAGIC.search(url)
     return url if match is None else url[: url.rindex("/", 0, match.start()) + 1]
 

@@ -43,7 +43,7 @@ class TimeUnits:
     calendar: str
 
     def moments(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Give moments in microseconds since 1970.
+        """Return moments in microseconds since 1970.
 
         >>> units = parse_units("hours since 1970-01-02", "360_day")
         >>> units.moments(np.array([0.0, 1.5])) // 60_000_000
@@ -63,7 +63,7 @@ class TimeUnits:
         return counted + self.origin
 
     def values(self, moments: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Give the numbers that stand for moments; refuse to round to whole numbers."""
+        """Return the numbers that stand for moments; refuse to round to whole numbers."""
         whole, rest = np.divmod(moments - self.origin, self.step)
         if dtype.kind in "iu":
             if rest.any() or (whole != whole.astype(dtype)).any():

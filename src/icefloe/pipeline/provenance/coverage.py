@@ -151,11 +151,11 @@ class FamilyCoverage:
         return sum(span.steps for span in self.spans)
 
     def of(self, presence: Presence) -> list[Span]:
-        """Give the spans of one kind."""
+        """Return the spans of one kind."""
         return [span for span in self.spans if span.presence is presence]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values."""
+        """Return everything as plain values."""
         return {
             "variables": list(self.variables),
             "files": self.files,
@@ -192,7 +192,7 @@ class DatasetCoverage:
         return not any(family.steps(each) for family in self.families for each in lacking)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values."""
+        """Return everything as plain values."""
         return {
             "group": self.group,
             "dimension": self.dimension,
@@ -205,7 +205,7 @@ class DatasetCoverage:
 
 
 def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCoverage, ...]:
-    """Say what the datasets of a version hold, or only that of one group ("" is the root)."""
+    """Return what the datasets of a version hold, or only that of one group ("" is the root)."""
     return tuple(
         coverage_of(each, read_axis(session, each, record), record)
         for each, record in read_records(session, group)
@@ -253,7 +253,7 @@ def coverage_of(group: str, axis: Axis, record: SourceRecord) -> DatasetCoverage
 
 
 def late_rows(files: Sequence[RecordedFile]) -> NDArray[np.bool_]:
-    """Tell which files came later than one that lies behind them; unknown times are early."""
+    """Return which files came later than a file that lies behind them; unknown times are early."""
     starts = np.array([each.start for each in files], np.int64)
     came = np.array([each.ingested or 0 for each in files], np.int64)
     places, place_of = np.unique(starts, return_inverse=True)
@@ -349,7 +349,7 @@ class HeldFile:
     variables: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values."""
+        """Return everything as plain values."""
         return {
             "url": self.url,
             "group": self.group,

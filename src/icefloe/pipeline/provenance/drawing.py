@@ -37,7 +37,7 @@ _STYLE: Final = (
 
 
 def cells(family: FamilyCoverage, columns: int) -> list[Presence]:
-    """Say what to show in each of some columns of equal width; what is lacking is never hidden.
+    """Return what to show in each column of equal width; missing steps are never hidden.
 
     >>> there, gap = Span(Presence.PRESENT, "0", "8", 9, 0), Span(Presence.MISSING, "9", "9", 1, 9)
     >>> [each.value for each in cells(FamilyCoverage(("t",), 9, (), (there, gap)), 4)]

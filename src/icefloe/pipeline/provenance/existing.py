@@ -46,7 +46,7 @@ def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> 
 
 
 def holds_arrays(store: IcechunkStore, group: str) -> bool:
-    """Tell whether there is anything in a group that files could be added to."""
+    """Return whether there is anything in a group that files could be added to."""
     try:
         return any(True for _ in _arrays(store, group))
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def holds_arrays(store: IcechunkStore, group: str) -> bool:
 
 
 def _arrays(store: IcechunkStore, group: str) -> "Iterator[tuple[str, zarr.Array[Any]]]":
-    """Give the arrays of a dataset, without those of other datasets in groups below it."""
+    """Yield the arrays of a dataset, without those of other datasets in groups below it."""
     name = group.strip("/")
     others = tuple(
         f"{other}/".removeprefix(f"{name}/" if name else "")
@@ -68,7 +68,7 @@ def _arrays(store: IcechunkStore, group: str) -> "Iterator[tuple[str, zarr.Array
 
 
 def is_native(schema: ArraySchema) -> bool:
-    """Tell whether an array was written by value, not by reference."""
+    """Return whether an array was written by value, not by reference."""
     return bool(schema.chunks) and schema.chunks[0] == NATIVE_CHUNK and _has_zstd(schema)
 
 

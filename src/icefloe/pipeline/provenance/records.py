@@ -42,7 +42,7 @@ _NUMBERS: Final = ("size", "modified", "start", "length", "ingested")
 _OPTIONS: Final = "icefloe"
 
 type OnChanged = Literal["report", "replace", "fail"]
-"""Files that are there in another state are left alone and reported, ingested anew, or an error."""
+"""Files that are there in another state are left alone and reported, ingested again, or an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Sorted:
 
 
 def record_path(group: str) -> str:
-    """Say where the record of a group is.
+    """Return the path of the record of a group.
 
     >>> record_path(""), record_path("model/run")
     ('icefloe/sources/root', 'icefloe/sources/model%2Frun')
@@ -103,7 +103,7 @@ def recorded_groups(store: IcechunkStore) -> list[str]:
 
 
 def is_record(path: str) -> bool:
-    """Tell whether a path is that of a record, or of something in it."""
+    """Return whether a path is that of a record, or of something in it."""
     return path == RECORDS_GROUP or path.startswith(f"{RECORDS_GROUP}/")
 
 
@@ -147,7 +147,7 @@ def _known(number: int) -> int | None:
 
 
 def sort_sources(record: SourceRecord | None, listed: Iterable[SourceState]) -> Sorted:
-    """Tell new files from those that are in the record, and from those that changed since.
+    """Separate new files from recorded files and from files that changed since.
 
     What a listing does not say (a file given by name only) counts as unchanged.
     """
@@ -280,7 +280,7 @@ _PLACE: Final = re.compile(r"(\d{1,18})\+(\d{1,18})", re.ASCII)
 def recorded_files(
     facts: Sequence[FileFacts], combined: Combined, options: CombineOptions
 ) -> list[RecordedFile]:
-    """Say what is to be recorded of the files that are used; they come now."""
+    """Return the record of the files that are used, dated now."""
     now = time.time_ns() // 1000
     return [
         _recorded(facts[number], _box(facts[number], combined, row, options), now)
@@ -299,7 +299,7 @@ def _box(file: FileFacts, combined: Combined, row: int, options: CombineOptions)
 
 
 def _recorded_box(file: RecordedFile) -> _Box:
-    """Say where a file lies; along the first dimension only if the record says no more."""
+    """Return the box of a file; only along the first dimension if the record has no more."""
     found = [_PLACE.fullmatch(text) for text in file.further.split()]
     others = [(int(each[1]), int(each[2])) for each in found if each is not None]
     return ((file.start, file.length), *others)
@@ -367,12 +367,12 @@ def _refused(
 
 
 def _moved(before: _Box, now: _Box, options: CombineOptions) -> str | None:
-    """Say how a file that changed lies elsewhere than it did, if so."""
+    """Return how the position of a changed file differs from its old one, if so."""
     for name, old, new in zip(options.concat, before, now, strict=False):
         if old != new:
             return (
                 f"along {name} it had {old[1]} steps from number {old[0]}, and now has {new[1]}"
-                f" from {new[0]}: ingest all files anew, into another group"
+                f" from {new[0]}: ingest all files again, into another group"
             )
     return None
 

@@ -54,7 +54,7 @@ async def build(
     notes: Notes,
     cleared: Sequence[CellBox] = (),
 ) -> BuiltRegion:
-    """Write the manifests of a region: new references over what is there.
+    """Write the manifests of a region: new references over the existing ones.
 
     Of boxes that are cleared, nothing stays that is there.
     """
@@ -112,7 +112,7 @@ def _virtual_table(
 def _etag_columns(
     etags: Sequence[str | None], counts: NDArray[np.int64]
 ) -> tuple[BytesColumn | None, NDArray[np.int32] | None]:
-    """Give the distinct etags, and for each reference which one it has."""
+    """Return the distinct etags, and for each reference which one it has."""
     distinct = {etag: row for row, etag in enumerate(dict.fromkeys(filter(None, etags)))}
     if not distinct:
         return None, None

@@ -49,7 +49,7 @@ def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any] | 
 
 
 def write_native(store: IcechunkStore, group: str, combined: Combined) -> None:
-    """Write the values of small arrays; what is there already stays where nothing is new."""
+    """Write the values of small arrays; existing values stay where nothing is new."""
     for array in combined.arrays:
         if array.is_native:
             target = zarr.open_array(store, path=path_below(group, array.path), mode="r+")

@@ -138,7 +138,7 @@ def _plan(
 def _spans(
     facts: Sequence[FileFacts], combined: Combined, array: TargetArray, grid: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Give the box of chunks that each file may bring: (files, dimensions, 2)."""
+    """Return the box of chunks that each file may bring: (files, dimensions, 2)."""
     donor = combined.donor(array)
     rows = [
         row
@@ -212,7 +212,7 @@ class FilePlace:
 
 @lru_cache(maxsize=1)
 def places_schema() -> "pa.Schema":
-    """Give the columns in which places travel."""
+    """Return the columns in which places travel."""
     return pa.schema([("number", pa.int64()), ("place", pa.string())])
 
 
@@ -256,7 +256,7 @@ def put_in_place(
 
 
 def box_to_clear(array: ArrayPlan, place: FilePlace) -> CellBox | None:
-    """Give the chunks that a file had before, if it was there, or that others had of it."""
+    """Return the chunks that a file had before, if it was there, or that others had of it."""
     growing = dict(array.target.growing)
     if not place.is_again and (growing or not array.parts.stored):
         return None
@@ -304,7 +304,7 @@ def cut_into_waves(
     *,
     most: int,
 ) -> Iterator[Combined]:
-    """Divide the files that are used so that each part has at most so many references.
+    """Divide the files that are used so that each part has at most this many references.
 
     Files at the same place along the first dimension stay together, even if they have more.
     """
