@@ -80,10 +80,10 @@ class ByteCache[K: Hashable, V]:
     def get(self, key: K) -> V | None:
         """Look a value up, which makes it the most recently used."""
         with self._lock:
-            if (held := self._values.get(key)) is None:
+            if (value := self._values.get(key)) is None:
                 return None
             self._values.move_to_end(key)
-            return held[0]
+            return value[0]
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
         """Keep a value, unless it alone is larger than the cache."""
@@ -103,8 +103,8 @@ class ByteCache[K: Hashable, V]:
             self._drop(key)
 
     def _drop(self, key: K) -> None:
-        if (held := self._values.pop(key, None)) is not None:
-            self._size_bytes -= held[1]
+        if (value := self._values.pop(key, None)) is not None:
+            self._size_bytes -= value[1]
 
 
 SNAPSHOT_NODE_BYTES: Final = 512
@@ -170,8 +170,8 @@ class Assets:
 
     async def load_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         """Load a snapshot, whichever spec version it was written for."""
-        if (held := self._snapshots.get(snapshot_id)) is not None:
-            return held
+        if (cached := self._snapshots.get(snapshot_id)) is not None:
+            return cached
 
         async def load() -> Snapshot:
             try:
@@ -226,8 +226,8 @@ class Assets:
 
         `size_bytes` is the size that the snapshot says: a shorter file is refused as damaged.
         """
-        if (held := self._manifests.get(manifest_id)) is not None:
-            return held
+        if (cached := self._manifests.get(manifest_id)) is not None:
+            return cached
 
         async def load() -> Manifest:
             key = manifest_key(manifest_id)
@@ -241,8 +241,8 @@ class Assets:
 
     async def read_manifest(self, manifest_id: ManifestId, size_bytes: int = 0) -> Manifest:
         """Read a manifest without keeping it: for those who read very many."""
-        if (held := self._manifests.get(manifest_id)) is not None:
-            return held
+        if (cached := self._manifests.get(manifest_id)) is not None:
+            return cached
         key = manifest_key(manifest_id)
         manifest = await self._load(key, ManifestFile, size_bytes)
         _check_id(key, manifest_id, manifest.id)
@@ -278,8 +278,8 @@ class Assets:
 
     async def load_transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
         """Load what the commit that made a snapshot changed."""
-        if (held := self._logs.get(snapshot_id)) is not None:
-            return held
+        if (cached := self._logs.get(snapshot_id)) is not None:
+            return cached
         key = transaction_log_key(snapshot_id)
         log = await self._load(key, decode_transaction_log)
         _check_id(key, snapshot_id, log.id)
@@ -302,9 +302,9 @@ class Assets:
     async def read_chunk(self, chunk_id: ChunkId, offset: int, length: int) -> Buffer:
         """Read exactly this many bytes of a chunk object."""
         if self._keeps_chunks:
-            place = (chunk_id, offset, length)
-            if (held := self._chunks.get(place)) is not None:
-                return held
+            byte_range = (chunk_id, offset, length)
+            if (cached := self._chunks.get(byte_range)) is not None:
+                return cached
         key = chunk_key(chunk_id)
         try:
             # Not `get`: the state of an object that never changes is not worth asking for.
@@ -314,7 +314,7 @@ class Assets:
         if len(data) != length:
             raise _too_short(key, offset, length)
         if self._keeps_chunks:
-            self._chunks.put(place, data, len(data))
+            self._chunks.put(byte_range, data, len(data))
         return data
 
     async def save_chunk(self, chunk_id: ChunkId, data: Buffer) -> None:
@@ -369,9 +369,9 @@ def _no_snapshot(snapshot_id: SnapshotId) -> SnapshotNotFoundError:
     )
 
 
-def _check_id(key: str, expected: ObjectId, found: ObjectId) -> None:
-    if found != expected:
-        raise FormatError(f"{key!r} holds the file of {found}: it was put in the wrong place")
+def _check_id(key: str, expected: ObjectId, actual: ObjectId) -> None:
+    if actual != expected:
+        raise FormatError(f"{key!r} holds the file of {actual}: it was put in the wrong place")
 
 
 def _too_short(key: str, offset: int, length: int) -> StorageError:

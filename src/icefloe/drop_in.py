@@ -83,7 +83,7 @@ def uninstall_as_icechunk() -> None:
 
 
 def _finder() -> "_Finder | None":
-    return next((each for each in sys.meta_path if isinstance(each, _Finder)), None)
+    return next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
 
 
 class _StandIn(ModuleType):
@@ -98,9 +98,9 @@ class _StandIn(ModuleType):
         # Names of the import system and of introspection are this module's own.
         if not (name.startswith("__") and name.endswith("__")):
             for source in self.sources:
-                found = getattr(importlib.import_module(source), name, None)
-                if found is not None:
-                    return found
+                value = getattr(importlib.import_module(source), name, None)
+                if value is not None:
+                    return value
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:

@@ -245,8 +245,8 @@ async def both[A, B](
 ) -> tuple[A, B]:
     """Do two pieces of core work at the same time; failures are those of `map_concurrently`."""
     pieces: list[Callable[[], Awaitable[object]]] = [first, second]
-    one, other = await map_concurrently(lambda piece: piece(), pieces, limit=2)
-    return cast("A", one), cast("B", other)
+    former, other = await map_concurrently(lambda piece: piece(), pieces, limit=2)
+    return cast("A", former), cast("B", other)
 
 
 type Company = tuple[int, object]
@@ -314,15 +314,15 @@ class SingleFlight[K, T]:
 
     async def run(self, key: K, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work, or wait for the result of the caller that does it already."""
-        place = (company(), key)
-        of_threads = place if is_blocking() else ((os.getpid(), None), key)
+        flight_key = (company(), key)
+        of_threads = flight_key if is_blocking() else ((os.getpid(), None), key)
         while True:
             with self._lock:
-                flight = self._flights.get(place) or self._flights.get(of_threads)
+                flight = self._flights.get(flight_key) or self._flights.get(of_threads)
                 if flight is None:
-                    mine = self._flights[place] = Landing()
+                    mine = self._flights[flight_key] = Landing()
             if flight is None:
-                return await self._fly(place, mine, work)
+                return await self._fly(flight_key, mine, work)
             landed = await flight.wait()
             if landed is not None:
                 return landed[0]
@@ -330,11 +330,11 @@ class SingleFlight[K, T]:
     def is_under_way(self, key: K) -> bool:
         """Return whether anybody is at it, whom the caller could wait for or not."""
         with self._lock:
-            return any(at == key for _, at in self._flights)
+            return any(other == key for _, other in self._flights)
 
     async def _fly(
         self,
-        place: tuple[Company, K],
+        flight: tuple[Company, K],
         mine: "Landing[_Landed[T]]",
         work: Callable[[], Awaitable[T]],
     ) -> T:
@@ -344,7 +344,7 @@ class SingleFlight[K, T]:
             return landed[0]
         finally:
             with self._lock:
-                del self._flights[place]
+                del self._flights[flight]
             mine.land(landed)
 
 

@@ -67,7 +67,7 @@ def initialize_logs() -> None:
     Called when the package is imported.
     """
     logger = logging.getLogger(LOGGER_NAME)
-    if not any(isinstance(each, logging.NullHandler) for each in logger.handlers):
+    if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
         logger.addHandler(logging.NullHandler())
     set_logs_filter(None)
 
@@ -91,11 +91,11 @@ def set_logs_filter(log_filter_directive: str | None) -> None:
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
         _filtered.add(name)
-    for each in unknown:
+    for unknown_name in unknown:
         logger.warning(
             "ignoring %r in the log filter: a directive is a level (%s) or a part of icefloe "
             "with one, such as icefloe.storage=debug",
-            each,
+            unknown_name,
             ", ".join(_LEVELS),
         )
 
@@ -111,7 +111,7 @@ _filtered: Final[set[str]] = set()
 
 def _forget() -> None:
     logger = logging.getLogger(LOGGER_NAME)
-    for handler in [each for each in logger.handlers if isinstance(each, _Output)]:
+    for handler in [handler_ for handler_ in logger.handlers if isinstance(handler_, _Output)]:
         logger.removeHandler(handler)
     while _filtered:
         logging.getLogger(_filtered.pop()).setLevel(logging.NOTSET)
@@ -124,10 +124,10 @@ def _first_set(names: tuple[str, ...], environment: Mapping[str, str]) -> str | 
 def _parse(directive: str) -> tuple[dict[str, int], list[str]]:
     """Split a filter into levels by logger, and the parts that mean nothing."""
     levels, unknown = dict[str, int](), list[str]()
-    for part in filter(None, (each.strip() for each in directive.split(","))):
-        place, _, word = part.rpartition("=")
+    for part in filter(None, (piece.strip() for piece in directive.split(","))):
+        logger, _, word = part.rpartition("=")
         level = _LEVELS.get(word.strip().lower())
-        name = _logger_of(place.strip())
+        name = _logger_of(logger.strip())
         if level is None or name is None:
             unknown.append(part)
         else:
@@ -137,9 +137,9 @@ def _parse(directive: str) -> tuple[dict[str, int], list[str]]:
     return levels, unknown
 
 
-def _logger_of(place: str) -> str | None:
+def _logger_of(name: str) -> str | None:
     """Find our logger for a place of a directive; no place means all."""
-    package, _, below = place.replace("::", ".").partition(".")
+    package, _, below = name.replace("::", ".").partition(".")
     if package.startswith("icechunk_"):  # its parts are packages of their own
         package, below = "icechunk", package.removeprefix("icechunk_")
     if package not in {"", "icechunk", LOGGER_NAME}:

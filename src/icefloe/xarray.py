@@ -115,7 +115,9 @@ def _write_lazily(
     # Only here, as dask is optional.
     from icefloe.dask import store_dask  # noqa: PLC0415
 
-    if unknown := {type(each).__module__ for each in writer.sources if not hasattr(each, "dask")}:
+    if unknown := {
+        type(source).__module__ for source in writer.sources if not hasattr(source, "dask")
+    }:
         raise InvalidInputError(
             f"of lazy arrays only those of dask can be written, not of {sorted(unknown)}:"
             " compute them first",

@@ -51,14 +51,14 @@ class StorageCheckup:
     def guarantees(self) -> tuple[StorageGuarantee, ...]:
         """What can be relied on."""
         return tuple(
-            StorageGuarantee(each.name, self._found.holds(each), each.without)
-            for each in GUARANTEES
+            StorageGuarantee(guarantee.name, self._found.holds(guarantee), guarantee.without)
+            for guarantee in GUARANTEES
         )
 
     @property
     def trials(self) -> dict[str, str]:
         """How each trial ended: `holds`, `fails`, `lacks` (which does no harm) or `unknown`."""
-        return {str(each.trial): str(each.outcome) for each in self._found.probes}
+        return {str(probe.trial): str(probe.outcome) for probe in self._found.probes}
 
     @property
     def has_repository(self) -> bool | None:
@@ -75,7 +75,7 @@ class StorageCheckup:
         """Sound, unsafe, read-only, or not known for sure."""
         if self._found.is_read_only:
             return StorageVerdict.READ_ONLY
-        outcomes = [one.holds for one in self.guarantees]
+        outcomes = [guarantee.holds for guarantee in self.guarantees]
         if False in outcomes:
             return StorageVerdict.UNSAFE
         return StorageVerdict.INCOMPLETE if None in outcomes else StorageVerdict.SOUND
@@ -85,10 +85,10 @@ class StorageCheckup:
         return {
             "verdict": str(self.verdict),
             "has_repository": self.has_repository,
-            "guarantees": {one.name: one.holds for one in self.guarantees},
+            "guarantees": {guarantee.name: guarantee.holds for guarantee in self.guarantees},
             "trials": {
-                str(each.trial): {"outcome": str(each.outcome), "detail": each.detail}
-                for each in self._found.probes
+                str(probe.trial): {"outcome": str(probe.outcome), "detail": probe.detail}
+                for probe in self._found.probes
             },
             "scratch": self._found.scratch,
             "left_behind": list(self.left_behind),
@@ -96,7 +96,7 @@ class StorageCheckup:
 
     def rows(self) -> list[list[object]]:
         """Write the trials for people, under `TRIAL_HEADINGS`."""
-        return [[each.trial, each.outcome, each.detail] for each in self._found.probes]
+        return [[probe.trial, probe.outcome, probe.detail] for probe in self._found.probes]
 
     def notes(self) -> list[str]:
         """Describe in sentences what users can rely on."""
@@ -107,9 +107,11 @@ class StorageCheckup:
             case StorageVerdict.READ_ONLY:
                 yield "read-only: nothing could be written here, so that nothing more was tried"
             case verdict:
-                for one in self.guarantees:
-                    mark = {True: "yes", False: "NO", None: "not known"}[one.holds]
-                    yield f"{mark}: {one.name}" + (f" - {one.without}" if not one.holds else "")
+                for guarantee in self.guarantees:
+                    mark = {True: "yes", False: "NO", None: "not known"}[guarantee.holds]
+                    yield f"{mark}: {guarantee.name}" + (
+                        f" - {guarantee.without}" if not guarantee.holds else ""
+                    )
                 yield f"{verdict}"
         if self.has_repository:
             yield "there is a repository here; nothing of it was touched"

@@ -51,16 +51,16 @@ class VirtualDependencies:
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, row: int) -> VirtualDependency:
-        found = self._found
-        row = range(len(found))[row]
+        columns = self._found
+        row = range(len(columns))[row]
         return VirtualDependency(
-            found.places[row].decode(),
-            int(found.chunks[row]),
-            int(found.bytes_[row]),
-            int(found.arrays[row]),
-            int(found.versions[row]),
-            str(found.entries[found.newest[row]].id),
-            str(found.entries[found.oldest[row]].id),
+            columns.places[row].decode(),
+            int(columns.chunks[row]),
+            int(columns.bytes_[row]),
+            int(columns.arrays[row]),
+            int(columns.versions[row]),
+            str(columns.entries[columns.newest[row]].id),
+            str(columns.entries[columns.oldest[row]].id),
         )
 
     @property
@@ -79,16 +79,18 @@ class VirtualDependencies:
 
     def to_arrow(self) -> "pa.Table":
         """Return all rows as an Arrow table: no Python object for each, for millions of places."""
-        found = self._found
-        ids = BytesColumn.from_strings([str(one.id) for one in found.entries]).to_arrow_strings()
+        dependencies = self._found
+        ids = BytesColumn.from_strings(
+            [str(entry.id) for entry in dependencies.entries]
+        ).to_arrow_strings()
         columns = {
-            "place": found.places.to_arrow_strings(),
-            "chunks": numbers_to_arrow(found.chunks),
-            "bytes": numbers_to_arrow(found.bytes_),
-            "arrays": numbers_to_arrow(found.arrays),
-            "versions": numbers_to_arrow(found.versions),
-            "newest_snapshot": ids.take(numbers_to_arrow(found.newest)),
-            "oldest_snapshot": ids.take(numbers_to_arrow(found.oldest)),
+            "place": dependencies.places.to_arrow_strings(),
+            "chunks": numbers_to_arrow(dependencies.chunks),
+            "bytes": numbers_to_arrow(dependencies.bytes_),
+            "arrays": numbers_to_arrow(dependencies.arrays),
+            "versions": numbers_to_arrow(dependencies.versions),
+            "newest_snapshot": ids.take(numbers_to_arrow(dependencies.newest)),
+            "oldest_snapshot": ids.take(numbers_to_arrow(dependencies.oldest)),
         }
         return pa.Table.from_arrays(list(columns.values()), list(columns))
 
@@ -152,7 +154,11 @@ class AccessReport:
     @property
     def missing(self) -> tuple[ContainerAccess, ...]:
         """The places that have references and were not, or not wholly, authorised."""
-        return tuple(one for one in self.containers if one.is_used and not one.is_authorized)
+        return tuple(
+            container
+            for container in self.containers
+            if container.is_used and not container.is_authorized
+        )
 
     @property
     def how_to_open(self) -> str | None:
@@ -160,10 +166,17 @@ class AccessReport:
 
         None if there are none.
         """
-        used = [one for one in self.containers if one.is_used and one.needs is not None]
+        used = [
+            container
+            for container in self.containers
+            if container.is_used and container.needs is not None
+        ]
         if not used:
             return None
-        entries = "".join(f"        {printable(one.url_prefix)!r}: {one.needs},\n" for one in used)
+        entries = "".join(
+            f"        {printable(container_access.url_prefix)!r}: {container_access.needs},\n"
+            for container_access in used
+        )
         return (
             "icefloe.Repository.open(\n    storage,\n"
             "    authorize_virtual_chunk_access=icefloe.containers_credentials({\n"
@@ -173,8 +186,9 @@ class AccessReport:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as a dictionary, ready for JSON."""
         containers = [
-            asdict(one) | {"is_authorized": one.is_authorized, "is_used": one.is_used}
-            for one in self.containers
+            asdict(container)
+            | {"is_authorized": container.is_authorized, "is_used": container.is_used}
+            for container in self.containers
         ]
         return {
             "snapshot_id": self.snapshot_id,
@@ -218,36 +232,36 @@ def access_rows(report: AccessReport) -> list[list[object]]:
     """Write the rows of an access report, under `ACCESS_HEADINGS`."""
     return [
         [
-            one.url_prefix,
-            one.name or "",
-            one.platform,
-            " ".join(filter(None, (one.endpoint, one.region))),
-            one.references,
-            shown_bytes(one.size_bytes),
-            _authorised(one),
-            one.needs or "a container",
+            container.url_prefix,
+            container.name or "",
+            container.platform,
+            " ".join(filter(None, (container.endpoint, container.region))),
+            container.references,
+            shown_bytes(container.size_bytes),
+            _authorised(container),
+            container.needs or "a container",
         ]
-        for one in report.containers
+        for container in report.containers
     ]
 
 
-def _authorised(one: ContainerAccess) -> str:
-    if one.is_authorized:
+def _authorised(container: ContainerAccess) -> str:
+    if container.is_authorized:
         return "yes"
-    return f"in part: {', '.join(one.authorized)}" if one.authorized else "no"
+    return f"in part: {', '.join(container.authorized)}" if container.authorized else "no"
 
 
 def _notes(report: AccessReport) -> Iterator[str]:
-    for one in report.containers:
-        if one.needs_consent is not None:
+    for container in report.containers:
+        if container.needs_consent is not None:
             yield (
-                f"{one.url_prefix}: the repository says that it is reached with"
-                f" {one.needs_consent}. Your credentials are only sent there if you pass this"
+                f"{container.url_prefix}: the repository says that it is reached with"
+                f" {container.needs_consent}. Your credentials are only sent there if you pass this"
                 " container yourself, in the config given to Repository.open"
             )
-        if one.is_used and one.needs is None:
+        if container.is_used and container.needs is None:
             yield (
-                f"{one.url_prefix}: no container covers these references, and there is none by"
+                f"{container.url_prefix}: no container covers these references, and there is none by"
                 " default: declare one with config.set_virtual_chunk_container(...)"
             )
     for prefix in report.disputed:

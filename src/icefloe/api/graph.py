@@ -98,15 +98,17 @@ def _coloured(text: str, column: int) -> str:
     return f"{_TERMINAL_COLOURS[column % len(_TERMINAL_COLOURS)]}{text}{_RESET}"
 
 
-def _cells(lanes: Sequence[Lane], number: int, at: int, width: int) -> list[tuple[str, int]]:
+def _cells(
+    lanes: Sequence[Lane], number: int, lane_column: int, width: int
+) -> list[tuple[str, int]]:
     """Draw one row: marks, each with the column whose colour it has."""
     passing = {lane.column for lane in lanes if lane.first_row <= number < lane.last_row}
     joining = {lane.column for lane in lanes if lane.joins is not None and lane.last_row == number}
-    last = max(joining, default=at)
+    last = max(joining, default=lane_column)
     cells: list[tuple[str, int]] = []
     for column in range(width):
-        is_crossed = at < column < last
-        if column == at:
+        is_crossed = lane_column < column < last
+        if column == lane_column:
             mark = "●"
         elif column in joining:
             mark = "╯" if column == last else "┴"
@@ -116,7 +118,7 @@ def _cells(lanes: Sequence[Lane], number: int, at: int, width: int) -> list[tupl
             mark = "─" if is_crossed else " "
         cells.append((mark, column))
         if column < width - 1:
-            cells.append(("─" if at <= column < last else " ", last))
+            cells.append(("─" if lane_column <= column < last else " ", last))
     return cells
 
 

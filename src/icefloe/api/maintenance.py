@@ -173,7 +173,7 @@ class StorageUses(Sequence[StorageUse]):
 
     def __init__(self, by: UsageBy, found: Mapping[str, Usage]) -> None:
         self.by = by
-        self._rows = [StorageUse(place, **asdict(each)) for place, each in found.items()]
+        self._rows = [StorageUse(place, **asdict(usage)) for place, usage in found.items()]
 
     @overload
     def __getitem__(self, row: int) -> StorageUse: ...
@@ -249,14 +249,18 @@ class ExpirationPlan:
     @property
     def snapshot_ids(self) -> set[str]:
         """The ids of the versions that you would lose."""
-        return {one.id for one in self.snapshots}
+        return {snapshot.id for snapshot in self.snapshots}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as a dictionary, ready for JSON."""
         return {
             "snapshots": [
-                {"id": one.id, "written_at": one.written_at.isoformat(), "message": one.message}
-                for one in self.snapshots
+                {
+                    "id": snapshot.id,
+                    "written_at": snapshot.written_at.isoformat(),
+                    "message": snapshot.message,
+                }
+                for snapshot in self.snapshots
             ],
             "branches": dict(self.branches),
             "tags": dict(self.tags),
@@ -267,7 +271,10 @@ class ExpirationPlan:
 
     def rows(self) -> list[list[object]]:
         """Write the versions that you would lose for people, under `VERSION_HEADINGS`."""
-        return [[one.id, f"{one.written_at:%Y-%m-%d %H:%M}", one.message] for one in self.snapshots]
+        return [
+            [snapshot.id, f"{snapshot.written_at:%Y-%m-%d %H:%M}", snapshot.message]
+            for snapshot in self.snapshots
+        ]
 
     def notes(self) -> list[str]:
         """Sum up in sentences."""
@@ -285,8 +292,8 @@ class ExpirationPlan:
 
     def _lines(self) -> list[str]:
         return [
-            f"{one.id}  {one.written_at:%Y-%m-%d %H:%M}  {printable(one.message)}"
-            for one in self.snapshots
+            f"{snapshot.id}  {snapshot.written_at:%Y-%m-%d %H:%M}  {printable(snapshot.message)}"
+            for snapshot in self.snapshots
         ]
 
     def __repr__(self) -> str:

@@ -52,7 +52,7 @@ class RepairStep:
             "message": self.message,
             "keys": list(self.keys),
             "kept_aside": self.kept_aside,
-            "arrays": [one.to_dict() for one in self.arrays],
+            "arrays": [array.to_dict() for array in self.arrays],
             "versions": list(self.versions),
         }
 

@@ -298,7 +298,7 @@ class Repository(
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
     ) -> Session:
-        found = history.resolve(
+        resolved = history.resolve(
             self._context,
             branch=branch,
             tag=tag,
@@ -306,7 +306,7 @@ class Repository(
             as_of=None if as_of is None else to_microseconds(as_of, "as_of"),
         )
         at_tip = branch if as_of is None else None
-        base = await history.load_found(self._context, found, at_tip)
+        base = await history.load_found(self._context, resolved, at_tip)
         return Session(begin_session(self._context, base, SessionMode.readonly))
 
     def writable_session(self, branch: str, *, packing: PackingOptions | bool = False) -> Session:

@@ -83,7 +83,7 @@ class RepositoryCopies:
     ) -> CloneReport:
         self._require_elsewhere(target)
         version = None
-        if any(given is not None for given in (branch, tag, snapshot_id, as_of)):
+        if any(choice is not None for choice in (branch, tag, snapshot_id, as_of)):
             snapshot = await self._snapshot(branch, tag, snapshot_id, as_of)
             version = Version(snapshot, branch, tag)
         rules = CloneRules(version, update=update, deep=deep)

@@ -105,7 +105,7 @@ class RepositoryDependencies:
         depth: int = 1,
         on_progress: Progress | None = None,
     ) -> VirtualDependencies:
-        found = await dependencies(
+        summary = await dependencies(
             self._context,
             by,
             versions=Versions(branch, tag, snapshot_id, all_versions),
@@ -113,4 +113,4 @@ class RepositoryDependencies:
             depth=depth,
             progress=on_progress,
         )
-        return VirtualDependencies(by, found)
+        return VirtualDependencies(by, summary)

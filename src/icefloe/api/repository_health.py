@@ -171,8 +171,8 @@ class RepositoryHealth:
     ) -> RepairReport:
         rules = RepairRules(
             backup,
-            {name: parse_snapshot(each) for name, each in (branches or {}).items()},
-            {name: parse_snapshot(each) for name, each in (tags or {}).items()},
+            {name: parse_snapshot(snapshot) for name, snapshot in (branches or {}).items()},
+            {name: parse_snapshot(snapshot) for name, snapshot in (tags or {}).items()},
             recover_versions,
             drop_lost_versions,
             drop_lost_references,

@@ -128,7 +128,9 @@ class RepositoryHistory:
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         files = await inspection.manifest_files(self._context, parse_snapshot(snapshot_id))
-        return [ManifestFileInfo(str(one), size, count) for one, size, count in files]
+        return [
+            ManifestFileInfo(str(manifest_id), size, count) for manifest_id, size, count in files
+        ]
 
     def diff(
         self,

@@ -366,24 +366,24 @@ def _expiration_rules(
     )
 
 
-def _names(given: Collection[str], place: str) -> frozenset[str]:
-    if isinstance(given, str):
+def _names(names: Collection[str], parameter: str) -> frozenset[str]:
+    if isinstance(names, str):
         raise InvalidInputError(
-            f"{place} is a list of names: write [{given!r}]", ErrorKind.INVALID_CONFIG
+            f"{parameter} is a list of names: write [{names!r}]", ErrorKind.INVALID_CONFIG
         )
-    return frozenset(given)
+    return frozenset(names)
 
 
 def _cutoffs(
-    usual: datetime, given: Mapping[KindOfFile, datetime | None]
+    usual: datetime, by_kind: Mapping[KindOfFile, datetime | None]
 ) -> dict[Kind, datetime | None]:
-    unknown = sorted(set(map(str, given)) - {str(kind) for kind in Kind})
+    unknown = sorted(set(map(str, by_kind)) - {str(kind) for kind in Kind})
     if unknown:
         kinds = ", ".join(map(repr, map(str, Kind)))
         raise InvalidInputError(
             f"cutoffs has {unknown[0]!r}, which is none of {kinds}", ErrorKind.INVALID_CONFIG
         )
-    own = {Kind(name): moment for name, moment in given.items()}
+    own = {Kind(name): moment for name, moment in by_kind.items()}
     cutoffs = {kind: own.get(kind, usual) for kind in Kind}
     for moment in cutoffs.values():
         if moment is not None:

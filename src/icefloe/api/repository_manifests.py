@@ -120,6 +120,6 @@ class RepositoryManifests:
                 file = (piece.size_bytes, piece.file_refs, list[str]())
                 files.setdefault(piece.manifest, file)[2].append(array.node.path)
         return [
-            ManifestContents(str(one), size, refs, tuple(paths))
-            for one, (size, refs, paths) in files.items()
+            ManifestContents(str(manifest_id), size, refs, tuple(paths))
+            for manifest_id, (size, refs, paths) in files.items()
         ]

@@ -444,7 +444,7 @@ class Session:
                 )
         ids = None
         if expected is not None:
-            ids = [one if isinstance(one, str) else one.fork_id for one in expected]
+            ids = [fork if isinstance(fork, str) else fork.fork_id for fork in expected]
         forks = [other._session for other in others]  # noqa: SLF001 - sessions know each other
         await merge.merge(self._session, forks, expected=ids, on_overlap=on_overlap)
 

@@ -12,9 +12,9 @@ from icefloe.format.snapshot_table import SnapshotEntry, SnapshotPage
 from icefloe.values import U64, Moment, Value
 
 
-def _own_copy(given: Mapping[str, Any], place: str) -> dict[str, Any]:
-    del place
-    return dict(given)
+def _own_copy(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
+    del name
+    return dict(metadata)
 
 
 class _Columns:
@@ -33,7 +33,7 @@ class _Columns:
 
     @cached_property
     def written_at(self) -> list[datetime]:
-        return [to_datetime(each) for each in self._page.flushed_at()]
+        return [to_datetime(moment) for moment in self._page.flushed_at()]
 
     @cached_property
     def message(self) -> list[str]:
@@ -101,13 +101,13 @@ class SnapshotInfo(Value, _RowOfColumns):
             return [cls.of(entry) for entry in page]
         columns, new, put = _Columns(page), object.__new__, object.__setattr__
         infos = [new(cls) for _ in range(len(page))]
-        for place, info in enumerate(infos):
+        for position, info in enumerate(infos):
             put(info, "_columns", columns)
-            put(info, "_place", place)
+            put(info, "_place", position)
         return infos
 
 
-_FIELDS: Final = frozenset(each.name for each in fields(SnapshotInfo))
+_FIELDS: Final = frozenset(field.name for field in fields(SnapshotInfo))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ def table_text(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str
     lines = [[*map(printable, headings)], *([printable(str(cell)) for cell in row] for row in body)]
     widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
     is_number = [
-        bool(body) and all(isinstance(row[at], int) for row in body) for at in range(len(headings))
+        bool(body) and all(isinstance(row[number], int) for row in body)
+        for number in range(len(headings))
     ]
     return "\n".join(
         "  ".join(
@@ -47,7 +48,7 @@ def table_text(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str
 
 def table_html(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Write the same for a notebook."""
-    head = "".join(f"<th>{html.escape(printable(one))}</th>" for one in headings)
+    head = "".join(f"<th>{html.escape(printable(heading))}</th>" for heading in headings)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(printable(str(cell)))}</td>" for cell in row) + "</tr>"
         for row in rows

@@ -19,16 +19,16 @@ def to_datetime(microseconds: int) -> datetime:
         ) from error
 
 
-def to_microseconds(moment: datetime, place: str) -> int:
+def to_microseconds(moment: datetime, parameter: str) -> int:
     """Turn a time with a time zone into microseconds since 1970."""
     if not isinstance(moment, datetime):
         raise WrongTypeError(
-            f"{place} must be a datetime with a time zone, got {type(moment).__name__}",
+            f"{parameter} must be a datetime with a time zone, got {type(moment).__name__}",
             ErrorKind.INVALID_CONFIG,
         )
     if moment.tzinfo is None:
         raise WrongTypeError(
-            f"{place} must be a datetime with a time zone, such as datetime.now(UTC): "
+            f"{parameter} must be a datetime with a time zone, such as datetime.now(UTC): "
             f"{moment.isoformat()} could mean several moments",
             ErrorKind.INVALID_CONFIG,
         )

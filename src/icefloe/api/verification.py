@@ -90,7 +90,7 @@ class Damage:
             "remedy": self.remedy,
             "keys": list(self.keys),
             "objects": self.objects,
-            "arrays": [one.to_dict() for one in self.arrays],
+            "arrays": [array.to_dict() for array in self.arrays],
             "versions": list(self.versions),
         }
 
@@ -138,7 +138,7 @@ class VerificationReport:
     @property
     def unchecked(self) -> dict[str, str]:
         """What could not be looked at, and why; of very much, the first."""
-        return {one.key: one.reason for one in self._outcome.unchecked}
+        return {entry.key: entry.reason for entry in self._outcome.unchecked}
 
     @property
     def checked(self) -> dict[str, int]:

@@ -89,8 +89,8 @@ def drawn_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Ta
     """Draw a table; what a repository says is never taken for markup."""
     body = [list(row) for row in rows]
     table = Table()
-    for at, heading in enumerate(headings):
-        is_number = bool(body) and all(isinstance(row[at], int) for row in body)
+    for number, heading in enumerate(headings):
+        is_number = bool(body) and all(isinstance(row[number], int) for row in body)
         table.add_column(
             Text(printable(heading)), justify="right" if is_number else "left", overflow="fold"
         )
@@ -104,9 +104,9 @@ INTERRUPTED: Final = 130
 DECLINED: Final = 1
 
 
-def require_consent(question: str, *, given: bool) -> None:
+def require_consent(question: str, *, is_given: bool) -> None:
     """Ask, unless the answer was given with the command; leave if it is not yes."""
-    if given:
+    if is_given:
         return
     try:
         agrees = typer.confirm(printable(question, keep="\n"), err=True)
@@ -194,13 +194,13 @@ def moment(text: str, now: datetime | None = None, *, option: str = "--older-tha
     if text == "now":
         return now
     try:
-        if found := _PERIOD.fullmatch(text):
-            return now - int(found[1]) * _UNITS[found[2]]
-        given = datetime.fromisoformat(text)
+        if period := _PERIOD.fullmatch(text):
+            return now - int(period[1]) * _UNITS[period[2]]
+        moment_ = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise typer.BadParameter(
             f"{text!r} is no moment: write a period before now such as 30d or 12h, a date such as"
             " 2026-01-31, or now",
             param_hint=option,
         ) from None
-    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+    return moment_ if moment_.tzinfo is not None else moment_.replace(tzinfo=UTC)

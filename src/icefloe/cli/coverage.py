@@ -56,23 +56,23 @@ def coverage(
     session = repository.readonly_session(
         "main" if is_default else branch, tag=tag, snapshot_id=snapshot
     )
-    found = read_coverage(session, group)
+    datasets = read_coverage(session, group)
     if as_json:
-        show_json([each.to_dict() for each in found])
+        show_json([dataset.to_dict() for dataset in datasets])
     else:
-        show_coverage(found)
-    write_plot(plot, found)
+        show_coverage(datasets)
+    write_plot(plot, datasets)
 
 
 def show_coverage(datasets: Sequence[DatasetCoverage]) -> None:
     """Print what datasets hold, in colours on a terminal."""
     if not sys.stdout.isatty():
-        echo("\n\n".join(coverage_text(each) for each in datasets))
+        echo("\n\n".join(coverage_text(dataset) for dataset in datasets))
         return
     console = Console(highlight=False)
     columns = min(console.width - _INDENT, _MOST_COLUMNS)
     console.print(
-        Text("\n\n").join(_coloured(coverage_text(each, columns)) for each in datasets),
+        Text("\n\n").join(_coloured(coverage_text(dataset, columns)) for dataset in datasets),
         soft_wrap=True,
     )
 

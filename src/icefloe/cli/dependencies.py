@@ -65,7 +65,7 @@ def dependencies(
     """
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
     with progress_bar("reading manifests") as on_progress:
-        found = repository.virtual_dependencies(
+        virtual_dependencies = repository.virtual_dependencies(
             by.value,
             prefix=prefix,
             glob=glob,
@@ -77,8 +77,15 @@ def dependencies(
             on_progress=on_progress,
         )
     if as_json:
-        rows = found.to_dicts()
-        show_json({"by": found.by, "chunks": found.chunks, "bytes": found.bytes, "rows": rows})
+        rows = virtual_dependencies.to_dicts()
+        show_json(
+            {
+                "by": virtual_dependencies.by,
+                "chunks": virtual_dependencies.chunks,
+                "bytes": virtual_dependencies.bytes,
+                "rows": rows,
+            }
+        )
     else:
-        show_table(found.headings, found.rows(max_rows))
-        echo(found.total(max_rows))
+        show_table(virtual_dependencies.headings, virtual_dependencies.rows(max_rows))
+        echo(virtual_dependencies.total(max_rows))

@@ -36,12 +36,12 @@ def doctor(
     Example: icefloe doctor s3://bucket/prefix
     """
     with progress_bar("trying out") as on_progress:
-        found = check_storage(storage_from_url(url, anonymous=anonymous), on_progress=on_progress)
+        storage = check_storage(storage_from_url(url, anonymous=anonymous), on_progress=on_progress)
     if as_json:
-        show_json(found.to_dict())
+        show_json(storage.to_dict())
     else:
-        show_table(TRIAL_HEADINGS, found.rows())
-        for note in found.notes():
+        show_table(TRIAL_HEADINGS, storage.rows())
+        for note in storage.notes():
             echo(note)
-    if code := VERDICT_CODES[found.verdict]:
+    if code := VERDICT_CODES[storage.verdict]:
         raise typer.Exit(code)

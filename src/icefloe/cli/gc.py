@@ -59,23 +59,23 @@ def gc(
     """
     cutoff = moment(older_than)
     repository = Repository.open(storage_from_url(url))
-    found: GCSummary | None = None
+    summary: GCSummary | None = None
     if dry_run or not yes:
         with progress_bar("counting garbage") as bar, interruptible("nothing was changed"):
-            found = repository.garbage_collect(
+            summary = repository.garbage_collect(
                 cutoff, dry_run=True, incremental=incremental, on_progress=bar
             )
         if not as_json:
-            show_table(GARBAGE_HEADINGS, found.rows())
-            echo(f"{shown_bytes(found.bytes_deleted)} can be reclaimed")
+            show_table(GARBAGE_HEADINGS, summary.rows())
+            echo(f"{shown_bytes(summary.bytes_deleted)} can be reclaimed")
     done: GCSummary | None = None
-    if not dry_run and (found is None or found.objects_deleted):
-        if found is not None:
-            require_consent(f"delete {found.objects_deleted} objects?", given=yes)
+    if not dry_run and (summary is None or summary.objects_deleted):
+        if summary is not None:
+            require_consent(f"delete {summary.objects_deleted} objects?", given=yes)
         after = "nothing that is needed was lost; the same command, run again, goes on"
         with progress_bar("collecting garbage") as bar, interruptible(after):
             done = repository.garbage_collect(cutoff, incremental=incremental, on_progress=bar)
-    _report(done or found, cutoff.isoformat(), is_done=done is not None, as_json=as_json)
+    _report(done or summary, cutoff.isoformat(), is_done=done is not None, as_json=as_json)
 
 
 def _report(summary: GCSummary | None, cutoff: str, *, is_done: bool, as_json: bool) -> None:

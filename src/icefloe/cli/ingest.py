@@ -179,7 +179,7 @@ def append(
     Example: icefloe append 'era5/*.nc' --repo ./cube
     """
     checked_plot(plot)
-    wanted = parse_check(check_values)
+    checks = parse_check(check_values)
     repository = Repository.open(storage_from_url(repo))
     with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.append(
@@ -190,32 +190,32 @@ def append(
             branch=branch,
             message=message,
             on_misfit="skip" if skip_misfits else None,
-            check_values=wanted,
+            check_values=checks,
             on_changed=changed.value,
             on_progress=on_progress,
         )
     _show(report, repository, plot, as_json=as_json)
 
 
-def parse_check(given: str) -> ValueCheck:
+def parse_check(text: str) -> ValueCheck:
     """Read how many files have values compared."""
-    match given:
+    match text:
         case "all" | "none":
-            return given
-        case _ if given.isdecimal() and int(given) > 0:
-            return int(given)
+            return text
+        case _ if text.isdecimal() and int(text) > 0:
+            return int(text)
     raise typer.BadParameter(
-        f"{given!r} is neither a number of files above 0, nor all, nor none",
+        f"{text!r} is neither a number of files above 0, nor all, nor none",
         param_hint="--check-values",
     )
 
 
-def _pairs(given: Sequence[str]) -> dict[str, str]:
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
     pairs = {}
-    for each in given:
-        name, sign, value = each.partition("=")
+    for pair in texts:
+        name, sign, value = pair.partition("=")
         if not (name and sign and value):
-            raise typer.BadParameter(f"{each!r} is not like DIM=NAME", param_hint="--coordinate")
+            raise typer.BadParameter(f"{pair!r} is not like DIM=NAME", param_hint="--coordinate")
         pairs[name] = value
     return pairs
 
@@ -262,7 +262,7 @@ def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any
 
 def show_misfits(report: Report) -> None:
     """List files that do not fit, with the reasons."""
-    rows = [(each.url, each.kind.value, each.message) for each in report.misfits]
+    rows = [(misfit.url, misfit.kind.value, misfit.message) for misfit in report.misfits]
     show_table(("file", "kind", "what"), rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
         echo(f"... and {len(rows) - _MOST_ROWS} more")
@@ -272,8 +272,8 @@ def show_notes(report: Report) -> None:
     """Print what was settled without asking, and which values could not be compared."""
     for note in report.notes:
         echo(note)
-    for item in () if report.checked is None else report.checked.unchecked[:_MOST_ROWS]:
-        echo(str(item))
+    for unchecked in () if report.checked is None else report.checked.unchecked[:_MOST_ROWS]:
+        echo(str(unchecked))
 
 
 def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bool) -> None:
@@ -282,8 +282,8 @@ def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bo
     is_there = report.snapshot is not None or report.known
     coverage = read_coverage(session, report.group) if is_there else ()
     if as_json:
-        held = coverage[0].to_dict() if coverage else None
-        show_json({**report.to_dict(), "holds": held})
+        dataset = coverage[0].to_dict() if coverage else None
+        show_json({**report.to_dict(), "holds": dataset})
     else:
         if report.scan.misfits:
             show_misfits(report.scan)

@@ -38,23 +38,25 @@ def show(
     Example: icefloe manifests show ./repo
     """
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
-    found = sorted(repository.manifest_layout(branch), key=lambda one: (-one.size_bytes, one.id))
+    manifest_layout = sorted(
+        repository.manifest_layout(branch), key=lambda manifest: (-manifest.size_bytes, manifest.id)
+    )
     if as_json:
         show_json(
             [
                 {
-                    "id": one.id,
-                    "bytes": one.size_bytes,
-                    "references": one.num_chunk_refs,
-                    "arrays": list(one.arrays),
+                    "id": manifest.id,
+                    "bytes": manifest.size_bytes,
+                    "references": manifest.num_chunk_refs,
+                    "arrays": list(manifest.arrays),
                 }
-                for one in found
+                for manifest in manifest_layout
             ]
         )
         return
-    show_table(LAYOUT_HEADINGS, [one.to_row() for one in found[:max_rows]])
-    refs = sum(one.num_chunk_refs for one in found)
-    echo(f"{len(found)} in all: {refs} references")
+    show_table(LAYOUT_HEADINGS, [manifest.to_row() for manifest in manifest_layout[:max_rows]])
+    refs = sum(manifest.num_chunk_refs for manifest in manifest_layout)
+    echo(f"{len(manifest_layout)} in all: {refs} references")
 
 
 def suggest(

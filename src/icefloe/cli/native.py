@@ -104,10 +104,10 @@ def ingest_native(
     """
     how = _options(chunks, shards, codec, level, memory)
     rule: Literal["skip", "fail"] = "skip" if skip_misfits else "fail"
-    wanted = parse_check(check_values)
+    checks = parse_check(check_values)
     options, parse = None, None
     if concat:
-        options = CombineOptions(tuple(concat), on_misfit=rule, check_values=wanted)
+        options = CombineOptions(tuple(concat), on_misfit=rule, check_values=checks)
         parse = ParseOptions(tuple(concat), drop=tuple(drop or ()))
     elif drop:
         raise typer.BadParameter("variables are left out of files only: give --concat, too")
@@ -167,13 +167,13 @@ def rechunk(
     """
     how = _options(chunks, shards, codec, level, memory)
     storage = storage_from_url(source)
-    given: Any = source
+    origin: Any = source
     if Repository.exists(storage):
         access = authorised(authorize or (), authorize_anonymous or ())
         opened = Repository.open(storage, authorize_virtual_chunk_access=access)
         is_named = from_tag is not None or from_snapshot is not None
         named = from_branch if is_named else from_branch or "main"
-        given = opened.readonly_session(named, tag=from_tag, snapshot_id=from_snapshot)
+        origin = opened.readonly_session(named, tag=from_tag, snapshot_id=from_snapshot)
     elif from_branch or from_tag or from_snapshot:
         raise typer.BadParameter(f"{source} is not a repository, and has no versions")
     repository = Repository.open_or_create(storage_from_url(repo))
@@ -181,7 +181,7 @@ def rechunk(
         report = jobs.rechunk(
             spark,
             repository,
-            given,
+            origin,
             **how,
             source_group=from_group,
             packing=pack,
@@ -205,13 +205,13 @@ def _options(
     }
 
 
-def parse_lengths(given: str, option: str) -> dict[str, int]:
+def parse_lengths(text: str, option: str) -> dict[str, int]:
     """Read lengths by dimension."""
     lengths = {}
-    for each in filter(None, given.split(",")):
-        name, sign, value = each.partition("=")
+    for pair in filter(None, text.split(",")):
+        name, sign, value = pair.partition("=")
         if not (name and sign and re.fullmatch(r"-?\d+", value)):
-            raise typer.BadParameter(f"{each!r} is not like DIM=N", param_hint=option)
+            raise typer.BadParameter(f"{pair!r} is not like DIM=N", param_hint=option)
         lengths[name.strip()] = int(value)
     return lengths
 
@@ -230,11 +230,11 @@ def _compressors(codec: Codec, level: int | None) -> list[dict[str, Any]] | None
     return [{"name": codec.value, "configuration": configuration}]
 
 
-def parse_bytes(given: str) -> int:
+def parse_bytes(text: str) -> int:
     """Read a number of bytes, perhaps with a unit."""
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)i?B?", given.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+)\s*([KMG]?)i?B?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise typer.BadParameter(f"{given!r} is not like 256M or 2G", param_hint="--memory")
+        raise typer.BadParameter(f"{text!r} is not like 256M or 2G", param_hint="--memory")
     return int(match[1]) * _UNITS[match[2].upper()]
 
 

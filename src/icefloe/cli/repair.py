@@ -125,11 +125,11 @@ def _show(report: RepairReport, max_rows: int) -> None:
         echo(note)
 
 
-def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
+def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     pairs = {}
-    for each in given:
-        name, sign, value = each.rpartition("=")
+    for pair in texts:
+        name, sign, value = pair.rpartition("=")
         if not (name and sign and value):
-            raise typer.BadParameter(f"{each!r} is not like NAME=SNAPSHOT", param_hint=option)
+            raise typer.BadParameter(f"{pair!r} is not like NAME=SNAPSHOT", param_hint=option)
         pairs[name] = value
     return pairs

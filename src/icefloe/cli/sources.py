@@ -49,13 +49,13 @@ def sources(
     session = repository.readonly_session(
         "main" if is_default else branch, tag=tag, snapshot_id=snapshot
     )
-    found = read_sources(session, group, like=like)
+    files = read_sources(session, group, like=like)
     if as_json:
-        show_json([each.to_dict() for each in found])
+        show_json([file.to_dict() for file in files])
         return
-    show_table(_HEADINGS, [_row(each) for each in found[:max_rows]])
-    hidden = f" ({len(found) - max_rows} not shown)" if len(found) > max_rows else ""
-    echo(f"{len(found)} files{hidden}")
+    show_table(_HEADINGS, [_row(file) for file in files[:max_rows]])
+    hidden = f" ({len(files) - max_rows} not shown)" if len(files) > max_rows else ""
+    echo(f"{len(files)} files{hidden}")
 
 
 def _row(file: HeldFile) -> tuple[object, ...]:

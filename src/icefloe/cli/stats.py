@@ -65,9 +65,9 @@ def stats(
             rows, document = total.rows(), total.to_dict()
             headings: tuple[str, ...] = STATS_HEADINGS
         else:
-            found = repository.storage_use(_USES[by], on_progress=bar)
-            rows, headings = found.rows(), found.headings
-            document = {"by": found.by, "rows": found.to_dicts()}
+            storage_use = repository.storage_use(_USES[by], on_progress=bar)
+            rows, headings = storage_use.rows(), storage_use.headings
+            document = {"by": storage_use.by, "rows": storage_use.to_dicts()}
     if as_json:
         show_json(document)
         return

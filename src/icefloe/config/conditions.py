@@ -12,12 +12,14 @@ from icefloe.values import U32, U64, Check, Variant, variant_of
 
 
 def _conditions(kind: type) -> Check:
-    def check(given: Any, place: str) -> tuple[Any, ...]:
-        if not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
+    def check(value: Any, name: str) -> tuple[Any, ...]:
+        if not isinstance(value, Sequence) or not all(
+            isinstance(element, kind) for element in value
+        ):
             raise InvalidInputError(
-                f"{place} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
+                f"{name} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
             )
-        return tuple(given)
+        return tuple(value)
 
     return check
 

@@ -171,9 +171,9 @@ def fit_store(store: AnyObjectStoreConfig) -> AnyObjectStoreConfig:
         case ObjectStoreConfig.Tigris(options):
             fit = _fit_options(options)
         case ObjectStoreConfig.Gcs(opts):
-            kept = {name: value for name, value in (opts or {}).items() if name != "region"}
-            _check_addresses(kept)
-            return store if kept == (opts or {}) else ObjectStoreConfig.Gcs(kept)
+            kept_options = {name: value for name, value in (opts or {}).items() if name != "region"}
+            _check_addresses(kept_options)
+            return store if kept_options == (opts or {}) else ObjectStoreConfig.Gcs(kept_options)
         case ObjectStoreConfig.Azure(opts):
             _check_addresses(opts or {})
             return store
@@ -284,14 +284,14 @@ def http_store(
 _coordinate = integer(0, 2**32 - 1)
 
 
-def _coordinates(given: object, place: str) -> list[int]:
-    if isinstance(given, str) or not isinstance(given, Sequence):
+def _coordinates(value: object, name: str) -> list[int]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
         raise InvalidInputError(
-            f"{place} must be the coordinates of a chunk, such as [0, 3], "
-            f"got {type(given).__name__}",
+            f"{name} must be the coordinates of a chunk, such as [0, 3], "
+            f"got {type(value).__name__}",
             ErrorKind.INVALID_CHUNK_INDEX,
         )
-    return [_coordinate(each, place) for each in given]
+    return [_coordinate(element, name) for element in value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,19 +345,19 @@ _STORES_OF_BUCKETS: Final = (
 _RESERVED: Final = frozenset({"vcc"})
 
 
-def _store(given: Any, place: str) -> AnyObjectStoreConfig:
-    return fit_store(cast("AnyObjectStoreConfig", _any_store(given, place)))
+def _store(value: Any, name: str) -> AnyObjectStoreConfig:
+    return fit_store(cast("AnyObjectStoreConfig", _any_store(value, name)))
 
 
 _any_store: Final = check_for(AnyObjectStoreConfig)
 
 
-def _policy(given: Any, place: str) -> OnChange:
+def _policy(value: Any, name: str) -> OnChange:
     for policy in POLICIES:
-        if given == policy:
+        if value == policy:
             return policy
     raise InvalidInputError(
-        f"{place} must be one of {', '.join(map(repr, POLICIES))}, got {given!r}",
+        f"{name} must be one of {', '.join(map(repr, POLICIES))}, got {value!r}",
         ErrorKind.INVALID_CONFIG,
     )
 
@@ -418,13 +418,15 @@ def check_container(container: VirtualChunkContainer) -> Prefix:
         raise _invalid(container, f"must not have the scheme {prefix.scheme}, which is for names")
     kinds = STORES_OF_SCHEME.get(prefix.scheme, _STORES_OF_BUCKETS)
     if not isinstance(container.store, kinds):
-        wanted = " or ".join(kind.__qualname__ for kind in kinds)
-        given = type(container.store).__qualname__
+        expected = " or ".join(kind.__qualname__ for kind in kinds)
+        actual = type(container.store).__qualname__
         if kinds is _STORES_OF_BUCKETS:
-            known = ", ".join(STORES_OF_SCHEME)
-            wanted = f"must start with one of the schemes {known}, or have a store of kind {wanted}"
-            raise _invalid(container, f"{wanted}, got {given}")
-        raise _invalid(container, f"needs a store of kind {wanted}, got {given}")
+            schemes = ", ".join(STORES_OF_SCHEME)
+            expected = (
+                f"must start with one of the schemes {schemes}, or have a store of kind {expected}"
+            )
+            raise _invalid(container, f"{expected}, got {actual}")
+        raise _invalid(container, f"needs a store of kind {expected}, got {actual}")
     if prefix == Prefix("file", ""):
         raise _invalid(container, "must name a directory")
     if container.name is not None and (not container.name or "/" in container.name):
@@ -493,5 +495,5 @@ def found(
         prefix = parse_prefix(text)
     except InvalidInputError:
         return None
-    same = (each for key, each in containers.items() if parse_prefix(key).is_same(prefix))
+    same = (container for key, container in containers.items() if parse_prefix(key).is_same(prefix))
     return next(same, None)

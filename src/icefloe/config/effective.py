@@ -191,7 +191,9 @@ def effective_config(
             EffectiveRetries, cast("Any", config.repo_update_retries).default
         ),
         virtual_chunk_containers=tuple(
-            sorted(containers, key=lambda each: (-len(each.url_prefix), each.url_prefix))
+            sorted(
+                containers, key=lambda container: (-len(container.url_prefix), container.url_prefix)
+            )
         ),
     )
 
@@ -229,15 +231,15 @@ def _plan(kind: type) -> dict[str, Any]:
     """Name the fields of a frozen form, with the frozen forms of those that are nested."""
     hints = get_type_hints(kind)
     return {
-        each.name: hints[each.name] if is_dataclass(hints[each.name]) else None
-        for each in fields(kind)
+        field.name: hints[field.name] if is_dataclass(hints[field.name]) else None
+        for field in fields(kind)
     }
 
 
 def _plain(kind: type, settings: Settings) -> dict[str, Any]:
     """Take the plain values that a frozen form shares with its settings."""
     return {
-        each.name: value
-        for each in fields(kind)
-        if isinstance(value := getattr(settings, each.name, None), int)
+        field.name: value
+        for field in fields(kind)
+        if isinstance(value := getattr(settings, field.name, None), int)
     }

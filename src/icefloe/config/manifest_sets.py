@@ -28,16 +28,16 @@ _UNSAID: Final = cast("int | None", ...)
 """Cardinality of a set that was made without any: what applies depends on its name."""
 
 
-def _range(given: Any, place: str) -> ChunkRange:
-    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 2:
+def _range(value: Any, name: str) -> ChunkRange:
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
         raise InvalidInputError(
-            f"{place} must be two numbers, from and to, of which either may be None",
+            f"{name} must be two numbers, from and to, of which either may be None",
             ErrorKind.INVALID_CONFIG,
         )
-    low, high = (None if each is None else _count(each, place) for each in given)
+    low, high = (None if bound is None else _count(bound, name) for bound in value)
     if low is not None and high is not None and low >= high:
         raise InvalidInputError(
-            f"{place} must be a range of some numbers: there are none from {low} to below {high}",
+            f"{name} must be a range of some numbers: there are none from {low} to below {high}",
             ErrorKind.INVALID_CONFIG,
         )
     return low, high
@@ -46,8 +46,8 @@ def _range(given: Any, place: str) -> ChunkRange:
 _positive: Final = integer(1, 2**64 - 1)
 
 
-def _cardinality(given: Any, place: str) -> Any:
-    return given if given is _UNSAID else _positive(given, place)
+def _cardinality(value: Any, name: str) -> Any:
+    return value if value is _UNSAID else _positive(value, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ def _usual_cardinality(name: str) -> int | None:
 
 def _one_line(value: "ManifestSet | ManifestRule", first: str, **usual: object) -> str:
     """Write a value as source code, without what is as usual: lists of them are read often."""
-    given = [(each.name, getattr(value, each.name)) for each in fields(value)[1:]]
-    shown = [f"{name}={one!r}" for name, one in given if one != usual.get(name)]
+    contents = [(field_.name, getattr(value, field_.name)) for field_ in fields(value)[1:]]
+    shown = [f"{name}={content!r}" for name, content in contents if content != usual.get(name)]
     return f"{public_name(type(value))}({', '.join([repr(first), *shown])})"
 
 
@@ -113,8 +113,8 @@ class ManifestRule(Value):
         return _one_line(self, self.target)
 
 
-def _patterns(given: Any, place: str) -> tuple[str, ...]:
-    return _tuple_of(str, given, place)
+def _patterns(value: Any, name: str) -> tuple[str, ...]:
+    return _tuple_of(str, value, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,26 +133,26 @@ class ManifestSetPreload(Value):
     max_manifests: U32 = 1
 
 
-def _tuple_of(kind: type[Any], given: Any, place: str) -> tuple[Any, ...]:
+def _tuple_of(kind: type[Any], value: Any, name: str) -> tuple[Any, ...]:
     if (
-        isinstance(given, str)
-        or not isinstance(given, Sequence)
-        or not all(isinstance(each, kind) for each in given)
+        isinstance(value, str)
+        or not isinstance(value, Sequence)
+        or not all(isinstance(element, kind) for element in value)
     ):
         raise InvalidInputError(
-            f"{place} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
+            f"{name} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
         )
-    return tuple(given)
+    return tuple(value)
 
 
-def some_sets(given: Any, place: str) -> tuple[ManifestSet, ...]:
+def some_sets(value: Any, name: str) -> tuple[ManifestSet, ...]:
     """Check a list of sets."""
-    return _tuple_of(ManifestSet, given, place)
+    return _tuple_of(ManifestSet, value, name)
 
 
-def some_rules(given: Any, place: str) -> tuple[ManifestRule, ...]:
+def some_rules(value: Any, name: str) -> tuple[ManifestRule, ...]:
     """Check a list of rules."""
-    return _tuple_of(ManifestRule, given, place)
+    return _tuple_of(ManifestRule, value, name)
 
 
 def problems_of(
@@ -167,65 +167,72 @@ def problems_of(
     if len(rules) > MAX_RULES:
         yield f"there are {len(rules)} rules, the most is {MAX_RULES}"
         return
-    known = {each.name: each for each in sets}
-    for position, each in enumerate(sets):
-        if not each.name:
+    sets_by_name = {manifest_set.name: manifest_set for manifest_set in sets}
+    for position, manifest_set in enumerate(sets):
+        if not manifest_set.name:
             yield f"sets[{position}] has no name"
-        elif known[each.name] is not each:
-            yield f"there is more than one set {each.name!r}"
-        yield from _problems_of_set(each, known)
+        elif sets_by_name[manifest_set.name] is not manifest_set:
+            yield f"there is more than one set {manifest_set.name!r}"
+        yield from _problems_of_set(manifest_set, sets_by_name)
     for position, rule in enumerate(rules):
-        if rule.target not in known and rule.target != DEFAULT_SET:
-            choices = ", ".join([*known, DEFAULT_SET] if DEFAULT_SET not in known else known)
+        if rule.target not in sets_by_name and rule.target != DEFAULT_SET:
+            choices = ", ".join(
+                [*sets_by_name, DEFAULT_SET] if DEFAULT_SET not in sets_by_name else sets_by_name
+            )
             yield f"rules[{position}] has an unknown target {rule.target!r}; there are {choices}"
-    yield from _problems_of_loops(known)
-    reached = _reached(known, rules)
-    for name in known:
+    yield from _problems_of_loops(sets_by_name)
+    reached = _reached(sets_by_name, rules)
+    for name in sets_by_name:
         if name and name != DEFAULT_SET and name not in reached:
             yield f"no array can come to the set {name!r}: no rule nor overflow leads there"
     yield from _problems_of_patterns(rules, preload)
 
 
-def _problems_of_set(each: ManifestSet, known: dict[str, ManifestSet]) -> Iterator[str]:
-    modes = (each.max_manifest_size, each.arrays_per_manifest)
+def _problems_of_set(
+    manifest_set: ManifestSet, sets_by_name: dict[str, ManifestSet]
+) -> Iterator[str]:
+    modes = (manifest_set.max_manifest_size, manifest_set.arrays_per_manifest)
     if None not in modes:
         yield (
-            f"the set {each.name!r} has both max-manifest-size and arrays-per-manifest: "
+            f"the set {manifest_set.name!r} has both max-manifest-size and arrays-per-manifest: "
             "choose one of them"
         )
-    if each.name == DEFAULT_SET:
-        if each.cardinality is not None:
+    if manifest_set.name == DEFAULT_SET:
+        if manifest_set.cardinality is not None:
             yield "the default set cannot have a cardinality: whatever fits nowhere else goes there"
-        if each.overflow_to is not None:
+        if manifest_set.overflow_to is not None:
             yield "the default set cannot have an overflow-to: it takes everything"
         return
     if modes == (None, None):
-        yield f"the set {each.name!r} needs either max-manifest-size or arrays-per-manifest"
-    if each.overflow_to is not None and each.overflow_to not in {*known, DEFAULT_SET}:
-        yield f"the set {each.name!r} overflows to an unknown set {each.overflow_to!r}"
+        yield f"the set {manifest_set.name!r} needs either max-manifest-size or arrays-per-manifest"
+    if manifest_set.overflow_to is not None and manifest_set.overflow_to not in {
+        *sets_by_name,
+        DEFAULT_SET,
+    }:
+        yield f"the set {manifest_set.name!r} overflows to an unknown set {manifest_set.overflow_to!r}"
 
 
-def _problems_of_loops(known: dict[str, ManifestSet]) -> Iterator[str]:
+def _problems_of_loops(sets_by_name: dict[str, ManifestSet]) -> Iterator[str]:
     done: set[str] = set()
-    for start in known:
+    for start in sets_by_name:
         way: list[str] = []
         name: str | None = start
-        while name in known and name not in done and name not in way:
+        while name in sets_by_name and name not in done and name not in way:
             way.append(name)
-            name = known[name].overflow_to
+            name = sets_by_name[name].overflow_to
         if name in way:
             loop = [*way[way.index(name) :], name]
             yield f"overflow-to leads in a circle: {' -> '.join(loop)}"
         done.update(way)
 
 
-def _reached(known: dict[str, ManifestSet], rules: Sequence[ManifestRule]) -> set[str]:
+def _reached(sets_by_name: dict[str, ManifestSet], rules: Sequence[ManifestRule]) -> set[str]:
     reached: set[str] = set()
     for rule in rules:
         name: str | None = rule.target
-        while name in known and name not in reached:
+        while name in sets_by_name and name not in reached:
             reached.add(name)
-            name = known[name].overflow_to
+            name = sets_by_name[name].overflow_to
     return reached
 
 
@@ -234,10 +241,13 @@ def _problems_of_patterns(
 ) -> Iterator[str]:
     patterns = {f"rules[{n}].path": rule.path for n, rule in enumerate(rules)}
     preloaded = () if preload is None else preload.arrays
-    patterns |= {f"preload.arrays[{n}].path": each for n, each in enumerate(preloaded)}
-    for place, pattern in patterns.items():
+    patterns |= {
+        f"preload.arrays[{n}].path": preloaded_pattern
+        for n, preloaded_pattern in enumerate(preloaded)
+    }
+    for path, pattern in patterns.items():
         if pattern is not None and (problem := _problem_of_pattern(pattern)):
-            yield f"{place} is no regular expression that can be used: {problem}"
+            yield f"{path} is no regular expression that can be used: {problem}"
 
 
 def _problem_of_pattern(pattern: str) -> str | None:
@@ -263,27 +273,29 @@ def in_order(sets: Sequence[ManifestSet]) -> tuple[ManifestSet, ...]:
 
     Of those that could come next, the first as configured does.
     """
-    by_name = {each.name: each for each in sets}
+    by_name = {manifest_set.name: manifest_set for manifest_set in sets}
     default = by_name.pop(DEFAULT_SET, ManifestSet(DEFAULT_SET))
     if default.max_manifest_size is None and default.arrays_per_manifest is None:
         default = ManifestSet(DEFAULT_SET, max_manifest_size=DEFAULT_SET_SIZE)
     ordered: list[ManifestSet] = []
     while by_name:
-        targets = {each.overflow_to for each in by_name.values()}
-        free = next(each for each in by_name.values() if each.name not in targets)
+        targets = {manifest_set.overflow_to for manifest_set in by_name.values()}
+        free = next(
+            manifest_set for manifest_set in by_name.values() if manifest_set.name not in targets
+        )
         ordered.append(_overflowing(by_name.pop(free.name)))
     return (*ordered, default)
 
 
-def _overflowing(each: ManifestSet) -> ManifestSet:
-    if each.overflow_to is not None:
-        return each
+def _overflowing(manifest_set: ManifestSet) -> ManifestSet:
+    if manifest_set.overflow_to is not None:
+        return manifest_set
     return ManifestSet(
-        each.name,
-        max_manifest_size=each.max_manifest_size,
-        arrays_per_manifest=each.arrays_per_manifest,
+        manifest_set.name,
+        max_manifest_size=manifest_set.max_manifest_size,
+        arrays_per_manifest=manifest_set.arrays_per_manifest,
         overflow_to=DEFAULT_SET,
-        cardinality=each.cardinality,
+        cardinality=manifest_set.cardinality,
     )
 
 
@@ -300,22 +312,22 @@ def to_tree(
 ) -> Tree:
     """Lay out a configuration; what is not set is left out."""
     tree: dict[str, Tree] = {
-        "sets": [{each.name: _set_tree(each)} for each in sets],
-        "rules": [_rule_tree(each) for each in rules],
+        "sets": [{manifest_set.name: _set_tree(manifest_set)} for manifest_set in sets],
+        "rules": [_rule_tree(rule) for rule in rules],
     }
     if preload is not None:
         tree["preload"] = {
             "max-manifest-size": preload.max_manifest_size,
             "max-manifests": preload.max_manifests,
-            "arrays": [{"path": each} for each in preload.arrays],
+            "arrays": [{"path": array} for array in preload.arrays],
         }
     return tree
 
 
-def _set_tree(each: ManifestSet) -> Tree:
-    tree = _present(each, ("max-manifest-size", "arrays-per-manifest", "overflow-to"))
-    if each.name != DEFAULT_SET:
-        tree["cardinality"] = each.cardinality  # here null says something
+def _set_tree(manifest_set: ManifestSet) -> Tree:
+    tree = _present(manifest_set, ("max-manifest-size", "arrays-per-manifest", "overflow-to"))
+    if manifest_set.name != DEFAULT_SET:
+        tree["cardinality"] = manifest_set.cardinality  # here null says something
     return tree
 
 
@@ -325,8 +337,8 @@ def _rule_tree(rule: ManifestRule) -> Tree:
 
 
 def _present(value: object, keys: Sequence[str]) -> dict[str, Any]:
-    given = {key: getattr(value, key.replace("-", "_")) for key in keys}
-    return {key: each for key, each in given.items() if each is not None}
+    contents = {key: getattr(value, key.replace("-", "_")) for key in keys}
+    return {key: content for key, content in contents.items() if content is not None}
 
 
 @dataclass(slots=True)
@@ -356,63 +368,65 @@ class _Reader:
 
     def read(self, tree: Tree) -> None:
         top = self._entries(tree, "chunk-manifests", _TOP_KEYS)
-        for position, each in enumerate(self._items(top.get("sets"), "sets")):
-            self._read_set(each, f"sets[{position}]")
-        for position, each in enumerate(self._items(top.get("rules"), "rules")):
-            self._read_rule(each, f"rules[{position}]")
+        for position, subtree in enumerate(self._items(top.get("sets"), "sets")):
+            self._read_set(subtree, f"sets[{position}]")
+        for position, subtree in enumerate(self._items(top.get("rules"), "rules")):
+            self._read_rule(subtree, f"rules[{position}]")
         if top.get("preload") is not None:
             self._read_preload(top["preload"])
 
-    def _read_set(self, tree: Tree, place: str) -> None:
+    def _read_set(self, tree: Tree, path: str) -> None:
         if not isinstance(tree, dict) or len(tree) != 1:
-            self._wrong(place, "a map of one entry, from the name of the set to its settings", tree)
+            self._wrong(path, "a map of one entry, from the name of the set to its settings", tree)
             return
         ((name, content),) = tree.items()
         entries = self._entries(
-            {} if content is None else content, f"{place}.{name}", _SET_KEYS, _OTHER_NAMES
+            {} if content is None else content, f"{path}.{name}", _SET_KEYS, _OTHER_NAMES
         )
-        self.result.sets.append(self._made(ManifestSet, f"{place}.{name}", entries, name=name))
+        self.result.sets.append(self._made(ManifestSet, f"{path}.{name}", entries, name=name))
 
-    def _read_rule(self, tree: Tree, place: str) -> None:
-        entries = self._entries(tree, place, _RULE_KEYS)
+    def _read_rule(self, tree: Tree, path: str) -> None:
+        entries = self._entries(tree, path, _RULE_KEYS)
         if "target" not in entries and isinstance(tree, dict):
-            self.result.problems.append(f"{place} has no target")
-        given = {"target": DEFAULT_SET, **entries}
-        self.result.rules.append(self._made(ManifestRule, place, given))
+            self.result.problems.append(f"{path} has no target")
+        with_defaults = {"target": DEFAULT_SET, **entries}
+        self.result.rules.append(self._made(ManifestRule, path, with_defaults))
 
     def _read_preload(self, tree: Tree) -> None:
         entries = dict(self._entries(tree, "preload", _PRELOAD_KEYS))
         paths = []
-        for position, each in enumerate(self._items(entries.pop("arrays", None), "preload.arrays")):
-            place = f"preload.arrays[{position}]"
-            entry = self._entries(each, place, ("path",))
+        for position, content in enumerate(
+            self._items(entries.pop("arrays", None), "preload.arrays")
+        ):
+            where = f"preload.arrays[{position}]"
+            entry = self._entries(content, where, ("path",))
             path = _plain(entry.get("path"), as_text=True)
-            if not isinstance(path, str) and isinstance(each, dict):
-                self._wrong(f"{place}.path", "text", path)
+            if not isinstance(path, str) and isinstance(content, dict):
+                self._wrong(f"{where}.path", "text", path)
             paths.append(path if isinstance(path, str) else "")
-        entries = {key: each for key, each in entries.items() if each is not None}
+        entries = {key: content for key, content in entries.items() if content is not None}
         self.result.preload = self._made(ManifestSetPreload, "preload", entries, arrays=paths)
 
     def _made[T](
-        self, kind: Callable[..., T], place: str, entries: Mapping[str, Tree], **others: object
+        self, kind: Callable[..., T], path: str, entries: Mapping[str, Tree], **others: object
     ) -> T:
         """Make a value; if that fails, find out which of its keys are wrong."""
-        given: dict[str, Any] = {
-            key.replace("-", "_"): _plain(each, as_text=key in {"path", "target", "overflow-to"})
-            for key, each in entries.items()
+        arguments: dict[str, Any] = {
+            key.replace("-", "_"): _plain(subtree, as_text=key in {"path", "target", "overflow-to"})
+            for key, subtree in entries.items()
         }
         try:
-            return kind(**given, **others)
+            return kind(**arguments, **others)
         except InvalidInputError:
             pass
-        harmless = {**others, **({"target": DEFAULT_SET} if "target" in given else {})}
-        for key, value in given.items():
+        harmless = {**others, **({"target": DEFAULT_SET} if "target" in arguments else {})}
+        for key, value in arguments.items():
             try:
                 kind(**{**harmless, key: value})
                 harmless[key] = value
             except InvalidInputError as reason:
-                wanted = str(reason).partition(" must ")[2]
-                self.result.problems.append(f"{place}.{key.replace('_', '-')} must {wanted}")
+                expected = str(reason).partition(" must ")[2]
+                self.result.problems.append(f"{path}.{key.replace('_', '-')} must {expected}")
                 if key in _LIMITS:
                     harmless[key] = 1
         return kind(**harmless)
@@ -420,38 +434,40 @@ class _Reader:
     def _entries(
         self,
         tree: Tree,
-        place: str,
+        path: str,
         keys: Sequence[str],
         other_names: Mapping[str, str] | None = None,
     ) -> dict[str, Tree]:
         if not isinstance(tree, dict):
-            self._wrong(place, "a map", tree)
+            self._wrong(path, "a map", tree)
             return {}
         entries: dict[str, Tree] = {}
-        for given, each in tree.items():
-            key = (other_names or {}).get(given, given)
+        for written_key, subtree in tree.items():
+            key = (other_names or {}).get(written_key, written_key)
             if key not in keys:
                 if not self._allow_unknown:
                     choices = ", ".join(keys)
-                    self.result.problems.append(f"{place}.{given} is unknown; there are {choices}")
+                    self.result.problems.append(
+                        f"{path}.{written_key} is unknown; there are {choices}"
+                    )
             elif key in entries:
-                self.result.problems.append(f"{place}.{key} is given twice, once as {given}")
+                self.result.problems.append(f"{path}.{key} is given twice, once as {written_key}")
             else:
-                entries[key] = each
+                entries[key] = subtree
         return entries
 
-    def _items(self, tree: Tree, place: str) -> list[Tree]:
+    def _items(self, tree: Tree, path: str) -> list[Tree]:
         if tree is None:
             return []
         if not isinstance(tree, list):
-            self._wrong(place, "a list", tree)
+            self._wrong(path, "a list", tree)
             return []
         return tree
 
-    def _wrong(self, place: str, wanted: str, tree: Tree) -> None:
+    def _wrong(self, path: str, expected: str, tree: Tree) -> None:
         kind = "a tag" if isinstance(tree, Tagged) else type(_plain(tree)).__name__
-        given = f"a map of {len(tree)}" if isinstance(tree, dict) else kind
-        self.result.problems.append(f"{place} must be {wanted}, got {given}")
+        actual = f"a map of {len(tree)}" if isinstance(tree, dict) else kind
+        self.result.problems.append(f"{path} must be {expected}, got {actual}")
 
 
 def _plain(tree: Tree, *, as_text: bool = False) -> Any:
@@ -459,5 +475,5 @@ def _plain(tree: Tree, *, as_text: bool = False) -> Any:
     if isinstance(tree, Unquoted):
         return tree.text if as_text else tree.value
     if isinstance(tree, list):
-        return [_plain(each) for each in tree]
+        return [_plain(subtree) for subtree in tree]
     return tree

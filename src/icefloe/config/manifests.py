@@ -101,7 +101,7 @@ class ChunkManifestsConfig(Value):
 
 def _refusal(problems: list[str]) -> InvalidInputError:
     number = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
-    lines = "".join(f"\n- {each}" for each in problems)
+    lines = "".join(f"\n- {problem}" for problem in problems)
     return InvalidInputError(
         f"the {KEY} configuration has {number}:{lines}", ErrorKind.INVALID_CONFIG
     )
@@ -154,25 +154,25 @@ UNSPLIT: Final = 2**32 - 1
 _chunk_count: Final = integer(1, UNSPLIT)
 
 
-def _split_sizes(given: Any, place: str) -> SplitSizes:
+def _split_sizes(value: Any, name: str) -> SplitSizes:
     """Check splitting rules; the result is made of lists and tuples only."""
     try:
-        rules = [(condition, [(dim, size) for dim, size in sizes]) for condition, sizes in given]
+        rules = [(condition, [(dim, size) for dim, size in sizes]) for condition, sizes in value]
     except (TypeError, ValueError):
-        raise _unfit_rules(place) from None
+        raise _unfit_rules(name) from None
     for condition, sizes in rules:
         if not isinstance(condition, ManifestSplitCondition):
-            raise _unfit_rules(place)
+            raise _unfit_rules(name)
         for dimension, size in sizes:
             if not isinstance(dimension, Dimension):
-                raise _unfit_rules(place)
-            _chunk_count(size, f"the size for {dimension!r} in {place}")
+                raise _unfit_rules(name)
+            _chunk_count(size, f"the size for {dimension!r} in {name}")
     return rules
 
 
-def _unfit_rules(place: str) -> InvalidInputError:
+def _unfit_rules(name: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{place} must be a list of (ManifestSplitCondition, [(ManifestSplitDimCondition, "
+        f"{name} must be a list of (ManifestSplitCondition, [(ManifestSplitDimCondition, "
         "number of chunks), ...]); use ManifestSplittingConfig.from_dict to write it as a dict",
         ErrorKind.INVALID_CONFIG,
     )

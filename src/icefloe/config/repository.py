@@ -65,8 +65,8 @@ class Attribution(Value):
         Value.__post_init__(self)
         _check("client", self.client, _PRODUCT, "be 'name' or 'name/version' in token characters")
         for name in ("workload", "principal"):
-            wanted = 'be ASCII without control characters and without any of "();=\\'
-            _check(name, getattr(self, name), _COMMENT, wanted)
+            expected = 'be ASCII without control characters and without any of "();=\\'
+            _check(name, getattr(self, name), _COMMENT, expected)
 
     def label(self, agent: str) -> str:
         """Add the labels to a user agent.
@@ -80,12 +80,12 @@ class Attribution(Value):
         return " ".join(part for part in parts if part is not None)
 
 
-def _check(name: str, label: str | None, pattern: re.Pattern[str], wanted: str) -> None:
+def _check(name: str, label: str | None, pattern: re.Pattern[str], expected: str) -> None:
     if label is None:
         return
     if not pattern.fullmatch(label):
         raise InvalidInputError(
-            f"Attribution.{name} must {wanted}, got {label!r}", ErrorKind.INVALID_CONFIG
+            f"Attribution.{name} must {expected}, got {label!r}", ErrorKind.INVALID_CONFIG
         )
     if len(label) > _LONGEST:
         raise InvalidInputError(
@@ -215,16 +215,16 @@ class RepoUpdateRetryConfig(Settings):
     default: StorageRetriesSettings | None = setting(StorageRetriesSettings(100, 50, 30_000))
 
 
-def _containers(given: Any, place: str) -> dict[str, VirtualChunkContainer]:
+def _containers(value: Any, name: str) -> dict[str, VirtualChunkContainer]:
     """Check containers, and key them by their url prefix."""
-    if not isinstance(given, Mapping) or not all(
-        isinstance(each, VirtualChunkContainer) for each in given.values()
+    if not isinstance(value, Mapping) or not all(
+        isinstance(element, VirtualChunkContainer) for element in value.values()
     ):
         raise InvalidInputError(
-            f"{place} must map url prefixes to VirtualChunkContainer", ErrorKind.INVALID_CONFIG
+            f"{name} must map url prefixes to VirtualChunkContainer", ErrorKind.INVALID_CONFIG
         )
     containers: dict[str, VirtualChunkContainer] = {}
-    for container in given.values():
+    for container in value.values():
         containers = added(containers, container)
     return containers
 

@@ -110,20 +110,22 @@ def containers_credentials(
     return {prefix: _wrapped(prefix, credential) for prefix, credential in m.items()}
 
 
-def checked_authorisations(given: Authorisations | None) -> dict[str, AnyCredential | None] | None:
+def checked_authorisations(
+    authorisations: Authorisations | None,
+) -> dict[str, AnyCredential | None] | None:
     """Check what a reader authorises, and wrap bare credentials.
 
     Raise `WrongTypeError` for a value that is no credential, and warn of None.
     """
-    if given is None:
+    if authorisations is None:
         return None
-    if not isinstance(given, Mapping):
+    if not isinstance(authorisations, Mapping):
         raise WrongTypeError(
             "authorize_virtual_chunk_access must be a dict from url prefixes to credentials, got "
-            f"{type(given).__name__}",
+            f"{type(authorisations).__name__}",
             ErrorKind.INVALID_CREDENTIALS,
         )
-    for prefix, credential in given.items():
+    for prefix, credential in authorisations.items():
         if credential is None:
             warnings.warn(
                 f"None as the credential for {_shown(prefix)} in authorize_virtual_chunk_access is"
@@ -131,7 +133,7 @@ def checked_authorisations(given: Authorisations | None) -> dict[str, AnyCredent
                 DeprecationWarning,
                 skip_file_prefixes=(_PACKAGE,),
             )
-    return containers_credentials(given)
+    return containers_credentials(authorisations)
 
 
 def _shown(prefix: str) -> str:

@@ -26,14 +26,14 @@ class CredentialChoice(type):
         return of_method.replace(parameters=list(of_method.parameters.values())[1:])
 
 
-def choose(function: str, given: Mapping[str, Mapping[str, object]]) -> str | None:
+def choose(function: str, choices: Mapping[str, Mapping[str, object]]) -> str | None:
     """Return the one way of `given` (way to its arguments) of which some argument is set.
 
     None when no argument at all is set. Arguments of two ways contradict each other.
     """
     set_arguments = {
         way: [name for name, value in arguments.items() if value is not None and value is not False]
-        for way, arguments in given.items()
+        for way, arguments in choices.items()
     }
     chosen = [way for way, names in set_arguments.items() if names]
     if len(chosen) > 1:

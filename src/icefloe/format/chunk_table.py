@@ -328,8 +328,8 @@ class ChunkTable:
         if self.dimensions == 0:
             return self.empty(0)
         if len(coordinates) <= _FEW_ROWS:
-            found = [self.row_of(each) for each in coordinates.tolist()]
-            rows = [row for row in found if row is not None]
+            found_rows = [self.row_of(coordinate) for coordinate in coordinates.tolist()]
+            rows = [row for row in found_rows if row is not None]
             return self.take(np.delete(np.arange(len(self)), rows)) if rows else self
         mine, theirs = sort_keys(self.coordinates, coordinates)
         keep = ~np.isin(mine, theirs)
@@ -337,10 +337,10 @@ class ChunkTable:
 
     def overlay(self, newer: Self, deleted: Coordinates | None = None) -> Self:
         """Put newer references over these, after deleting some."""
-        kept = self.without(newer.coordinates)
+        table = self.without(newer.coordinates)
         if deleted is not None:
-            kept = kept.without(deleted)
-        return concat_tables([kept, newer])
+            table = table.without(deleted)
+        return concat_tables([table, newer])
 
     def split(self, edges: Sequence[Sequence[int]]) -> list[Self]:
         """Cut along a grid: for each dimension, the inner edges. Empty parts are left out."""
@@ -380,13 +380,13 @@ _TARGETS: Final = {
 }
 
 
-def row_of_sorted(matrix: Coordinates, wanted: Sequence[int]) -> int | None:
+def row_of_sorted(matrix: Coordinates, chunk: Sequence[int]) -> int | None:
     """Find coordinates in sorted and unique rows, one dimension after the other."""
     low, high = 0, len(matrix)
     last = matrix.shape[1] - 1
-    if len(wanted) != last + 1:
+    if len(chunk) != last + 1:
         return None
-    for dimension, index in enumerate(wanted):
+    for dimension, index in enumerate(chunk):
         if not 0 <= index <= _LARGEST_INDEX:
             return None
         column = matrix[low:high, dimension]
@@ -514,15 +514,15 @@ class RowFinder:
         self._box = _filled_box(matrix)
         self._matrix = matrix if self._box is None else matrix[:0]
 
-    def find(self, wanted: Sequence[int]) -> int | None:
+    def find(self, chunk: Sequence[int]) -> int | None:
         """Return the row of some coordinates; `None` if there is none."""
         box = self._box
         if box is None:
-            return row_of_sorted(self._matrix, wanted)
-        if len(wanted) != len(box):
+            return row_of_sorted(self._matrix, chunk)
+        if len(chunk) != len(box):
             return None
         row = 0
-        for index, (first, count) in zip(wanted, box, strict=True):
+        for index, (first, count) in zip(chunk, box, strict=True):
             if not first <= index < first + count:
                 return None
             row = row * count + index - first

@@ -55,9 +55,9 @@ def gather(
     if len(short):
         views[short, 3] = 0
         within = views.view(np.uint8)[:, 4:]
-        for place in range(_INLINE_VIEW_BYTES):
-            reaching = short[lengths[short] > place]
-            within[reaching, place] = source[starts[reaching] + place]
+        for byte in range(_INLINE_VIEW_BYTES):
+            reaching = short[lengths[short] > byte]
+            within[reaching, byte] = source[starts[reaching] + byte]
     buffers = [None, pa.py_buffer(views), pa.py_buffer(source)]
     return from_arrow(pa.Array.from_buffers(pa.binary_view(), len(starts), buffers))
 
@@ -238,12 +238,12 @@ class BytesColumn:
         splits = self.splits[start : stop + 1]
         return type(self)(self.data[splits[0] : splits[-1]], splits - splits[0])
 
-    def with_rows(self, at: int, rows: Self) -> Self:
+    def with_rows(self, row: int, rows: Self) -> Self:
         """Insert rows before a row."""
-        cut, more = self.splits[at], rows.splits[-1]
+        cut, more = self.splits[row], rows.splits[-1]
         return type(self)(
             np.concatenate([self.data[:cut], rows.data, self.data[cut:]]),
-            np.concatenate([self.splits[:at], rows.splits + cut, self.splits[at + 1 :] + more]),
+            np.concatenate([self.splits[:row], rows.splits + cut, self.splits[row + 1 :] + more]),
         )
 
     def to_list(self) -> list[bytes]:
@@ -343,11 +343,11 @@ class BytesColumn:
     def _frame_runs(self, out: Bytes, starts: Ints, cuts: Ints) -> None:
         """Copy rows into their frames, all those of one length that stand together at once."""
         edges = [0, *cuts.tolist(), len(self)]
-        at, splits = starts[edges].tolist(), self.splits[edges].tolist()
+        positions, splits = starts[edges].tolist(), self.splits[edges].tolist()
         rows = [last - first for first, last in pairwise(edges)]
         view, target = self.data.data, out.data
         for begin, end, first, last, count in zip(
-            at, at[1:], splits, splits[1:], rows, strict=False
+            positions, positions[1:], splits, splits[1:], rows, strict=False
         ):
             if count <= 1:
                 target[begin + 4 : begin + 4 + last - first] = view[first:last]
@@ -396,11 +396,11 @@ def concat_bytes(columns: Sequence[BytesColumn]) -> BytesColumn:
 
 
 def find_sorted[K: (bytes, tuple[int, ...])](
-    count: int, wanted: K, key_of: Callable[[int], K]
+    count: int, key: K, key_of: Callable[[int], K]
 ) -> int | None:
     """Find the row with a key among rows sorted by it, looking at a few of them only."""
-    row = bisect_left(range(count), wanted, key=key_of)
-    return row if row < count and key_of(row) == wanted else None
+    row = bisect_left(range(count), key, key=key_of)
+    return row if row < count and key_of(row) == key else None
 
 
 def is_ascending(keys: NDArray[Any]) -> bool:

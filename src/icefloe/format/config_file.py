@@ -125,7 +125,7 @@ _VARIANT_NAMES: Final[dict[type[Variant], str]] = {
 
 def keys_of(kind: type[Settings]) -> tuple[str, ...]:
     """List the keys of settings in stored order."""
-    return _KEYS.get(kind) or tuple(each.name for each in fields(cast("Any", kind)))
+    return _KEYS.get(kind) or tuple(field.name for field in fields(cast("Any", kind)))
 
 
 def config_to_tree(config: RepositoryConfig) -> Tree:
@@ -159,7 +159,7 @@ def _tree(value: Any) -> Tree:
             name = _VARIANT_NAMES[type(value)]
             return name if content is None else Tagged(name, content)
         case Mapping():
-            return {key: _tree(each) for key, each in value.items()}
+            return {key: _tree(inner) for key, inner in value.items()}
     return cast("Tree", value)
 
 
@@ -191,7 +191,7 @@ def _content(variant: Variant) -> Tree:
             | ManifestPreloadCondition.Or(conditions)
             | ManifestPreloadCondition.And(conditions)
         ):
-            return [_tree(each) for each in conditions]
+            return [_tree(condition) for condition in conditions]
     return _tree(variant[0]) if len(variant) else None
 
 
@@ -234,14 +234,14 @@ def _settings[S: Settings](kind: type[S], tree: Tree, path: str) -> S:
     entries = _entries(tree, path)
     settings = kind()
     for key in keys_of(kind):
-        if (given := entries.get(key)) is None:
+        if (subtree := entries.get(key)) is None:
             continue
-        place = f"{path}.{key}" if path else key
-        value = _reader(kind, key)(given, place)
+        inner_path = f"{path}.{key}" if path else key
+        value = _reader(kind, key)(subtree, inner_path)
         try:
             setattr(settings, key, value)
         except InvalidInputError as reason:
-            raise _wrong(place, str(reason).partition(" must ")[2] or str(reason)) from None
+            raise _wrong(inner_path, str(reason).partition(" must ")[2] or str(reason)) from None
     return settings
 
 
@@ -255,11 +255,11 @@ def _reader(kind: type[Settings], key: str) -> Callable[[Tree, str], Any]:
     if key in special:
         return special[key]
     hint = _hints(kind)[key]
-    (plain, *_) = [each for each in get_args(hint) or (hint,) if each is not NoneType]
+    (plain, *_) = [part for part in get_args(hint) or (hint,) if part is not NoneType]
     if issubclass(plain, Settings):
-        return lambda tree, place: _settings(plain, tree, place)
+        return lambda tree, path: _settings(plain, tree, path)
     if issubclass(plain, NamedNumber):
-        return lambda tree, place: _named(NUMBER_NAMES[plain], tree, place)
+        return lambda tree, path: _named(NUMBER_NAMES[plain], tree, path)
     return _text if plain is str else _plain
 
 
@@ -295,7 +295,7 @@ def _text(tree: Tree, path: str) -> str:
 
 
 def _text_map(tree: Tree, path: str) -> dict[str, str]:
-    return {key: _text(each, f"{path}.{key}") for key, each in _entries(tree, path).items()}
+    return {key: _text(subtree, f"{path}.{key}") for key, subtree in _entries(tree, path).items()}
 
 
 def _named[T](names: dict[str, T], tree: Tree, path: str) -> T:
@@ -319,8 +319,8 @@ def _variant(kinds: dict[str, type[Variant]], tree: Tree, path: str) -> tuple[ty
 
 def _containers(tree: Tree, path: str) -> dict[str, VirtualChunkContainer]:
     containers: dict[str, VirtualChunkContainer] = {}
-    for key, each in _entries(tree, path).items():
-        container = _container(key, each, f"{path}.{key}")
+    for key, subtree in _entries(tree, path).items():
+        container = _container(key, subtree, f"{path}.{key}")
         if _contradicts(key, container.url_prefix):
             _log.warning(
                 "ignored a virtual chunk container of the repository: it is listed under %r, but"
@@ -347,7 +347,7 @@ def _container(key: str, tree: Tree, path: str) -> VirtualChunkContainer:
         prefix,
         store,
         None if name is None else _text(name, f"{path}.name"),
-        next((known for known in POLICIES if known == policy), "strict"),
+        next((known_policy for known_policy in POLICIES if known_policy == policy), "strict"),
     )
 
 
@@ -366,8 +366,8 @@ def _contradicts(key: str, prefix: str) -> bool:
 
 def _disputed_prefixes(tree: Tree) -> Iterator[str]:
     """List both prefixes of each container that is listed under another one than its own."""
-    for key, each in _entries(tree, "virtual_chunk_containers").items():
-        prefix = _text(_entries(each, key).get("url_prefix", key), key)
+    for key, subtree in _entries(tree, "virtual_chunk_containers").items():
+        prefix = _text(_entries(subtree, key).get("url_prefix", key), key)
         if _contradicts(key, prefix):
             yield from (text for text in (key, prefix) if _is_prefix(text))
 
@@ -401,14 +401,14 @@ def _store(tree: Tree, path: str) -> Any:
 def _read_split_sizes(tree: Tree, path: str) -> list[tuple[Any, list[tuple[Any, Any]]]]:
     rules = []
     for position, rule in enumerate(_items(tree, path)):
-        place = f"{path}[{position}]"
-        condition, sizes = _pair(rule, place)
+        rule_path = f"{path}[{position}]"
+        condition, sizes = _pair(rule, rule_path)
         rules.append(
             (
-                _condition(SPLIT_CONDITIONS, condition, place),
+                _condition(SPLIT_CONDITIONS, condition, rule_path),
                 [
-                    _dimension_size(each, f"{place}[{index}]")
-                    for index, each in enumerate(_items(sizes, place))
+                    _dimension_size(size, f"{rule_path}[{index}]")
+                    for index, size in enumerate(_items(sizes, rule_path))
                 ],
             )
         )
@@ -445,7 +445,7 @@ def _condition(kinds: dict[str, type[Variant]], tree: Tree, path: str) -> Any:
         ManifestPreloadCondition.Or,
         ManifestPreloadCondition.And,
     }:
-        return kind([_condition(kinds, each, path) for each in _items(content, path)])
+        return kind([_condition(kinds, inner, path) for inner in _items(content, path)])
     if kind is ManifestPreloadCondition.NumRefs:
         bounds = _entries(content, path)
         least = _read_bound(bounds.get("from"), {"Included": 0, "Excluded": 1}, f"{path}.from")
@@ -486,10 +486,10 @@ def _kind(tree: Tree) -> str:
     return "a tag" if isinstance(tree, Tagged) else f"a value of type {type(tree).__name__}"
 
 
-def _wrong(path: str, wanted: str) -> FormatError:
-    place = f"the key {path}" if path else "it"
+def _wrong(path: str, expected: str) -> FormatError:
+    name = f"the key {path}" if path else "it"
     return FormatError(
-        f"the stored configuration is damaged: {place} must {wanted}",
+        f"the stored configuration is damaged: {name} must {expected}",
         ErrorKind.CONFIG_DESERIALIZATION,
         key=path,
     )
@@ -517,9 +517,9 @@ def _without_unset(tree: Tree) -> Tree:
     if not isinstance(tree, dict):
         return tree
     return {
-        key: each if key == CHUNK_MANIFESTS else _without_unset(each)
-        for key, each in tree.items()
-        if each is not None
+        key: subtree if key == CHUNK_MANIFESTS else _without_unset(subtree)
+        for key, subtree in tree.items()
+        if subtree is not None
     }
 
 
@@ -569,7 +569,7 @@ def _json(tree: Tree) -> JsonValue:
         case Unquoted(_, value):
             return value
         case dict():
-            return {key: _json(each) for key, each in tree.items()}
+            return {key: _json(subtree) for key, subtree in tree.items()}
         case list():
-            return [_json(each) for each in tree]
+            return [_json(subtree) for subtree in tree]
     return tree

@@ -154,10 +154,10 @@ def _between(matrix: Coordinates, begin: _Index, end: _Index | None) -> Coordina
 def _place_of(matrix: Coordinates, index: _Index) -> int:
     """Find the first of some sorted rows that is not before another."""
     low, high = 0, len(matrix)
-    for dimension, at in enumerate(index):
+    for dimension, number in enumerate(index):
         column = matrix[:, dimension]
-        first = bisect_left(column, at, low, high)
-        last = bisect_left(column, at + 1, first, high)
+        first = bisect_left(column, number, low, high)
+        last = bisect_left(column, number + 1, first, high)
         if first == last:
             return first
         low, high = first, last
@@ -165,17 +165,17 @@ def _place_of(matrix: Coordinates, index: _Index) -> int:
 
 
 def _of_equal_length(pieces: Iterable[Coordinates], rows: int) -> Iterator[Coordinates]:
-    held: list[Coordinates] = []
+    pending: list[Coordinates] = []
     count = 0
     for piece in pieces:
-        held.append(piece)
+        pending.append(piece)
         count += len(piece)
         if count < rows:
             continue
-        joined = np.concatenate(held) if len(held) > 1 else held[0]
+        joined = np.concatenate(pending) if len(pending) > 1 else pending[0]
         whole = count // rows * rows
         for first in range(0, whole, rows):
             yield joined[first : first + rows]
-        held, count = [joined[whole:]], count - whole
+        pending, count = [joined[whole:]], count - whole
     if count:
-        yield np.concatenate(held)
+        yield np.concatenate(pending)

@@ -312,10 +312,10 @@ def _describe_entry(entry: SnapshotEntry, max_rows: int) -> Description:
 
 
 def _describe_status(status: Status) -> Description:
-    known = status.availability < len(_AVAILABILITY)
+    is_known = status.availability < len(_AVAILABILITY)
     reason = {} if status.reason is None else {"limited_availability_reason": status.reason}
     return {
-        "availability": _AVAILABILITY[status.availability] if known else status.availability,
+        "availability": _AVAILABILITY[status.availability] if is_known else status.availability,
         **reason,
         "set_at": _time(status.set_at),
     }

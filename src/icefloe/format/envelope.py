@@ -104,10 +104,10 @@ _own: Final = threading.local()
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
-    known: dict[int, zstandard.ZstdCompressor] = _own.__dict__.setdefault("compressors", {})
-    if level not in known:
-        known[level] = _new_compressor(level)
-    return known[level]
+    compressors: dict[int, zstandard.ZstdCompressor] = _own.__dict__.setdefault("compressors", {})
+    if level not in compressors:
+        compressors[level] = _new_compressor(level)
+    return compressors[level]
 
 
 def _new_compressor(level: int) -> zstandard.ZstdCompressor:
@@ -119,10 +119,10 @@ def _new_compressor(level: int) -> zstandard.ZstdCompressor:
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    known: zstandard.ZstdDecompressor | None = getattr(_own, "decompressor", None)
-    if known is None:
-        known = _own.decompressor = zstandard.ZstdDecompressor()
-    return known
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_own, "decompressor", None)
+    if decompressor is None:
+        decompressor = _own.decompressor = zstandard.ZstdDecompressor()
+    return decompressor
 
 
 def open_envelope(data: Buffer, expected: FileType | None = None) -> Envelope:

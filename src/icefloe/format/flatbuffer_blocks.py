@@ -172,10 +172,11 @@ class CoordinateSection:
         whole = self.rows // self._block_rows * self._block_rows
         firsts = np.arange(0, self.rows, self._block_rows)
         # Tables and offsets are both four bytes apart: within a block all offsets are equal.
-        wanted = self.positions(firsts) - self.start + distance - 4 * firsts
+        expected = self.positions(firsts) - self.start + distance - 4 * firsts
         blocks = offsets[:whole].reshape(-1, self._block_rows)
         return bool(
-            (blocks == wanted[: len(blocks), None]).all() and (offsets[whole:] == wanted[-1]).all()
+            (blocks == expected[: len(blocks), None]).all()
+            and (offsets[whole:] == expected[-1]).all()
         )
 
     def pieces(self) -> Iterator[Bytes]:
@@ -235,10 +236,10 @@ def recognise_coordinates(
     if not 0 < dimensions <= MAX_DIMENSIONS:
         return None
     section = CoordinateSection(np.broadcast_to(np.uint32(0), (count, dimensions)))
-    found = words[start >> 2 : (start + section.size_bytes()) >> 2]
-    if 4 * len(found) != section.size_bytes():
+    actual = words[start >> 2 : (start + section.size_bytes()) >> 2]
+    if 4 * len(actual) != section.size_bytes():
         return None
-    blocks = found.reshape(-(-count // rows), -1)
+    blocks = actual.reshape(-(-count // rows), -1)
     offsets = words[offsets_at >> 2 :][:count]
     if not section.is_pointed_at(offsets, start - offsets_at):
         return None

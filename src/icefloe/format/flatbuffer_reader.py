@@ -128,10 +128,12 @@ class Buffer:
         first = (vector >> 2) + 1
         return tuple(self.u32[first : first + count].tolist())
 
-    def _word(self, at: int, view: NDArray[np.uint32] | NDArray[np.int32] | None = None) -> int:
-        if at & 3 or not 0 <= at <= self.size - 4:
+    def _word(
+        self, position: int, view: NDArray[np.uint32] | NDArray[np.int32] | None = None
+    ) -> int:
+        if position & 3 or not 0 <= position <= self.size - 4:
             refuse("an offset points outside of the buffer")
-        return int((self.u32 if view is None else view)[at >> 2])
+        return int((self.u32 if view is None else view)[position >> 2])
 
 
 def refuse(reason: str) -> NoReturn:
@@ -334,7 +336,7 @@ class Tables:
         if not is_head.all():
             self._vtable_of_run = (np.cumsum(is_head) - 1)[self._vtable_of_run]
             self._vtables, self._vtable_bytes, self._table_bytes = (
-                each[is_head] for each in (self._vtables, self._vtable_bytes, self._table_bytes)
+                column[is_head] for column in (self._vtables, self._vtable_bytes, self._table_bytes)
             )
 
     @cached_property
@@ -352,8 +354,8 @@ class Tables:
         """Locate a field in each table, and say which tables have it."""
         entry = 4 + 2 * slot
         if len(self._vtables) == 1:
-            known = int(self._vtable_bytes[0]) >= entry + 2
-            offset = int(self.buffer.u16[(int(self._vtables[0]) + entry) >> 1]) if known else 0
+            is_present = int(self._vtable_bytes[0]) >= entry + 2
+            offset = int(self.buffer.u16[(int(self._vtables[0]) + entry) >> 1]) if is_present else 0
             if offset and offset + size_bytes > self._table_bytes[0]:
                 refuse(_OUT_OF_TABLE)
             where = self.positions + offset
@@ -509,8 +511,8 @@ def _copy_rows(buffer: Buffer, where: Ints, into: Bytes) -> None:
     by_word = into.shape[1] % 4 == 0 and not (np.bitwise_or.reduce(where) & 3 if len(where) else 0)
     view, first = (buffer.u32, where >> 2) if by_word else (buffer.u8, where)
     items = into.view(view.dtype)
-    for place in range(items.shape[1]):
-        items[:, place] = view[first + place]
+    for byte in range(items.shape[1]):
+        items[:, byte] = view[first + byte]
 
 
 def _few_distinct(values: Ints) -> tuple[Ints, Ints]:

@@ -58,10 +58,10 @@ class ScalarBuffer:
         """Return the root table."""
         return self.table(_U32(self.data, 0)[0])
 
-    def table(self, at: int) -> "ScalarTable":
+    def table(self, position: int) -> "ScalarTable":
         """Return the table at a position."""
         self.charge(_TABLE_COST_BYTES)
-        return ScalarTable(self, at)
+        return ScalarTable(self, position)
 
     def child_at(self, field: int) -> "ScalarTable":
         """Follow an offset to a table."""
@@ -72,22 +72,22 @@ class ScalarBuffer:
         self.charge(count * (4 + ITEM_COST_BYTES + _TABLE_COST_BYTES))
         return range(start, start + 4 * count, 4)
 
-    def word(self, at: int) -> int:
+    def word(self, position: int) -> int:
         """Read a number of four bytes."""
-        if at & 3:
+        if position & 3:
             refuse(_MISALIGNED)
-        if not 0 <= at <= self.size - 4:
+        if not 0 <= position <= self.size - 4:
             refuse(_OUTSIDE)
-        value: int = _U32(self.data, at)[0]
+        value: int = _U32(self.data, position)[0]
         return value
 
     def vector(self, field: int, item_bytes: int) -> tuple[int, int]:
         """Follow an offset to a vector: where its items start, and how many there are."""
-        at = field + self.word(field)
-        count = self.word(at)
-        if at + 4 + count * item_bytes > self.size:
+        position = field + self.word(field)
+        count = self.word(position)
+        if position + 4 + count * item_bytes > self.size:
             refuse(_OUTSIDE)
-        return at + 4, count
+        return position + 4, count
 
     def bytes_at(self, field: int) -> bytes:
         """Follow an offset to a string or a vector of bytes."""
@@ -101,22 +101,22 @@ class ScalarTable:
 
     __slots__ = ("_at", "_buffer", "_table_bytes", "_vtable", "_vtable_bytes")
 
-    def __init__(self, buffer: ScalarBuffer, at: int) -> None:
-        buffer.word(at)
-        vtable = at - _I32(buffer.data, at)[0]
+    def __init__(self, buffer: ScalarBuffer, position: int) -> None:
+        buffer.word(position)
+        vtable = position - _I32(buffer.data, position)[0]
         if not 0 <= vtable <= buffer.size - 4:
             refuse(_OUTSIDE)
         if vtable & 1:
             refuse(_MISALIGNED)
         vtable_bytes, table_bytes = _VTABLE(buffer.data, vtable)
-        if vtable + vtable_bytes > buffer.size or at + table_bytes > buffer.size:
+        if vtable + vtable_bytes > buffer.size or position + table_bytes > buffer.size:
             refuse(_OUTSIDE)
         if vtable_bytes < 4 or vtable_bytes & 1:
             refuse("a vtable has an impossible length")
         if table_bytes < 4:
             refuse("a table has an impossible length")
         self._buffer = buffer
-        self._at = at
+        self._at = position
         self._vtable, self._vtable_bytes, self._table_bytes = vtable, vtable_bytes, table_bytes
 
     def field(self, slot: int, size_bytes: int, alignment: int) -> int | None:
@@ -129,10 +129,10 @@ class ScalarTable:
             return None
         if offset + size_bytes > self._table_bytes:
             refuse("a field lies outside of its table")
-        at: int = self._at + offset
-        if at & (alignment - 1):
+        position: int = self._at + offset
+        if position & (alignment - 1):
             refuse(_MISALIGNED)
-        return at
+        return position
 
     def shape(self, fields: Sequence[tuple[int, int, int]]) -> tuple[int, int, list[int]]:
         """Return the shape that all tables with this vtable share.
@@ -141,37 +141,37 @@ class ScalarTable:
         (slot, size and alignment of each are given); 0 for one that is missing.
         """
         places = [self.field(*field) for field in fields]
-        offsets = [0 if place is None else place - self._at for place in places]
+        offsets = [0 if position is None else position - self._at for position in places]
         return self._vtable, self._table_bytes, offsets
 
     def number(self, slot: int, code: str, default: int = 0) -> int:
         """Read a number, of a type that the `struct` module names."""
         kind = _NUMBERS[code]
-        at = self.field(slot, kind.size, kind.size)
-        if at is None:
+        position = self.field(slot, kind.size, kind.size)
+        if position is None:
             return default
-        value: int = kind.unpack_from(self._buffer.data, at)[0]
+        value: int = kind.unpack_from(self._buffer.data, position)[0]
         return value
 
     def struct(self, slot: int, width: int) -> bytes:
         """Read a required struct of bytes, such as an id."""
-        found = self.optional_struct(slot, width)
-        return _missing() if found is None else found
+        value = self.optional_struct(slot, width)
+        return _missing() if value is None else value
 
     def optional_struct(self, slot: int, width: int) -> bytes | None:
         """Read a struct of bytes."""
-        at = self.field(slot, width, 1)
-        return None if at is None else self._buffer.data[at : at + width]
+        position = self.field(slot, width, 1)
+        return None if position is None else self._buffer.data[position : position + width]
 
     def blob(self, slot: int) -> bytes:
         """Read a required string or vector of bytes."""
-        found = self.optional_blob(slot)
-        return _missing() if found is None else found
+        value = self.optional_blob(slot)
+        return _missing() if value is None else value
 
     def optional_blob(self, slot: int) -> bytes | None:
         """Read a string or a vector of bytes."""
-        at = self.field(slot, 4, 4)
-        return None if at is None else self._buffer.bytes_at(at)
+        position = self.field(slot, 4, 4)
+        return None if position is None else self._buffer.bytes_at(position)
 
     def text(self, slot: int) -> str:
         """Read a required string."""
@@ -179,20 +179,20 @@ class ScalarTable:
 
     def optional_text(self, slot: int) -> str | None:
         """Read a string."""
-        found = self.optional_blob(slot)
-        return None if found is None else as_text(found)
+        value = self.optional_blob(slot)
+        return None if value is None else as_text(value)
 
     def vector(self, slot: int, item_bytes: int) -> tuple[int, int]:
         """Find a required vector: where its items start, and how many there are."""
-        at = self.field(slot, 4, 4)
-        return _missing() if at is None else self._buffer.vector(at, item_bytes)
+        position = self.field(slot, 4, 4)
+        return _missing() if position is None else self._buffer.vector(position, item_bytes)
 
     def items(self, slot: int, item_bytes: int, alignment: int = 1) -> bytes | None:
         """Read the items of a vector, back to back."""
-        at = self.field(slot, 4, 4)
-        if at is None:
+        position = self.field(slot, 4, 4)
+        if position is None:
             return None
-        start, count = self._buffer.vector(at, item_bytes)
+        start, count = self._buffer.vector(position, item_bytes)
         if count and start & (alignment - 1):
             refuse(_MISALIGNED)
         self._buffer.charge(count * (item_bytes + ITEM_COST_BYTES))
@@ -200,26 +200,26 @@ class ScalarTable:
 
     def child(self, slot: int) -> "ScalarTable":
         """Follow a required field that holds a table."""
-        at = self.field(slot, 4, 4)
-        if at is None:
+        position = self.field(slot, 4, 4)
+        if position is None:
             refuse("a required table is missing")
-        return self._buffer.child_at(at)
+        return self._buffer.child_at(position)
 
     def children(self, slot: int) -> "list[ScalarTable]":
         """Follow a required vector of tables."""
-        return _missing() if (found := self.optional_children(slot)) is None else found
+        return _missing() if (tables := self.optional_children(slot)) is None else tables
 
     def optional_children(self, slot: int) -> "list[ScalarTable] | None":
         """Follow a vector of tables."""
-        at = self.field(slot, 4, 4)
-        if at is None:
+        position = self.field(slot, 4, 4)
+        if position is None:
             return None
         buffer = self._buffer
-        fields = buffer.fields(*buffer.vector(at, 4))
-        return [ScalarTable(buffer, each + buffer.word(each)) for each in fields]
+        fields = buffer.fields(*buffer.vector(position, 4))
+        return [ScalarTable(buffer, field + buffer.word(field)) for field in fields]
 
     def find_child(
-        self, slot: int, wanted: bytes, key_of: "Callable[[ScalarTable], bytes]"
+        self, slot: int, key: bytes, key_of: "Callable[[ScalarTable], bytes]"
     ) -> "ScalarTable | None":
         """Find the table with a key in a required vector that is sorted by it."""
         start, count = self.vector(slot, 4)
@@ -227,13 +227,13 @@ class ScalarTable:
         def child(row: int) -> ScalarTable:
             return self._buffer.child_at(start + 4 * row)
 
-        row = find_sorted(count, wanted, lambda row: key_of(child(row)))
+        row = find_sorted(count, key, lambda row: key_of(child(row)))
         return None if row is None else child(row)
 
     def texts(self, slot: int) -> list[str]:
         """Read a required vector of strings."""
         fields = self._buffer.fields(*self.vector(slot, 4))
-        return [as_text(self._buffer.bytes_at(each)) for each in fields]
+        return [as_text(self._buffer.bytes_at(field)) for field in fields]
 
 
 def as_text(data: bytes) -> str:

@@ -112,13 +112,13 @@ class RecordLayout:
         if small is not None and any(widths[slot][0] == 8 for slot in by_width):
             by_width.remove(small)
             by_width.insert(0, small)
-        self.offsets, at = dict[int, int](), 4
+        self.offsets, position = dict[int, int](), 4
         for slot in by_width:
             base, size = widths[slot]
-            at += -at % base
-            self.offsets[slot] = at
-            at += size
-        self.table_bytes = at + -at % 4
+            position += -position % base
+            self.offsets[slot] = position
+            position += size
+        self.table_bytes = position + -position % 4
 
     def _make_vtables(self, rows: int) -> None:
         codes, self.vtable_of_row = self._sets_of_fields(rows)
@@ -155,7 +155,7 @@ class RecordLayout:
             {
                 "names": list(named),
                 "formats": [kind for kind, _ in named.values()],
-                "offsets": [at for _, at in named.values()],
+                "offsets": [position for _, position in named.values()],
                 "itemsize": stride,
             }
         )
@@ -273,8 +273,8 @@ class VectorSection:
             raw = np.ascontiguousarray(self.items).view(np.uint8).reshape(-1, self.item_bytes)
             width = np.gcd(self.item_bytes, 4)
             wide, narrow = out.view(f"<u{width}"), raw.view(f"<u{width}")
-            for place in range(narrow.shape[1]):
-                wide[where // width + place] = narrow[:, place]
+            for byte in range(narrow.shape[1]):
+                wide[where // width + byte] = narrow[:, byte]
         yield out
 
 
@@ -429,13 +429,13 @@ class Tree:
         """Add a table that a field points at; the first one is the root. Give its position."""
         out = self._out
         out += shape.leads[len(out) & 7]
-        at = len(out)
+        position = len(out)
         out += shape.pack(*values)
         if field is not None:
-            _WORD.pack_into(out, field, at - field)
+            _WORD.pack_into(out, field, position - field)
         elif self._root is None:
-            self._root = at
-        return at
+            self._root = position
+        return position
 
     def blob(self, data: bytes, field: int) -> None:
         """Add a string or a vector of bytes."""
@@ -458,18 +458,18 @@ class Tree:
     def links(self, count: int, field: int) -> range:
         """Add a vector of offsets; give the fields in which they go."""
         out = self._out
-        at = len(out)
-        _WORD.pack_into(out, field, at - field)
+        position = len(out)
+        _WORD.pack_into(out, field, position - field)
         out += count.to_bytes(4, "little")
         out += bytes(4 * count)
-        return range(at + 4, at + 4 + 4 * count, 4)
+        return range(position + 4, position + 4 + 4 * count, 4)
 
     def written_tables(self, tables: Sequence[bytes], lead_bytes: int, field: int) -> None:
         """Add a vector of tables that were written already, each in whole words after its lead."""
         out = self._out
         fields = self.links(len(tables), field)
         starts = accumulate(map(len, tables), initial=len(out) + lead_bytes)
-        offsets = [start - each for each, start in zip(fields, starts, strict=False)]
+        offsets = [start - link for link, start in zip(fields, starts, strict=False)]
         out[fields.start : fields.stop] = Struct(f"<{len(offsets)}I").pack(*offsets)
         out += b"".join(tables)
 
@@ -536,13 +536,13 @@ class Carried:
         return cls(slot, BytesColumn(data.view(np.uint8), 4 * starts))
 
 
-def _emptied(column: BytesColumn, kept: Bools) -> BytesColumn:
+def _emptied(column: BytesColumn, is_kept: Bools) -> BytesColumn:
     """Make rows empty that are not to be kept."""
-    if kept.all():
+    if is_kept.all():
         return column
     lengths = column.lengths()
-    data = column.data[np.repeat(kept, lengths)]
-    return BytesColumn(data, splits_of(np.where(kept, lengths, 0)))
+    data = column.data[np.repeat(is_kept, lengths)]
+    return BytesColumn(data, splits_of(np.where(is_kept, lengths, 0)))
 
 
 def pack_tables(
@@ -552,7 +552,7 @@ def pack_tables(
 
     Each row begins with the shape's lead, and must come to lie at a multiple of its alignment.
     """
-    sizes = [each.rows.lengths() for each in carried]
+    sizes = [strings.rows.lengths() for strings in carried]
     places = list[Ints]()
     ends = np.full(count, shape.lead_bytes + shape.table_bytes, np.int64)
     for size in sizes:
@@ -563,8 +563,8 @@ def pack_tables(
     firsts = starts[:-1] >> 2
     fixed = _fixed_parts(count, shape, columns, list(zip(carried, sizes, places, strict=True)))
     words[firsts[:, None] + np.arange(fixed.shape[1] >> 2)] = fixed.view("<u4")
-    for each, size, at in zip(carried, sizes, places, strict=True):
-        words[ranges(firsts + (at >> 2), size >> 2)] = each.rows.data.view("<u4")
+    for strings, size, position in zip(carried, sizes, places, strict=True):
+        words[ranges(firsts + (position >> 2), size >> 2)] = strings.rows.data.view("<u4")
     return BytesColumn(words.view(np.uint8), starts)
 
 
@@ -576,12 +576,12 @@ def _fixed_parts(
     parts[:] = np.frombuffer(shape.blank(), np.uint8)
     for slot, values in columns.items():
         _put(parts, shape.lead_bytes + shape.at[slot], values)
-    for each, size, at in carried:
-        field = shape.lead_bytes + shape.at[each.slot]
-        offsets = at + (each.inner - field)
+    for strings, size, position in carried:
+        field = shape.lead_bytes + shape.at[strings.slot]
+        offsets = position + (strings.inner - field)
         if not size.all():
             offsets = np.where(size > 0, offsets, 0)
-            entry = shape.entry(each.slot)
+            entry = shape.entry(strings.slot)
             parts[size == 0, entry : entry + 2] = 0  # the field is absent
         _put(parts, field, offsets.astype("<u4"))
     return parts
@@ -609,8 +609,8 @@ class PackedSection:
         yield self._rows.data
 
 
-def _put(parts: Bytes, at: int, values: NDArray[np.generic]) -> None:
+def _put(parts: Bytes, position: int, values: NDArray[np.generic]) -> None:
     """Write a column of numbers or of rows of bytes into a matrix of bytes."""
     if len(parts):
         raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(parts), -1)
-        parts[:, at : at + raw.shape[1]] = raw
+        parts[:, position : position + raw.shape[1]] = raw

@@ -98,7 +98,7 @@ class _Writer:
             )
         if isinstance(value, Mapping):
             return self._map(value, depth_left - 1)
-        return self._vector([self.element(each, depth_left - 1) for each in value])
+        return self._vector([self.element(inner, depth_left - 1) for inner in value])
 
     def finish(self, root: _Element) -> None:
         _, width = self._store([], [root])
@@ -120,7 +120,7 @@ class _Writer:
         return self._keys[key]
 
     def _vector(self, elements: list[_Element]) -> _Element:
-        kinds = {each.kind for each in elements}
+        kinds = {child.kind for child in elements}
         kind = kinds.pop() if len(kinds) == 1 else NULL
         if kind in {INT, UINT, FLOAT} and 2 <= len(elements) <= 4:
             address, width = self._store([], elements)
@@ -132,14 +132,14 @@ class _Writer:
             address, width = self._store(length, elements)
             return _Element(typed, address, width, is_inline=False)
         address, width = self._store(length, elements)
-        self.buffer += bytes(each.packed(width) for each in elements)
+        self.buffer += bytes(child.packed(width) for child in elements)
         return _Element(VECTOR, address, width, is_inline=False)
 
     def _map(self, value: Mapping[str, JsonValue], depth_left: int) -> _Element:
         entries = []
-        for key, each in value.items():
+        for key, child in value.items():
             key_element = self._key(key)
-            entries.append((key.encode(), key_element, self.element(each, depth_left)))
+            entries.append((key.encode(), key_element, self.element(child, depth_left)))
         entries.sort(key=lambda entry: entry[0])
         length = _number(len(entries))
         keys, keys_width = self._store([length], [key for _, key, _ in entries])
@@ -150,20 +150,20 @@ class _Writer:
         ]
         elements = [element for _, _, element in entries]
         address, width = self._store(prefix, elements)
-        self.buffer += bytes(each.packed(width) for each in elements)
+        self.buffer += bytes(child.packed(width) for child in elements)
         return _Element(MAP, address, width, is_inline=False)
 
     def _store(self, prefix: list[_Element], elements: list[_Element]) -> tuple[int, int]:
         """Write elements of one width; return where those after the prefix begin, and the width."""
         width = 1
-        for position, each in enumerate([*prefix, *elements]):
-            width = max(width, self._width_at(each, position))
+        for position, child in enumerate([*prefix, *elements]):
+            width = max(width, self._width_at(child, position))
         self._align(width)
-        for each in prefix:
-            self._put(each, width)
+        for child in prefix:
+            self._put(child, width)
         address = len(self.buffer)
-        for each in elements:
-            self._put(each, width)
+        for child in elements:
+            self._put(child, width)
         return address, width
 
     def _width_at(self, element: _Element, position: int) -> int:
@@ -292,28 +292,28 @@ class _Reader:
             raise _unsound(f"a float cannot be {width} bytes wide", address)
         numbers = struct.unpack(f"<{count}{code}", self._slice(address, count * width))
         if kind == BOOL:
-            return [bool(each) for each in numbers]
+            return [bool(number) for number in numbers]
         if kind == FLOAT:
-            return [each if math.isfinite(each) else None for each in numbers]
+            return [number if math.isfinite(number) else None for number in numbers]
         return [*numbers]
 
     def _text(self, address: int, width: int) -> str:
-        found = self._texts.get((address, width))
-        if found is None:
+        text = self._texts.get((address, width))
+        if text is None:
             length = self._unsigned(address - width, width)
             self._spend_bytes(length, address)
-            found = self._texts[address, width] = _utf8(self._slice(address, length), address)
-        return found
+            text = self._texts[address, width] = _utf8(self._slice(address, length), address)
+        return text
 
     def _key(self, address: int) -> str:
-        found = self._texts.get((address, 0))
-        if found is None:
+        text = self._texts.get((address, 0))
+        if text is None:
             end = self._data.find(b"\0", address, address + self._bytes_left + 1)
             if end < 0:
                 raise _unsound("a key does not end", address)
             self._spend_bytes(end - address, address)
-            found = self._texts[address, 0] = _utf8(self._data[address:end], address)
-        return found
+            text = self._texts[address, 0] = _utf8(self._data[address:end], address)
+        return text
 
     def _follow(self, position: int, width: int) -> int:
         """Resolve an offset, which counts backwards from where it stands."""

@@ -175,7 +175,9 @@ class SeriesOfIds:
 
 def id_rows[I: ObjectId](kind: type[I], ids: Sequence[I]) -> NDArray[np.uint8]:
     """Lay out ids of one kind as the rows of a matrix."""
-    return np.frombuffer(b"".join(one.raw for one in ids), np.uint8).reshape(-1, kind.WIDTH)
+    return np.frombuffer(b"".join(object_id.raw for object_id in ids), np.uint8).reshape(
+        -1, kind.WIDTH
+    )
 
 
 def ids_of_rows[I: ObjectId](kind: type[I], rows: NDArray[np.uint8]) -> list[I]:
@@ -186,14 +188,14 @@ def ids_of_rows[I: ObjectId](kind: type[I], rows: NDArray[np.uint8]) -> list[I]:
 def raw_rows(rows: NDArray[np.uint8]) -> list[bytes]:
     """Return the bytes of each id in the rows of a matrix."""
     raw, width = rows.tobytes(), rows.shape[1]
-    return [raw[at : at + width] for at in range(0, len(raw), width)]
+    return [raw[start : start + width] for start in range(0, len(raw), width)]
 
 
 def texts_of_rows(rows: NDArray[np.uint8]) -> list[str]:
     """Write out the ids in the rows of a matrix."""
     texts = encode_ids(rows)
     joined, width = texts.tobytes().decode(), texts.itemsize
-    return [joined[at : at + width] for at in range(0, len(joined), width)]
+    return [joined[start : start + width] for start in range(0, len(joined), width)]
 
 
 def has_repeated_node(rows: NDArray[np.uint8]) -> bool:

@@ -21,16 +21,16 @@ _SMALLEST_INT: Final = -(2**63)
 _LARGEST_INT: Final = 2**64 - 1
 
 
-def as_json_value(given: object, place: str = "metadata") -> JsonValue:
+def as_json_value(value: object, path: str = "metadata") -> JsonValue:
     """Check and copy a value, with tuples as lists and maps sorted by key.
 
     Refused, with the place in the value: integers beyond 64 bits, NaN and infinities (JSON has
     none, and storing null instead would be a wrong answer), bytes, keys that are not strings.
     """
-    return _Copier().copy(given, place, MAX_DEPTH)
+    return _Copier().copy(value, path, MAX_DEPTH)
 
 
-def as_metadata(given: object, place: str = "metadata") -> dict[str, JsonValue]:
+def as_metadata(given: object, path: str = "metadata") -> dict[str, JsonValue]:
     """Check and copy the metadata of a commit or of a repository.
 
     Raise `WrongTypeError` unless it is a mapping from strings to JSON values.
@@ -39,9 +39,9 @@ def as_metadata(given: object, place: str = "metadata") -> dict[str, JsonValue]:
     {'author': 'nightly job', 'runs': [1, 2]}
     """
     if not isinstance(given, Mapping):
-        raise _wrong_type(place, f"a dict is needed, got {type(given).__name__}")
+        raise _wrong_type(path, f"a dict is needed, got {type(given).__name__}")
     return {
-        _key(key, place): as_json_value(value, f"{place}[{key!r}]") for key, value in given.items()
+        _key(key, path): as_json_value(value, f"{path}[{key!r}]") for key, value in given.items()
     }
 
 
@@ -51,68 +51,68 @@ class _Copier:
     def __init__(self) -> None:
         self._values_left = MAX_VALUES
 
-    def copy(self, given: object, place: str, depth_left: int) -> JsonValue:
+    def copy(self, value: object, path: str, depth_left: int) -> JsonValue:
         self._values_left -= 1
         if self._values_left < 0:
             raise InvalidInputError(
-                f"{place}: there are more than {MAX_VALUES} values: store an array instead",
+                f"{path}: there are more than {MAX_VALUES} values: store an array instead",
                 ErrorKind.LIMIT_EXCEEDED,
             )
-        match given:
+        match value:
             case None | bool():
-                return given
+                return value
             case int() | float():
-                return _number(given, place)
+                return _number(value, path)
             case str():
-                return _text(given, place)
+                return _text(value, path)
         if depth_left == 0:
-            raise _invalid(place, f"lists and maps are nested deeper than {MAX_DEPTH} levels")
-        match given:
+            raise _invalid(path, f"lists and maps are nested deeper than {MAX_DEPTH} levels")
+        match value:
             case list() | tuple():
                 return [
-                    self.copy(each, f"{place}[{position}]", depth_left - 1)
-                    for position, each in enumerate(given)
+                    self.copy(element, f"{path}[{position}]", depth_left - 1)
+                    for position, element in enumerate(value)
                 ]
             case Mapping():
                 return {
-                    key: self.copy(given[key], f"{place}[{key!r}]", depth_left - 1)
-                    for key in sorted(_key(key, place) for key in given)
+                    key: self.copy(value[key], f"{path}[{key!r}]", depth_left - 1)
+                    for key in sorted(_key(key, path) for key in value)
                 }
-        kind = type(given).__name__
+        kind = type(value).__name__
         raise _wrong_type(
-            place, f"{kind} is not a JSON value: use None, bool, int, float, str, list, dict"
+            path, f"{kind} is not a JSON value: use None, bool, int, float, str, list, dict"
         )
 
 
-def _number(given: float, place: str) -> float:
-    if isinstance(given, int):
-        if not _SMALLEST_INT <= given <= _LARGEST_INT:
-            raise _invalid(place, "an integer needs more than 64 bits: store it as text")
-        return int(given)
-    if not math.isfinite(given):
-        raise _invalid(place, f"{given} is not a JSON number: store null or text")
-    return float(given)
+def _number(value: float, path: str) -> float:
+    if isinstance(value, int):
+        if not _SMALLEST_INT <= value <= _LARGEST_INT:
+            raise _invalid(path, "an integer needs more than 64 bits: store it as text")
+        return int(value)
+    if not math.isfinite(value):
+        raise _invalid(path, f"{value} is not a JSON number: store null or text")
+    return float(value)
 
 
-def _key(given: object, place: str) -> str:
-    if not isinstance(given, str):
-        raise _wrong_type(place, f"keys must be strings, got {type(given).__name__}")
-    if "\0" in given:
-        raise _invalid(place, "keys must not contain the character NUL")
-    return _text(given, place)
+def _key(value: object, path: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong_type(path, f"keys must be strings, got {type(value).__name__}")
+    if "\0" in value:
+        raise _invalid(path, "keys must not contain the character NUL")
+    return _text(value, path)
 
 
-def _text(given: str, place: str) -> str:
+def _text(value: str, path: str) -> str:
     try:
-        given.encode()
+        value.encode()
     except UnicodeEncodeError:
-        raise _invalid(place, "the text has a lone surrogate, which is not Unicode") from None
-    return str(given)
+        raise _invalid(path, "the text has a lone surrogate, which is not Unicode") from None
+    return str(value)
 
 
-def _invalid(place: str, problem: str) -> InvalidInputError:
-    return InvalidInputError(f"{place}: {problem}", ErrorKind.BAD_METADATA)
+def _invalid(path: str, problem: str) -> InvalidInputError:
+    return InvalidInputError(f"{path}: {problem}", ErrorKind.BAD_METADATA)
 
 
-def _wrong_type(place: str, problem: str) -> WrongTypeError:
-    return WrongTypeError(f"{place}: {problem}", ErrorKind.BAD_METADATA)
+def _wrong_type(path: str, problem: str) -> WrongTypeError:
+    return WrongTypeError(f"{path}: {problem}", ErrorKind.BAD_METADATA)

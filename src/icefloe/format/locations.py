@@ -129,16 +129,16 @@ def _announced_sizes(frames: BytesColumn) -> Ints:
     is_single = (descriptor & 0x20) != 0
     code = descriptor >> 6
     width = np.where((code == 0) & is_single, 1, _CONTENT_SIZE_BYTES[code])
-    at = starts + 5 + ~is_single + _DICTIONARY_ID_BYTES[descriptor & 3]
+    position = starts + 5 + ~is_single + _DICTIONARY_ID_BYTES[descriptor & 3]
     sizes = np.full(len(frames), _UNKNOWN, np.int64)
     for size_bytes, extra in ((1, 0), (2, 256), (4, 0), (8, 0)):
         rows = np.flatnonzero(width == size_bytes)
-        sizes[rows] = np.minimum(_little_endian(data, at[rows], size_bytes) + extra, 2**62)
+        sizes[rows] = np.minimum(_little_endian(data, position[rows], size_bytes) + extra, 2**62)
     return sizes
 
 
 def _little_endian(data: Bytes, starts: Ints, width: int) -> NDArray[np.int64]:
     value = np.zeros(len(starts), np.uint64)
-    for place in range(width):
-        value |= data[starts + place].astype(np.uint64) << np.uint64(8 * place)
+    for byte in range(width):
+        value |= data[starts + byte].astype(np.uint64) << np.uint64(8 * byte)
     return np.minimum(value, np.uint64(2**62)).astype(np.int64)

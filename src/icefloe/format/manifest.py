@@ -125,13 +125,13 @@ def encode_manifest(
     tree, array_list = _begin(manifest_id, spec_version, dictionary)
     sections: list[Section] = [tree]
     fields = tree.links(len(nodes), array_list)
-    for place, (node, table, each) in enumerate(zip(nodes, tables, fields, strict=True)):
-        at = tree.table(_ARRAY, node.raw, field=each)
-        refs = at + _ARRAY.at[_Array.REFS]
+    for row, (node, table, field) in enumerate(zip(nodes, tables, fields, strict=True)):
+        position = tree.table(_ARRAY, node.raw, field=field)
+        refs = position + _ARRAY.at[_Array.REFS]
         if len(table) <= few_refs and compressed is None:
             write_refs(tree, table, refs)
         else:
-            block = reference_section(table, None if compressed is None else compressed[place])
+            block = reference_section(table, None if compressed is None else compressed[row])
             one_list = ListSection(len(table), block)
             tree.link_outside(one_list, refs)
             sections += [one_list, block]
@@ -145,15 +145,15 @@ def _begin(
     tree = Tree()
     if dictionary is not None:
         shape = _ROOT_WITH_DICTIONARY
-        at = tree.table(shape, manifest_id.raw)
-        tree.blob(dictionary, at + shape.at[_Manifest.LOCATION_DICTIONARY])
+        position = tree.table(shape, manifest_id.raw)
+        tree.blob(dictionary, position + shape.at[_Manifest.LOCATION_DICTIONARY])
     elif spec_version > 1:
         shape = _ROOT
-        at = tree.table(shape, manifest_id.raw, _NO_DICTIONARY)
+        position = tree.table(shape, manifest_id.raw, _NO_DICTIONARY)
     else:
         shape = _ROOT_V1
-        at = tree.table(shape, manifest_id.raw)
-    return tree, at + shape.at[_Manifest.ARRAYS]
+        position = tree.table(shape, manifest_id.raw)
+    return tree, position + shape.at[_Manifest.ARRAYS]
 
 
 def _compress_all(
@@ -231,7 +231,7 @@ class ManifestFile:
         else:
             tables = self._buffer.root().vectors(_Manifest.ARRAYS, required=True).tables()
             raw, width = tables.struct(_Array.NODE_ID, NodeId.WIDTH).tobytes(), NodeId.WIDTH
-            ids = [raw[at : at + width] for at in range(0, len(raw), width)]
+            ids = [raw[start : start + width] for start in range(0, len(raw), width)]
             lists = tables.vectors(_Array.REFS, required=True)
             refs = list(zip(lists.starts.tolist(), lists.counts.tolist(), strict=True))
         places = dict(zip(ids, refs, strict=True))
@@ -256,7 +256,7 @@ class ManifestFile:
     @cached_property
     def nodes(self) -> dict[NodeId, int]:
         """List the arrays of this manifest, each with its place in the file."""
-        return {NodeId(raw): place for place, raw in enumerate(self._places)}
+        return {NodeId(raw): position for position, raw in enumerate(self._places)}
 
     @property
     def num_chunk_refs(self) -> int:
@@ -361,7 +361,7 @@ class ManifestFile:
         tables = [self._ref_table(start + 4 * row) for row in range(count)]
         coordinates = [read_index(table) for table in tables]
         dimensions = len(coordinates[0])
-        if any(len(each) != dimensions for each in coordinates):
+        if any(len(coordinate) != dimensions for coordinate in coordinates):
             refuse("the coordinates of one array differ in their number of dimensions")
         if not all(map(lt, coordinates, coordinates[1:])):
             refuse("the references of an array are not sorted by their coordinates")
@@ -373,16 +373,16 @@ class ManifestFile:
 
     def find(self, node: NodeId, coordinates: Sequence[int]) -> ChunkRef | None:
         """Look up one chunk by binary search in the stored order, decoding one row only."""
-        if (place := self._places.get(node.raw)) is None:
+        if (position := self._places.get(node.raw)) is None:
             return None
-        if (known := self._coordinates.get(node.raw)) is not None:
-            row = known.find(coordinates)
+        if (coordinates_known := self._coordinates.get(node.raw)) is not None:
+            row = coordinates_known.find(coordinates)
         else:
             self._scalar.renew_budget()
-            row = self._row_of(node.raw, place, coordinates)
+            row = self._row_of(node.raw, position, coordinates)
         if row is None:
             return None
-        field = place[0] + 4 * row
+        field = position[0] + 4 * row
         if (native := self._natives.read(field)) is not None:
             return native
         self._scalar.renew_budget()
@@ -393,9 +393,9 @@ class ManifestFile:
         return ref
 
     def _row_of(
-        self, node: bytes, place: tuple[int, int], coordinates: Sequence[int]
+        self, node: bytes, position: tuple[int, int], coordinates: Sequence[int]
     ) -> int | None:
-        start, count = place
+        start, count = position
         times = self._lookups[node] = self._lookups.get(node, 0) + 1
         if times > _FEW_LOOKUPS + count // _REFS_PER_LOOKUP:
             self._coordinates[node] = RowFinder(self._read_coordinates(start, count))
@@ -476,6 +476,6 @@ type Manifest = ManifestFile | WrittenManifest
 
 
 def _few_chunk_ids(refs: Iterable[ScalarTable]) -> Bytes:
-    found = [ref.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH) for ref in refs]
-    raw = b"".join(one for one in found if one is not None)
+    chunk_ids = [ref.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH) for ref in refs]
+    raw = b"".join(chunk_id for chunk_id in chunk_ids if chunk_id is not None)
     return np.frombuffer(raw, np.uint8).reshape(-1, ChunkId.WIDTH)

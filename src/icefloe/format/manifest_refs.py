@@ -152,9 +152,9 @@ def decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
         ids = ids[is_native]
     else:
         ids = ids[:0]
-    held = BytesColumn.empty()
+    inline_bytes = BytesColumn.empty()
     if is_inline.any():
-        held, rows_held = inline.where(is_inline).stored()
+        inline_bytes, rows_held = inline.where(is_inline).stored()
         targets = targets.astype(np.uint32)
         targets[is_inline] = rows_held
         lengths[is_inline] = inline.lengths[is_inline]
@@ -167,7 +167,7 @@ def decode_table(refs: Tables, dictionary: bytes | None) -> ChunkTable:
         targets.astype(np.uint32, copy=False),
         chunk_ids=ids,
         locations=locations,
-        inline=held,
+        inline=inline_bytes,
         etags=etags,
         etag_rows=etag_rows,
         last_modified=last_modified,
@@ -259,28 +259,28 @@ def write_refs(tree: Tree, table: ChunkTable, field: int) -> None:
     dimensions = table.dimensions
     index = Struct(f"<{dimensions}I")
     fields = tree.links(len(table), field)
-    for row, (each, coordinates) in enumerate(zip(fields, table.coordinates.tolist(), strict=True)):
+    for row, (link, coordinates) in enumerate(zip(fields, table.coordinates.tolist(), strict=True)):
         match table.ref(row):
             case NativeChunk(chunk, offset, length):
-                at = tree.table(_NATIVE, offset, length, chunk.raw, field=each)
-                where = at + _NATIVE.at[RefSlot.INDEX]
+                position = tree.table(_NATIVE, offset, length, chunk.raw, field=link)
+                where = position + _NATIVE.at[RefSlot.INDEX]
             case VirtualChunk() as ref:
-                where = _write_virtual(tree, ref, each)
+                where = _write_virtual(tree, ref, link)
             case InlineChunk(data):
-                at = tree.table(_INLINE, field=each)
-                where = at + _INLINE.at[RefSlot.INDEX]
-                tree.blob(data, at + _INLINE.at[RefSlot.INLINE])
+                position = tree.table(_INLINE, field=link)
+                where = position + _INLINE.at[RefSlot.INDEX]
+                tree.blob(data, position + _INLINE.at[RefSlot.INLINE])
         tree.items(dimensions, index.pack(*coordinates), where)
 
 
 def _write_virtual(tree: Tree, ref: VirtualChunk, field: int) -> int:
     """Add a virtual reference; give the field in which its coordinates go."""
     shape = _VIRTUAL if ref.etag is None else _VIRTUAL_WITH_ETAG
-    at = tree.table(shape, ref.offset, ref.length, ref.last_modified or 0, field=field)
-    tree.blob(ref.location.encode(), at + shape.at[RefSlot.LOCATION])
+    position = tree.table(shape, ref.offset, ref.length, ref.last_modified or 0, field=field)
+    tree.blob(ref.location.encode(), position + shape.at[RefSlot.LOCATION])
     if ref.etag is not None:
-        tree.blob(ref.etag.encode(), at + shape.at[RefSlot.ETAG])
-    return at + shape.at[RefSlot.INDEX]
+        tree.blob(ref.etag.encode(), position + shape.at[RefSlot.ETAG])
+    return position + shape.at[RefSlot.INDEX]
 
 
 def read_index(table: ScalarTable) -> tuple[int, ...]:
@@ -353,22 +353,22 @@ class NativeRefs:
     def read(self, field: int) -> NativeChunk | None:
         """Read the reference that an item of a vector leads to, if its shape is known."""
         data = self._data
-        at = field + _WORD(data, field)[0]
-        if at & 3 or at > self._size - 4:
+        position = field + _WORD(data, field)[0]
+        if position & 3 or position > self._size - 4:
             return None
-        shape = self._shapes.get(at - _DISTANCE(data, at)[0])
+        shape = self._shapes.get(position - _DISTANCE(data, position)[0])
         if shape is None:
             return None
         table_bytes, chunk, offset, length = shape
-        if at + table_bytes > self._size or (at + length) & 7:
+        if position + table_bytes > self._size or (position + length) & 7:
             return None
         first = 0
         if offset:  # else it is not stored, as usual for what is 0
-            if (at + offset) & 7:
+            if (position + offset) & 7:
                 return None
-            first = _LONG(data, at + offset)[0]
-        raw = data[at + chunk : at + chunk + ChunkId.WIDTH]
-        return NativeChunk(ChunkId(raw), first, _LONG(data, at + length)[0])
+            first = _LONG(data, position + offset)[0]
+        raw = data[position + chunk : position + chunk + ChunkId.WIDTH]
+        return NativeChunk(ChunkId(raw), first, _LONG(data, position + length)[0])
 
 
 def _read_location(table: ScalarTable, dictionary: bytes | None) -> str | None:
@@ -380,8 +380,10 @@ def _read_location(table: ScalarTable, dictionary: bytes | None) -> str | None:
     try:
         if zstandard.frame_content_size(frame) > MAX_LOCATION_BYTES:
             raise FormatError(f"a location expands beyond the limit of {MAX_LOCATION_BYTES} bytes")
-        known = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(dictionary))
-        return as_text(known.decompress(frame, MAX_LOCATION_BYTES))
+        decompressor = zstandard.ZstdDecompressor(
+            dict_data=zstandard.ZstdCompressionDict(dictionary)
+        )
+        return as_text(decompressor.decompress(frame, MAX_LOCATION_BYTES))
     except zstandard.ZstdError as error:
         raise FormatError(f"a compressed location is damaged: {error}") from error
 
@@ -398,9 +400,9 @@ def table_of_refs(
                 rows.append((ChunkKind.NATIVE, offset, length, len(chunks), -1, 0))
                 chunks.append(chunk)
             case VirtualChunk(location, offset, length, etag, modified):
-                place = locations.setdefault(location, len(locations))
+                number = locations.setdefault(location, len(locations))
                 etag_row = -1 if etag is None else etags.setdefault(etag, len(etags))
-                row = (ChunkKind.VIRTUAL, offset, length, place, etag_row, modified or 0)
+                row = (ChunkKind.VIRTUAL, offset, length, number, etag_row, modified or 0)
                 rows.append(row)
             case InlineChunk(data):
                 rows.append((ChunkKind.INLINE, 0, len(data), len(inline), -1, 0))

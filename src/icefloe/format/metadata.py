@@ -130,14 +130,14 @@ class MetadataItems:
         splits, items = take_ragged(self.splits, owners)
         return type(self)(splits, self.names.take(items), self.values.take(items))
 
-    def with_owner(self, at: int, one: Self) -> Self:
+    def with_owner(self, row: int, items: Self) -> Self:
         """Insert one owner before an owner."""
-        first, count = int(self.splits[at]), len(one.names)
-        splits = np.concatenate([self.splits[: at + 1], self.splits[at:] + count])
+        first, count = int(self.splits[row]), len(items.names)
+        splits = np.concatenate([self.splits[: row + 1], self.splits[row:] + count])
         if count == 0:
             return type(self)(splits, self.names, self.values)
-        names = self.names.with_rows(first, one.names)
-        return type(self)(splits, names, self.values.with_rows(first, one.values))
+        names = self.names.with_rows(first, items.names)
+        return type(self)(splits, names, self.values.with_rows(first, items.values))
 
     def packed(self) -> BytesColumn:
         """Write the vector of items of each owner, with the items behind it."""
@@ -199,10 +199,10 @@ def write_metadata(tree: Tree, metadata: Metadata, spec_version: int, field: int
 
 
 def _write_items(tree: Tree, names: Sequence[bytes], values: Sequence[bytes], field: int) -> None:
-    for name, value, each in zip(names, values, tree.links(len(names), field), strict=True):
-        at = tree.table(_ITEM, field=each)
-        tree.blob(name, at + _ITEM.at[_Item.NAME])
-        tree.blob(value, at + _ITEM.at[_Item.VALUE])
+    for name, value, link in zip(names, values, tree.links(len(names), field), strict=True):
+        position = tree.table(_ITEM, field=link)
+        tree.blob(name, position + _ITEM.at[_Item.NAME])
+        tree.blob(value, position + _ITEM.at[_Item.VALUE])
 
 
 def read_items(owners: Sequence[Sequence[ScalarTable]]) -> MetadataItems:

@@ -174,8 +174,8 @@ class NodeTable:
         ranges = self.extents[splits[0] : splits[-1]].tolist()
         boxes = cast("list[tuple[int, int]]", list(map(tuple, ranges)))
         return tuple(
-            ManifestRef(one, tuple(boxes[begin - splits[0] : end - splits[0]]))
-            for one, (begin, end) in zip(ids, pairwise(splits), strict=True)
+            ManifestRef(manifest_id, tuple(boxes[begin - splits[0] : end - splits[0]]))
+            for manifest_id, (begin, end) in zip(ids, pairwise(splits), strict=True)
         )
 
     def take(self, rows: Ints) -> Self:
@@ -228,8 +228,8 @@ class NodeTable:
         replaced = {*newer.paths.to_list(), *(path.encode() for path in deleted_paths)}
         united = _concat([self, newer])
         paths = united.paths.to_list()
-        kept = [row for row in range(len(self)) if paths[row] not in replaced]
-        order = sorted([*kept, *range(len(self), len(united))], key=paths.__getitem__)
+        rows = [row for row in range(len(self)) if paths[row] not in replaced]
+        order = sorted([*rows, *range(len(self), len(united))], key=paths.__getitem__)
         return united.take(np.array(order, np.int64))
 
 
@@ -325,10 +325,10 @@ def write_node(tree: Tree, nodes: NodeTable, row: int, field: int, *, is_v1: boo
     """Add a node and all that is below it."""
     is_array = bool(nodes.is_array[row])
     kind = NodeKind.ARRAY if is_array else NodeKind.GROUP
-    at = tree.table(_NODE, nodes.ids[row].tobytes(), kind, field=field)
-    tree.blob(nodes.paths[row], at + _NODE.at[NodeSlot.PATH])
-    tree.blob(nodes.user_data[row], at + _NODE.at[NodeSlot.USER_DATA])
-    content = at + _NODE.at[NodeSlot.CONTENT]
+    position = tree.table(_NODE, nodes.ids[row].tobytes(), kind, field=field)
+    tree.blob(nodes.paths[row], position + _NODE.at[NodeSlot.PATH])
+    tree.blob(nodes.user_data[row], position + _NODE.at[NodeSlot.USER_DATA])
+    content = position + _NODE.at[NodeSlot.CONTENT]
     if is_array:
         _write_array(tree, nodes, row, content, is_v1=is_v1)
     else:
@@ -338,8 +338,8 @@ def write_node(tree: Tree, nodes: NodeTable, row: int, field: int, *, is_v1: boo
 def _write_array(tree: Tree, nodes: NodeTable, row: int, field: int, *, is_v1: bool) -> None:
     has_names = bool(nodes.has_names[row])
     shape = _array_shape(has_names=has_names, is_v1=is_v1)
-    at = tree.table(shape, field=field)
-    fields = {slot: at + place for slot, place in shape.at.items()}
+    position = tree.table(shape, field=field)
+    fields = {slot: position + offset for slot, offset in shape.at.items()}
     _write_shape(tree, nodes, row, fields)
     if has_names:
         _write_names(tree, nodes, row, fields[ArraySlot.DIMENSION_NAMES])
@@ -354,8 +354,8 @@ def _write_shape(tree: Tree, nodes: NodeTable, row: int, fields: Mapping[int, in
     if ArraySlot.SHAPE_V2 in fields:
         tree.items(0, b"", fields[ArraySlot.SHAPE], alignment=8)
         dimensions = tree.links(len(sizes), fields[ArraySlot.SHAPE_V2])
-        for each, (length, count) in zip(dimensions, sizes, strict=True):
-            tree.table(_DIMENSION, count, length, field=each)
+        for dimension, (length, count) in zip(dimensions, sizes, strict=True):
+            tree.table(_DIMENSION, count, length, field=dimension)
     else:
         pairs = [(length, -(-length // count) if count else 0) for length, count in sizes]
         raw = Struct(f"<{2 * len(pairs)}Q").pack(*chain.from_iterable(pairs))
@@ -365,12 +365,12 @@ def _write_shape(tree: Tree, nodes: NodeTable, row: int, fields: Mapping[int, in
 def _write_names(tree: Tree, nodes: NodeTable, row: int, field: int) -> None:
     first, last = nodes.name_splits[row : row + 2].tolist()
     fields = tree.links(last - first, field)
-    for each, name in zip(fields, nodes.names.rows(first, last), strict=True):
+    for link, name in zip(fields, nodes.names.rows(first, last), strict=True):
         if name:
-            named = tree.table(_NAME, field=each)
+            named = tree.table(_NAME, field=link)
             tree.blob(name, named + _NAME.at[DIMENSION_NAME])
         else:
-            tree.table(_NO_NAME, field=each)
+            tree.table(_NO_NAME, field=link)
 
 
 def _written_refs(nodes: NodeTable, row: int) -> list[bytes]:
@@ -380,8 +380,8 @@ def _written_refs(nodes: NodeTable, row: int) -> list[bytes]:
     extents = nodes.extents[splits[0] : splits[-1]].astype("<u4").tobytes()
     edges = [_EXTENT_BYTES * (split - splits[0]) for split in splits]
     return [
-        b"".join((_REF_HEAD, raw, (end - begin).to_bytes(4, "little"), extents[at:to]))
-        for raw, (begin, end), (at, to) in zip(
+        b"".join((_REF_HEAD, raw, (end - begin).to_bytes(4, "little"), extents[start:to]))
+        for raw, (begin, end), (start, to) in zip(
             raw_rows(nodes.manifest_ids[first:last]), pairwise(splits), pairwise(edges), strict=True
         )
     ]
@@ -427,8 +427,8 @@ def _read_shape(table: ScalarTable) -> tuple[tuple[int, ...], tuple[int, ...]]:
     dimensions = table.optional_children(ArraySlot.SHAPE_V2)
     if dimensions is not None:
         return (
-            tuple(each.number(ARRAY_LENGTH, "Q") for each in dimensions),
-            tuple(each.number(NUM_CHUNKS, "I") for each in dimensions),
+            tuple(dimension.number(ARRAY_LENGTH, "Q") for dimension in dimensions),
+            tuple(dimension.number(NUM_CHUNKS, "I") for dimension in dimensions),
         )
     pairs = list(Struct("<QQ").iter_unpack(raw))
     if any(chunk == 0 and length != 0 for length, chunk in pairs):
@@ -475,8 +475,8 @@ class StoredNodes(StoredList[NodeTable]):
         if self._is_asked_often():
             return self.table().find(path)
         with self._reading() as buffer:
-            wanted = path.encode(errors="surrogatepass")
-            node = buffer.root().find_child(self._slot, wanted, _raw_path)
+            raw_path = path.encode(errors="surrogatepass")
+            node = buffer.root().find_child(self._slot, raw_path, _raw_path)
             if node is None:
                 return None
             if num_links(node) <= _FEW_LINKS:

@@ -94,24 +94,26 @@ def encode_repo_info(
     shape = _root_shape(extra)
     tree = Tree()
     root = tree.table(shape, SPEC_VERSION)
-    at = {slot: root + offset for slot, offset in shape.at.items()}
-    _write_refs(tree, repo.tags, repo, at[_Repo.TAGS])
-    _write_refs(tree, repo.branches, repo, at[_Repo.BRANCHES])
+    positions = {slot: root + offset for slot, offset in shape.at.items()}
+    _write_refs(tree, repo.tags, repo, positions[_Repo.TAGS])
+    _write_refs(tree, repo.branches, repo, positions[_Repo.BRANCHES])
     deleted = sorted(name.encode() for name in repo.deleted_tags)
-    for each, name in zip(tree.links(len(deleted), at[_Repo.DELETED_TAGS]), deleted, strict=True):
-        tree.blob(name, each)
-    write_status(tree, repo.status, at[_Repo.STATUS])
-    write_metadata(tree, repo.metadata, SPEC_VERSION, at[_Repo.METADATA])
+    for link, name in zip(
+        tree.links(len(deleted), positions[_Repo.DELETED_TAGS]), deleted, strict=True
+    ):
+        tree.blob(name, link)
+    write_status(tree, repo.status, positions[_Repo.STATUS])
+    write_metadata(tree, repo.metadata, SPEC_VERSION, positions[_Repo.METADATA])
     for slot, raw in blobs.items():
         if raw is not None:
-            tree.blob(raw, at[slot])
+            tree.blob(raw, positions[slot])
     for slot, ids in flags.items():
         if ids is not None:
-            tree.items(len(ids), np.array(sorted(ids), "<u2").tobytes(), at[slot])
+            tree.items(len(ids), np.array(sorted(ids), "<u2").tobytes(), positions[slot])
     snapshots = repo.snapshots.sections(few)
     updates = repo.updates.sections(few)
-    tree.link_outside(snapshots[0], at[_Repo.SNAPSHOTS])
-    tree.link_outside(updates[0], at[_Repo.LATEST_UPDATES])
+    tree.link_outside(snapshots[0], positions[_Repo.SNAPSHOTS])
+    tree.link_outside(updates[0], positions[_Repo.LATEST_UPDATES])
     sections: list[Section] = [tree, *snapshots, *updates]
     return seal_buffer(sections, FileType.REPO_INFO, SPEC_VERSION, level=level)
 
@@ -124,15 +126,15 @@ def _root_shape(extra: tuple[int, ...]) -> TableShape:
 
 def _write_refs(tree: Tree, refs: Mapping[str, SnapshotId], repo: RepoInfo, field: int) -> None:
     names = sorted(refs, key=str.encode)
-    for each, name in zip(tree.links(len(names), field), names, strict=True):
+    for link, name in zip(tree.links(len(names), field), names, strict=True):
         row = repo.snapshots.row_of(refs[name])
         if row is None:
             raise InvalidInputError(
                 f"{name!r} points at snapshot {refs[name]}, which the repository does not list",
                 ErrorKind.SNAPSHOT_NOT_FOUND,
             )
-        at = tree.table(_REF, row, field=each)
-        tree.blob(name.encode(), at + _REF.at[_REF_NAME])
+        position = tree.table(_REF, row, field=link)
+        tree.blob(name.encode(), position + _REF.at[_REF_NAME])
 
 
 def decode_repo_info(data: bytes | bytearray | memoryview, *, few: int = FEW_ENTRIES) -> RepoInfo:

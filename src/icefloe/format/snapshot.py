@@ -85,7 +85,7 @@ class ManifestFiles:
         """Pack (id, size in bytes, number of references)."""
         files = sorted(files)
         return cls(
-            id_rows(ManifestId, [one for one, _, _ in files]),
+            id_rows(ManifestId, [manifest_id for manifest_id, _, _ in files]),
             np.array([size for _, size, _ in files], np.uint64),
             np.array([refs for _, _, refs in files], np.uint32),
         )
@@ -167,9 +167,9 @@ def write_files(tree: Tree, files: ManifestFiles, field: int, few: int) -> list[
     raw, width = files.ids.tobytes(), ManifestId.WIDTH
     rows = zip(files.sizes_bytes.tolist(), files.num_chunk_refs.tolist(), strict=True)
     fields = tree.links(len(files), field)
-    for place, (each, (size, refs)) in enumerate(zip(fields, rows, strict=True)):
-        one = raw[place * width : (place + 1) * width]
-        tree.table(_FILE, refs, size, one, field=each)
+    for row, (link, (size, refs)) in enumerate(zip(fields, rows, strict=True)):
+        manifest_id = raw[row * width : (row + 1) * width]
+        tree.table(_FILE, refs, size, manifest_id, field=link)
     return []
 
 
@@ -292,8 +292,8 @@ def _write_nodes(tree: Tree, snapshot: Snapshot, field: int, few_nodes: int) -> 
         sections = _node_sections(nodes, is_v1=is_v1)
         tree.link_outside(sections[0], field)
         return sections
-    for row, each in enumerate(tree.links(len(nodes), field)):
-        write_node(tree, nodes, row, each, is_v1=is_v1)
+    for row, link in enumerate(tree.links(len(nodes), field)):
+        write_node(tree, nodes, row, link, is_v1=is_v1)
     return []
 
 
@@ -394,10 +394,10 @@ def with_parent(
     """
     envelope = open_envelope(data, FileType.SNAPSHOT)
     contents = decompress(envelope.payload)
-    at = ScalarBuffer(contents).root().field(_Snapshot.PARENT_ID, SnapshotId.WIDTH, 1)
-    if at is None:
+    position = ScalarBuffer(contents).root().field(_Snapshot.PARENT_ID, SnapshotId.WIDTH, 1)
+    if position is None:
         raise InvalidInputError("a snapshot without a parent cannot be given another one")
-    pieces = [contents[:at], parent.raw, contents[at + SnapshotId.WIDTH :]]
+    pieces = [contents[:position], parent.raw, contents[position + SnapshotId.WIDTH :]]
     return seal(pieces, len(contents), FileType.SNAPSHOT, envelope.spec_version, level=level)
 
 

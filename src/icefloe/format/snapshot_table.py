@@ -112,7 +112,10 @@ class SnapshotTable:
             BytesColumn.from_strings([entry.message for entry in entries]),
             MetadataItems.encode_many([entry.metadata for entry in entries], spec_version),
             splits_of(np.array([len(e.pruned_ancestors) for e in entries], np.int64)),
-            id_rows(SnapshotId, [one for e in entries for one in e.pruned_ancestors]),
+            id_rows(
+                SnapshotId,
+                [pruned_ancestor for e in entries for pruned_ancestor in e.pruned_ancestors],
+            ),
             spec_version,
         )
 
@@ -197,12 +200,14 @@ class SnapshotTable:
         first, last = self.pruned_splits[row : row + 2].tolist()
         shape = _SNAPSHOT if first == last else _SNAPSHOT_WITH_PRUNED
         tree = Tree()
-        at = tree.table(shape, self.flushed_at.item(row), self.parents.item(row), self._raw_id(row))
-        tree.blob(self.messages[row], at + shape.at[_Info.MESSAGE])
-        self.metadata.write(tree, row, at + shape.at[_Info.METADATA])
+        position = tree.table(
+            shape, self.flushed_at.item(row), self.parents.item(row), self._raw_id(row)
+        )
+        tree.blob(self.messages[row], position + shape.at[_Info.MESSAGE])
+        self.metadata.write(tree, row, position + shape.at[_Info.METADATA])
         if first < last:
             raw = self.pruned_ids[first:last].tobytes()
-            tree.items(last - first, raw, at + shape.at[_Info.PRUNED])
+            tree.items(last - first, raw, position + shape.at[_Info.PRUNED])
         return tree.row()
 
     def __len__(self) -> int:
@@ -267,8 +272,8 @@ class SnapshotTable:
                 strict=True,
             )
         ]
-        for place in pruned:
-            entries[place] = self.entry(rows[place])
+        for position in pruned:
+            entries[position] = self.entry(rows[position])
         return entries
 
     def ancestry(self, snapshot: SnapshotId) -> list[int]:
@@ -304,8 +309,8 @@ class SnapshotTable:
         pruned[ranges(new, counts[rows[same]])] = self.pruned_ids[ranges(old, counts[rows[same]])]
         for row, short in shortened.items():
             if is_kept[row]:
-                at = int(splits[numbers[row]])
-                pruned[at : at + len(short.pruned_ids)] = short.pruned_ids
+                start = int(splits[numbers[row]])
+                pruned[start : start + len(short.pruned_ids)] = short.pruned_ids
         return type(self)(
             self.ids[rows],
             parents,
@@ -319,26 +324,30 @@ class SnapshotTable:
 
     def with_entry(self, entry: SnapshotEntry) -> Self:
         """Add a snapshot; the row numbers of later ones move up by one."""
-        at = bisect_left(range(len(self)), entry.id.raw, key=self._raw_id)
-        if at < len(self) and self._raw_id(at) == entry.id.raw:
+        position = bisect_left(range(len(self)), entry.id.raw, key=self._raw_id)
+        if position < len(self) and self._raw_id(position) == entry.id.raw:
             raise _repeated()
         parent = NO_PARENT if entry.parent is None else self._known_row(entry.parent)
-        parents = _inserted(self.parents, at, [parent])
-        parents += parents >= at
-        pruned_at, new = self.pruned_splits.item(at), len(entry.pruned_ancestors)
+        parents = _inserted(self.parents, position, [parent])
+        parents += parents >= position
+        pruned_at, new = self.pruned_splits.item(position), len(entry.pruned_ancestors)
         added = type(self)(
-            _inserted(self.ids, at, id_rows(SnapshotId, [entry.id])),
+            _inserted(self.ids, position, id_rows(SnapshotId, [entry.id])),
             parents,
-            _inserted(self.flushed_at, at, np.array([entry.flushed_at], np.uint64)),
-            self.messages.with_rows(at, BytesColumn.from_strings([entry.message])),
-            self.metadata.with_owner(at, MetadataItems.encode(entry.metadata, self.spec_version)),
-            np.concatenate([self.pruned_splits[: at + 1], self.pruned_splits[at:] + new]),
+            _inserted(self.flushed_at, position, np.array([entry.flushed_at], np.uint64)),
+            self.messages.with_rows(position, BytesColumn.from_strings([entry.message])),
+            self.metadata.with_owner(
+                position, MetadataItems.encode(entry.metadata, self.spec_version)
+            ),
+            np.concatenate(
+                [self.pruned_splits[: position + 1], self.pruned_splits[position:] + new]
+            ),
             _inserted(self.pruned_ids, pruned_at, id_rows(SnapshotId, entry.pruned_ancestors)),
             self.spec_version,
         )
         if self._written is not None:
-            row = BytesColumn.from_list([added._write_row(at)])  # noqa: SLF001
-            written = self._written.with_rows(at, row)
+            row = BytesColumn.from_list([added._write_row(position)])  # noqa: SLF001
+            written = self._written.with_rows(position, row)
             written.data.view("<i4")[(written.splits[:-1] >> 2) + _PARENT_WORD] = parents
             object.__setattr__(added, "_written", written)
         return added
@@ -372,13 +381,13 @@ class SnapshotPage(Sequence[SnapshotEntry]):
         return len(self._rows)
 
     @overload
-    def __getitem__(self, place: int) -> SnapshotEntry: ...
+    def __getitem__(self, position: int) -> SnapshotEntry: ...
     @overload
-    def __getitem__(self, place: slice) -> list[SnapshotEntry]: ...
-    def __getitem__(self, place: int | slice) -> SnapshotEntry | list[SnapshotEntry]:
-        if isinstance(place, slice):
-            return self._table.entries(self._rows[place])
-        return self._table.entry(self._rows[place])
+    def __getitem__(self, position: slice) -> list[SnapshotEntry]: ...
+    def __getitem__(self, position: int | slice) -> SnapshotEntry | list[SnapshotEntry]:
+        if isinstance(position, slice):
+            return self._table.entries(self._rows[position])
+        return self._table.entry(self._rows[position])
 
     def __iter__(self) -> Iterator[SnapshotEntry]:
         # Columns convert many rows at once, but a search for a recent snapshot ends after a few.
@@ -411,8 +420,10 @@ class SnapshotPage(Sequence[SnapshotEntry]):
         return LateMetadata(self._table.metadata.take(self._picked), self._table.spec_version)
 
 
-def _inserted[T: np.generic](column: NDArray[T], at: int, rows: ArrayLike) -> NDArray[T]:
-    return np.concatenate([column[:at], rows, column[at:]], dtype=column.dtype, casting="same_kind")
+def _inserted[T: np.generic](column: NDArray[T], row: int, rows: ArrayLike) -> NDArray[T]:
+    return np.concatenate(
+        [column[:row], rows, column[row:]], dtype=column.dtype, casting="same_kind"
+    )
 
 
 def _not_listed(snapshot: SnapshotId | None) -> SnapshotNotFoundError:

@@ -171,15 +171,15 @@ def _write_chunks(
     """Add the chunks of each array; give the sections of those that have many."""
     below = list[Section]()
     nodes = sorted(updated)
-    for node, each in zip(nodes, tree.links(len(nodes), field), strict=True):
+    for node, link in zip(nodes, tree.links(len(nodes), field), strict=True):
         coordinates = _in_order(updated[node], few_chunks)
-        chunks = tree.table(_ARRAY, node.raw, field=each) + _ARRAY.at[_CHUNKS]
+        chunks = tree.table(_ARRAY, node.raw, field=link) + _ARRAY.at[_CHUNKS]
         if not isinstance(coordinates, CoordinateRuns) and len(coordinates) <= few_chunks:
             index = Struct(f"<{coordinates.shape[1]}I")
             fields = tree.links(len(coordinates), chunks)
-            for one, place in zip(coordinates.tolist(), fields, strict=True):
-                at = tree.table(_CHUNK, field=place) + _CHUNK.at[_COORDINATES]
-                tree.items(len(one), index.pack(*one), at)
+            for chunk, index_field in zip(coordinates.tolist(), fields, strict=True):
+                position = tree.table(_CHUNK, field=index_field) + _CHUNK.at[_COORDINATES]
+                tree.items(len(chunk), index.pack(*chunk), position)
         else:
             block = CoordinateSection(coordinates, _COORDINATES)
             one_list = ListSection(block.rows, block)
@@ -201,10 +201,10 @@ def _in_order(
 
 def _write_moves(tree: Tree, moves: tuple[Move, ...], field: int) -> None:
     ordered = sorted(moves, key=lambda move: move.target.split("/"))
-    for move, each in zip(ordered, tree.links(len(moves), field), strict=True):
-        at = tree.table(_MOVE, move.node.raw, move.is_array, field=each)
-        tree.blob(move.source.encode(), at + _MOVE.at[_Move.FROM])
-        tree.blob(move.target.encode(), at + _MOVE.at[_Move.TO])
+    for move, link in zip(ordered, tree.links(len(moves), field), strict=True):
+        position = tree.table(_MOVE, move.node.raw, move.is_array, field=link)
+        tree.blob(move.source.encode(), position + _MOVE.at[_Move.FROM])
+        tree.blob(move.target.encode(), position + _MOVE.at[_Move.TO])
 
 
 def decode_transaction_log(
@@ -249,10 +249,10 @@ def _read_chunks(buffer: ScalarBuffer) -> dict[NodeId, Coordinates]:
 
 
 def _read_many(buffer: Buffer, start: int, count: int) -> Coordinates:
-    known = recognise_coordinates(buffer.u32, start, count) if start % 4 == 0 else None
-    if known is not None:
-        buffer.charge(known.nbytes)
-        return known
+    coordinates = recognise_coordinates(buffer.u32, start, count) if start % 4 == 0 else None
+    if coordinates is not None:
+        buffer.charge(coordinates.nbytes)
+        return coordinates
     fields = Vectors(buffer, np.array([start]), np.array([count]), np.array([True]))
     return fields.tables().vectors(_COORDINATES, required=True).u32_matrix()
 

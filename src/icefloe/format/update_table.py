@@ -142,9 +142,9 @@ _STATUS: Final = TableShape(
 def write_status(tree: Tree, status: Status, field: int) -> None:
     """Add one status."""
     shape = _STATUS_WITHOUT_REASON if status.reason is None else _STATUS
-    at = tree.table(shape, status.set_at, status.availability, field=field)
+    position = tree.table(shape, status.set_at, status.availability, field=field)
     if status.reason is not None:
-        tree.blob(status.reason.encode(), at + shape.at[_Status.REASON])
+        tree.blob(status.reason.encode(), position + shape.at[_Status.REASON])
 
 
 def read_status(table: ScalarTable) -> Status:
@@ -313,10 +313,10 @@ class UpdateTable:
         path, kind = self.backup_paths[row], UpdateKind(self.kinds.item(row))
         shape = _ENTRY if path else _ENTRY_WITHOUT_PATH
         tree = Tree()
-        at = tree.table(shape, self.updated_at.item(row), kind)
-        self._write_payload(tree, row, _PAYLOADS[kind], at + shape.at[_Update.PAYLOAD])
+        position = tree.table(shape, self.updated_at.item(row), kind)
+        self._write_payload(tree, row, _PAYLOADS[kind], position + shape.at[_Update.PAYLOAD])
         if path:
-            tree.blob(path, at + shape.at[_Update.BACKUP_PATH])
+            tree.blob(path, position + shape.at[_Update.BACKUP_PATH])
         return tree.row()
 
     def _write_payload(self, tree: Tree, row: int, payload: _Payload, field: int) -> None:
@@ -326,11 +326,11 @@ class UpdateTable:
         if payload.new is not None:
             values.append(self.new_ids[row].tobytes())
         shape = _payload_shape(payload)
-        at = tree.table(shape, *values, field=field)
+        position = tree.table(shape, *values, field=field)
         if payload.name is not None:
-            tree.blob(self.names[row], at + shape.at[payload.name])
+            tree.blob(self.names[row], position + shape.at[payload.name])
         if payload.status is not None:
-            write_status(tree, self.statuses[row] or Status(), at + shape.at[payload.status])
+            write_status(tree, self.statuses[row] or Status(), position + shape.at[payload.status])
 
 
 @cache

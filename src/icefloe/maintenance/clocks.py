@@ -132,7 +132,7 @@ _CLOCK_OF_FILES: Final = 5
 
 
 async def effective_cutoffs(
-    context: RepoContext, wanted: Cutoffs, *, at_once: bool, dry_run: bool = False
+    context: RepoContext, cutoffs: Cutoffs, *, at_once: bool, dry_run: bool = False
 ) -> Cutoffs:
     """Return the cut-offs that count, by the clock of the storage.
 
@@ -141,11 +141,11 @@ async def effective_cutoffs(
     With `at_once` the earliest one counts for all kinds: then the time of a snapshot stands for
     all that it refers to.
     """
-    given = {kind: wanted.get(kind) for kind in Kind}
-    known = [one for one in given.values() if one is not None]
-    latest, resolution = await _beginning(context, max(known, default=_EPOCH))
+    by_kind = {kind: cutoffs.get(kind) for kind in Kind}
+    moments = [cutoff for cutoff in by_kind.values() if cutoff is not None]
+    latest, resolution = await _beginning(context, max(moments, default=_EPOCH))
     lag = timedelta(0)
-    if known and not dry_run:
+    if moments and not dry_run:
         clocks = await compare_clocks(
             context, resolution=resolution, prefixes=PREFIXES.values(), must_vanish=True
         )
@@ -154,8 +154,11 @@ async def effective_cutoffs(
         if lag or not resolution:
             latest = min(latest, clocks.storage_time - resolution)
     if at_once:
-        latest = min([latest, *(one - lag for one in known)])
-    return {kind: None if one is None else min(one - lag, latest) for kind, one in given.items()}
+        latest = min([latest, *(cutoff - lag for cutoff in moments)])
+    return {
+        kind: None if cutoff is None else min(cutoff - lag, latest)
+        for kind, cutoff in by_kind.items()
+    }
 
 
 async def _beginning(context: RepoContext, last: datetime) -> tuple[datetime, timedelta]:

@@ -120,9 +120,9 @@ class Trials:
             if progress is not None:
                 progress(number, len(trials))
             if trial is Trial.WRITE and self.probes[-1].outcome is not Outcome.HOLDS:
-                rest = [each for each in trials if each is not trial]
+                rest = [other_trial for other_trial in trials if other_trial is not trial]
                 why = "nothing could be written"
-                self.probes += [Probe(each, Outcome.UNKNOWN, why) for each in rest]
+                self.probes += [Probe(other_trial, Outcome.UNKNOWN, why) for other_trial in rest]
                 return
 
     async def _try(self, trial: Trial, run: Callable[[], Awaitable[str]]) -> Probe:
@@ -283,8 +283,8 @@ class Trials:
 
     async def _user_metadata(self) -> str:
         await self._put("metadata", attributes={"icefloeprobe": "kept"})
-        found = (await self.backend.head(self.corner + "metadata")).attributes
-        if found.get("icefloeprobe") != "kept":
+        attributes = (await self.backend.head(self.corner + "metadata")).attributes
+        if attributes.get("icefloeprobe") != "kept":
             raise _LackingError(
                 "the storage keeps no user metadata: when the answer to a write is lost, it cannot"
                 " always be found out whether it was made"
@@ -297,30 +297,30 @@ class Trials:
         for number in range(3):
             name = f"listed/{number}"
             await self._put(name, bytes(number))
-            found = {info.key: info.size_bytes for info in await self._list("listed/")}
-            _expect(self.corner + name in found, "a listing lacks what was just written")
-            _expect(found[self.corner + name] == number, "a listing tells a wrong size")
+            sizes = {info.key: info.size_bytes for info in await self._list("listed/")}
+            _expect(self.corner + name in sizes, "a listing lacks what was just written")
+            _expect(sizes[self.corner + name] == number, "a listing tells a wrong size")
         await self.backend.delete_many([self.corner + "listed/0"])
         names = await self._names("listed/")
         _expect("listed/0" not in names, "a listing shows what was just deleted")
         return "a listing shows what was just written, and not what was just deleted"
 
     async def _list_prefix(self) -> str:
-        wanted = {"tree/xa", "tree/xb/y", "tree/xy"}
-        for name in (*wanted, "tree/w", "treetop"):
+        expected = {"tree/xa", "tree/xb/y", "tree/xy"}
+        for name in (*expected, "tree/w", "treetop"):
             await self._put(name)
-        found = sorted(await self._names("tree/x"))
-        _expect(found == sorted(wanted), f"'tree/x' lists {found}")
+        names = sorted(await self._names("tree/x"))
+        _expect(names == sorted(expected), f"'tree/x' lists {names}")
         below = sorted(await self._names("tree/"))
-        _expect(below == sorted({*wanted, "tree/w"}), f"'tree/' lists {below}")
+        _expect(below == sorted({*expected, "tree/w"}), f"'tree/' lists {below}")
         _expect(not await self._names("absent/"), "a prefix without objects lists some")
         return "a prefix lists the keys that begin with it, and no others"
 
     async def _list_order(self) -> str:
         for name in ("b", "a", "c/d", "c-", "B"):
             await self._put(f"order/{name}")
-        found = await self._names("order/")
-        if found != sorted(found):
+        names = await self._names("order/")
+        if names != sorted(names):
             raise _LackingError("keys are listed in no set order: nothing depends on it")
         return "keys are listed in the order of their bytes"
 

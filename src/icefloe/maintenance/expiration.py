@@ -62,16 +62,16 @@ def _shortened(
     table: SnapshotTable, parents: list[int], is_kept: Bools, row: int, *, to_root: bool
 ) -> Shortened:
     skipped: list[int] = []
-    at = parents[row]
-    while parents[at] != NO_PARENT and (to_root or not is_kept[at]):
-        skipped.append(at)
-        at = parents[at]
+    ancestor = parents[row]
+    while parents[ancestor] != NO_PARENT and (to_root or not is_kept[ancestor]):
+        skipped.append(ancestor)
+        ancestor = parents[ancestor]
     if len(table.pruned_ids) == 0:
-        return Shortened(at, table.ids[skipped[::-1]])
+        return Shortened(ancestor, table.ids[skipped[::-1]])
     pieces: list[Bytes] = [np.empty((0, SnapshotId.WIDTH), np.uint8)]
-    for one in reversed(skipped):
-        pieces += [_pruned(table, one), table.ids[one : one + 1]]
-    return Shortened(at, np.concatenate([*pieces, _pruned(table, row)]))
+    for row_skipped in reversed(skipped):
+        pieces += [_pruned(table, row_skipped), table.ids[row_skipped : row_skipped + 1]]
+    return Shortened(ancestor, np.concatenate([*pieces, _pruned(table, row)]))
 
 
 def _pruned(table: SnapshotTable, row: int) -> Bytes:
@@ -147,8 +147,8 @@ def plan_in_repo(repo: RepoInfo, rules: ExpirationRules) -> tuple[Expiration, Re
     is_kept: Bools = ~is_candidate
     for tip in (*left.branches.values(), *left.tags.values()):
         is_kept[repo_changes.require_listed(repo, tip)] = True
-    kept = without(table, is_kept, to_root=True)
-    return Expiration(table.ids[~is_kept], branches, tags), replace(left, history=kept)
+    remaining = without(table, is_kept, to_root=True)
+    return Expiration(table.ids[~is_kept], branches, tags), replace(left, history=remaining)
 
 
 def plan_among(
@@ -165,12 +165,12 @@ def plan_among(
     _require_refs(rules, branches, tags)
 
     def line(tip: SnapshotId) -> list[SnapshotEntry]:
-        found, at = list[SnapshotEntry](), entries[tip]
+        line_of_entries, entry = list[SnapshotEntry](), entries[tip]
         while True:
-            found.append(at)
-            if at.parent is None:
-                return found
-            at = entries[at.parent]
+            line_of_entries.append(entry)
+            if entry.parent is None:
+                return line_of_entries
+            entry = entries[entry.parent]
 
     protected = {entry.id for tip in _protected_tips(rules, branches, tags) for entry in line(tip)}
 
@@ -188,8 +188,10 @@ def plan_among(
         for first in (young or later[:1])[-1:]:
             if first.parent != root.id and first.id not in protected:
                 parents[first.id] = root.id
-    kept = _followed(tips, {**{one: entry.parent for one, entry in entries.items()}, **parents})
-    released = id_rows(SnapshotId, sorted(entries.keys() - kept))
+    remaining = _followed(
+        tips, {**{snapshot_id: entry.parent for snapshot_id, entry in entries.items()}, **parents}
+    )
+    released = id_rows(SnapshotId, sorted(entries.keys() - remaining))
     return Expiration(released, gone_branches, gone_tags, parents)
 
 
@@ -198,10 +200,10 @@ def _followed(
 ) -> set[SnapshotId]:
     seen: set[SnapshotId] = set()
     for tip in tips:
-        at: SnapshotId | None = tip
-        while at is not None and at not in seen:
-            seen.add(at)
-            at = parents[at]
+        snapshot_id: SnapshotId | None = tip
+        while snapshot_id is not None and snapshot_id not in seen:
+            seen.add(snapshot_id)
+            snapshot_id = parents[snapshot_id]
     return seen
 
 
@@ -287,16 +289,24 @@ async def read_history(context: RepoContext) -> FileHistory:
     entries: dict[SnapshotId, SnapshotEntry] = {}
 
     async def entry(snapshot_id: SnapshotId) -> SnapshotEntry:
-        one = await context.assets.read_snapshot(snapshot_id)
-        return SnapshotEntry(one.id, one.parent_id, one.flushed_at, one.message, one.metadata)
+        snapshot = await context.assets.read_snapshot(snapshot_id)
+        return SnapshotEntry(
+            snapshot.id,
+            snapshot.parent_id,
+            snapshot.flushed_at,
+            snapshot.message,
+            snapshot.metadata,
+        )
 
     todo = {*branches.values(), *tags.values()}
     while todo:
         limit = context.config.max_concurrent_requests
-        found = await map_concurrently(entry, sorted(todo), limit=limit)
-        entries |= {one.id: one for one in found}
-        parents = {one.parent for one in found if one.parent is not None}
-        todo = {one for one in parents if one not in entries}
+        read_entries = await map_concurrently(entry, sorted(todo), limit=limit)
+        entries |= {entry_read.id: entry_read for entry_read in read_entries}
+        parents = {
+            entry_read.parent for entry_read in read_entries if entry_read.parent is not None
+        }
+        todo = {parent for parent in parents if parent not in entries}
     history = FileHistory(branches, tags, entries)
     _require_roots(history)
     return history
@@ -307,12 +317,12 @@ def _require_roots(history: FileHistory) -> None:
     ended: set[SnapshotId] = set()
     for tip in history.entries:
         walked: set[SnapshotId] = set()
-        at: SnapshotId | None = tip
-        while at is not None and at not in ended:
-            if at in walked:
-                raise FormatError(f"the history of {tip} runs in a circle at {at}")
-            walked.add(at)
-            at = history.entries[at].parent
+        snapshot_id: SnapshotId | None = tip
+        while snapshot_id is not None and snapshot_id not in ended:
+            if snapshot_id in walked:
+                raise FormatError(f"the history of {tip} runs in a circle at {snapshot_id}")
+            walked.add(snapshot_id)
+            snapshot_id = history.entries[snapshot_id].parent
         ended |= walked
 
 
@@ -403,10 +413,10 @@ async def _move_below(context: RepoContext, entry: SnapshotEntry, parent: Snapsh
             f"the snapshot {entry.id} is gone: is somebody else collecting garbage?",
             snapshot=str(entry.id),
         ) from missing
-    found = decode_snapshot(stored.data)
-    if found.parent_id == parent:
+    snapshot = decode_snapshot(stored.data)
+    if snapshot.parent_id == parent:
         return
-    if found.id != entry.id or found.parent_id != entry.parent:
+    if snapshot.id != entry.id or snapshot.parent_id != entry.parent:
         raise PreconditionFailedError(f"{key!r} was changed by somebody else", key=key)
     data = with_parent(stored.data, parent, level=context.config.compression.level)
     if decode_snapshot(data).parent_id != parent:

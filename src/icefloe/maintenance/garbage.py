@@ -170,17 +170,17 @@ class _Collection:
             at_once=rules.incremental,
             dry_run=rules.dry_run,
         )
-        found = await self._list_small()
-        snapshots = found[Kind.SNAPSHOTS]
+        listed = await self._list_small()
+        snapshots = listed[Kind.SNAPSHOTS]
         self._old = frozenset(map(SnapshotId.parse, snapshots.old.names))
         await self._look()
         await self._keep_young_snapshots(snapshots.young.names)
         if self._rules.incremental:
-            phases = await self._leftovers(found)
+            phases = await self._leftovers(listed)
         else:
-            phases = await self._unreferenced(found)
+            phases = await self._unreferenced(listed)
         if not self._rules.dry_run:
-            await self._drop_with_room(found)
+            await self._drop_with_room(listed)
         await self._sweep(phases)
         return self._done
 
@@ -208,7 +208,7 @@ class _Collection:
         else:
             refs = await self._context.ledger.branches(), await self._context.ledger.tags()
             await require_unmigrated(self._context.backend)
-            await self._live.add_with_ancestors(tip for each in refs for tip in each.values())
+            await self._live.add_with_ancestors(tip for ref in refs for tip in ref.values())
         if self._needs_chunks:
             await self._live.read_chunks()
 
@@ -234,8 +234,8 @@ class _Collection:
             found = await self._facts(sorted(todo))
             for facts in found:
                 self._live.snapshots.add(facts.id)
-                self._young_manifests |= {one.id: one for one in facts.manifests}
-            todo = {one.parent for one in found if one.parent is not None} - self._live.snapshots
+                self._young_manifests |= {manifest.id: manifest for manifest in facts.manifests}
+            todo = {fact.parent for fact in found if fact.parent is not None} - self._live.snapshots
 
     async def _keep_young_chunks(self, names: Iterable[str] = ()) -> None:
         """Keep the chunks of manifests that are in no history (yet); they stay themselves.
@@ -243,10 +243,13 @@ class _Collection:
         Whoever writes them may not be done, or another collection may delete them: those that
         are missing refer to nothing. If a history comes to need them, they are read again.
         """
-        young = {one: ManifestFact(one, 0, 0) for one in map(ManifestId.parse, names)}
+        young = {
+            manifest_id: ManifestFact(manifest_id, 0, 0)
+            for manifest_id in map(ManifestId.parse, names)
+        }
         young |= self._young_manifests
         unknown = sorted(young.keys() - self._live.manifests.keys())
-        facts = [young[one] for one in unknown]
+        facts = [young[manifest_id] for manifest_id in unknown]
         objects = await chunk_objects(self._context, facts, self._rules.limits)
         self._live.chunks.add(keys_of_ids(objects.ids))
 
@@ -255,21 +258,21 @@ class _Collection:
     ) -> list[SnapshotFacts]:
         """Read versions that nothing leads to, where they can be read."""
 
-        async def read(one: SnapshotId) -> SnapshotFacts | None:
+        async def read(snapshot_id: SnapshotId) -> SnapshotFacts | None:
             try:
-                return await read_fact(self._context, one)
+                return await read_fact(self._context, snapshot_id)
             except SnapshotNotFoundError:
                 return None  # somebody else was collecting
             except FormatError as damaged:
                 if unreadable is None:
                     return None  # nobody can tell what it refers to, and nobody can use it
-                unreadable.add(one)
-                self._done.report(f"snapshots/{one} cannot be read, so it stays: {damaged}")
+                unreadable.add(snapshot_id)
+                self._done.report(f"snapshots/{snapshot_id} cannot be read, so it stays: {damaged}")
                 return None
 
         limit = requests_at_once(self._context, self._context.config.max_concurrent_requests)
-        found = await map_concurrently(read, snapshots, limit=limit)
-        return [facts for facts in found if facts is not None]
+        facts_read = await map_concurrently(read, snapshots, limit=limit)
+        return [facts for facts in facts_read if facts is not None]
 
     def _is_needed(self, kind: Kind, names: Sequence[str]) -> Bools:
         match kind:
@@ -286,12 +289,12 @@ class _Collection:
 
     # -- what may go -----------------------------------------------------------------------
 
-    async def _unreferenced(self, found: Mapping[Kind, Listed]) -> _Phases:
+    async def _unreferenced(self, listed: Mapping[Kind, Listed]) -> _Phases:
         """Offer all that is there: what is needed is taken out when it is about to go."""
         self._needs_chunks = True
         await self._live.read_chunks()
-        await self._keep_young_chunks(found[Kind.MANIFESTS].young.names)
-        phases = {kind: _portions(found[kind].old, self._sweeper.portion) for kind in found}
+        await self._keep_young_chunks(listed[Kind.MANIFESTS].young.names)
+        phases = {kind: _portions(listed[kind].old, self._sweeper.portion) for kind in listed}
         if self._cutoffs[Kind.CHUNKS] is not None:
             phases[Kind.CHUNKS] = self._unreferenced_chunks()
         return phases
@@ -312,21 +315,21 @@ class _Collection:
                 waiting = Objects()
         yield waiting
 
-    async def _leftovers(self, found: Mapping[Kind, Listed]) -> _Phases:
+    async def _leftovers(self, listed: Mapping[Kind, Listed]) -> _Phases:
         """Offer what versions that are gone refer to.
 
         Their snapshots go last: if this is interrupted, the next run begins from them again.
         What they refer to was written before them, so it is old enough too.
         """
-        every = found[Kind.SNAPSHOTS].old
+        every = listed[Kind.SNAPSHOTS].old
         dead = every.chosen(~self._is_needed(Kind.SNAPSHOTS, every.names))
         unreadable: set[SnapshotId] = set()
         facts = await self._facts([SnapshotId.parse(name) for name in dead.names], unreadable)
         manifests = {
-            one.id: one
-            for each in facts
-            for one in each.manifests
-            if one.id not in self._live.manifests and one.id not in self._young_manifests
+            manifest.id: manifest
+            for fact in facts
+            for manifest in fact.manifests
+            if manifest.id not in self._live.manifests and manifest.id not in self._young_manifests
         }
         chunks = Objects()
         if manifests:
@@ -336,14 +339,15 @@ class _Collection:
             objects = await chunk_objects(self._context, manifests.values(), self._rules.limits)
             objects = objects.take(~self._live.chunks.contains(keys_of_ids(objects.ids)))
             chunks = Objects(texts_of_rows(objects.ids), objects.sizes_bytes.tolist())
-        kept = {str(one) for one in unreadable}
-        gone = dead.chosen(np.array([name not in kept for name in dead.names], np.bool_))
-        logs = found[Kind.TRANSACTION_LOGS].old
+        kept_names = {str(snapshot_id) for snapshot_id in unreadable}
+        gone = dead.chosen(np.array([name not in kept_names for name in dead.names], np.bool_))
+        logs = listed[Kind.TRANSACTION_LOGS].old
         names = set(gone.names)
         offered = {
             Kind.CHUNKS: chunks,
             Kind.MANIFESTS: Objects(
-                [str(one) for one in manifests], [one.size_bytes for one in manifests.values()]
+                [str(manifest) for manifest in manifests],
+                [manifest.size_bytes for manifest in manifests.values()],
             ),
             Kind.TRANSACTION_LOGS: logs.chosen(
                 np.array([name in names for name in logs.names], np.bool_)
@@ -369,7 +373,7 @@ class _Collection:
 
         await ledger.update(change)
 
-    async def _drop_with_room(self, found: Mapping[Kind, Listed]) -> None:
+    async def _drop_with_room(self, listed: Mapping[Kind, Listed]) -> None:
         """Drop versions; in a full storage make room and raise `_RoomMadeError` instead."""
         try:
             await self._drop()
@@ -386,7 +390,7 @@ class _Collection:
             before = self._done.total
             # With too many failures there is no use in going on.
             with suppress(TooManyFailuresError):
-                await self._make_room(found)
+                await self._make_room(listed)
             if self._done.total == before:
                 raise
             raise _RoomMadeError from full
@@ -417,7 +421,7 @@ class _Collection:
 
     async def _sweep(self, phases: _Phases) -> None:
         kinds = list(phases)
-        for place, (kind, portions) in enumerate(phases.items()):
+        for number, (kind, portions) in enumerate(phases.items()):
             try:
                 async for objects in portions:
                     await self._let_go(kind, objects)
@@ -425,11 +429,11 @@ class _Collection:
                 raise
             except (IcefloeError, TooManyFailuresError) as failure:
                 self._done.report(f"{kind} were not gone through to the end: {failure}")
-                self._done.skipped += kinds[place:]
+                self._done.skipped += kinds[number:]
                 return
             if self._rules.incremental and self._done.failed:
                 # Without what comes after, the next run would not find what is left.
-                self._done.skipped += kinds[place + 1 :]
+                self._done.skipped += kinds[number + 1 :]
                 return
 
     async def _let_go(self, kind: Kind, objects: Objects) -> None:

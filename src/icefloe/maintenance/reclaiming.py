@@ -40,9 +40,9 @@ async def outlook(
     context: RepoContext, rules: ExpirationRules, limits: ReadLimits | None = None
 ) -> ExpirationOutlook:
     """Return what an expiration would do now."""
-    planned, entries, kept, logs = await _planned(context, rules)
-    room = await _reclaimable(context, planned.released, kept, logs, limits or ReadLimits())
-    return ExpirationOutlook(planned, entries, len(kept), room)
+    planned, entries, remaining, logs = await _planned(context, rules)
+    room = await _reclaimable(context, planned.released, remaining, logs, limits or ReadLimits())
+    return ExpirationOutlook(planned, entries, len(remaining), room)
 
 
 async def _planned(
@@ -54,33 +54,42 @@ async def _planned(
     if isinstance(ledger := context.ledger, RepoObjectLedger):
         repo = await ledger.repo()
         planned, after = expiration.plan_in_repo(repo, rules)
-        rows = [row for one in planned.released if (row := repo.snapshots.row_of(one)) is not None]
-        kept = frozenset(ids_of_rows(SnapshotId, after.snapshots.ids))
+        rows = [
+            row
+            for snapshot_id in planned.released
+            if (row := repo.snapshots.row_of(snapshot_id)) is not None
+        ]
+        remaining = frozenset(ids_of_rows(SnapshotId, after.snapshots.ids))
         pruned = ids_of_rows(SnapshotId, after.snapshots.pruned_ids)
         entries = {entry.id: entry for entry in repo.snapshots.entries(rows)}
-        return planned, entries, kept, kept.union(pruned)
+        return planned, entries, remaining, remaining.union(pruned)
     history = await expiration.read_history(context)
     planned = expiration.plan_among(history.entries, history.branches, history.tags, rules)
-    kept = frozenset(history.entries) - planned.released
-    return planned, {one: history.entries[one] for one in planned.released}, kept, kept
+    remaining = frozenset(history.entries) - planned.released
+    return (
+        planned,
+        {snapshot_id: history.entries[snapshot_id] for snapshot_id in planned.released},
+        remaining,
+        remaining,
+    )
 
 
 async def _reclaimable(
     context: RepoContext,
     released: frozenset[SnapshotId],
-    kept: Iterable[SnapshotId],
+    remaining: Iterable[SnapshotId],
     logs: frozenset[SnapshotId],
     limits: ReadLimits,
 ) -> Reclaimable:
     if not released:
         return Reclaimable(dict.fromkeys(Kind, 0), 0)
     with Reachable(context, limits) as live:
-        await live.add(kept)
+        await live.add(remaining)
         manifests: dict[bytes, ManifestFact] = {}
         for facts in await read_facts(context, sorted(released)):
-            for one in facts.manifests:
-                if one.id not in live.manifests:
-                    manifests[one.id.raw] = one
+            for manifest in facts.manifests:
+                if manifest.id not in live.manifests:
+                    manifests[manifest.id.raw] = manifest
         await live.read_chunks()
         chunks = await chunk_objects(context, manifests.values(), limits)
         chunks = chunks.take(~live.chunks.contains(keys_of_ids(chunks.ids)))
@@ -95,13 +104,13 @@ async def _reclaimable(
         },
         sum(snapshots)
         + sum(unneeded_logs)
-        + sum(one.size_bytes for one in manifests.values())
+        + sum(manifest.size_bytes for manifest in manifests.values())
         + int(chunks.sizes_bytes.sum(dtype=np.uint64)),
     )
 
 
-async def _sizes(context: RepoContext, kind: Kind, wanted: Iterable[SnapshotId]) -> list[int]:
-    names = {str(one) for one in wanted}
+async def _sizes(context: RepoContext, kind: Kind, snapshots: Iterable[SnapshotId]) -> list[int]:
+    names = {str(snapshot_id) for snapshot_id in snapshots}
     every = (await list_whole_kind(context.backend, kind, None)).young
     pairs = zip(every.names, every.sizes, strict=True)
     return [size for name, size in pairs if name in names]

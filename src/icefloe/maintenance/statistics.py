@@ -75,10 +75,10 @@ class Ranges:
         inside = self.objects() if objects is None else objects
         return mixed(mixed(inside, self.offsets), self.lengths)
 
-    def new_to(self, known: KeySet, salt: np.uint64 | None = None) -> Ints:
+    def new_to(self, seen: KeySet, salt: np.uint64 | None = None) -> Ints:
         """List the rows, each range once, that are not known yet; now they are."""
         keys = self.keys() if salt is None else mixed(self.keys(), salt)
-        return known.add_new(keys)
+        return seen.add_new(keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +119,13 @@ class Survey:
 
 async def survey_of(context: RepoContext, limits: ReadLimits) -> Survey:
     """Read all versions that branches and tags lead to."""
-    found = Survey()
+    survey = Survey()
     versions = _oldest_first(await history_lines(context.ledger))
     for some in batched((entry.id for entry in versions), limits.snapshots):
         limit = requests_at_once(context, context.config.max_concurrent_requests)
         for snapshot in await map_concurrently(context.assets.read_snapshot, some, limit=limit):
-            found.note(snapshot)
-    return found
+            survey.note(snapshot)
+    return survey
 
 
 def _oldest_first(lines: Iterable[Sequence[SnapshotEntry]]) -> list[SnapshotEntry]:
@@ -191,9 +191,9 @@ class _RecentRanges:
 
     def without_known(self, node: NodeId, ranges: NativeRanges) -> NativeRanges:
         """Leave out rows that are the same as last time; remember all of them."""
-        place = node, ranges.first
-        last = self._held.pop(place, None)
-        self._held[place] = ranges
+        node_and_first = node, ranges.first
+        last = self._held.pop(node_and_first, None)
+        self._held[node_and_first] = ranges
         self._size_bytes += ranges.nbytes
         if last is not None:
             self._size_bytes -= last.nbytes
@@ -204,7 +204,7 @@ class _RecentRanges:
 
 def _changed(ranges: NativeRanges, last: NativeRanges) -> NativeRanges:
     """Keep rows that differ: in blocks, nearly all of which are the same in every row."""
-    blocks = [slice(at, at + _BLOCK_ROWS) for at in range(0, len(ranges), _BLOCK_ROWS)]
+    blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(ranges), _BLOCK_ROWS)]
     changed = [
         part for block in blocks for part in _changed_parts(ranges.take(block), last.take(block))
     ]
@@ -314,14 +314,14 @@ class TotalUsage(Usage):
 async def total_usage(context: RepoContext, limits: ReadLimits) -> TotalUsage:
     """Sum up the chunks of all versions that branches and tags lead to."""
     total = TotalUsage()
-    with KeySet(limits.key_bytes) as known:
-        native = _NativeTally(total, known)
+    with KeySet(limits.key_bytes) as seen:
+        native = _NativeTally(total, seen)
         async for part in parts_of(context, await survey_of(context, limits), limits):
             for kind, ranges in part.ranges.items():
                 if kind is ChunkKind.NATIVE:
                     native.add(ranges)
                 else:
-                    total.add(kind, ranges.lengths[ranges.new_to(known)])
+                    total.add(kind, ranges.lengths[ranges.new_to(seen)])
         native.finish()
     return total
 
@@ -329,9 +329,9 @@ async def total_usage(context: RepoContext, limits: ReadLimits) -> TotalUsage:
 class _NativeTally:
     """Counts native chunks, very many at a time."""
 
-    def __init__(self, total: TotalUsage, known: KeySet) -> None:
+    def __init__(self, total: TotalUsage, seen: KeySet) -> None:
         self._total = total
-        self._known = known
+        self._known = seen
         self._waiting: list[Ranges] = []
         self._count = 0
         self._objects: list[Keys] = []
@@ -378,7 +378,7 @@ def _have_own_objects(parts: Sequence[Ranges]) -> bool:
     The beginnings of ids tell: there are hardly ever two alike, and if so we only look closer.
     """
     ids = [part.chunk_ids for part in parts if part.chunk_ids is not None]
-    heads = np.concatenate([heads_of_ids(each) for each in ids])
+    heads = np.concatenate([heads_of_ids(id_rows) for id_rows in ids])
     heads.sort()
     return not (heads[1:] == heads[:-1]).any()
 
@@ -391,15 +391,15 @@ async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> dict[s
     the others with most bytes first.
     """
     rows: dict[str, Usage] = {}
-    with KeySet(limits.key_bytes) as known:
+    with KeySet(limits.key_bytes) as seen:
         match by:
             case "snapshot":
-                await _by_snapshot(context, limits, known, rows)
+                await _by_snapshot(context, limits, seen, rows)
                 return rows
             case "array":
-                await _by_array(context, limits, known, rows)
+                await _by_array(context, limits, seen, rows)
             case "container":
-                await _by_container(context, limits, known, rows)
+                await _by_container(context, limits, seen, rows)
             case _:
                 raise InvalidInputError(
                     f"by must be 'snapshot', 'array' or 'container', got {by!r}",
@@ -408,29 +408,29 @@ async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> dict[s
     return dict(sorted(rows.items(), key=lambda row: (-_bytes(row[1]), row[0])))
 
 
-def _bytes(one: Usage) -> int:
-    return one.native_bytes + one.virtual_bytes + one.inlined_bytes
+def _bytes(usage: Usage) -> int:
+    return usage.native_bytes + usage.virtual_bytes + usage.inlined_bytes
 
 
 async def _by_snapshot(
-    context: RepoContext, limits: ReadLimits, known: KeySet, rows: dict[str, Usage]
+    context: RepoContext, limits: ReadLimits, seen: KeySet, rows: dict[str, Usage]
 ) -> None:
     survey = await survey_of(context, limits)
     rows |= {version: Usage() for version in survey.versions}
     async for part in parts_of(context, survey, limits):
         for kind, ranges in part.ranges.items():
-            rows[part.version].add(kind, ranges.lengths[ranges.new_to(known)])
+            rows[part.version].add(kind, ranges.lengths[ranges.new_to(seen)])
 
 
 async def _by_array(
-    context: RepoContext, limits: ReadLimits, known: KeySet, rows: dict[str, Usage]
+    context: RepoContext, limits: ReadLimits, seen: KeySet, rows: dict[str, Usage]
 ) -> None:
     survey = await survey_of(context, limits)
     of_nodes: dict[NodeId, Usage] = {}
     async for part in parts_of(context, survey, limits):
         salt = np.uint64(int.from_bytes(part.node.raw))
         for kind, ranges in part.ranges.items():
-            new = ranges.new_to(known, salt)
+            new = ranges.new_to(seen, salt)
             of_nodes.setdefault(part.node, Usage()).add(kind, ranges.lengths[new])
     for node, counted in of_nodes.items():
         path = survey.paths.get(node, f"(deleted) {node}")
@@ -439,13 +439,13 @@ async def _by_array(
 
 
 async def _by_container(
-    context: RepoContext, limits: ReadLimits, known: KeySet, rows: dict[str, Usage]
+    context: RepoContext, limits: ReadLimits, seen: KeySet, rows: dict[str, Usage]
 ) -> None:
     containers = context.config.virtual_chunk_containers
-    names = [*(each.url_prefix for each in containers), NO_CONTAINER]
+    names = [*(container.url_prefix for container in containers), NO_CONTAINER]
     async for part in parts_of(context, await survey_of(context, limits), limits):
         for kind, ranges in part.ranges.items():
-            new = ranges.new_to(known)
+            new = ranges.new_to(seen)
             if kind is not ChunkKind.VIRTUAL:
                 rows.setdefault(OWN_CHUNKS, Usage()).add(kind, ranges.lengths[new])
                 continue
@@ -454,6 +454,6 @@ async def _by_container(
             assert ranges.targets is not None
             numbers = container_numbers(containers, recorded, canonical)
             places = numbers[ranges.targets[new]]
-            for place in np.unique(places).tolist():
-                found = rows.setdefault(names[place], Usage())
-                found.add(kind, ranges.lengths[new][places == place])
+            for number in np.unique(places).tolist():
+                row = rows.setdefault(names[number], Usage())
+                row.add(kind, ranges.lengths[new][places == number])

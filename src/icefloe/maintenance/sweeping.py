@@ -147,7 +147,7 @@ async def list_kind(
         if cutoff is not None:
             whole = cutoff.replace(microsecond=0)
             moments = [info.last_modified for info in batch]
-            is_old[:] = [each < (cutoff if each.microsecond else whole) for each in moments]
+            is_old[:] = [moment < (cutoff if moment.microsecond else whole) for moment in moments]
         yield Listed(every.chosen(is_old), every.chosen(~is_old))
 
 

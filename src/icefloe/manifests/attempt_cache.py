@@ -70,13 +70,13 @@ class WrittenManifests:
 
     def array(self, node: NodeId, state: ArrayState) -> SplitArray | WholeArray | None:
         """Find what was made of an array, if it was in the same state."""
-        known = self._arrays.get(node)
-        return known if known is not None and known.state == state else None
+        cached = self._arrays.get(node)
+        return cached if cached is not None and cached.state == state else None
 
     def pack(self, states: Mapping[NodeId, ArrayState | ManifestId]) -> Pack | None:
         """Find the manifest that holds just these arrays, each in the same state."""
-        known = self._packs.get(frozenset(states))
-        return known if known is not None and known.states == states else None
+        cached = self._packs.get(frozenset(states))
+        return cached if cached is not None and cached.states == states else None
 
     def keep_array(self, node: NodeId, array: SplitArray | WholeArray) -> list[ManifestId]:
         """Remember what was made of an array; give manifests that were made for nothing."""
@@ -86,11 +86,11 @@ class WrittenManifests:
 
     def keep_packs(self, packs: Iterable[Pack]) -> list[ManifestId]:
         """Remember these manifests only; give those that were made for nothing."""
-        before = {made.part.manifest.id for made in self._packs.values()}
-        self._packs = {frozenset(made.states): made for made in packs}
-        return sorted(before - {made.part.manifest.id for made in self._packs.values()})
+        before = {pack.part.manifest.id for pack in self._packs.values()}
+        self._packs = {frozenset(pack.states): pack for pack in packs}
+        return sorted(before - {pack.part.manifest.id for pack in self._packs.values()})
 
     def note_written(self) -> None:
         """Remember that the files that were held back are written now."""
         self._arrays = {node: array.written() for node, array in self._arrays.items()}
-        self._packs = {nodes: made.written() for nodes, made in self._packs.items()}
+        self._packs = {nodes: pack.written() for nodes, pack in self._packs.items()}

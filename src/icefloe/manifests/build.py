@@ -54,9 +54,9 @@ async def make_part(
     """
     encoded = await assets.encode_manifest(tables)
     manifest = NewManifest(encoded.id, encoded.size_bytes, encoded.num_chunk_refs)
-    known = boxes or {}
+    known_boxes = boxes or {}
     refs = {
-        node: ManifestRef(encoded.id, known[node] if node in known else box_of(table))
+        node: ManifestRef(encoded.id, known_boxes[node] if node in known_boxes else box_of(table))
         for node, table in tables.items()
     }
     if manifest.size_bytes <= hold_back_bytes:
@@ -85,16 +85,16 @@ def link_parts(
 
 def _require_apart(refs: Sequence[ManifestRef]) -> None:
     """Refuse boxes that meet; they come in the order of where they begin."""
-    if all(one.extents[0][1] <= other.extents[0][0] for one, other in pairwise(refs)):
+    if all(left.extents[0][1] <= other.extents[0][0] for left, other in pairwise(refs)):
         return
     boxes = boxes_of([ref.extents for ref in refs], len(refs[0].extents))
     for row in range(1, len(boxes)):
         met = boxes_meeting(boxes[:row], boxes[row : row + 1])
         if met.any():
-            one, other = refs[int(met.argmax())], refs[row]
+            left, other = refs[int(met.argmax())], refs[row]
             raise InvalidInputError(
-                f"the manifests {one.id} and {other.id} both cover chunks of one array, "
-                f"{one.extents} and {other.extents}: build them from disjoint parts of it",
+                f"the manifests {left.id} and {other.id} both cover chunks of one array, "
+                f"{left.extents} and {other.extents}: build them from disjoint parts of it",
                 ErrorKind.INVALID_CHUNK_INDEX,
             )
 

@@ -68,10 +68,17 @@ class LinkedRegion:
     def to_bytes(self) -> bytes:
         """Pack the region for a journey to another process."""
         parts = [
-            [str(one.manifest.id), one.manifest.size_bytes, one.manifest.num_chunk_refs, one.box]
-            for one in self.parts
+            [
+                str(part.manifest.id),
+                part.manifest.size_bytes,
+                part.manifest.num_chunk_refs,
+                part.box,
+            ]
+            for part in self.parts
         ]
-        return json.dumps([parts, [str(one) for one in self.replaced], self.num_changed]).encode()
+        return json.dumps(
+            [parts, [str(manifest_id) for manifest_id in self.replaced], self.num_changed]
+        ).encode()
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> "LinkedRegion":
@@ -80,12 +87,12 @@ class LinkedRegion:
         return cls(
             tuple(
                 LinkedPart(
-                    NewManifest(ManifestId.parse(one), size_bytes, num_refs),
+                    NewManifest(ManifestId.parse(manifest_id), size_bytes, num_refs),
                     tuple((int(first), int(last)) for first, last in box),
                 )
-                for one, size_bytes, num_refs, box in parts
+                for manifest_id, size_bytes, num_refs, box in parts
             ),
-            tuple(ManifestId.parse(one) for one in replaced),
+            tuple(ManifestId.parse(manifest_id) for manifest_id in replaced),
             num_changed,
         )
 
@@ -108,7 +115,7 @@ class LinkedArray:
 
     @cached_property
     def _built_over(self) -> frozenset[ManifestId]:
-        return frozenset(one for region in self.regions for one in region.replaced)
+        return frozenset(manifest_id for region in self.regions for manifest_id in region.replaced)
 
     @cached_property
     def replaced(self) -> frozenset[ManifestId]:
@@ -131,8 +138,8 @@ class LinkedArray:
 
     def over(self, stored: Sequence[ManifestRef]) -> tuple[ManifestRef, ...]:
         """List the manifests of the array, given those of the base snapshot."""
-        kept = [ref for ref in stored if ref.id not in self.replaced]
-        return tuple(sorted([*kept, *(part.ref for part in self.parts)], key=_first_chunk))
+        kept_refs = [ref for ref in stored if ref.id not in self.replaced]
+        return tuple(sorted([*kept_refs, *(part.ref for part in self.parts)], key=_first_chunk))
 
 
 def _first_chunk(ref: ManifestRef) -> Box:
@@ -242,8 +249,8 @@ def plan_parts(
 
 def _boxes(grid: Sequence[int], stored: Sequence[StoredManifest]) -> Boxes:
     everything = tuple((0, count) for count in grid)
-    found = [each.ref.extents or everything for each in stored]
-    return np.array(found, np.int64).reshape(len(found), len(grid), 2)
+    extents = [manifest.ref.extents or everything for manifest in stored]
+    return np.array(extents, np.int64).reshape(len(extents), len(grid), 2)
 
 
 class _Groups:
@@ -252,25 +259,25 @@ class _Groups:
     def __init__(self) -> None:
         self._above: dict[int, int] = {}
 
-    def find(self, one: int) -> int:
+    def find(self, member: int) -> int:
         above = self._above
-        while (top := above.get(one, one)) != one:
-            above[one] = above.get(top, top)
-            one = top
-        return one
+        while (top := above.get(member, member)) != member:
+            above[member] = above.get(top, top)
+            member = top
+        return member
 
     def unite(self, members: Iterable[int]) -> int:
-        tops = {self.find(each) for each in members}
+        tops = {self.find(member) for member in members}
         first = min(tops)
         self._above.update(dict.fromkeys(tops - {first}, first))
         return first
 
     def joined(self) -> tuple[Ints, Ints]:
         """List those that are not the first of their group, and whom they joined."""
-        members = sorted(each for each in self._above if self.find(each) != each)
+        members = sorted(index for index in self._above if self.find(index) != index)
         if not members:
             return _NO_CELLS, _NO_CELLS
-        return np.array(members), np.array([self.find(each) for each in members])
+        return np.array(members), np.array([self.find(member) for member in members])
 
 
 # -- a fixed grid --------------------------------------------------------------------------
@@ -281,13 +288,16 @@ def _plan_grid(layout: GridLayout, stored: Sequence[StoredManifest], boxes: Boxe
     cells = GridCells(layout.edges)
     groups = _Groups()
     first, last = cells.numbers(boxes[:, :, 0]), cells.numbers(boxes[:, :, 1] - 1)
-    for place in np.flatnonzero(first != last).tolist():
-        groups.unite(_cells_met(layout, boxes[place]).tolist())
-    found: dict[int, list[StoredManifest]] = {}
-    for each, cell in zip(stored, first.tolist(), strict=True):
-        found.setdefault(groups.find(cell), []).append(each)
+    for row in np.flatnonzero(first != last).tolist():
+        groups.unite(_cells_met(layout, boxes[row]).tolist())
+    stored_by_region: dict[int, list[StoredManifest]] = {}
+    for manifest, cell in zip(stored, first.tolist(), strict=True):
+        stored_by_region.setdefault(groups.find(cell), []).append(manifest)
     return PartPlan(
-        layout, cells, *groups.joined(), {region: tuple(held) for region, held in found.items()}
+        layout,
+        cells,
+        *groups.joined(),
+        {region: tuple(manifests) for region, manifests in stored_by_region.items()},
     )
 
 
@@ -330,7 +340,7 @@ class _HalvingPlan:
     ) -> None:
         self._layout, self._stored = layout, stored
         self._boxes = boxes[:, layout.axes]
-        self._counts = np.array([each.num_refs for each in stored], np.int64)
+        self._counts = np.array([manifest.num_refs for manifest in stored], np.int64)
         is_filled = new.counts > 0
         self._positions = new.positions[is_filled].astype(np.int64)
         self._ends = np.concatenate([[0], np.cumsum(new.counts[is_filled], dtype=np.int64)])
@@ -346,7 +356,7 @@ class _HalvingPlan:
         starts[0] = 0
         groups, members = self._kept_apart(leaves)
         stored = {
-            region: tuple(self._stored[place] for place in sorted(places))
+            region: tuple(self._stored[row] for row in sorted(places))
             for region, places in members.items()
             if places
         }
@@ -429,13 +439,13 @@ class _HalvingPlan:
             hull = hulls[number]
             blocks = np.flatnonzero(is_free & _meeting(self._boxes, hull)).tolist()
             cells = np.flatnonzero(_meeting(hulls, hull)).tolist()
-            others = {groups.find(each) for each in cells} - {number}
+            others = {groups.find(cell) for cell in cells} - {number}
             if not blocks and not others:
                 continue
             is_free[blocks] = False
             united = groups.unite([number, *others])
             members[united] = [
-                *blocks, *(place for each in (number, *others) for place in members.pop(each))
+                *blocks, *(row for region in (number, *others) for row in members.pop(region))
             ]  # fmt: skip
             around = [hulls[[number, *others]], self._boxes[blocks]]
             hulls[united] = _around(np.concatenate(around))

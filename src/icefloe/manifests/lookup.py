@@ -30,12 +30,12 @@ class ArrayLookup:
         manifests = self.manifests
         if not manifests:
             return None
-        at: _Branch = 0 if len(manifests) == 1 else self._index
-        while not isinstance(at, int):
-            at = at.next(index)
-        if at == _NOWHERE or not _holds(manifests[at].extents, index):
+        branch: _Branch = 0 if len(manifests) == 1 else self._index
+        while not isinstance(branch, int):
+            branch = branch.next(index)
+        if branch == _NOWHERE or not _holds(manifests[branch].extents, index):
             return None
-        return manifests[at].id
+        return manifests[branch].id
 
     def size_of(self, manifest: ManifestId) -> int:
         """Look up the size of a manifest in bytes; 0 if the snapshot does not list it."""
@@ -93,7 +93,7 @@ def _branch(manifests: tuple[ManifestRef, ...], boxes: Boxes, places: Ints) -> _
     if len(places) == 1:
         return int(places[0])
     cuts = [_groups(boxes[places, axis]) for axis in range(boxes.shape[1])]
-    axis = max(range(len(cuts)), key=lambda each: len(cuts[each]), default=0)
+    axis = max(range(len(cuts)), key=lambda dimension: len(cuts[dimension]), default=0)
     if not cuts or len(cuts[axis]) == 1:
         return _Scan(manifests, tuple(places.tolist()))
     groups = [places[rows] for rows in cuts[axis]]
@@ -114,8 +114,8 @@ def _groups(ranges: NDArray[np.int64]) -> list[Ints]:
 
 def _holds(box: tuple[tuple[int, int], ...], index: tuple[int, ...]) -> bool:
     if box:
-        for at, (first, last) in zip(index, box, strict=True):
-            if not first <= at < last:
+        for number, (first, last) in zip(index, box, strict=True):
+            if not first <= number < last:
                 return False
     return True
 
@@ -133,9 +133,9 @@ def listed_in(
         return [0] * len(ids), [0] * len(ids)
     files = files.table()
     stored = np.ascontiguousarray(files.ids).view(f"S{ManifestId.WIDTH}").ravel()
-    wanted = np.ascontiguousarray(id_rows(ManifestId, ids)).view(f"S{ManifestId.WIDTH}").ravel()
-    rows = np.minimum(np.searchsorted(stored, wanted), len(stored) - 1)
-    is_listed = stored[rows] == wanted
+    wanted_ids = np.ascontiguousarray(id_rows(ManifestId, ids)).view(f"S{ManifestId.WIDTH}").ravel()
+    rows = np.minimum(np.searchsorted(stored, wanted_ids), len(stored) - 1)
+    is_listed = stored[rows] == wanted_ids
     sizes: list[int] = np.where(is_listed, files.sizes_bytes[rows], 0).tolist()
     counts: list[int] = np.where(is_listed, files.num_chunk_refs[rows], 0).tolist()
     return sizes, counts

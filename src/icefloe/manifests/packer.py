@@ -68,7 +68,7 @@ class Rooms:
         while len(levels[-1]) > 1:
             below = levels[-1]
             levels.append([max(pair) for pair in zip(below[::2], below[1::2], strict=True)])
-        self._most = [-1, *(each for level in reversed(levels) for each in level)]
+        self._most = [-1, *(room for level in reversed(levels) for room in level)]
         self._leaves *= 2
 
 
@@ -102,15 +102,15 @@ class FirstFit:
     def __init__(self, capacity: int, is_new: Sequence[bool], before: Sequence[Bin] = ()) -> None:
         self._capacity = capacity
         self._is_new = is_new
-        self._untouched = [each for each in before if each.is_untouched]
+        self._untouched = [entry for entry in before if entry.is_untouched]
         self._old_room = Rooms()
-        for each in self._untouched:
-            self._old_room.add(capacity - each.weight)
+        for entry in self._untouched:
+            self._old_room.add(capacity - entry.weight)
         self.opened: list[Bin] = []
         self._room = Rooms()
-        for each in before:
-            if not each.is_untouched:
-                self._open(each)
+        for entry in before:
+            if not entry.is_untouched:
+                self._open(entry)
 
     def all(self) -> list[Bin]:
         """List all manifests."""
@@ -122,13 +122,13 @@ class FirstFit:
         To those that could stay as they are, only what changed may be added.
         """
         for unit in units:
-            if (place := self._room.take(unit.weight)) is not None:
-                self.opened[place].add(unit)
+            if (number := self._room.take(unit.weight)) is not None:
+                self.opened[number].add(unit)
             elif (
-                any(self._is_new[each] for each in unit.members)
-                and (place := self._old_room.take(unit.weight)) is not None
+                any(self._is_new[member] for member in unit.members)
+                and (number := self._old_room.take(unit.weight)) is not None
             ):
-                self._untouched[place].add(unit)
+                self._untouched[number].add(unit)
             else:
                 self._open(unit)
 
@@ -139,7 +139,7 @@ class FirstFit:
 
 def by_rank(bins: Iterable[Bin], ranks: Sequence[int]) -> list[Bin]:
     """Sort manifests by the first of their arrays."""
-    return sorted(bins, key=lambda each: min(ranks[member] for member in each.members))
+    return sorted(bins, key=lambda bin_: min(ranks[member] for member in bin_.members))
 
 
 def ranks_of(keys: Sequence[int]) -> list[int]:
@@ -150,13 +150,13 @@ def ranks_of(keys: Sequence[int]) -> list[int]:
     return ranks
 
 
-def evened(arrays: Sequence[int], each: int, cardinality: int | None) -> list[int]:
+def evened(arrays: Sequence[int], size: int, cardinality: int | None) -> list[int]:
     """Rearrange sorted arrays so that manifests of this many have similar sizes.
 
     The first is matched with the last, the second with the last but one, and so on; of those
     that there is room for, if that is limited.
     """
-    count = len(arrays) if cardinality is None else min(each * cardinality, len(arrays))
+    count = len(arrays) if cardinality is None else min(size * cardinality, len(arrays))
     head, tail = arrays[:count], arrays[count:]
     half = (count + 1) // 2
     pairs = zip(head[:half], reversed(head), strict=False)
@@ -189,15 +189,15 @@ def send(
     sizes = list(metadata_chunks)
     undecided = list(range(len(paths)))
     for rule in config.rules:
-        held = _those_that_match(rule, paths, undecided)
-        held = _those_within(rule.metadata_chunks, metadata_chunks, held)
-        held = _those_within(rule.initialized_chunks, initialized_chunks, held)
-        for array in held:
+        chosen = _those_that_match(rule, paths, undecided)
+        chosen = _those_within(rule.metadata_chunks, metadata_chunks, chosen)
+        chosen = _those_within(rule.initialized_chunks, initialized_chunks, chosen)
+        for array in chosen:
             targets[array] = rule.target
             if rule.initialized_chunks is not None:
                 sizes[array] = initialized_chunks[array]
-        if held:
-            decided = set(held)
+        if chosen:
+            decided = set(chosen)
             undecided = [array for array in undecided if array not in decided]
     return Sent(targets, sizes)
 
@@ -205,8 +205,8 @@ def send(
 def _those_that_match(rule: ManifestRule, paths: Sequence[str], among: list[int]) -> list[int]:
     if rule.path is None or rule.path in _ANY_PATH or not among:
         return among
-    found = matches(rule.path, [paths[array] for array in among])
-    return [array for array, is_match in zip(among, found, strict=True) if is_match]
+    has_match = matches(rule.path, [paths[array] for array in among])
+    return [array for array, is_match in zip(among, has_match, strict=True) if is_match]
 
 
 def _those_within(bounds: ChunkRange | None, counts: Sequence[int], among: list[int]) -> list[int]:
@@ -253,17 +253,17 @@ def closure(
 
     Arrays that are in no manifest yet are a closure by themselves.
     """
-    found = set(modified)
+    reached = set(modified)
     seen: set[ManifestId] = set()
     waiting = list(modified)
     while waiting:
         for manifest in manifests_of.get(waiting.pop(), ()):
             if manifest not in seen:
                 seen.add(manifest)
-                new = arrays_in.get(manifest, frozenset()) - found
-                found |= new
+                new = arrays_in.get(manifest, frozenset()) - reached
+                reached |= new
                 waiting.extend(new)
-    return found
+    return reached
 
 
 def pack(
@@ -306,31 +306,31 @@ class _Packing:
         current: Mapping[NodeId, ManifestId],
         modified: AbstractSet[NodeId],
     ) -> None:
-        self._arrays = sorted(arrays, key=lambda each: (each.path, each.node_id.raw))
+        self._arrays = sorted(arrays, key=lambda entry: (entry.path, entry.node_id.raw))
         self._sets = config.sets
-        positions = {each.name: position for position, each in enumerate(self._sets)}
+        positions = {entry.name: position for position, entry in enumerate(self._sets)}
         self._overflows = [
-            len(self._sets) if each.overflow_to is None else positions[each.overflow_to]
-            for each in self._sets
+            len(self._sets) if entry.overflow_to is None else positions[entry.overflow_to]
+            for entry in self._sets
         ]
         sent = send(
-            [each.path for each in self._arrays],
-            [each.metadata_chunks for each in self._arrays],
-            [each.initialized_chunks for each in self._arrays],
+            [array.path for array in self._arrays],
+            [array.metadata_chunks for array in self._arrays],
+            [array.initialized_chunks for array in self._arrays],
             config,
         )
         self._targets = [positions[name] for name in sent.targets]
         self._sizes = sent.sizes
-        present = {each.node_id for each in arrays}
+        present = {array.node_id for array in arrays}
         touched = {
-            before for each, before in current.items() if each in modified or each not in present
+            before for entry, before in current.items() if entry in modified or entry not in present
         }
-        self._before = [current.get(each.node_id) for each in self._arrays]
+        self._before = [current.get(array.node_id) for array in self._arrays]
         self._is_new = [
-            before is None or each.node_id in modified
-            for each, before in zip(self._arrays, self._before, strict=True)
+            before is None or entry.node_id in modified
+            for entry, before in zip(self._arrays, self._before, strict=True)
         ]
-        self._largest_first = ranks_of([-each for each in self._sizes])
+        self._largest_first = ranks_of([-size for size in self._sizes])
         self._smallest_first = ranks_of(self._sizes)
         self._arrivals = [_Arrivals() for _ in self._sets]
         self._let_in(touched)
@@ -338,11 +338,11 @@ class _Packing:
     def plans(self) -> list[ManifestPlan]:
         """Ask one set after the other; what a set has no room for goes on to a later one."""
         plans = []
-        for position, each in enumerate(self._sets):
-            for made in self._fill(position, each):
-                ids = tuple(self._arrays[member].node_id for member in sorted(made.members))
-                kept = made.source if made.is_untouched else None
-                plans.append(ManifestPlan(each.name, ids, kept))
+        for position, manifest_set in enumerate(self._sets):
+            for filled in self._fill(position, manifest_set):
+                ids = tuple(self._arrays[member].node_id for member in sorted(filled.members))
+                source = filled.source if filled.is_untouched else None
+                plans.append(ManifestPlan(manifest_set.name, ids, source))
         return plans
 
     def _let_in(self, touched: AbstractSet[ManifestId]) -> None:
@@ -362,9 +362,9 @@ class _Packing:
 
     def _homes(self, members: Sequence[int]) -> list[int]:
         """List the sets that all these arrays could come to, and where they fit together."""
-        chains = [self._chain(target) for target in {self._targets[each] for each in members}]
+        chains = [self._chain(target) for target in {self._targets[member] for member in members}]
         common = set(chains[0]).intersection(*chains[1:])
-        return [each for each in chains[0] if each in common and self._fits(members, each)]
+        return [chain for chain in chains[0] if chain in common and self._fits(members, chain)]
 
     def _chain(self, position: int) -> list[int]:
         chain = []
@@ -374,14 +374,16 @@ class _Packing:
         return chain
 
     def _fits(self, members: Sequence[int], position: int) -> bool:
-        wanted = self._sets[position]
-        if wanted.max_manifest_size is None:
-            return self._weight(members, wanted) <= _capacity(wanted)
+        manifest_set = self._sets[position]
+        if manifest_set.max_manifest_size is None:
+            return self._weight(members, manifest_set) <= _capacity(manifest_set)
         is_last = self._overflows[position] == len(self._sets)
-        return (is_last and len(members) == 1) or self._size(members) <= wanted.max_manifest_size
+        return (is_last and len(members) == 1) or self._size(
+            members
+        ) <= manifest_set.max_manifest_size
 
     def _size(self, members: Iterable[int]) -> int:
-        return sum(self._sizes[each] for each in members)
+        return sum(self._sizes[member] for member in members)
 
     def _weight(self, members: Sequence[int], within: ManifestSet) -> int:
         """Measure arrays as the limit of a set does."""
@@ -395,26 +397,26 @@ class _Packing:
         arrived = self._arrivals[position]
         alone, arrays = self._without_too_large(position, within, arrived.arrays)
         bundles, single = self._bundles(arrays, within)
-        for each in arrived.untouched:
-            each.weight = self._weight(each.members, within)
+        for bin_ in arrived.untouched:
+            bin_.weight = self._weight(bin_.members, within)
         if (limit := within.cardinality) is None:
-            made = FirstFit(_capacity(within), self._is_new)
-            made.put_all(by_rank(bundles, self._largest_first))
-            made.put_all(self._loose(single, within, self._largest_first))
-            return [*alone, *arrived.untouched, *made.opened]
+            fit = FirstFit(_capacity(within), self._is_new)
+            fit.put_all(by_rank(bundles, self._largest_first))
+            fit.put_all(self._loose(single, within, self._largest_first))
+            return [*alone, *arrived.untouched, *fit.opened]
         # Manifests that were there before come first, whether they are touched or not.
         old = FirstFit(_capacity(within), self._is_new)
         old.put_all(by_rank(bundles, self._smallest_first))
-        kept, left = self._first_of([*arrived.untouched, *old.opened], limit)
-        self._pass_on(position, [each for each in left if each.is_untouched])
-        made = FirstFit(_capacity(within), self._is_new, kept)
-        made.put_all(each for each in left if not each.is_untouched)
-        made.put_all(self._loose(single, within, self._smallest_first))
-        kept, left = self._first_of(made.all(), limit)
+        kept_bins, left = self._first_of([*arrived.untouched, *old.opened], limit)
+        self._pass_on(position, [bin_ for bin_ in left if bin_.is_untouched])
+        fit = FirstFit(_capacity(within), self._is_new, kept_bins)
+        fit.put_all(bin_ for bin_ in left if not bin_.is_untouched)
+        fit.put_all(self._loose(single, within, self._smallest_first))
+        kept_bins, left = self._first_of(fit.all(), limit)
         self._pass_on(position, left)
-        return kept
+        return kept_bins
 
-    def _first_of(self, made: list[Bin], limit: int) -> tuple[list[Bin], list[Bin]]:
+    def _first_of(self, bins: list[Bin], limit: int) -> tuple[list[Bin], list[Bin]]:
         """Choose as many manifests as a set may have; give the others too.
 
         The first array of a manifest decides, not its size: then the choice is the same again,
@@ -422,23 +424,23 @@ class _Packing:
         """
         ranks = self._smallest_first
 
-        def order(each: Bin) -> tuple[bool, bool, int]:
-            was_joined = each.source is not None and each.is_extended
-            has_no_other = each.is_untouched and len(each.homes) == 1
-            first = min(ranks[member] for member in each.members)
+        def order(bin_: Bin) -> tuple[bool, bool, int]:
+            was_joined = bin_.source is not None and bin_.is_extended
+            has_no_other = bin_.is_untouched and len(bin_.homes) == 1
+            first = min(ranks[member] for member in bin_.members)
             return not was_joined, not has_no_other, first
 
-        ordered = sorted(made, key=order)
+        ordered = sorted(bins, key=order)
         return ordered[:limit], ordered[limit:]
 
     def _pass_on(self, position: int, left: Iterable[Bin]) -> None:
-        for each in left:
-            if each.is_untouched and len(each.homes) > 1:
-                homes = each.homes[1:]
-                rest = Bin(each.members, 0, each.source, homes)
+        for bin_ in left:
+            if bin_.is_untouched and len(bin_.homes) > 1:
+                homes = bin_.homes[1:]
+                rest = Bin(bin_.members, 0, bin_.source, homes)
                 self._arrivals[homes[0]].untouched.append(rest)
             else:
-                self._arrivals[self._overflows[position]].arrays.extend(each.members)
+                self._arrivals[self._overflows[position]].arrays.extend(bin_.members)
 
     def _without_too_large(
         self, position: int, within: ManifestSet, arrived: Sequence[int]
@@ -446,11 +448,11 @@ class _Packing:
         """Pass on arrays that no manifest could hold; in the last set, they have one each."""
         if (largest := within.max_manifest_size) is None:
             return [], list(arrived)
-        alone = [Bin([each], 0) for each in arrived if self._sizes[each] > largest]
+        alone = [Bin([array], 0) for array in arrived if self._sizes[array] > largest]
         if self._overflows[position] < len(self._sets):
             self._pass_on(position, alone)
             alone = []
-        return alone, [each for each in arrived if self._sizes[each] <= largest]
+        return alone, [array for array in arrived if self._sizes[array] <= largest]
 
     def _bundles(self, arrived: Sequence[int], within: ManifestSet) -> tuple[list[Bin], list[int]]:
         """Separate bundles of arrays that still fit together from arrays to pack one by one."""
@@ -475,11 +477,11 @@ class _Packing:
         ordered = sorted(arrays, key=ranks.__getitem__)
         loose = []
         for is_new in (False, True):
-            some = [each for each in ordered if self._is_new[each] is is_new]
+            some = [array for array in ordered if self._is_new[array] is is_new]
             if within.arrays_per_manifest is not None:
                 some = evened(some, within.arrays_per_manifest, within.cardinality)
             loose.extend(some)
-        return [Bin([each], self._weight([each], within)) for each in loose]
+        return [Bin([array], self._weight([array], within)) for array in loose]
 
 
 def _capacity(within: ManifestSet) -> int:

@@ -53,13 +53,15 @@ def _search(regex: str, texts: Sequence[str], origin: str) -> list[bool]:
     repository may have been written by anybody.
     """
     try:
-        found = pc.match_substring_regex(BytesColumn.from_strings(texts).to_arrow_strings(), regex)
+        is_match = pc.match_substring_regex(
+            BytesColumn.from_strings(texts).to_arrow_strings(), regex
+        )
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
             f"{origin} configuration is no regular expression: {error}",
             ErrorKind.INVALID_CONFIG,
         ) from error
-    answers: list[bool] = found.to_pylist()
+    answers: list[bool] = is_match.to_pylist()
     return answers
 
 
@@ -170,7 +172,7 @@ class HalvingLayout:
         order = self._order(coordinates)
         ordered = coordinates if order is None else coordinates[order]
         parts: list[Rows] = []
-        wanted: list[Ints] = [_none()]
+        chosen_rows: list[Ints] = [_none()]
         waiting = [_Cell(0, len(ordered), np.arange(len(blocks)), 0)]
         while waiting:
             cell = waiting.pop()
@@ -182,12 +184,12 @@ class HalvingLayout:
                 waiting.extend(halves)
                 if len(cell.blocks) == 1 and not any(len(half.blocks) for half in halves):
                     # Until now, the cell was this one part: it is not one any more.
-                    wanted.append(cell.blocks[blocks.counts[cell.blocks] <= self.max_refs])
+                    chosen_rows.append(cell.blocks[blocks.counts[cell.blocks] <= self.max_refs])
                 continue
             rows: Rows = slice(cell.first, cell.last)
             parts.append(rows if order is None else np.sort(order[rows]))
-            wanted.append(cell.blocks)
-        return Partition(parts, np.sort(np.concatenate(wanted)))
+            chosen_rows.append(cell.blocks)
+        return Partition(parts, np.sort(np.concatenate(chosen_rows)))
 
     def next_cut(self, box: Box, num_refs: int) -> Cut | None:
         """Halve the box if it has too many references, along the first axis that has an extent."""
@@ -250,11 +252,11 @@ def boxes_of(extents: Sequence[tuple[tuple[int, int], ...]], dimensions: int) ->
 
 def boxes_holding(boxes: Boxes, coordinates: NDArray[Any]) -> Bools:
     """Return which boxes contain any of the coordinates."""
-    held = np.zeros(len(boxes), np.bool_)
+    is_holding = np.zeros(len(boxes), np.bool_)
     if not len(boxes) or not len(coordinates):
-        return held
+        return is_holding
     if boxes.shape[1] == 0:
-        return ~held
+        return ~is_holding
     # Only the boxes near the coordinates are looked at one by one: for an append, hardly any.
     first, last = coordinates.min(axis=0), coordinates.max(axis=0)
     near = np.flatnonzero(((boxes[:, :, 0] <= last) & (first < boxes[:, :, 1])).all(axis=1))
@@ -262,12 +264,12 @@ def boxes_holding(boxes: Boxes, coordinates: NDArray[Any]) -> Bools:
     ordered = coordinates
     if len(near) and np.any(np.diff(coordinates[:, axis].astype(np.int64)) < 0):
         ordered = coordinates[np.argsort(coordinates[:, axis], kind="stable")]
-    for place in near.tolist():
-        box = boxes[place]
+    for row in near.tolist():
+        box = boxes[row]
         begin, end = np.searchsorted(ordered[:, axis], box[axis])
         rows = ordered[begin:end]
-        held[place] = bool(((box[:, 0] <= rows) & (rows < box[:, 1])).all(axis=1).any())
-    return held
+        is_holding[row] = bool(((box[:, 0] <= rows) & (rows < box[:, 1])).all(axis=1).any())
+    return is_holding
 
 
 def _most_divided(boxes: Boxes) -> int:
@@ -356,9 +358,9 @@ def _holds(condition: ManifestSplitCondition, path: str) -> bool:
         case SplitNameMatches(regex):
             return is_found(regex, node_name(path))
         case SplitOr(conditions):
-            return any(_holds(each, path) for each in conditions)
+            return any(_holds(inner, path) for inner in conditions)
         case SplitAnd(conditions):
-            return all(_holds(each, path) for each in conditions)
+            return all(_holds(inner, path) for inner in conditions)
         case _:
             raise InvalidInputError(
                 f"{condition!r} is no condition for splitting manifests", ErrorKind.INVALID_CONFIG

@@ -187,14 +187,14 @@ def _flush(
 
 def _locations(tables: Sequence[References]) -> "pa.Array":
     """Return all locations, each distinct one of a file only once."""
-    counts = np.array([len(each.locations) for each in tables], np.int64)
+    counts = np.array([len(table.locations) for table in tables], np.int64)
     numbers = np.concatenate(
         [
             each.location_rows.astype(np.int64) + first
             for each, first in zip(tables, np.cumsum(counts) - counts, strict=True)
         ]
     )
-    texts = text_column([text for each in tables for text in each.locations])
+    texts = text_column([text for table in tables for text in table.locations])
     return pa.DictionaryArray.from_arrays(int_column(numbers), texts)
 
 

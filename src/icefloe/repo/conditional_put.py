@@ -44,7 +44,7 @@ async def put_settled(
         except OutcomeUnknownError as error:
             unknown = error
         try:
-            found = await backend.get(key)
+            stored = await backend.get(key)
         except ObjectNotFoundError as gone:
             if replacing is None:
                 continue
@@ -53,8 +53,8 @@ async def put_settled(
             ) from gone
         except StorageError as failure:
             raise unknown from failure
-        if bytes(found.data) == data:
-            return found.info.version
-        if replacing is None or not same_state(found.info.version, replacing):
+        if bytes(stored.data) == data:
+            return stored.info.version
+        if replacing is None or not same_state(stored.info.version, replacing):
             raise PreconditionFailedError(f"{key!r} was written by somebody else", key=key)
     raise unknown

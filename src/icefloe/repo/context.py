@@ -49,20 +49,20 @@ def settled(storage: Storage, *layers: RepositoryConfig | None) -> SettledConfig
 
 
 def settled_over(
-    storage: Storage, stored: bytes | None, given: RepositoryConfig | None
+    storage: Storage, stored: bytes | None, user_config: RepositoryConfig | None
 ) -> SettledConfig:
     """Put a configuration, if there is any, above the one in a repo object."""
     # A copy that nobody can change, and a key: equal ones of the caller's need not be the same.
     kind: type = type(storage.spec)
-    return _settled_once(kind, stored, None if given is None else pickle.dumps(given))
+    return _settled_once(kind, stored, None if user_config is None else pickle.dumps(user_config))
 
 
 @lru_cache(maxsize=16)
-def _settled_once(kind: type, stored: bytes | None, given: bytes | None) -> SettledConfig:
+def _settled_once(kind: type, stored: bytes | None, user_config: bytes | None) -> SettledConfig:
     return _settled(
         usual_settings(kind),
         None if stored is None else decode_config_flexbuffer(stored),
-        None if given is None else pickle.loads(given),  # noqa: S301 - pickled above
+        None if user_config is None else pickle.loads(user_config),  # noqa: S301 - pickled above
     )
 
 

@@ -72,15 +72,15 @@ async def history_lines(
 
 async def _lines(ledger: Ledger, tips: Iterable[SnapshotId]) -> list[list[SnapshotEntry]]:
     lines: list[list[SnapshotEntry]] = []
-    known: set[SnapshotId] = set()
+    seen: set[SnapshotId] = set()
     for tip in tips:
-        if tip in known:
+        if tip in seen:
             continue
         line: list[SnapshotEntry] = []
         async for entry in ledger.ancestry(tip):
-            if entry.id in known:
+            if entry.id in seen:
                 break
-            known.add(entry.id)
+            seen.add(entry.id)
             line.append(entry)
         lines.append(line)
     return lines
@@ -185,7 +185,7 @@ async def resolve(
 
 
 async def load_found(
-    context: RepoContext, found: Awaitable[SnapshotId], branch: str | None = None
+    context: RepoContext, snapshot_id: Awaitable[SnapshotId], branch: str | None = None
 ) -> Snapshot:
     """Load the snapshot that a lookup finds.
 
@@ -195,10 +195,10 @@ async def load_found(
     assets = context.assets
     likely = None if branch is None or context.is_near else context.ledger.last_tip(branch)
     if likely is None or assets.has_snapshot(likely):
-        return await assets.load_snapshot(await found)
+        return await assets.load_snapshot(await snapshot_id)
 
     async def look() -> SnapshotId:
-        return await found
+        return await snapshot_id
 
     async def fetch() -> Snapshot | None:
         try:
@@ -233,24 +233,24 @@ def require_one_version(
     as_of: int | None = None,
 ) -> None:
     """Refuse arguments that do not name a version, or name several."""
-    given = [each for each in (branch, tag, snapshot_id) if each is not None]
-    if as_of is not None and (branch is None or len(given) > 1):
+    names = [name for name in (branch, tag, snapshot_id) if name is not None]
+    if as_of is not None and (branch is None or len(names) > 1):
         raise InvalidInputError("as_of goes with a branch: give its name too, and nothing else")
-    if len(given) != 1:
+    if len(names) != 1:
         raise InvalidInputError(
             "give exactly one of branch, tag and snapshot_id to say which version is meant"
         )
 
 
-def parse_snapshot(given: str | SnapshotId | None) -> SnapshotId:
+def parse_snapshot(text: str | SnapshotId | None) -> SnapshotId:
     """Read the id of a snapshot; one that is read already is fine too."""
-    if isinstance(given, SnapshotId):
-        return given
+    if isinstance(text, SnapshotId):
+        return text
     try:
-        return SnapshotId.parse(given or "")
+        return SnapshotId.parse(text or "")
     except InvalidInputError:
         raise InvalidInputError(
-            f"{given!r} is not the id of a snapshot: those have 20 letters and digits",
+            f"{text!r} is not the id of a snapshot: those have 20 letters and digits",
             ErrorKind.INVALID_SNAPSHOT_ID,
         ) from None
 

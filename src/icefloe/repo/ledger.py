@@ -107,7 +107,7 @@ def writers_before(updates: UpdateTable, own: str, now: int) -> int:
         return 0
     places = list(enumerate(depths.items()))
     older = places[list(depths).index(own) + 1 :]
-    active = [place for place, (_, depth) in older if depth <= _SLOWNESS * (place + 1)]
+    active = [rank for rank, (_, depth) in older if depth <= _SLOWNESS * (rank + 1)]
     return min(len(active), _MOST_BEFORE)
 
 

@@ -67,10 +67,10 @@ class Marker:
 
         Any other place is refused.
         """
-        if (found := await self._find(target)) is not None:
-            if found != self.what:
+        if (marker := await self._find(target)) is not None:
+            if marker != self.what:
                 raise InvalidInputError(
-                    f"something else was begun in this place, and not finished: {_shown(found)};"
+                    f"something else was begun in this place, and not finished: {_shown(marker)};"
                     " finish that, or empty the place first",
                     ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
                 )
@@ -106,10 +106,10 @@ class Marker:
         except ObjectNotFoundError:
             return None
         try:
-            found = json.loads(bytes(data))
+            marker = json.loads(bytes(data))
         except ValueError:
-            found = None
-        return found if isinstance(found, dict) else {"of": "something that cannot be read"}
+            marker = None
+        return marker if isinstance(marker, dict) else {"of": "something that cannot be read"}
 
 
 def _shown(what: dict[str, Any]) -> str:
@@ -149,11 +149,11 @@ class _Found:
         """The stored configuration, if there is any."""
         return self.config_file if self.repo is None else stored_config(self.repo.info)
 
-    def settled(self, storage: Storage, given: RepositoryConfig | None) -> SettledConfig:
+    def settled(self, storage: Storage, user_config: RepositoryConfig | None) -> SettledConfig:
         """Work out what applies, with what the opener gave on top."""
         if self.repo is not None:
-            return settled_over(storage, self.repo.info.config, given)
-        return settled(storage, self.config_file, given)
+            return settled_over(storage, self.repo.info.config, user_config)
+        return settled(storage, self.config_file, user_config)
 
 
 # -- creating ------------------------------------------------------------------------------
@@ -186,11 +186,11 @@ async def create(
     snapshot = initial_snapshot(clock(), version)
     await assets.save_snapshot(snapshot)
     if version == SpecVersion.v1:
-        found = await _create_v1(backend, stored)
+        created = await _create_v1(backend, stored)
     else:
         await assets.save_transaction_log(TransactionLog(INITIAL_SNAPSHOT_ID))
-        found = await _create_v2(backend, effective, snapshot, stored, clock)
-    return _context(storage, found, config, access, attribution, clock)
+        created = await _create_v2(backend, effective, snapshot, stored, clock)
+    return _context(storage, created, config, access, attribution, clock)
 
 
 def initial_snapshot(flushed_at: int, spec_version: int) -> Snapshot:
@@ -236,18 +236,18 @@ def _supported(spec_version: int) -> SpecVersion:
     try:
         return SpecVersion(spec_version)
     except ValueError:
-        known = ", ".join(str(int(each)) for each in SpecVersion)
+        versions = ", ".join(str(int(version)) for version in SpecVersion)
         raise InvalidInputError(
-            f"there is no spec version {spec_version}; there are {known}",
+            f"there is no spec version {spec_version}; there are {versions}",
             ErrorKind.UNSUPPORTED_SPEC_VERSION,
         ) from None
 
 
-def _require_storage(given: object) -> None:
+def _require_storage(value: object) -> None:
     """Refuse a path or URL in the place of a storage, which a newcomer may try."""
-    if not isinstance(given, Storage):
+    if not isinstance(value, Storage):
         raise TypeError(
-            f"a repository lives in a Storage, not in a {type(given).__name__}: make one, for "
+            f"a repository lives in a Storage, not in a {type(value).__name__}: make one, for "
             "instance with icefloe.local_filesystem_storage(path) or icefloe.storage_from_url(url)"
         )
 
@@ -352,11 +352,11 @@ async def reopen(
     access: Access | None = None,
 ) -> RepoContext:
     """Open a repository once more, with other settings on top of those it has."""
-    given = context.user_config if config is None else context.user_config.merge(config)
+    user_config = context.user_config if config is None else context.user_config.merge(config)
     added = (config.virtual_chunk_containers or {}) if config is not None else {}
     return await open_(
         context.storage,
-        given,
+        user_config,
         access=context.access if access is None else access,
         attribution=context.attribution,
         clock=context.clock,
@@ -434,27 +434,27 @@ async def _find_v1(storage: Storage, backend: Backend) -> _Found:
 
 def _context(
     storage: Storage,
-    found: _Found,
-    given: RepositoryConfig | None,
+    repository: _Found,
+    user_config: RepositoryConfig | None,
     access: Access | None,
     attribution: Attribution | None,
     clock: Clock,
     trusted: Iterable[VirtualChunkContainer] | None = None,
 ) -> RepoContext:
     if trusted is None:
-        own = None if given is None else given.virtual_chunk_containers
+        own = None if user_config is None else user_config.virtual_chunk_containers
         trusted = (own or {}).values()
-    settings = found.settled(storage, given)
-    if found.repo is not None:
-        warn_of_dropped_sets(found.repo.info, settings.user)
+    settings = repository.settled(storage, user_config)
+    if repository.repo is not None:
+        warn_of_dropped_sets(repository.repo.info, settings.user)
     return RepoContext.of(
         storage,
         settings,
-        spec_version=found.spec_version,
+        spec_version=repository.spec_version,
         access=access or {},
         trusted=trusted,
         attribution=attribution,
         clock=clock,
-        repo=found.repo,
-        config_version=found.config_version,
+        repo=repository.repo,
+        config_version=repository.config_version,
     )

@@ -64,8 +64,8 @@ _TAG: Final = f"{REFS_PREFIX}tag."
 
 async def read_ref(backend: Backend, key: str) -> tuple[SnapshotId, Version]:
     """Read the file of a branch or tag: where it points, and which state of it that was."""
-    found = await backend.get(key)
-    return parse_ref(key, bytes(found.data)), found.info.version
+    stored = await backend.get(key)
+    return parse_ref(key, bytes(stored.data)), stored.info.version
 
 
 def parse_ref(key: str, data: bytes) -> SnapshotId:
@@ -88,9 +88,9 @@ async def bury_ref(backend: Backend, key: str) -> None:
     await put_settled(backend, key, b"", replacing=None)
 
 
-async def move_ref(backend: Backend, key: str, known: Version, snapshot: SnapshotId) -> None:
+async def move_ref(backend: Backend, key: str, version: Version, snapshot: SnapshotId) -> None:
     """Replace the state of a file that is known, once: a lost answer is `OutcomeUnknownError`."""
-    await backend.put(key, ref_bytes(snapshot), if_version=known, content_type=_JSON)
+    await backend.put(key, ref_bytes(snapshot), if_version=version, content_type=_JSON)
 
 
 async def list_refs(backend: Backend) -> tuple[set[str], set[str]]:
@@ -130,10 +130,10 @@ async def load_config_file(
 ) -> tuple[RepositoryConfig | None, Version | None]:
     """Read config.yaml, and which state of it that was; None and None if there is no such file."""
     try:
-        found = await backend.get(CONFIG_KEY)
+        stored = await backend.get(CONFIG_KEY)
     except ObjectNotFoundError:
         return None, None
-    return decode_config_yaml(bytes(found.data)), found.info.version
+    return decode_config_yaml(bytes(stored.data)), stored.info.version
 
 
 async def create_config_file(backend: Backend, config: RepositoryConfig) -> Version:
@@ -148,14 +148,14 @@ async def create_config_file(backend: Backend, config: RepositoryConfig) -> Vers
 
 
 async def replace_config_file(
-    backend: Backend, config: RepositoryConfig, known: Version | None, clock: Callable[[], int]
+    backend: Backend, config: RepositoryConfig, version: Version | None, clock: Callable[[], int]
 ) -> Version:
     """Replace the state of config.yaml that is known, keeping a copy of it."""
     try:
-        if known is not None:
+        if version is not None:
             name = backup_name(CONFIG_KEY, clock() // 1000, ObjectId.random())
-            await backend.copy(CONFIG_KEY, backup_key(name), if_version=known)
-        return await _put(backend, config, known)
+            await backend.copy(CONFIG_KEY, backup_key(name), if_version=version)
+        return await _put(backend, config, version)
     except (PreconditionFailedError, ObjectNotFoundError):
         raise ConflictError(
             message="somebody changed the stored configuration since this repository was"
@@ -164,9 +164,9 @@ async def replace_config_file(
         ) from None
 
 
-async def _put(backend: Backend, config: RepositoryConfig, known: Version | None) -> Version:
+async def _put(backend: Backend, config: RepositoryConfig, version: Version | None) -> Version:
     data = encode_config_yaml(config)
-    return await put_settled(backend, CONFIG_KEY, data, replacing=known, content_type=_YAML)
+    return await put_settled(backend, CONFIG_KEY, data, replacing=version, content_type=_YAML)
 
 
 class RefFilesLedger:
@@ -492,8 +492,12 @@ class RefFilesLedger:
             except RefNotFoundError:
                 return None  # deleted since it was listed
 
-        found = await map_concurrently(target, names, limit=self._concurrency)
-        return {name: at for name, at in zip(names, found, strict=True) if at is not None}
+        targets = await map_concurrently(target, names, limit=self._concurrency)
+        return {
+            name: snapshot
+            for name, snapshot in zip(names, targets, strict=True)
+            if snapshot is not None
+        }
 
     async def _branch(self, name: str) -> tuple[SnapshotId, Version]:
         try:
@@ -564,10 +568,10 @@ class RefFilesLedger:
             raise unknown from unreadable
         return tip, version
 
-    async def _is_between(self, wanted: SnapshotId, tip: SnapshotId, base: SnapshotId) -> bool:
+    async def _is_between(self, snapshot: SnapshotId, tip: SnapshotId, base: SnapshotId) -> bool:
         """Look for a snapshot in the history of another one, as far back as to `base`."""
         async for entry in self.ancestry(tip):
-            if entry.id == wanted:
+            if entry.id == snapshot:
                 return True
             if entry.id == base:
                 return False

@@ -93,7 +93,7 @@ def with_flag(repo: RepoInfo, flag: int, setting: bool | None) -> RepoInfo:  # n
 def _listed(flags: tuple[int, ...] | None, flag: int, *, is_in: bool) -> tuple[int, ...] | None:
     if is_in:
         return tuple(sorted({*(flags or ()), flag}))
-    return None if flags is None else tuple(each for each in flags if each != flag)
+    return None if flags is None else tuple(listed for listed in flags if listed != flag)
 
 
 KEY: Final = f"icefloe.{CONFIG_KEY}"
@@ -131,10 +131,10 @@ def warn_of_dropped_sets(repo: RepoInfo, config: RepositoryConfig) -> None:
     if KEY not in repo.metadata or config.chunk_manifests is not None:
         return
     try:
-        kept = ChunkManifestsConfig.from_tree(cast("Tree", repo.metadata[KEY]))
+        copy = ChunkManifestsConfig.from_tree(cast("Tree", repo.metadata[KEY]))
     except InvalidInputError:
         return
-    text = json.dumps(kept.to_tree())  # which escapes what a terminal could take for a command
+    text = json.dumps(copy.to_tree())  # which escapes what a terminal could take for a command
     warnings.warn(
         "another library saved the configuration of this repository and dropped its manifest sets"
         f" ({CONFIG_KEY}): new manifests are laid out by the default rules. To restore them, open"

@@ -85,12 +85,12 @@ class StoredRepo:
     version: Version
 
 
-async def load_repo(backend: Backend, known: StoredRepo | None = None) -> StoredRepo:
+async def load_repo(backend: Backend, remembered: StoredRepo | None = None) -> StoredRepo:
     """Read the repo object; what is known already is not decoded again."""
     fetched = await backend.get(REPO_KEY)
     version = fetched.info.version
-    if known is not None and version == known.version != Version():
-        return known
+    if remembered is not None and version == remembered.version != Version():
+        return remembered
     return StoredRepo(await effects.offload(lambda: open_repo_info(fetched.data)), version)
 
 
@@ -100,12 +100,12 @@ async def create_repo(backend: Backend, info: RepoInfo, *, level: int) -> Stored
 
 
 async def replace_repo(
-    backend: Backend, info: RepoInfo, known: Version | None, *, level: int
+    backend: Backend, info: RepoInfo, expected: Version | None, *, level: int
 ) -> StoredRepo:
     """Write the repo object in the place of a state of it, without a copy of that state."""
     data = encode_repo_info(info, level=level)
     attributes = object_attributes(FileType.REPO_INFO, SPEC_VERSION)
-    version = await put_settled(backend, REPO_KEY, data, replacing=known, attributes=attributes)
+    version = await put_settled(backend, REPO_KEY, data, replacing=expected, attributes=attributes)
     return StoredRepo(info, version)
 
 
@@ -154,10 +154,10 @@ class RepoObjectLedger:
             before, looks = self._writers_before(), looks - 1
 
     def _is_contested(self, branch: str | None) -> bool:
-        known = self._known
-        if branch is None or known is None:
+        stored = self._known
+        if branch is None or stored is None:
             return False
-        return is_contested(known.info.updates, branch, self._own, self._clock())
+        return is_contested(stored.info.updates, branch, self._own, self._clock())
 
     def _writers_before(self) -> int:
         if self._known is None or self._own is None:
@@ -371,53 +371,53 @@ class RepoObjectLedger:
 
     async def _update(self, change: Change) -> RepoInfo:
         # While others change the repository, what we remember is no longer true.
-        known = self._known if self._may_trust_memory and not self._is_raced else None
+        stored = self._known if self._may_trust_memory and not self._is_raced else None
         is_fresh = False
         unsettled: list[_Unsettled] = []
         has_warned = False
         for failures in range(max(self._retries.max_tries, 1)):
             begun = time.monotonic()
-            if known is None:
+            if stored is None:
                 remembered = self._known
-                known, is_fresh = await self._load_after(unsettled), True
-                self._is_raced = remembered is not None and known is not remembered
-                if await self._has_landed(known, unsettled):
-                    return known.info
+                stored, is_fresh = await self._load_after(unsettled), True
+                self._is_raced = remembered is not None and stored is not remembered
+                if await self._has_landed(stored, unsettled):
+                    return stored.info
             name = self._new_backup_name()
             now = self._clock()
-            has_warned = has_warned or warn_of_lag(now, int(known.info.updates.updated_at[0]))
+            has_warned = has_warned or warn_of_lag(now, int(stored.info.updates.updated_at[0]))
             try:
                 new = repo_changes.apply(
-                    change, known.info, now=now, backup_name=name, cap=self._cap
+                    change, stored.info, now=now, backup_name=name, cap=self._cap
                 )
             except IcefloeError:
                 if is_fresh:
                     raise
-                known = None
+                stored = None
                 continue
             try:
-                written = await self._replace(known, new, name)
+                written = await self._replace(stored, new, name)
             except PreconditionFailedError:
                 pass
             except OutcomeUnknownError as unknown:
-                unsettled.append(_Unsettled(name, int(known.info.updates.updated_at[0]), unknown))
+                unsettled.append(_Unsettled(name, int(stored.info.updates.updated_at[0]), unknown))
             else:
                 self._pace.note(time.monotonic() - begun)
                 return written
-            known = None
+            stored = None
             self._is_raced = True
             _log.debug("somebody else changed the repository: trying again (%d)", failures + 1)
             await self._pause(failures)
         raise unsettled[-1].error if unsettled else self._exhausted()
 
-    async def _replace(self, known: StoredRepo, new: RepoInfo, name: str) -> RepoInfo:
+    async def _replace(self, stored: StoredRepo, new: RepoInfo, name: str) -> RepoInfo:
         """Keep a copy of a state under a name, and put another in its place."""
         data = await effects.offload(lambda: encode_repo_info(new, level=self._level))
-        await self._backend.copy(REPO_KEY, backup_key(name), if_version=known.version)
+        await self._backend.copy(REPO_KEY, backup_key(name), if_version=stored.version)
         version = await self._backend.put(
             REPO_KEY,
             data,
-            if_version=known.version,
+            if_version=stored.version,
             attributes=object_attributes(FileType.REPO_INFO, SPEC_VERSION),
         )
         self._known = StoredRepo(new, version)
@@ -441,8 +441,8 @@ class RepoObjectLedger:
         """Look for one of our writes in the log: at most one of them can be there."""
         if not unsettled:
             return False
-        names = {each.backup_name for each in unsettled}
-        since = min(each.since for each in unsettled)
+        names = {write.backup_name for write in unsettled}
+        since = min(write.since for write in unsettled)
         async for page in pages(self._backend, now.info):
             if any(entry.backup_path in names for entry in page):
                 return True

@@ -38,7 +38,7 @@ def _united_chunks(
         for node, coordinates in chunks.items():
             if len(coordinates):
                 parts.setdefault(node, []).append(coordinates)
-    return {node: _united_coordinates(found) for node, found in parts.items()}
+    return {node: _united_coordinates(pieces) for node, pieces in parts.items()}
 
 
 def _united_coordinates(parts: Sequence[Coordinates]) -> Coordinates:

@@ -112,7 +112,7 @@ async def _unused(context: RepoContext, job: str, written: list[list[str]]) -> l
     """
     with Reachable(context) as live:
         await _find_versions(context, job, live)
-        used = {manifest_key(one) for one in live.manifests}
+        used = {manifest_key(manifest) for manifest in live.manifests}
         left = [key for keys in written if used.isdisjoint(keys) for key in keys]
         chunks = [key for key in left if key.startswith(CHUNKS_PREFIX)]
         if not chunks:

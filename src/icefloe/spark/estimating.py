@@ -178,7 +178,9 @@ def _waves(
     combined = combine(facts, in_order, existing)
     chosen = {states[number].url for number in sampled.numbers}
     problems = [
-        f"{each.url}: {each.message}" for each in combined.report.misfits if each.url in chosen
+        f"{misfit.url}: {misfit.message}"
+        for misfit in combined.report.misfits
+        if misfit.url in chosen
     ]
     if not combined.files:
         return _Waves(problems=problems)

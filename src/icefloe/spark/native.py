@@ -204,16 +204,16 @@ def source_alone(sources: Sources, access: SourceAccess) -> CopySource:
             "several files need options: along which dimensions are they joined?",
             ErrorKind.BAD_METADATA,
         )
-    found = source_of(given[0], "", access)
+    source = source_of(given[0], "", access)
     try:
-        found.group()
+        source.group()
     except NotFoundError as error:
         raise InvalidInputError(
             f"{given[0]} is neither a Zarr hierarchy nor a repository: for files, give options"
             " with the dimensions along which they are joined",
             ErrorKind.BAD_METADATA,
         ) from error
-    return found
+    return source
 
 
 def _staged_source(staging: Repository) -> RepositorySource:

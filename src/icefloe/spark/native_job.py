@@ -131,31 +131,31 @@ class CopyJob:
         """Do all of it; what comes from files must be a dataset that xarray can open."""
         session = self._target.repo.writable_session(self._target.branch)
         with self.watch.stage("plan", "arrays"):
-            found = find_arrays(source, self._options.layout)
-            shapes = [array.shape for array in found.arrays]
+            arrays = find_arrays(source, self._options.layout)
+            shapes = [array.shape for array in arrays.arrays]
             waves = cut_into_slabs([shape.grid for shape in shapes], self._options.most_references)
-            digest = _digest(source, found, waves, self._options.layout)
-            done = self._waves_done(session, found, digest, len(waves))
+            digest = _digest(source, arrays, waves, self._options.layout)
+            done = self._waves_done(session, arrays, digest, len(waves))
         report = CopyReport(
             self.id,
             self._target.branch,
             self._target.group,
-            arrays=len(found.arrays),
-            values_bytes=sum(values_bytes(array.about) for array in found.arrays),
+            arrays=len(arrays.arrays),
+            values_bytes=sum(values_bytes(array.about) for array in arrays.arrays),
             skipped_commits=done,
         )
         reach = (self._context, SourceAccess())
         with shipped(self._spark, reach) as give, sent(self._spark, source) as give_source:
             is_near = source.is_near and self._context.is_near
             limits = self._options.limits(self._cores, is_near=is_near)
-            wave = _Wave(self, found, give, give_source, limits, from_files)
+            wave = _Wave(self, arrays, give, give_source, limits, from_files)
             for number, slabs in enumerate(waves or [[]]):
                 if number < done:
                     continue
                 if number:
                     session = self._target.repo.writable_session(self._target.branch)
                 else:
-                    self._make(session, found)
+                    self._make(session, arrays)
                 marks = {_COPY: digest, _WAVE: number + 1, _WAVES: len(waves)}
                 report = report.with_commit(wave.commit(session, slabs, marks))
         return replace(report, stages=self.watch.seconds)

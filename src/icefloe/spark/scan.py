@@ -70,10 +70,10 @@ def _source_table(sources: Sequence[SourceState], slices: int) -> "pa.Table":
         {
             "number": int_column(numbers),
             "slice": int_column([number % slices for number in numbers]).cast(pa.int32()),
-            "url": text_column([each.url for each in sources]),
-            "size": int_column([each.size for each in sources]),
-            "etag": text_column([each.etag for each in sources]),
-            "modified": int_column([each.modified for each in sources]),
+            "url": text_column([source.url for source in sources]),
+            "size": int_column([source.size for source in sources]),
+            "etag": text_column([source.etag for source in sources]),
+            "modified": int_column([source.modified for source in sources]),
         }
     )
 
@@ -130,7 +130,9 @@ def _scan_some(
 
 def _uncovered(parsed: ParsedFile, context: RepoContext) -> FileFacts | None:
     """Refuse a file with data where nobody may read it."""
-    texts = sorted({text for each in parsed.references.values() for text in each.locations})
+    texts = sorted(
+        {text for reference in parsed.references.values() for text in reference.locations}
+    )
     _, is_refused = context.virtual.recorded(BytesColumn.from_strings(texts), validate=True)
     if is_refused is None or not is_refused.any():
         return None

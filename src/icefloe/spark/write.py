@@ -113,7 +113,7 @@ def _placer(plan: WritePlan) -> Any:
 
 
 def _put(batches: "Iterator[pa.RecordBatch]", plan: WritePlan) -> "Iterator[pa.RecordBatch]":
-    arrays = {each.target.path: each for each in plan.arrays}
+    arrays = {array.target.path: array for array in plan.arrays}
     for batch in batches:
         rows = [row for row in batch.to_pylist() if row["path"] in arrays]
         yield _placed_batch(

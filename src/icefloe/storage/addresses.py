@@ -55,8 +55,8 @@ _LOWEST_COMPATIBLE: Final = 1 << 24
 
 def resolve(host: str, port: int) -> list[tuple[str, int]]:
     """Ask the system for the addresses of a host, in the order in which to try them."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys((str(address[0]), port) for *_, address in found))
+    records = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys((str(address[0]), port) for *_, address in records))
 
 
 def parse_host(host: str) -> Address | None:
@@ -181,11 +181,11 @@ class AddressGuard:
                 failure = failure or error
         raise failure or OSError("the host has no address")
 
-    def _allowed(self, host: str, found: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        harmless = [pair for pair in found if not is_metadata(pair[0])]
-        if found and not harmless:
+    def _allowed(self, host: str, addresses: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        harmless = [pair for pair in addresses if not is_metadata(pair[0])]
+        if addresses and not harmless:
             raise InvalidInputError(
-                f"{host!r} is at {found[0][0]}, where clouds tell machines their credentials:"
+                f"{host!r} is at {addresses[0][0]}, where clouds tell machines their credentials:"
                 " nothing is read from there, even if the reader authorises it. Record the chunks at the"
                 " address of the server that has them",
                 ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
@@ -194,9 +194,9 @@ class AddressGuard:
         if self._allow_private or plain_host(host) in self._private_hosts:
             return harmless
         allowed = [pair for pair in harmless if self._allows(pair[0])]
-        if found and not allowed:
+        if addresses and not allowed:
             raise InvalidInputError(
-                f"{host!r} is at {found[0][0]}, which is not a public address: a repository could"
+                f"{host!r} is at {addresses[0][0]}, which is not a public address: a repository could"
                 " be used to reach into your own network. If it may be read, authorise it with"
                 " icefloe.credentials.Credentials.HttpAccess(allow_private=True); if it is the"
                 " endpoint of a bucket, pass its container yourself when you open the repository",

@@ -52,16 +52,16 @@ def profile_credentials() -> Profile | None:
     name = os.environ.get("AWS_PROFILE", "default")
     keys = _section("AWS_SHARED_CREDENTIALS_FILE", "credentials", name)
     options = _section("AWS_CONFIG_FILE", "config", _config_name(name))
-    found = {**options, **keys}
-    if "aws_access_key_id" not in found or "aws_secret_access_key" not in found:
+    settings = {**options, **keys}
+    if "aws_access_key_id" not in settings or "aws_secret_access_key" not in settings:
         return None
     credentials = S3StaticCredentials(
-        found["aws_access_key_id"],
-        found["aws_secret_access_key"],
-        found.get("aws_session_token"),
+        settings["aws_access_key_id"],
+        settings["aws_secret_access_key"],
+        settings.get("aws_session_token"),
     )
     from_environment = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return Profile(credentials, None if from_environment else found.get("region"))
+    return Profile(credentials, None if from_environment else settings.get("region"))
 
 
 def _config_name(profile: str) -> str:
@@ -152,7 +152,8 @@ class _Shared:
     @classmethod
     def of(cls, spec: S3Spec, settings: EffectiveStorageSettings, agent: str) -> "_Shared":
         headers = (
-            tuple(sorted(each.items())) for each in (spec.headers.reads, spec.headers.writes)
+            tuple(sorted(header_map.items()))
+            for header_map in (spec.headers.reads, spec.headers.writes)
         )
         key = (
             os.getpid(),  # connections do not survive a fork
@@ -161,7 +162,7 @@ class _Shared:
             spec.can_write,
             spec.encodes_keys,
             *headers,
-            *(getattr(spec.options, each.name) for each in fields(spec.options)),
+            *(getattr(spec.options, header_map.name) for header_map in fields(spec.options)),
             spec.credentials,
         )
         return cls(key, spec, settings, agent)
@@ -235,12 +236,12 @@ def _s3_credentials(spec: S3Spec) -> tuple[CredentialSource | None, str | None]:
     return None, None
 
 
-def _s3_keys(given: S3StaticCredentials) -> dict[str, Any]:
+def _s3_keys(credentials: S3StaticCredentials) -> dict[str, Any]:
     return {
-        "access_key_id": given.access_key_id,
-        "secret_access_key": given.secret_access_key,
-        "token": given.session_token,
-        "expires_at": given.expires_after,
+        "access_key_id": credentials.access_key_id,
+        "secret_access_key": credentials.secret_access_key,
+        "token": credentials.session_token,
+        "expires_at": credentials.expires_after,
     }
 
 
@@ -276,13 +277,13 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings, agent: str) -> 
 
 
 def _gcs_token(refreshable: GcsCredentials.Refreshable) -> dict[str, Any]:
-    given = refreshable.get_credentials()
-    return {"token": given.bearer, "expires_at": given.expires_after}
+    credentials = refreshable.get_credentials()
+    return {"token": credentials.bearer, "expires_at": credentials.expires_after}
 
 
 def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings, agent: str) -> Clients:
-    given, of_client = _part_config(spec.config)
-    config: dict[str, Any] = {"account_name": spec.account, **given}
+    client_config, of_client = _part_config(spec.config)
+    config: dict[str, Any] = {"account_name": spec.account, **client_config}
     provider: CredentialSource | None = None
     match spec.credentials:
         case AzureCredentials.Anonymous():
@@ -307,15 +308,15 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings, agent: str)
 
 
 def _azure_token(refreshable: AzureCredentials.Refreshable) -> dict[str, Any]:
-    given = refreshable.get_credentials()
-    match given:
+    credentials = refreshable.get_credentials()
+    match credentials:
         case AzureRefreshableCredential.AccessKey(key):
             token = {"access_key": key}
         case AzureRefreshableCredential.SasToken(text):
             token = {"sas_token": text}
         case AzureRefreshableCredential.BearerToken(text):
             token = {"token": text}
-    return {**token, "expires_at": given.expires_after}
+    return {**token, "expires_at": credentials.expires_after}
 
 
 def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings, agent: str) -> Clients:
@@ -335,9 +336,9 @@ def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings, agent: str) -
 
 def _part_config(config: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Part options of a store from those of its HTTP client, which it would take and forget."""
-    given = dict(config)
-    of_client = {name: given.pop(name) for name in _OF_CLIENT & given.keys()}
-    return given, of_client
+    remaining = dict(config)
+    of_client = {name: remaining.pop(name) for name in _OF_CLIENT & remaining.keys()}
+    return remaining, of_client
 
 
 def _make_both[S](make: Callable[[Mapping[str, str]], S], headers: Headers) -> tuple[S, S]:
@@ -358,7 +359,7 @@ def _client_options(
     *,
     allow_http: bool | None = None,
     stall_seconds: int | None = None,
-    given: Mapping[str, str] | None = None,
+    user_options: Mapping[str, str] | None = None,
 ) -> "ClientConfig":
     """Gather options of the HTTP client; those given by name win."""
     timeouts = settings.timeouts
@@ -375,4 +376,4 @@ def _client_options(
         options["allow_http"] = allow_http
     if headers:
         options["default_headers"] = dict(headers)
-    return cast("ClientConfig", {**options, **(given or {})})
+    return cast("ClientConfig", {**options, **(user_options or {})})

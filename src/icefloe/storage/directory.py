@@ -339,11 +339,11 @@ class _Folder:
             entries = os.scandir(self.path)
         except _NOT_THERE:
             return
-        place = (status.st_dev, status.st_ino)
+        identity = (status.st_dev, status.st_ino)
         with entries:
-            if place in self.ancestors:
+            if identity in self.ancestors:
                 return  # a symbolic link led back to where we came from
-            ancestors = self.ancestors | {place}
+            ancestors = self.ancestors | {identity}
             is_below = self.base.startswith(prefix)
             is_plain = self.key_of(f"{self.base}x") == f"{self.base}x"
             for entry in entries:

@@ -92,13 +92,13 @@ class GuardedHttpReader:
             return await effects.offload_waiting(lambda: self._get_range(key, window))
 
         fetched = await effects.map_concurrently(fetch, windows, limit=self._concurrency)
-        if any(each.info != fetched[0].info for each in fetched):
+        if any(part.info != fetched[0].info for part in fetched):
             raise StorageError(f"{key!r} was replaced while it was read", retryable=True, key=key)
         size = fetched[0].info.size_bytes
         for byte_range in byte_ranges:
             if byte_range[1] > size:  # an empty one, which was not asked for
                 raise range_past_end(key, byte_range, size)
-        views = [memoryview(each.data) for each in fetched]
+        views = [memoryview(part.data) for part in fetched]
         return [cut_range(windows, views, byte_range) for byte_range in byte_ranges]
 
     async def head(self, key: str) -> Fetched:
@@ -108,10 +108,10 @@ class GuardedHttpReader:
 
     async def _get_nothing(self, key: str, byte_range: ByteRange) -> Fetched:
         """Answer for an empty range, which HTTP cannot ask for."""
-        found = await self.head(key)
-        if byte_range[1] > found.info.size_bytes:
-            raise range_past_end(key, byte_range, found.info.size_bytes)
-        return found
+        head = await self.head(key)
+        if byte_range[1] > head.info.size_bytes:
+            raise range_past_end(key, byte_range, head.info.size_bytes)
+        return head
 
     def _head(self, key: str) -> Fetched:
         with self._ask("HEAD", key, "look at", {}, 0) as answer:
@@ -173,11 +173,11 @@ class GuardedHttpReader:
 
 
 def _timeouts(spec: GuardedHttpSpec, settings: EffectiveStorageSettings) -> WebTimeouts:
-    given = settings.timeouts
-    whole_ms = given.operation_attempt_timeout_ms or given.operation_timeout_ms
+    timeouts = settings.timeouts
+    whole_ms = timeouts.operation_attempt_timeout_ms or timeouts.operation_timeout_ms
     return WebTimeouts(
-        _shorter(_seconds(given.connect_timeout_ms, _CONNECT_SECONDS), spec.connect_seconds),
-        _seconds(given.read_timeout_ms, _STALL_SECONDS),
+        _shorter(_seconds(timeouts.connect_timeout_ms, _CONNECT_SECONDS), spec.connect_seconds),
+        _seconds(timeouts.read_timeout_ms, _STALL_SECONDS),
         _whole_seconds(whole_ms, spec.whole_seconds),
     )
 
@@ -214,10 +214,10 @@ def _check_unencoded(answer: Answer, key: str) -> None:
 
 def _check_partial(answer: Answer, key: str, byte_range: ByteRange) -> int:
     """Make sure that a partial answer is the part that was asked for; give the size of all."""
-    found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
-    if found is None:
+    match = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
+    if match is None:
         raise _unusable(key, "does not say which part of it it sent")
-    first, last, size = (int(each) for each in found.groups())
+    first, last, size = (int(text) for text in match.groups())
     start, end = byte_range
     if first == start and last + 1 == size < end:
         raise range_past_end(key, byte_range, size)

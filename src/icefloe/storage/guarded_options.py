@@ -104,7 +104,7 @@ def guarded_http_spec(
     _check_options(options, parts.scheme)
     return GuardedHttpSpec(
         url.rstrip("/"),
-        frozenset(plain_host(each) for each in private_hosts),
+        frozenset(plain_host(private_host) for private_host in private_hosts),
         allow_private,
         _checked(checked_headers(headers)),
         _seconds(options, "connect_timeout"),
@@ -127,8 +127,8 @@ def plain_host(host: str) -> str:
 
 
 def _check_options(options: Mapping[str, str], scheme: str) -> None:
-    known = {"allow_http", "connect_timeout", "timeout", "user_agent"} | _TUNING
-    if unknown := sorted(options.keys() - known):
+    allowed = {"allow_http", "connect_timeout", "timeout", "user_agent"} | _TUNING
+    if unknown := sorted(options.keys() - allowed):
         raise _unfit(
             f"the options {', '.join(unknown)} are not followed for virtual chunks on a web"
             " server, as they could lead requests elsewhere: remove them from the container"
@@ -154,11 +154,11 @@ def _seconds(options: Mapping[str, str], name: str) -> float | None:
     if text is None:
         return None
     total, position = 0.0, 0
-    while found := _DURATION.match(text, position):
-        if found.group(2) not in _SECONDS or len(found.group(1)) > _MOST_DIGITS:
+    while match := _DURATION.match(text, position):
+        if match.group(2) not in _SECONDS or len(match.group(1)) > _MOST_DIGITS:
             break
-        total += int(found.group(1)) * _SECONDS[found.group(2)]
-        position = found.end()
+        total += int(match.group(1)) * _SECONDS[match.group(2)]
+        position = match.end()
     if text[position:].strip() or not 0 < total < float("inf"):
         raise _unfit(f"{name}={text!r} is no duration: write it like 30s")
     return total

@@ -121,8 +121,8 @@ class LatencyStorage(Storage):
     def __init__(
         self, inner: Storage, *, write_latency_ms: int = 0, read_latency_ms: int = 0
     ) -> None:
-        for given in (write_latency_ms, read_latency_ms):
-            if given < 0:
+        for latency in (write_latency_ms, read_latency_ms):
+            if latency < 0:
                 raise InvalidInputError("a latency cannot be negative", ErrorKind.STORAGE_CONFIG)
         super().__init__(inner.spec)
         self._inner = inner

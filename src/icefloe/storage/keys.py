@@ -89,7 +89,7 @@ def is_temporary(name: str) -> bool:
 
 
 def _encode(key: str) -> str:
-    return _TO_ENCODE.sub(lambda found: _percent(found.group()), key)
+    return _TO_ENCODE.sub(lambda match: _percent(match.group()), key)
 
 
 def _percent(character: str) -> str:
@@ -140,12 +140,12 @@ def range_past_end(
     )
 
 
-def same_state(one: Version, other: Version) -> bool:
+def same_state(version: Version, other: Version) -> bool:
     """Return whether two versions name the same state; generations decide where both are known.
 
     >>> same_state(Version(etag="a", generation="1"), Version(etag="a"))
     True
     """
-    if one.generation is not None and other.generation is not None:
-        return one.generation == other.generation
-    return one.etag is not None and one.etag == other.etag
+    if version.generation is not None and other.generation is not None:
+        return version.generation == other.generation
+    return version.etag is not None and version.etag == other.etag

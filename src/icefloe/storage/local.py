@@ -179,16 +179,16 @@ class LocalBackend:
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         """Walk the files whose key starts with `prefix`; unfinished writes are passed over."""
-        found = self._walk(encode_prefix(prefix) if self._encodes else prefix)
-        while batch := await effects.offload(lambda: list(islice(found, _LIST_BATCH))):
+        batches = self._walk(encode_prefix(prefix) if self._encodes else prefix)
+        while batch := await effects.offload(lambda: list(islice(batches, _LIST_BATCH))):
             yield batch
 
     async def list_wanted(self, prefix: str, wanted: Wanted) -> AsyncIterator[Batch]:
         """Walk the files as `list` does, and look only at those that are wanted."""
-        found = self._walk_entries(encode_prefix(prefix) if self._encodes else prefix)
+        entries = self._walk_entries(encode_prefix(prefix) if self._encodes else prefix)
 
         def look() -> Batch | None:
-            batch = list(islice(found, _WANTED_BATCH))
+            batch = list(islice(entries, _WANTED_BATCH))
             if not batch:
                 return None
             chosen = wanted([key for key, _ in batch])
@@ -394,8 +394,8 @@ class LocalBackend:
             draft.write(data)
             draft.finish(durable=self._durable)
             with self._lock(parent):
-                found = _status_in(parent, name)
-                if found is None or version_of(found) != expected:
+                current = _status_in(parent, name)
+                if current is None or version_of(current) != expected:
                     return None
                 status = self._overtake(draft, parent, name)
                 draft.publish_over()
@@ -409,13 +409,13 @@ class LocalBackend:
         A file from the far future is not followed: a wrong time would never go away again.
         """
         status = os.fstat(draft.handle)
-        found = _status_in(parent, name)
-        if found is not None and found.st_mtime_ns - status.st_mtime_ns > _MOST_AHEAD_NS:
+        current = _status_in(parent, name)
+        if current is not None and current.st_mtime_ns - status.st_mtime_ns > _MOST_AHEAD_NS:
             return status
         step = 1
-        while found is not None and status.st_mtime_ns <= found.st_mtime_ns:
+        while current is not None and status.st_mtime_ns <= current.st_mtime_ns:
             # The step grows until it exceeds the resolution of the file system's clock.
-            status = draft.finish(found.st_mtime_ns + step, durable=self._durable)
+            status = draft.finish(current.st_mtime_ns + step, durable=self._durable)
             step *= 1000
         return status
 

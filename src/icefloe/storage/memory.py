@@ -86,20 +86,20 @@ class MemoryBackend:
         """Store a copy of the bytes."""
         check_key(key)
         check_conditions(if_absent=if_absent, if_version=if_version)
-        kept = bytes(data)
+        copy = bytes(data)
         with self._lock:
             present = self._objects.get(key)
             if if_absent and present is not None:
                 raise PreconditionFailedError(f"{key!r} already exists", key=key)
             if if_version is not None and (present is None or present.info.version != if_version):
                 raise _changed(key)
-            return self._store(key, kept, attributes or {}, content_type)
+            return self._store(key, copy, attributes or {}, content_type)
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         """Walk the objects that existed when the walk began."""
         with self._lock:
-            found = [stored.info for key, stored in self._objects.items() if key.startswith(prefix)]
-        for batch in batched(found, _LIST_BATCH):
+            infos = [stored.info for key, stored in self._objects.items() if key.startswith(prefix)]
+        for batch in batched(infos, _LIST_BATCH):
             yield [*batch]
 
     async def head(self, key: str) -> Fetched:

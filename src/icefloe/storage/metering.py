@@ -57,7 +57,10 @@ bytes_out=0, retries=0, conflicts=0)
 
     def __sub__(self, earlier: "RequestCounts") -> "RequestCounts":
         return RequestCounts(
-            **{each.name: getattr(self, each.name) - getattr(earlier, each.name) for each in _ALL}
+            **{
+                counter.name: getattr(self, counter.name) - getattr(earlier, counter.name)
+                for counter in _ALL
+            }
         )
 
 
@@ -70,7 +73,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock = Lock()
         renew_lock_in_children(self)
-        self._counts = {each.name: 0 for each in _ALL}
+        self._counts = {counter.name: 0 for counter in _ALL}
 
     def add(self, name: str, bytes_in: int = 0, bytes_out: int = 0) -> None:
         """Count one event of a kind and the bytes it moved."""
@@ -88,7 +91,7 @@ class Meter:
         """Read the count and begin again at zero."""
         with self._lock:
             counts = RequestCounts(**self._counts)
-            self._counts = {each.name: 0 for each in _ALL}
+            self._counts = {counter.name: 0 for counter in _ALL}
             return counts
 
 
@@ -114,9 +117,9 @@ class MeteredBackend:
         """Count a read of several ranges."""
         size = 0
         try:
-            found = await self._inner.get_ranges(key, byte_ranges)
-            size = sum(map(len, found))
-            return found
+            ranges = await self._inner.get_ranges(key, byte_ranges)
+            size = sum(map(len, ranges))
+            return ranges
         finally:
             self._meter.add("get_ranges", bytes_in=size)
 

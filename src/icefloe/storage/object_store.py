@@ -147,13 +147,13 @@ class ObjectStoreBackend:
         stream = iter(obstore.list(self._reader, folder or None, chunk_size=_LIST_BATCH))
         while True:
             try:
-                found = next(stream) if effects.is_blocking() else await anext(stream)
+                batch = next(stream) if effects.is_blocking() else await anext(stream)
             except (StopIteration, StopAsyncIteration):
                 return
             except FOREIGN_ERRORS as error:
                 raise translate(error, "list", prefix) from None
             infos = [
-                _info(key, meta) for meta in found if (key := self._key(meta["path"], encoded))
+                _info(key, meta) for meta in batch if (key := self._key(meta["path"], encoded))
             ]
             if infos:
                 yield infos
@@ -210,7 +210,7 @@ class ObjectStoreBackend:
         singles = await effects.map_concurrently(
             lambda key: self._delete_batch([key]), keys, limit=self._concurrency
         )
-        return {key: failure for each in singles for key, failure in each.items()}
+        return {key: failure for failures in singles for key, failure in failures.items()}
 
     async def _delete(self, key: str, paths: Sequence[str]) -> None:
         store = self._writer("delete", key)
@@ -218,10 +218,10 @@ class ObjectStoreBackend:
 
     async def _get_nothing(self, key: str, byte_range: ByteRange) -> Fetched:
         """Answer for an empty range, which HTTP cannot ask for."""
-        found = await self.head(key)
-        if byte_range[1] > found.info.size_bytes:
-            raise range_past_end(key, byte_range, found.info.size_bytes)
-        return found
+        head = await self.head(key)
+        if byte_range[1] > head.info.size_bytes:
+            raise range_past_end(key, byte_range, head.info.size_bytes)
+        return head
 
     async def _read_window(self, key: str, window: ByteRange) -> memoryview:
         """Read in one request, and that in one step."""
@@ -356,10 +356,10 @@ class ObjectStoreBackend:
     async def _look_before_updating(self, key: str, expected: Version) -> None:
         """Stand in for a conditional update where they are switched off: not atomic."""
         try:
-            found = await self.head(key)
+            head = await self.head(key)
         except ObjectNotFoundError:
-            found = None
-        if found is None or not same_state(found.info.version, expected):
+            head = None
+        if head is None or not same_state(head.info.version, expected):
             raise PreconditionFailedError(f"{key!r} is no longer in the expected state", key=key)
 
     def _attributes(
@@ -398,8 +398,8 @@ class ObjectStoreBackend:
 
 def _mode(if_version: Version | None, *, if_absent: bool) -> "PutMode":
     if if_version is not None:
-        known = {"e_tag": if_version.etag, "version": if_version.generation}
-        return cast("PutMode", {name: value for name, value in known.items() if value})
+        version = {"e_tag": if_version.etag, "version": if_version.generation}
+        return cast("PutMode", {name: value for name, value in version.items() if value})
     return "create" if if_absent else "overwrite"
 
 

@@ -117,8 +117,8 @@ def _generic(error: Exception, what: str, key: str) -> IcefloeError:
             key=key,
         )
     if status is None:
-        found = _TRANSPORT.search(str(error))
-        reason = f" ({found.group(1)})" if found else ""
+        match = _TRANSPORT.search(str(error))
+        reason = f" ({match.group(1)})" if match else ""
         return StorageError(
             f"{what}: no usable answer{reason}; check the address and the network",
             ErrorKind.OBJECT_STORE,
@@ -146,8 +146,8 @@ def plain_conflict(error: Exception, verb: str, key: str) -> StorageError:
 
 
 def _status(error: Exception) -> int | None:
-    found = _STATUS.search(str(error))
-    return int(found.group(1)) if found else None
+    match = _STATUS.search(str(error))
+    return int(match.group(1)) if match else None
 
 
 def _detail(error: Exception) -> str:

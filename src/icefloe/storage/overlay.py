@@ -31,7 +31,7 @@ class OverlayBackend:
     @property
     def written(self) -> dict[str, int]:
         """The keys of what was written, with sizes in bytes."""
-        return {key: one.info.size_bytes for key, one in self._written.items()}
+        return {key: stored.info.size_bytes for key, stored in self._written.items()}
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
         """Read what was written here, else the object below."""
@@ -78,17 +78,17 @@ class OverlayBackend:
                 for info in batch
                 if info.key not in self._written and info.key not in self._deleted
             ]
-        own = [one.info for key, one in self._written.items() if key.startswith(prefix)]
+        own = [stored.info for key, stored in self._written.items() if key.startswith(prefix)]
         if own:
             yield own
 
     async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
         """Keep a copy in memory."""
         check_key(target)
-        found = await self.get(source)
-        if if_version is not None and not same_state(found.info.version, if_version):
+        stored = await self.get(source)
+        if if_version is not None and not same_state(stored.info.version, if_version):
             raise _changed(source)
-        self._keep(target, bytes(found.data), found.attributes)
+        self._keep(target, bytes(stored.data), stored.attributes)
 
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         """Hide objects."""
@@ -106,12 +106,12 @@ class OverlayBackend:
 
     async def _require(self, key: str, expected: Version | None) -> None:
         try:
-            found: Version | None = (await self.head(key)).info.version
+            version: Version | None = (await self.head(key)).info.version
         except ObjectNotFoundError:
-            found = None
-        if expected is None and found is not None:
+            version = None
+        if expected is None and version is not None:
             raise PreconditionFailedError(f"{key!r} already exists", key=key)
-        if expected is not None and (found is None or not same_state(found, expected)):
+        if expected is not None and (version is None or not same_state(version, expected)):
             raise _changed(key)
 
     def _keep(self, key: str, data: bytes, attributes: Mapping[str, str]) -> Version:

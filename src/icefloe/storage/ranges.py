@@ -15,7 +15,9 @@ def merge_ranges(byte_ranges: Sequence[ByteRange], *, gap: int, limit: int) -> l
     [(0, 20), (90, 95)]
     """
     windows: list[ByteRange] = []
-    for start, end in sorted(each for each in byte_ranges if each[0] < each[1]):
+    for start, end in sorted(
+        byte_range for byte_range in byte_ranges if byte_range[0] < byte_range[1]
+    ):
         if windows:
             first, last = windows[-1]
             is_inside = end <= last

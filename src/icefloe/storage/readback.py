@@ -129,13 +129,13 @@ async def _look(
 ) -> tuple[_Sight, Version]:
     """Compare the object with what we expected and with what we wrote."""
     try:
-        found = await attempts.repeat(lambda: backend.head(write.key))
+        head = await attempts.repeat(lambda: backend.head(write.key))
     except ObjectNotFoundError:
         return ("unchanged" if write.expected is None else "other"), Version()
     except StorageError:
         return "hidden", Version()
-    version = found.info.version
-    if write.write_id in (found.attributes.get(name) for name in _WRITE_IDS):
+    version = head.info.version
+    if write.write_id in (head.attributes.get(name) for name in _WRITE_IDS):
         return "ours", version
     if write.expected is not None and same_state(version, write.expected):
         return "unchanged", version

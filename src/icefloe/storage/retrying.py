@@ -64,9 +64,9 @@ class RetryingBackend:
         if if_absent and if_version is not None:
             # Both conditions: let the backend say what is wrong with that.
             return await self._inner.put(key, data, if_absent=True, if_version=if_version)
-        given = attributes or {}
-        write_id = given.get(WRITE_ID) or new_write_id()
-        write = ConditionalWrite(key, data, if_version, given, content_type, write_id)
+        own_attributes = attributes or {}
+        write_id = own_attributes.get(WRITE_ID) or new_write_id()
+        write = ConditionalWrite(key, data, if_version, own_attributes, content_type, write_id)
         return await put_conditionally(self._inner, write, self._attempts())
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:

@@ -31,7 +31,7 @@ class Confinement:
     """The directories and files that may be read, given by their absolute paths."""
 
     def __init__(self, places: Sequence[str]) -> None:
-        self._places = tuple(os.path.normpath(place) for place in places)
+        self._places = tuple(os.path.normpath(folder) for folder in places)
 
     def open(self, path: str) -> int:
         """Open a file for reading if it is allowed, else `InvalidInputError`.
@@ -62,7 +62,9 @@ class Confinement:
         status = os.fstat(handle)
         real = _real_path(handle)
         # Without a link on the way the place is not reached through one either: no need to look.
-        if real != path and not _lies_in(real, [os.path.realpath(each) for each in self._places]):
+        if real != path and not _lies_in(
+            real, [os.path.realpath(folder) for folder in self._places]
+        ):
             self._refuse(path, real)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "no regular file", path)
@@ -85,14 +87,14 @@ def _lies_in(path: str, places: Sequence[str]) -> bool:
     >>> _lies_in("/data/a/b", ["/data/a"]), _lies_in("/data/ab", ["/data/a"])
     (True, False)
     """
-    return any(path == each or path.startswith(f"{each.rstrip('/')}/") for each in places)
+    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in places)
 
 
 def _real_path(handle: int) -> str:
     """Ask the system for the path of an open file, without any link in it."""
     if _GET_PATH is not None:
-        found = fcntl.fcntl(handle, _GET_PATH, bytes(_LONGEST_PATH))
-        return os.fsdecode(found.partition(b"\0")[0])
+        raw_path = fcntl.fcntl(handle, _GET_PATH, bytes(_LONGEST_PATH))
+        return os.fsdecode(raw_path.partition(b"\0")[0])
     path = os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115
     if path.endswith(_DELETED) and not os.path.lexists(path):
         return path.removesuffix(_DELETED)  # it lost its name since it was opened

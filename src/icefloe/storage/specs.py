@@ -110,10 +110,10 @@ class S3Spec:
     @property
     def endpoint(self) -> str | None:
         """Where requests go, with the bucket in the host name unless it goes in the path."""
-        given = self.options.endpoint_url
-        if given is None or self.uses_path_style:
-            return given
-        parts = urlsplit(given)
+        url = self.options.endpoint_url
+        if url is None or self.uses_path_style:
+            return url
+        parts = urlsplit(url)
         return urlunsplit(parts._replace(netloc=f"{self.bucket}.{parts.netloc}"))
 
 
@@ -243,7 +243,7 @@ def s3_spec(
             " objects to a prefix first"
         )
     if options.checksum_algorithm not in {None, *_CHECKSUMS}:
-        names = " and ".join(sorted(each.name for each in _CHECKSUMS))
+        names = " and ".join(sorted(checksum.name for checksum in _CHECKSUMS))
         raise _unfit(f"of the checksum algorithms only {names} can be sent; choose one or none")
     check_web_url(options.endpoint_url, allow_http=options.allow_http)
     anonymous = S3Credentials.Anonymous() if options.anonymous else None
@@ -376,9 +376,9 @@ def _check_bucket(bucket: str) -> None:
         raise _unfit(f"{bucket!r} cannot be the name of a bucket or container")
 
 
-def checked_headers(given: Mapping[str, str] | None) -> dict[str, str]:
+def checked_headers(mapping: Mapping[str, str] | None) -> dict[str, str]:
     """Copy headers, and refuse what HTTP could not carry."""
-    headers = checked_texts(given)
+    headers = checked_texts(mapping)
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
             raise _unfit(f"{name!r} cannot be the name of an HTTP header")
@@ -387,18 +387,18 @@ def checked_headers(given: Mapping[str, str] | None) -> dict[str, str]:
     return headers
 
 
-def checked_texts(given: Mapping[str, str] | None) -> dict[str, str]:
+def checked_texts(texts: Mapping[str, str] | None) -> dict[str, str]:
     """Copy names and values, and refuse what is no text; values may be secret."""
-    pairs = cast("Mapping[object, object]", given or {})
+    pairs = cast("Mapping[object, object]", texts or {})
     for name, value in pairs.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise _unfit(f"options and headers are texts; {name!r} is a {type(value).__name__}")
     return {str(name): str(value) for name, value in pairs.items()}
 
 
-def _checked_options(given: Mapping[str, str] | None) -> dict[str, str]:
+def _checked_options(mapping: Mapping[str, str] | None) -> dict[str, str]:
     """Copy the options of a client, and refuse addresses with a user or a password."""
-    options = checked_texts(given)
+    options = checked_texts(mapping)
     for name in options.keys() & ENDPOINT_OPTIONS:
         if has_user(options[name]):
             raise _unfit(
@@ -441,7 +441,7 @@ def tigris_spec(
     """
     chosen = copy_of(options)
     chosen.endpoint_url = chosen.endpoint_url or _TIGRIS_URL
-    given = headers or Headers()
+    own_headers = headers or Headers()
     if not use_weak_consistency:
         if chosen.region is None:
             raise StorageError(
@@ -449,15 +449,16 @@ def tigris_spec(
                 " read only, with use_weak_consistency=True"
             )
         bound = {"X-Tigris-Regions": chosen.region, "X-Tigris-Consistent": "true"}
-        given = Headers(
-            {**bound, "Cache-Control": "no-cache", **given.reads}, {**bound, **given.writes}
+        own_headers = Headers(
+            {**bound, "Cache-Control": "no-cache", **own_headers.reads},
+            {**bound, **own_headers.writes},
         )
     return s3_spec(
         chosen,
         bucket,
         prefix,
         credentials,
-        headers=given,
+        headers=own_headers,
         legacy_rooted_keys=legacy_rooted_keys,
         can_write=not use_weak_consistency,
     )

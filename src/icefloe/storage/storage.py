@@ -104,7 +104,7 @@ def source_code(spec: Spec) -> str:
     shown = needed | {name: value for name, value in _arguments(spec).items() if value is not None}
     if _way_in(spec) == "Anonymous":
         shown["anonymous"] = True
-    arguments = ", ".join(f"{name}={given!r}" for name, given in shown.items())
+    arguments = ", ".join(f"{name}={argument!r}" for name, argument in shown.items())
     return f"icefloe.storage.{function}({arguments})"
 
 
@@ -134,9 +134,9 @@ def _arguments(spec: Spec) -> dict[str, object]:
             return {"path": path, "durable": durable or None}
         case S3Spec():
             options = {
-                each.name: getattr(spec.options, each.name) or None
-                for each in fields(spec.options)
-                if each.name != "anonymous"
+                field.name: getattr(spec.options, field.name) or None
+                for field in fields(spec.options)
+                if field.name != "anonymous"
             }
             return {"bucket": spec.bucket, "prefix": spec.prefix or None, **options}
         case GcsSpec():
@@ -182,11 +182,11 @@ def usual_settings(kind: type) -> StorageSettings:
     return StorageSettings()
 
 
-def _effective_settings(spec: Spec, given: StorageSettings | None) -> EffectiveStorageSettings:
+def _effective_settings(spec: Spec, settings: StorageSettings | None) -> EffectiveStorageSettings:
     kind: type = type(spec)
-    if given is None:
+    if settings is None:
         return _usual_effective_settings(kind)
-    return effective_storage_settings(usual_settings(kind), given)
+    return effective_storage_settings(usual_settings(kind), settings)
 
 
 @cache

@@ -60,10 +60,10 @@ class _Address:
     options: dict[str, str]
 
     def flag(self, name: str) -> bool:
-        given = self.options.get(name, "false").lower()
-        if given not in {"true", "false", "1", "0"}:
-            raise _unfit(f"the option {name} must be true or false, not {given!r}")
-        return given in {"true", "1"}
+        text = self.options.get(name, "false").lower()
+        if text not in {"true", "false", "1", "0"}:
+            raise _unfit(f"the option {name} must be true or false, not {text!r}")
+        return text in {"true", "1"}
 
     def s3_options(self) -> S3Options:
         return S3Options(
@@ -92,9 +92,9 @@ def spec_from_url(url: str, *, anonymous: bool = False) -> Spec:
             return http_spec(urlunsplit(parts._replace(scheme=web_scheme)), None, None)
         case _ if scheme in _OPTIONS:
             return _cloud(_address(url, parts), anonymous=anonymous)
-    known = ", ".join(sorted({"file", "memory", "http", "https", *_OPTIONS}))
+    schemes = ", ".join(sorted({"file", "memory", "http", "https", *_OPTIONS}))
     raise InvalidInputError(
-        f"no storage is reached by {parts.scheme!r} URLs; known are {known}",
+        f"no storage is reached by {parts.scheme!r} URLs; known are {schemes}",
         ErrorKind.CANNOT_PARSE_URL,
     )
 
@@ -153,10 +153,10 @@ def _address(url: str, parts: SplitResult) -> _Address:
     scheme = parts.scheme.lower()
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := options.keys() - _OPTIONS[scheme]:
-        known = ", ".join(sorted(_OPTIONS[scheme]))
+        names = ", ".join(sorted(_OPTIONS[scheme]))
         raise _unfit(
             f"{without_secrets(url)!r} has unknown options ({', '.join(sorted(unknown))});"
-            f" known are {known}"
+            f" known are {names}"
         )
     if "@" in parts.netloc:
         raise _unfit("credentials have no place in a URL: set them in the environment")

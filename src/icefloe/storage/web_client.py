@@ -201,7 +201,11 @@ def _follow(origin: Origin, target: str, location: str | None) -> tuple[Origin, 
     except (ValueError, StorageError):
         raise _bad_redirect(origin, "sends to a malformed address") from None
     path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-    if not location or "@" in parts.netloc or not all("!" <= each <= "~" for each in path):
+    if (
+        not location
+        or "@" in parts.netloc
+        or not all("!" <= character <= "~" for character in path)
+    ):
         raise _bad_redirect(origin, "sends to a malformed address")
     if not origin.leads_to(found):
         raise _bad_redirect(
@@ -305,7 +309,7 @@ class _IdleConnections:
 
     def take(self, origin: Origin) -> _Connection | None:
         """Return the one that waited least; close those that waited too long."""
-        found = None
+        connection = None
         with self._lock:
             oldest = time.monotonic() - _IDLE_SECONDS
             if self._process != os.getpid():
@@ -314,11 +318,11 @@ class _IdleConnections:
             fresh = [pair for pair in self._waiting if pair[1].idle_since >= oldest]
             for position in reversed(range(len(fresh))):
                 if fresh[position][0] == origin:
-                    found = fresh.pop(position)[1]
+                    connection = fresh.pop(position)[1]
                     break
             self._waiting[:] = fresh
         _close_all(stale)
-        return found
+        return connection
 
     def put(self, origin: Origin, connection: _Connection) -> bool:
         """Keep one for later, unless there are enough; tell whether it was kept."""

@@ -138,8 +138,8 @@ class FaultyBackend:
     async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Read, unless the step is to fail."""
         step = self._begin("get_ranges", key)
-        found = await self._do(step, lambda: self.inner.get_ranges(key, byte_ranges))
-        return [self._shorten(step, each) for each in found]
+        buffers = await self._do(step, lambda: self.inner.get_ranges(key, byte_ranges))
+        return [self._shorten(step, buffer) for buffer in buffers]
 
     async def put(
         self,

@@ -83,11 +83,11 @@ class InvariantChecker:
     async def _broken(self, contents: dict[str, bytes]) -> list[str]:
         backend = await kept_in_memory(contents)
         try:
-            found = await verify(backend, _RULES, files_of=self._decoded.reader)
+            verification = await verify(backend, _RULES, files_of=self._decoded.reader)
         except RepositoryNotFoundError:
             return ["there is no branch main"]
-        assert not found.unchecked
-        return [damage.message for damage in found.damages]
+        assert not verification.unchecked
+        return [damage.message for damage in verification.damages]
 
 
 async def check_repository(backend: Backend) -> None:

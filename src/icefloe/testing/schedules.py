@@ -94,7 +94,7 @@ def run_schedule(
 
     `crashes` names coroutines that die, each after this many of its steps.
     """
-    actors = [_Actor(work, (crashes or {}).get(place)) for place, work in enumerate(coroutines)]
+    actors = [_Actor(work, (crashes or {}).get(number)) for number, work in enumerate(coroutines)]
     choices, alternatives = list[int](), list[int]()
     while running := [actor for actor in actors if actor.outcome is None]:
         turn = len(choices)

@@ -229,7 +229,7 @@ class StorageConformance:
         asked = [*far, *near, (5, 5), (0, 1), (10, 2_000_000), (3_000_000, 3_000_000)]
         random.Random(8).shuffle(asked)  # noqa: S311 - not for secrets
         got = await backend.get_ranges("object", asked)
-        assert [bytes(each) for each in got] == [data[start:stop] for start, stop in asked]
+        assert [bytes(part) for part in got] == [data[start:stop] for start, stop in asked]
 
     @driven
     async def test_no_ranges(self, backend: Backend) -> None:
@@ -382,14 +382,14 @@ class StorageConformance:
     @driven
     async def test_attributes(self, backend: Backend) -> None:
         """User metadata comes back from get and head, and goes with the bytes it came with."""
-        given = {"icspecver": "2", "icclient": "someone, 1.0; (really)"}
+        attributes = {"icspecver": "2", "icclient": "someone, 1.0; (really)"}
         await backend.put(
-            "object", b"x", if_absent=True, attributes=given, content_type="application/json"
+            "object", b"x", if_absent=True, attributes=attributes, content_type="application/json"
         )
-        expected = given if self.keeps_attributes else {}
-        for found in (await backend.get("object"), await backend.head("object")):
+        expected = attributes if self.keeps_attributes else {}
+        for response in (await backend.get("object"), await backend.head("object")):
             # A layer above may add its own, such as the id of a write.
-            assert {name: found.attributes.get(name) for name in expected} == expected
+            assert {name: response.attributes.get(name) for name in expected} == expected
         await backend.put("object", b"y")
         assert "icspecver" not in (await backend.head("object")).attributes
 

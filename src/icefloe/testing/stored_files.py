@@ -47,7 +47,7 @@ class _RememberingFiles(CheckedFiles):
         self._decoded = decoded
 
     async def decode[T](self, key: str, data: Buffer, decoder: Decoder[T]) -> T:
-        place = (key, digest(data))
-        if place not in self._decoded:
-            self._decoded[place] = await super().decode(key, data, decoder)
-        return cast("T", self._decoded[place])
+        cache_key = (key, digest(data))
+        if cache_key not in self._decoded:
+            self._decoded[cache_key] = await super().decode(key, data, decoder)
+        return cast("T", self._decoded[cache_key])

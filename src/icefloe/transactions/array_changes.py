@@ -194,9 +194,9 @@ class ArrayChanges:
 
     def get(self, index: Index) -> ChunkRef | Missing | None:
         """Look up a chunk: its reference, `None` if deleted, `MISSING` if untouched."""
-        found = self._singles.get(index, MISSING)
-        if found is not MISSING or (self._settled is None and not self._batches):
-            return found
+        single = self._singles.get(index, MISSING)
+        if single is not MISSING or (self._settled is None and not self._batches):
+            return single
         if self._batches:
             self._fold(list(self._batches))
             self._batches = []
@@ -294,11 +294,11 @@ class ArrayChanges:
     def _singles_as_batches(self) -> list[_Batch]:
         if not self._singles:
             return []
-        kept = {index: ref for index, ref in self._singles.items() if ref is not None}
+        refs = {index: ref for index, ref in self._singles.items() if ref is not None}
         gone = [index for index, ref in self._singles.items() if ref is None]
         batches: list[_Batch] = []
-        if kept:
-            table = table_of_refs(self.dimensions, kept)
+        if refs:
+            table = table_of_refs(self.dimensions, refs)
             batches.append((table, self._origins_of_singles(table.coordinates)))
         if gone:
             deleted = _matrix(self.dimensions, gone)
@@ -330,8 +330,8 @@ class ArrayChanges:
         deletions = list[Coordinates]()
         of_tables, of_deletions = list[tuple[int, Origins]](), list[tuple[int, Origins]]()
         newest = _newest([rows for rows, _ in batches])
-        for (batch, given), is_newest in zip(batches, newest, strict=True):
-            origins = _taken(self.origin if given is None else given, is_newest)
+        for (batch, batch_origins), is_newest in zip(batches, newest, strict=True):
+            origins = _taken(self.origin if batch_origins is None else batch_origins, is_newest)
             if isinstance(batch, ChunkTable):
                 tables.append(batch if is_newest.all() else batch.take(is_newest))
                 of_tables.append((len(tables[-1]), origins))
@@ -397,7 +397,7 @@ def _joined(parts: Sequence[tuple[int, Origins]], default: Origin) -> Origins:
         isinstance(origins, int) and origins == first for _, origins in filled
     ):
         return first
-    columns = [np.broadcast_to(np.asarray(one, np.uint32), count) for count, one in filled]
+    columns = [np.broadcast_to(np.asarray(origin, np.uint32), count) for count, origin in filled]
     return np.concatenate(columns)
 
 

@@ -122,9 +122,9 @@ class History:
 
     def __setstate__(self, state: tuple[list[int], Origin, Clock, Clock]) -> None:
         """Become another writer that knows the same."""
-        numbers, own, beneath, held = state
+        numbers, own, beneath, periods = state
         self.__init__(beneath)  # type: ignore[misc]
-        self.held, self.own = held, own
+        self.held, self.own = periods, own
         self.stamps = list(zip(numbers[::2], numbers[1::2], strict=True))
         self.stamps[own] = (self.writer, 1)  # nothing has this origin yet
         self._rows = {stamp: row for row, stamp in enumerate(self.stamps)}

@@ -124,11 +124,11 @@ class ChangeSet:
         """Let changes from now on be others than those until now; return what is known."""
         with self._lock:
             before = self.history.own
-            known = self.history.end_period()
+            origin = self.history.end_period()
             if self.history.own != before:
                 for changes in self.arrays.values():
                     changes.begin_origin(self.history.own)
-            return known
+            return origin
 
     def get_chunk(self, node: NodeId, index: Index) -> ChunkRef | Missing | None:
         """Look up what was done to one chunk."""
@@ -215,7 +215,7 @@ class ChangeSet:
 
     def remove(self, node: NodeId, deleted: DeletedNode, origin: Origin) -> None:
         """Forget what was done to a node, and note that it is deleted."""
-        if (known := self.nodes.get(deleted.path)) is not None and known.id == node:
+        if (node_here := self.nodes.get(deleted.path)) is not None and node_here.id == node:
             del self.nodes[deleted.path]
         self.arrays.pop(node, None)
         self.links.pop(node, None)
@@ -233,10 +233,10 @@ class ChangeSet:
         is_array = {node.id: node.array is not None for node in self.nodes.values()}
 
         def ids(nodes: set[NodeId], *, arrays: bool) -> np.ndarray[Any, Any]:
-            return id_rows(NodeId, sorted(one for one in nodes if is_array[one] is arrays))
+            return id_rows(NodeId, sorted(node for node in nodes if is_array[node] is arrays))
 
         def gone(*, arrays: bool) -> np.ndarray[Any, Any]:
-            chosen = [one for one, node in self.deleted.items() if node.is_array is arrays]
+            chosen = [node_id for node_id, node in self.deleted.items() if node.is_array is arrays]
             return id_rows(NodeId, sorted(chosen))
 
         with self._lock:

@@ -25,9 +25,9 @@ async def find_ref(session: SessionState, node: Node, index: Index) -> ChunkRef 
     if not is_in_grid(node, index):
         return None
     if session.changes.arrays:
-        found = session.changes.get_chunk(node.id, index)
-        if found is not MISSING:
-            return found
+        chunk = session.changes.get_chunk(node.id, index)
+        if chunk is not MISSING:
+            return chunk
     lookup = session.lookup(node)
     manifest = lookup.find(index)
     if manifest is None:
@@ -56,9 +56,9 @@ async def read_ref(session: SessionState, ref: ChunkRef, window: slice | None = 
     match ref:
         case NativeChunk():
             if session.packer is not None:
-                held = session.packer.pending(ref)
-                if held is not None:
-                    return held[start:stop]
+                pending = session.packer.pending(ref)
+                if pending is not None:
+                    return pending[start:stop]
             assets = session.context.assets
             return await assets.read_chunk(ref.id, ref.offset + start, stop - start)
         case InlineChunk():
@@ -189,8 +189,8 @@ def is_in_grid(node: Node, index: Index) -> bool:
     if array is None or len(index) != len(array.num_chunks):
         return False
     # `all` takes three times as long, and this is for every chunk that is read.
-    for at, count in zip(index, array.num_chunks, strict=True):  # noqa: SIM110
-        if not 0 <= at < count:
+    for number, count in zip(index, array.num_chunks, strict=True):  # noqa: SIM110
+        if not 0 <= number < count:
             return False
     return True
 

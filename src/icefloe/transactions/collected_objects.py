@@ -57,17 +57,17 @@ async def move_checked(
 
     `SessionStateError` of kind `objects-collected` if one did: then nothing is committed.
     """
-    known = session.known_update
+    newest_update = session.known_update
     if session.context.spec_version == 1 and _is_long(session):
         await _require_objects(session, snapshot, manifests)
     while True:
         try:
-            return await move(known)
+            return await move(newest_update)
         except CollectionRanError as ran:
-            if ran.is_certain or await _was_collected(session.context, known):
+            if ran.is_certain or await _was_collected(session.context, newest_update):
                 _log.info("garbage was collected since the session began: looking for its objects")
                 await _require_objects(session, snapshot, manifests)
-            known = ran.newest_update
+            newest_update = ran.newest_update
 
 
 async def _was_collected(context: RepoContext, known_update: int) -> bool:
@@ -93,7 +93,7 @@ async def _require_objects(
 ) -> None:
     context = session.context
     keys = [snapshot_key(snapshot), transaction_log_key(snapshot)]
-    keys += [manifest_key(one.id) for one in manifests]
+    keys += [manifest_key(manifest.id) for manifest in manifests]
     _require_none("the commit", await _absent(context, keys))
     async for path, ids in _chunk_ids(session):
         _require_none(path, await _absent_chunks(context, ids))
@@ -133,8 +133,8 @@ async def _chunk_ids(session: SessionState) -> AsyncIterator[tuple[str, Bytes]]:
         node = changed.get(node_id) or session.base.by_id(node_id)
         path = str(node_id) if node is None else node.path
         facts = [
-            ManifestFact(one.id, one.size_bytes, one.num_chunk_refs)
-            for one in (part.manifest for part in linked.parts)
+            ManifestFact(manifest.id, manifest.size_bytes, manifest.num_chunk_refs)
+            for manifest in (part.manifest for part in linked.parts)
         ]
         async for ids in _linked_ids(session.context, facts):
             yield path, ids

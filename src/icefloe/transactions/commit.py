@@ -323,10 +323,12 @@ def _with_manifests(node: Node, manifests: tuple[ManifestRef, ...]) -> Node:
 
 
 def _files_in_use(
-    nodes: NodeTable, before: ManifestFiles, made: Sequence[NewManifest]
+    nodes: NodeTable, before: ManifestFiles, new_manifests: Sequence[NewManifest]
 ) -> ManifestFiles:
     """List the manifests that any node uses: old ones that stayed, and new ones."""
-    new = ManifestFiles.from_list([(one.id, one.size_bytes, one.num_chunk_refs) for one in made])
+    new = ManifestFiles.from_list(
+        [(manifest.id, manifest.size_bytes, manifest.num_chunk_refs) for manifest in new_manifests]
+    )
     ids = np.concatenate([before.ids, new.ids])
     sizes = np.concatenate([before.sizes_bytes, new.sizes_bytes])
     refs = np.concatenate([before.num_chunk_refs, new.num_chunk_refs])
@@ -338,8 +340,8 @@ def _files_in_use(
 
 def with_notes(metadata: Mapping[str, Any] | None, notes: dict[str, Any] | None) -> Metadata:
     """Add notes of the format to the metadata of a commit."""
-    given = dict(metadata or {})
-    return given if notes is None else {**given, RESERVED_KEY: notes}
+    notes_and_metadata = dict(metadata or {})
+    return notes_and_metadata if notes is None else {**notes_and_metadata, RESERVED_KEY: notes}
 
 
 async def _flush_packs(session: SessionState) -> None:
@@ -349,7 +351,9 @@ async def _flush_packs(session: SessionState) -> None:
 
 def forget_superseded(session: SessionState, snapshot: Snapshot) -> None:
     """Do not keep manifests around that the new tip of the branch does not use any more."""
-    before, after = (set(raw_rows(one.manifests.ids)) for one in (session.snapshot, snapshot))
+    before, after = (
+        set(raw_rows(version.manifests.ids)) for version in (session.snapshot, snapshot)
+    )
     session.context.assets.forget_manifests(ManifestId(raw) for raw in before - after)
 
 

@@ -63,11 +63,11 @@ def common_coordinates(ours: Coordinates, theirs: Coordinates) -> Coordinates:
 def rows_of_paths(nodes: NodeTable, paths: Collection[str]) -> dict[str, int]:
     """Find the rows of those of some paths that exist, all at once."""
     if len(paths) <= _FEW_PATHS:
-        found = {path: nodes.row_of(path) for path in paths}
-        return {path: row for path, row in found.items() if row is not None}
-    wanted = {path.encode(): path for path in paths}
+        row_by_path = {path: nodes.row_of(path) for path in paths}
+        return {path: row for path, row in row_by_path.items() if row is not None}
+    wanted_paths = {path.encode(): path for path in paths}
     rows = enumerate(nodes.paths.to_list())
-    return {wanted[path]: row for row, path in rows if path in wanted}
+    return {wanted_paths[path]: row for row, path in rows if path in wanted_paths}
 
 
 def rows_of_ids(nodes: NodeTable, ids: Bytes) -> Ints:
@@ -131,7 +131,7 @@ def _our_arrays_above_theirs(sides: _Sides, created: dict[str, Node]) -> set[str
 
 def _invalid_groups(sides: _Sides, created: dict[str, Node]) -> set[str]:
     """Find what our new nodes would lie in that is an array now, or that they deleted."""
-    above = {one for path in created for one in ancestors(path)} - created.keys()
+    above = {ancestor for path in created for ancestor in ancestors(path)} - created.keys()
     now = rows_of_paths(sides.their_nodes, above)
     before = rows_of_paths(sides.base, above)
     deleted = sides.changes.deleted
@@ -144,7 +144,10 @@ def _invalid_groups(sides: _Sides, created: dict[str, Node]) -> set[str]:
         return row is not None and _id_at(sides.base, row) not in deleted
 
     invalid = {path for path in above if is_invalid(path)}
-    nearest = (next((one for one in ancestors(path) if one in invalid), None) for path in created)
+    nearest = (
+        next((ancestor for ancestor in ancestors(path) if ancestor in invalid), None)
+        for path in created
+    )
     return {path for path in nearest if path is not None}
 
 
@@ -207,19 +210,19 @@ def _links(sides: _Sides, node: NodeId) -> Iterator[Conflict]:
         if len(both):
             yield Conflict(ConflictType.ChunkDoubleUpdate, path, both, is_linked=True)
             return
-    kept = [ref for ref in array.manifests if ref.id not in linked.replaced]
-    is_gone = len(array.manifests) - len(kept) < len(linked.replaced)
+    kept_refs = [ref for ref in array.manifests if ref.id not in linked.replaced]
+    is_gone = len(array.manifests) - len(kept_refs) < len(linked.replaced)
     everything = tuple((0, count) for count in array.num_chunks)
-    others = boxes_of([ref.extents or everything for ref in kept], dimensions)
+    others = boxes_of([ref.extents or everything for ref in kept_refs], dimensions)
     if is_gone or (len(boxes) and boxes_meeting(others, boxes).any()):
         yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path, is_linked=True)
 
 
 def _held_by(boxes: Boxes, coordinates: Coordinates) -> Bools:
-    held = np.zeros(len(coordinates), np.bool_)
+    is_inside = np.zeros(len(coordinates), np.bool_)
     for box in boxes:
-        held |= ((box[:, 0] <= coordinates) & (coordinates < box[:, 1])).all(axis=1)
-    return held
+        is_inside |= ((box[:, 0] <= coordinates) & (coordinates < box[:, 1])).all(axis=1)
+    return is_inside
 
 
 def _deletes(sides: _Sides) -> Iterator[Conflict]:
@@ -244,7 +247,7 @@ def _deletes(sides: _Sides) -> Iterator[Conflict]:
 def _replaced_nodes(sides: _Sides) -> set[NodeId]:
     """Find nodes that both sides deleted, where they created others instead."""
     deleted = sides.changes.deleted
-    by_path = {node.path: one for one, node in deleted.items()}
+    by_path = {node.path: node_id for node_id, node in deleted.items()}
     rows = rows_of_paths(sides.their_nodes, by_path)
     there = {path: _id_at(sides.their_nodes, row) for path, row in rows.items()}
     return {by_path[path] for path, node in there.items() if node not in deleted}
@@ -266,7 +269,9 @@ def _filled_groups(sides: _Sides) -> dict[str, list[str]]:
     filled: dict[str, list[str]] = {}
     if still_there:
         for path in _their_new_paths(sides):
-            nearest = next((one for one in ancestors(path) if one in still_there), None)
+            nearest = next(
+                (ancestor for ancestor in ancestors(path) if ancestor in still_there), None
+            )
             if nearest is not None:
                 filled.setdefault(nearest, []).append(path)
     return filled

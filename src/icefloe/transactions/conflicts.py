@@ -136,14 +136,14 @@ class Conflict:
     def __repr__(self) -> str:
         if self._chunks is not None and len(self._chunks) > _SHOWN_CHUNKS:
             return f"<icefloe.Conflict: {self}>"
-        given = [repr(self._type), repr(self._path)]
+        arguments = [repr(self._type), repr(self._path)]
         if self._chunks is not None:
-            given.append(repr(self.conflicted_chunks))
+            arguments.append(repr(self.conflicted_chunks))
         if self._new_nodes:
-            given.append(f"new_nodes={self._new_nodes!r}")
+            arguments.append(f"new_nodes={self._new_nodes!r}")
         if self._is_linked:
-            given.append("is_linked=True")
-        return f"icefloe.Conflict({', '.join(given)})"
+            arguments.append("is_linked=True")
+        return f"icefloe.Conflict({', '.join(arguments)})"
 
     def __str__(self) -> str:
         text = f"{self._type} at {self._path}"
@@ -201,12 +201,12 @@ class ConflictSolver(ABC):
         """Choose one of `sound_resolutions`; any other choice stops the rebase."""
 
 
-def require_solver(given: object) -> None:
+def require_solver(value: object) -> None:
     """Refuse at once what could not answer later, when a conflict comes up."""
-    if not isinstance(given, ConflictSolver):
+    if not isinstance(value, ConflictSolver):
         raise TypeError(
             "conflicts are left to a solver, such as ConflictDetector() or "
-            f"BasicConflictSolver(), not to {type(given).__name__}"
+            f"BasicConflictSolver(), not to {type(value).__name__}"
         )
 
 

@@ -145,7 +145,7 @@ def status(session: SessionState) -> Diff:
         updated_arrays={arrays[node] for node in updated if node in arrays},
         chunk_coordinates=_touched_by_path(session, arrays),
         linked_chunks=_linked_by_path(session, arrays),
-        moved_nodes=[(one.source, one.target) for one in moves_made(session)],
+        moved_nodes=[(move.source, move.target) for move in moves_made(session)],
     )
 
 
@@ -157,28 +157,28 @@ def _paths_by_kind(changes: ChangeSet) -> tuple[dict[NodeId, str], dict[NodeId, 
     return groups, arrays
 
 
-def _touched_by_path(session: SessionState, known: Mapping[NodeId, str]) -> dict[str, Coordinates]:
+def _touched_by_path(session: SessionState, paths: Mapping[NodeId, str]) -> dict[str, Coordinates]:
     touched: dict[str, Coordinates] = {}
     for node, changes in list(session.changes.arrays.items()):
         if changes.is_empty():
             continue
-        path = _path_of(session, node, known)
+        path = _path_of(session, node, paths)
         if path is not None:
             touched[path] = session.changes.touched(node)
     return dict(sorted(touched.items()))
 
 
-def _linked_by_path(session: SessionState, known: Mapping[NodeId, str]) -> dict[str, int]:
+def _linked_by_path(session: SessionState, paths: Mapping[NodeId, str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for node, linked in list(session.changes.links.items()):
-        path = _path_of(session, node, known)
+        path = _path_of(session, node, paths)
         if path is not None:
             counts[path] = linked.num_changed
     return dict(sorted(counts.items()))
 
 
-def _path_of(session: SessionState, node: NodeId, known: Mapping[NodeId, str]) -> str | None:
-    if (path := known.get(node)) is not None:
+def _path_of(session: SessionState, node: NodeId, paths: Mapping[NodeId, str]) -> str | None:
+    if (path := paths.get(node)) is not None:
         return path
     stored = session.base.by_id(node)
     return None if stored is None else stored.path
@@ -205,13 +205,13 @@ async def _load_logs(
 ) -> list[TransactionLog]:
     """Load the logs between two snapshots, oldest first, with those of pruned commits."""
     ids: list[SnapshotId] = []
-    found = False
+    is_found = False
     async for entry in context.ledger.ancestry(after):
         if entry.id == before:
-            found = True
+            is_found = True
             break
         ids += [entry.id, *reversed(entry.pruned_ancestors)]
-    if not found or not ids:
+    if not is_found or not ids:
         raise InvalidInputError(
             f"cannot compare: snapshot {before} is not an ancestor of {after}; "
             "`from` must be earlier in the history of `to`",
@@ -231,10 +231,14 @@ def _named(
     was, now = BaseNodes(earlier), BaseNodes(later)
     chunks: dict[str, Coordinates] = {}
     for node, coordinates in log.updated_chunks.items():
-        known = now.by_id(node) or was.by_id(node)
-        if known is not None and len(coordinates):
-            chunks[known.path] = coordinates
-    moves = [(move.source, move.target) for one in reversed(logs) for move in one.moves]
+        either = now.by_id(node) or was.by_id(node)
+        if either is not None and len(coordinates):
+            chunks[either.path] = coordinates
+    moves = [
+        (move.source, move.target)
+        for transaction_log in reversed(logs)
+        for move in transaction_log.moves
+    ]
     by_path = dict(sorted(chunks.items()))
     return Diff(**lists, chunk_coordinates=by_path, linked_chunks={}, moved_nodes=moves)
 

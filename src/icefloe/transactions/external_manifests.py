@@ -93,31 +93,34 @@ async def _changed_by(
     for region in linked.regions:
         sizes = {part.manifest.id: part.manifest.size_bytes for part in region.parts}
         if not region.replaced:
-            for one, size in sizes.items():
-                yield (await _load_briefly(session, one, size)).coordinates(node)
+            for manifest_id, size in sizes.items():
+                yield (await _load_briefly(session, manifest_id, size)).coordinates(node)
             continue
         listed = listed_in(session.manifest_files, list(region.replaced))[0]
         old = zip(region.replaced, listed, strict=True)
         yield changed_between(
-            [(await _load_briefly(session, *each)).table(node) for each in old],
-            [(await _load_briefly(session, *each)).table(node) for each in sizes.items()],
+            [(await _load_briefly(session, *entry)).table(node) for entry in old],
+            [(await _load_briefly(session, *entry)).table(node) for entry in sizes.items()],
         )
 
 
-async def _load_briefly(session: SessionState, one: ManifestId, size_bytes: int) -> Manifest:
+async def _load_briefly(
+    session: SessionState, manifest_id: ManifestId, size_bytes: int
+) -> Manifest:
     """Load a manifest; one that was not in memory does not stay there."""
     assets = session.context.assets
-    if (held := assets.held_manifest(one)) is not None:
-        return held
-    manifest = await assets.load_manifest(one, size_bytes)
-    assets.forget_manifests([one])
+    if (cached := assets.held_manifest(manifest_id)) is not None:
+        return cached
+    manifest = await assets.load_manifest(manifest_id, size_bytes)
+    assets.forget_manifests([manifest_id])
     return manifest
 
 
 def changed_between(before: Sequence[ChunkTable], after: Sequence[ChunkTable]) -> Coordinates:
     """List the chunks that two states of a part of an array do not have in common."""
     old, new = (
-        concat_tables([one for one in some if len(one)] or [_NONE]) for some in (before, after)
+        concat_tables([table for table in some if len(table)] or [_NONE])
+        for some in (before, after)
     )
     if not len(old) or not len(new):
         return new.coordinates if len(new) else old.coordinates
@@ -210,7 +213,7 @@ def stored_manifests(session: SessionState, node: Node) -> list[StoredManifest]:
     """List the manifests of an array, with those that are linked already."""
     refs = session.tree.manifests(node)
     sizes, counts = listed_in(session.manifest_files, [ref.id for ref in refs])
-    return [StoredManifest(*each) for each in zip(refs, sizes, counts, strict=True)]
+    return [StoredManifest(*columns) for columns in zip(refs, sizes, counts, strict=True)]
 
 
 # -- elsewhere -------------------------------------------------------------------------------
@@ -235,18 +238,18 @@ async def build_region(
     """
     _require_valid(table, grid)
     extents = np.array([(0, count) for count in grid], np.uint32).reshape(-1, 2)
-    old = [await _load_table(assets, node, each) for each in stored]
-    inside = [each.within(extents) for each in old if len(each)]
+    old = [await _load_table(assets, node, manifest) for manifest in stored]
+    inside = [manifest.within(extents) for manifest in old if len(manifest)]
     united = concat_tables(inside).overlay(table, deleted) if inside else table
     parts = await _write(assets, node, united, layout, before_writing)
     # Nobody here will ask for them again.
     assets.forget_manifests([part.manifest.id for part in parts])
-    assets.forget_manifests([each.ref.id for each in stored])
+    assets.forget_manifests([manifest.ref.id for manifest in stored])
     changed = CoordinateRuns(len(grid))
-    for each in (table.coordinates, deleted):
-        if each is not None:
-            changed.add(each)
-    replaced = tuple(each.ref.id for each in stored)
+    for manifest in (table.coordinates, deleted):
+        if manifest is not None:
+            changed.add(manifest)
+    replaced = tuple(manifest.ref.id for manifest in stored)
     return LinkedRegion(parts, replaced, num_changed=len(changed))
 
 
@@ -285,18 +288,18 @@ async def _write(
         return ()
     alone = Blocks(np.empty((0, table.dimensions, 2), np.int64), np.empty(0, np.int64))
     rows = layout.partition(table.coordinates, alone).parts
-    tables = [table.take(each) if len(rows) > 1 else table for each in rows]
+    tables = [table.take(row) if len(rows) > 1 else table for row in rows]
     held_back = 0 if before_writing is None else MAX_BUFFER_BYTES
-    made = [
-        await make_part(assets, {node: each.compacted()}, hold_back_bytes=held_back)
-        for each in tables
+    parts = [
+        await make_part(assets, {node: part_table.compacted()}, hold_back_bytes=held_back)
+        for part_table in tables
     ]
     if before_writing is not None:
-        await before_writing([part.manifest.id for part in made])
-    for part in made:
+        await before_writing([part.manifest.id for part in parts])
+    for part in parts:
         if part.held_back is not None:
             await assets.save_manifest(part.held_back)
-    return tuple(_linked(node, part) for part in made)
+    return tuple(_linked(node, part) for part in parts)
 
 
 def _linked(node: NodeId, part: Part) -> LinkedPart:
@@ -357,15 +360,18 @@ def _require_inside(node: Node, part: LinkedPart) -> None:
 
 def _require_current(session: SessionState, node: Node, regions: Sequence[LinkedRegion]) -> None:
     refs = session.tree.manifests(node)
-    replaced = [one for region in regions for one in region.replaced]
+    replaced = [manifest_id for region in regions for manifest_id in region.replaced]
     gone = set(replaced) - {ref.id for ref in refs}
     if gone or len(set(replaced)) < len(replaced):
-        listed = ", ".join(sorted(str(one) for one in gone)) or "a manifest that two regions share"
+        listed = (
+            ", ".join(sorted(str(manifest_id) for manifest_id in gone))
+            or "a manifest that two regions share"
+        )
         raise SessionStateError(
             f"regions of {node.path} were built over {listed}, which is not to be replaced in this "
             "session: plan and build them again from the snapshot that the session is based on",
             ErrorKind.NOT_ALLOWED,
             path=node.path,
         )
-    kept = [ref for ref in refs if ref.id not in replaced]
-    link_parts(kept, [part.ref for region in regions for part in region.parts])
+    kept_refs = [ref for ref in refs if ref.id not in replaced]
+    link_parts(kept_refs, [part.ref for region in regions for part in region.parts])

@@ -69,15 +69,15 @@ async def virtual_locations(session: SessionState) -> list[str]:
     Names of containers are replaced by where those are, as far as they are known. Entries for
     one object are one string.
     """
-    found: list[str] = []
+    all_locations: list[str] = []
     async for table in _virtual_tables(session):
         targets, locations = _targets(table)
         texts = _absolute(session, locations).to_strings()
         if len(targets) == len(texts) and is_ascending(targets):
-            found += texts
+            all_locations += texts
         else:
-            found += np.array(texts, np.object_)[targets].tolist()
-    return found
+            all_locations += np.array(texts, np.object_)[targets].tolist()
+    return all_locations
 
 
 async def virtual_location_batches(
@@ -88,14 +88,14 @@ async def virtual_location_batches(
     Each place once, or one entry for each chunk.
     """
     _check_batch_size(batch_size)
-    known = PlaceIndex()
+    seen = PlaceIndex()
     async for table in _virtual_tables(session):
         targets, locations = _targets(table)
         absolute = _absolute(session, locations)
         if is_distinct:
             absolute, _ = absolute.distinct()
-            before = len(known)
-            rows: NDArray[np.integer] = np.flatnonzero(known.numbers(absolute) >= before)
+            before = len(seen)
+            rows: NDArray[np.integer] = np.flatnonzero(seen.numbers(absolute) >= before)
         else:
             rows = targets
         if not query.is_everything:

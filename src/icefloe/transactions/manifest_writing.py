@@ -77,12 +77,12 @@ class SharedManifests:
         """Find the shared manifests of an array."""
         if len(self._rows) == 0:
             return set()
-        if (known := self._known.get(node)) is None:
+        if (manifests := self._known.get(node)) is None:
             row = self._base.find_row(node)
             first, last = (0, 0) if row is None else self._rows.searchsorted([row, row + 1])
-            known = {self._manifest(number) for number in self._numbers[first:last].tolist()}
-            self._known[node] = known
-        return known
+            manifests = {self._manifest(number) for number in self._numbers[first:last].tolist()}
+            self._known[node] = manifests
+        return manifests
 
     def within(self, manifest: ManifestId) -> set[NodeId]:
         """Find the arrays in a manifest, if it is shared."""
@@ -110,9 +110,9 @@ class _ManifestsOf(Mapping[NodeId, AbstractSet[ManifestId]]):
         self._shared = shared
 
     def __getitem__(self, node: NodeId) -> AbstractSet[ManifestId]:
-        if not (found := self._shared.of(node)):
+        if not (members := self._shared.of(node)):
             raise KeyError(node)
-        return found
+        return members
 
     def __iter__(self) -> Iterator[NodeId]:
         return iter(self._shared.nodes())
@@ -126,9 +126,9 @@ class _ArraysIn(Mapping[ManifestId, AbstractSet[NodeId]]):
         self._shared = shared
 
     def __getitem__(self, manifest: ManifestId) -> AbstractSet[NodeId]:
-        if not (found := self._shared.within(manifest)):
+        if not (members := self._shared.within(manifest)):
             raise KeyError(manifest)
-        return found
+        return members
 
     def __iter__(self) -> Iterator[ManifestId]:
         return iter(self._shared.manifests())
@@ -194,9 +194,9 @@ async def _num_refs(session: SessionState, nodes: list[Node]) -> list[int]:
         return counts
     times = Counter(ids)
     result = []
-    for node, one, size, count in zip(nodes, ids, sizes, counts, strict=True):
-        if times[one] > 1:
-            manifest = await session.context.assets.load_manifest(one, size)
+    for node, manifest_id, size, count in zip(nodes, ids, sizes, counts, strict=True):
+        if times[manifest_id] > 1:
+            manifest = await session.context.assets.load_manifest(manifest_id, size)
             result.append(len(manifest.table(node.id)))
         else:
             result.append(count)
@@ -240,7 +240,7 @@ async def divide(
     node: Node,
     *,
     opened: AbstractSet[ManifestId],
-    held: Mapping[ManifestId, Manifest],
+    loaded: Mapping[ManifestId, Manifest],
 ) -> ArrayParts:
     """Put the changes of an array over what is stored, and cut the result.
 
@@ -249,7 +249,7 @@ async def divide(
     that belong into one manifest with something that did.
     """
     layout = layout_of(node, session.context.config.manifest.split_sizes)
-    work = _Work(session, node, held)
+    work = _Work(session, node, loaded)
     if isinstance(layout, HalvingLayout) and work.most_refs <= layout.max_refs:
         table = await work.table(_NO_PLACES)  # there is nothing to cut
         return ArrayParts((), (table,) if len(table) else ())
@@ -264,7 +264,7 @@ async def divide(
         if not missing.any():
             break
         closed = closed[~missing]
-    kept = tuple(work.before[place] for place in closed.tolist())
+    kept = tuple(work.before[row] for row in closed.tolist())
     return ArrayParts(kept, tuple(tables))
 
 
@@ -286,10 +286,10 @@ class _Work:
     """The stored manifests of an array, and what was opened of them so far."""
 
     def __init__(
-        self, session: SessionState, node: Node, held: Mapping[ManifestId, Manifest]
+        self, session: SessionState, node: Node, loaded: Mapping[ManifestId, Manifest]
     ) -> None:
         assert node.array is not None
-        self._session, self._node, self._held = session, node, held
+        self._session, self._node, self._held = session, node, loaded
         self.before = session.tree.manifests(node)
         counts = node.array.num_chunks
         self._dimensions = len(counts)
@@ -339,8 +339,8 @@ class _Work:
         stay = set(closed.tolist())
         meets_grid = (self._boxes[:, :, 0] < self._grid[:, 1].astype(np.int64)).all(axis=1)
         needed = [n for n in range(len(self.before)) if n not in stay and meets_grid[n]]
-        await self._load([place for place in needed if place not in self._tables])
-        old = [self._tables[place] for place in needed if len(self._tables[place])]
+        await self._load([row for row in needed if row not in self._tables])
+        old = [self._tables[row] for row in needed if len(self._tables[row])]
         if not old:
             return self._new
         return concat_tables(old).overlay(self._new, self._deleted)
@@ -348,11 +348,11 @@ class _Work:
     async def _load(self, places: Sequence[int]) -> None:
         assets = self._session.context.assets
 
-        async def load(place: int) -> ChunkTable:
-            ref = self.before[place]
+        async def load(row: int) -> ChunkTable:
+            ref = self.before[row]
             file = self._held.get(ref.id)
             if file is None:
-                file = await assets.load_manifest(ref.id, self._sizes[place])
+                file = await assets.load_manifest(ref.id, self._sizes[row])
             table = file.table(self._node.id)
             return table.within(self._grid) if len(table) else table
 
@@ -391,28 +391,30 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     what it made before, unless the other commit changed the same manifests.
     """
     changed = _changed_arrays(session)
-    deleted = {one for one, node in session.changes.deleted.items() if node.is_array}
-    modified = {one for one, node in changed.items() if is_modified(session, node)}
+    deleted = {node_id for node_id, node in session.changes.deleted.items() if node.is_array}
+    modified = {node_id for node_id, node in changed.items() if is_modified(session, node)}
     shared = SharedManifests(session.base, len(session.snapshot.manifests))
     links = session.changes.links
-    leaving = {one for one in links if not links[one].replaced.isdisjoint(shared.of(one))}
+    leaving = {link for link in links if not links[link].replaced.isdisjoint(shared.of(link))}
     touched = modified | deleted | leaving
-    gone = deleted | {one for one in leaving - modified if shared.of(one) <= links[one].replaced}
+    gone = deleted | {
+        node_id for node_id in leaving - modified if shared.of(node_id) <= links[node_id].replaced
+    }
     gathered = closure(touched, shared.manifests_of, shared.arrays_in)
     rewriting = _Rewriting(session, shared, changed)
     await rewriting.gather(gathered - gone, modified)
     packs = await rewriting.pack(touched)
-    refs = {one: session.tree.manifests(node) for one, node in changed.items()}
-    refs |= {one: link_parts((), refs[one]) for one in links}
-    parts = [made.part for made in packs]
-    for one, array in rewriting.arrays.items():
+    refs = {node_id: session.tree.manifests(node) for node_id, node in changed.items()}
+    refs |= {link: link_parts((), refs[link]) for link in links}
+    parts = [made_pack.part for made_pack in packs]
+    for node_id, array in rewriting.arrays.items():
         if isinstance(array, SplitArray):
-            refs[one] = link_parts(array.kept, [part.refs[one] for part in array.parts])
+            refs[node_id] = link_parts(array.kept, [part.refs[node_id] for part in array.parts])
             parts.extend(array.parts)
-    for made in packs:
-        refs |= {one: (ref,) for one, ref in made.part.refs.items()}
+    for made_pack in packs:
+        refs |= {node_id: (ref,) for node_id, ref in made_pack.part.refs.items()}
     held_back = tuple(part.held_back for part in parts if part.held_back is not None)
-    linked = [part.manifest for one in links.values() for part in one.parts]
+    linked = [part.manifest for link in links.values() for part in link.parts]
     return ManifestChanges(refs, (*linked, *(part.manifest for part in parts)), held_back)
 
 
@@ -440,25 +442,27 @@ class _Rewriting:
 
     async def gather(self, nodes: AbstractSet[NodeId], modified: AbstractSet[NodeId]) -> None:
         """Prepare arrays: those that were modified, and those in one manifest with them."""
-        opened = {one: self._shared.of(one) for one in sorted(nodes)}
+        opened = {node_id: self._shared.of(node_id) for node_id in sorted(nodes)}
         others = nodes - modified - self._session.changes.links.keys()
         whole = self._session.base.only_manifests(others)
-        needed = {each for found in opened.values() for each in found}
-        held = await self._load(needed.union(whole.values()))
+        needed = {manifest_id for found in opened.values() for manifest_id in found}
+        loaded = await self._load(needed.union(whole.values()))
         todo = []
-        for one in opened:
-            if one in whole:
-                found = neighbour(self._session, one, held[whole[one]], self._changed.get(one))
+        for node_id in opened:
+            if node_id in whole:
+                found = neighbour(
+                    self._session, node_id, loaded[whole[node_id]], self._changed.get(node_id)
+                )
                 if found is not None:
-                    self.arrays[one] = found
+                    self.arrays[node_id] = found
             else:
-                todo.append(self._changed.get(one) or self._base_node(one))
+                todo.append(self._changed.get(node_id) or self._base_node(node_id))
 
         async def prepare(node: Node) -> SplitArray | WholeArray:
-            return await self._prepare(node, opened[node.id], held)
+            return await self._prepare(node, opened[node.id], loaded)
 
-        made = await map_concurrently(prepare, todo, limit=self._limit)
-        self.arrays |= {node.id: array for node, array in zip(todo, made, strict=True)}
+        prepared = await map_concurrently(prepare, todo, limit=self._limit)
+        self.arrays |= {node.id: array for node, array in zip(todo, prepared, strict=True)}
 
     def _base_node(self, node_id: NodeId) -> Node:
         node = self._session.base.by_id(node_id)
@@ -467,34 +471,34 @@ class _Rewriting:
 
     async def _load(self, ids: AbstractSet[ManifestId]) -> dict[ManifestId, Manifest]:
         """Load manifests that several arrays need, each once."""
-        context, wanted = self._session.context, sorted(ids)
-        sizes = sizes_of(wanted, self._session.snapshot.manifests)
+        context, manifest_ids = self._session.context, sorted(ids)
+        sizes = sizes_of(manifest_ids, self._session.snapshot.manifests)
 
-        async def load(item: tuple[ManifestId, int]) -> Manifest:
-            return await context.assets.load_manifest(*item)
+        async def load(entry: tuple[ManifestId, int]) -> Manifest:
+            return await context.assets.load_manifest(*entry)
 
         limit = context.config.manifest.max_concurrent_manifest_fetches_during_commit
-        files = await map_concurrently(load, zip(wanted, sizes, strict=True), limit=limit)
-        return dict(zip(wanted, files, strict=True))
+        files = await map_concurrently(load, zip(manifest_ids, sizes, strict=True), limit=limit)
+        return dict(zip(manifest_ids, files, strict=True))
 
     async def _prepare(
-        self, node: Node, opened: AbstractSet[ManifestId], held: Mapping[ManifestId, Manifest]
+        self, node: Node, opened: AbstractSet[ManifestId], loaded: Mapping[ManifestId, Manifest]
     ) -> SplitArray | WholeArray:
         """Cut an array; what is split is written at once, and need not be held in memory."""
         session = self._session
         state = _state(session, node)
-        if (known := session.written.array(node.id, state)) is not None:
-            return known
-        parts = await divide(session, node, opened=opened, held=held)
+        if (cached := session.written.array(node.id, state)) is not None:
+            return cached
+        parts = await divide(session, node, opened=opened, held=loaded)
         array: SplitArray | WholeArray
         if parts.is_whole:
             table = parts.tables[0].compacted()
             array = WholeArray(state, table, facts_of(node, len(table)))
         else:
-            made = await map_concurrently(
+            new_parts = await map_concurrently(
                 partial(self._make_part_of, node.id), parts.tables, limit=self._limit
             )
-            array = SplitArray(state, parts.kept, tuple(made))
+            array = SplitArray(state, parts.kept, tuple(new_parts))
         session.context.assets.forget_manifests(session.written.keep_array(node.id, array))
         return array
 
@@ -508,11 +512,11 @@ class _Rewriting:
     async def pack(self, modified: AbstractSet[NodeId]) -> list[Pack]:
         """Write the manifests of whole arrays; others that join them are gathered, too."""
         plans = await self._plans(modified)
-        joining = {one for plan in plans for one in plan.arrays} - self.arrays.keys()
+        joining = {array for plan in plans for array in plan.arrays} - self.arrays.keys()
         if joining:
             await self.gather(joining, frozenset())
-        made = await map_concurrently(self._make_pack, plans, limit=self._limit)
-        packs = [each for each in made if each is not None]
+        made_packs = await map_concurrently(self._make_pack, plans, limit=self._limit)
+        packs = [made_pack for made_pack in made_packs if made_pack is not None]
         superseded = self._session.written.keep_packs(packs)
         self._session.context.assets.forget_manifests(superseded)
         return packs
@@ -520,30 +524,40 @@ class _Rewriting:
     async def _plans(self, modified: AbstractSet[NodeId]) -> list[ManifestPlan]:
         """Return which arrays share a manifest, without plans of unchanged arrays."""
         session, config = self._session, self._session.context.config.chunk_manifests
-        wholes = {one: each for one, each in self.arrays.items() if isinstance(each, WholeArray)}
+        wholes = {
+            node_id: array
+            for node_id, array in self.arrays.items()
+            if isinstance(array, WholeArray)
+        }
         if not wholes:
             return []
-        candidates = [each.facts for each in wholes.values()]
-        if any(each.cardinality is not None for each in config.sets):
-            known = self.arrays.keys() | session.changes.links.keys()
-            candidates += await untouched_candidates(session, known)
-        current = session.base.only_manifests({each.node_id for each in candidates} | modified)
+        candidates = [array.facts for array in wholes.values()]
+        if any(array.cardinality is not None for array in config.sets):
+            known_nodes = self.arrays.keys() | session.changes.links.keys()
+            candidates += await untouched_candidates(session, known_nodes)
+        current = session.base.only_manifests(
+            {candidate.node_id for candidate in candidates} | modified
+        )
         plans = pack(candidates, config, current, modified)
         return [plan for plan in plans if not wholes.keys().isdisjoint(plan.arrays)]
 
     async def _make_pack(self, plan: ManifestPlan) -> Pack | None:
         """Write a manifest of some arrays, but for those that turned out to be split."""
-        members = {one: self.arrays[one] for one in plan.arrays if one in self.arrays}
-        wholes = {one: each for one, each in members.items() if isinstance(each, WholeArray)}
+        members = {array: self.arrays[array] for array in plan.arrays if array in self.arrays}
+        wholes = {
+            node_id: member for node_id, member in members.items() if isinstance(member, WholeArray)
+        }
         if not wholes:
             return None
-        states = {one: whole.state for one, whole in wholes.items()}
-        if (known := self._session.written.pack(states)) is not None:
-            return known
+        states = {node_id: whole.state for node_id, whole in wholes.items()}
+        if (cached := self._session.written.pack(states)) is not None:
+            return cached
         part = await make_part(
             self._session.context.assets,
-            {one: whole.table for one, whole in wholes.items()},
-            boxes={one: whole.box for one, whole in wholes.items() if whole.box is not None},
+            {node_id: whole.table for node_id, whole in wholes.items()},
+            boxes={
+                node_id: whole.box for node_id, whole in wholes.items() if whole.box is not None
+            },
             hold_back_bytes=_HELD_BACK_BYTES,
         )
         return Pack(states, part)

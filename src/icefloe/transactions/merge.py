@@ -52,18 +52,18 @@ async def fork(session: SessionState) -> SessionState:
             ErrorKind.REARRANGE_SESSION_ONLY,
         )
     snapshot = session.snapshot
-    known = session.changes.end_period()
+    origin = session.changes.end_period()
     if not session.changes.is_empty():
         with session.changes.frozen():
-            known = session.changes.end_period()
+            origin = session.changes.end_period()
             if session.packer is not None:
                 await session.packer.flush()
             snapshot = (await write_version(session, FORK_MESSAGE, {})).snapshot
     forked = SessionState(session.context, snapshot, SessionMode.writable, packing=session.packing)
-    forked.changes = ChangeSet(known)
+    forked.changes = ChangeSet(origin)
     forked.fork_of, forked.root, forked.rests_on = session.id, session.root, session.rests_on
-    if session.is_fork and (held := dict(session.changes.history.held)):
-        forked.rests_on += ((session.id, held),)
+    if session.is_fork and (periods := dict(session.changes.history.held)):
+        forked.rests_on += ((session.id, periods),)
     forked.known_update = session.known_update
     return forked
 
@@ -183,7 +183,7 @@ def _require_forks(session: SessionState, others: Iterable[SessionState]) -> Non
 
 
 def _fork_ids(others: Iterable[SessionState]) -> set[str]:
-    return {one for other in others for one in (other.id, *other.merged_forks)}
+    return {fork_id for other in others for fork_id in (other.id, *other.merged_forks)}
 
 
 def _require_all(
@@ -202,7 +202,7 @@ def _require_all(
 type _Copies = Sequence[tuple[SessionState, ChangeSet]]
 
 
-def _parents_first(session: SessionState, known: History, copies: _Copies) -> Iterator[ChangeSet]:
+def _parents_first(session: SessionState, history: History, copies: _Copies) -> Iterator[ChangeSet]:
     """Walk the changes of forks, those of a fork before those of forks that were made from it.
 
     `known` grows meanwhile.
@@ -211,13 +211,13 @@ def _parents_first(session: SessionState, known: History, copies: _Copies) -> It
     while waiting:
         later = []
         for other, changes in waiting:
-            if _is_ready(session, known, other):
+            if _is_ready(session, history, other):
                 yield changes
             else:
                 later.append((other, changes))
         if len(later) == len(waiting):
             other, _ = later[0]
-            missing = [fork for fork, held in other.rests_on if not known.knows_all(held)]
+            missing = [fork for fork, origin in other.rests_on if not history.knows_all(origin)]
             raise SessionStateError(
                 f"cannot merge the fork {other.id}: it was made from another fork, and rests on "
                 f"changes of {', '.join(missing)} that are not here. Merge that fork before this "
@@ -228,10 +228,10 @@ def _parents_first(session: SessionState, known: History, copies: _Copies) -> It
         waiting = later
 
 
-def _is_ready(session: SessionState, known: History, other: SessionState) -> bool:
+def _is_ready(session: SessionState, history: History, other: SessionState) -> bool:
     if session.root != other.root:  # who knows what was committed in between
         return True
-    return all(known.knows_all(held) for _, held in other.rests_on)
+    return all(history.knows_all(origin) for _, origin in other.rests_on)
 
 
 # -- chunks ----------------------------------------------------------------------------------
@@ -274,9 +274,11 @@ def _require_apart(session: SessionState, mine: News, theirs: News) -> None:
 
 
 def _path_of(session: SessionState, node: NodeId) -> str:
-    known = next((one for one in session.changes.nodes.values() if one.id == node), None)
-    known = known or session.base.by_id(node)
-    return f"array {node}" if known is None else known.path
+    found_node = next(
+        (candidate for candidate in session.changes.nodes.values() if candidate.id == node), None
+    )
+    found_node = found_node or session.base.by_id(node)
+    return f"array {node}" if found_node is None else found_node.path
 
 
 # -- nodes -----------------------------------------------------------------------------------
@@ -328,13 +330,13 @@ def _unite(base: BaseNodes, mine: ChangeSet, news: News) -> None:
         if news.has_metadata(node.id)
     ]
     origins = mine.history.take_in(theirs.history)
-    for one, gone in deleted.items():
-        origin = int(origins[theirs.origins.deleted[one]])
-        if one in mine.created or base.by_id(one) is not None:
-            mine.remove(one, gone, origin)
+    for node_id, gone in deleted.items():
+        origin = int(origins[theirs.origins.deleted[node_id]])
+        if node_id in mine.created or base.by_id(node_id) is not None:
+            mine.remove(node_id, gone, origin)
         else:
-            mine.undone[one] = gone
-            mine.origins.deleted[one] = origin
+            mine.undone[node_id] = gone
+            mine.origins.deleted[node_id] = origin
     for path, node, is_new in nodes:
         mine.nodes[path] = node
         mine.origins.metadata[node.id] = int(origins[theirs.origins.metadata[node.id]])
@@ -343,9 +345,9 @@ def _unite(base: BaseNodes, mine: ChangeSet, news: News) -> None:
             mine.origins.created[node.id] = int(origins[theirs.origins.created[node.id]])
         elif node.id in theirs.updated or node.id not in mine.created:
             mine.updated.add(node.id)
-    for one, settled in chunks.items():
+    for node_id, settled in chunks.items():
         if settled is not None and len(settled):
-            mine.take_in_chunks(one, settled.with_origins(origins))
+            mine.take_in_chunks(node_id, settled.with_origins(origins))
 
 
 def _refuse(paths: Collection[str], what: str, remedy: str) -> None:
@@ -386,9 +388,9 @@ def _deleted_and_changed(mine: News, theirs: News) -> set[str]:
     """Find nodes that we deleted and they changed, or replaced by another node."""
     return {
         node.path
-        for one, node in mine.deleted.items()
-        if theirs.has_changed(one)
-        or (one in theirs.deleted and _is_created_apart(mine, theirs, node.path))
+        for node_id, node in mine.deleted.items()
+        if theirs.has_changed(node_id)
+        or (node_id in theirs.deleted and _is_created_apart(mine, theirs, node.path))
     }
 
 
@@ -404,9 +406,9 @@ def _created_in_deleted(mine: News, theirs: News) -> set[str]:
     """Find nodes that we created below a node that they deleted and nobody created again."""
     gone = {
         node.path
-        for one, node in theirs.deleted.items()
+        for node_id, node in theirs.deleted.items()
         if not any(
-            (there := side.changes.nodes.get(node.path)) is not None and there.id != one
+            (there := side.changes.nodes.get(node.path)) is not None and there.id != node_id
             for side in (mine, theirs)
         )
     }
@@ -459,9 +461,10 @@ _OTHER_BASE: Final = (
 def _unknown_nodes(base: BaseNodes, united: ChangeSet) -> set[str]:
     paths = {node.id: path for path, node in united.nodes.items()}
     return {
-        paths.get(one, f"array {one}")
-        for one in (united.updated | united.arrays.keys() | united.links.keys()) - united.created
-        if base.by_id(one) is None
+        paths.get(node_id, f"array {node_id}")
+        for node_id in (united.updated | united.arrays.keys() | united.links.keys())
+        - united.created
+        if base.by_id(node_id) is None
     }
 
 

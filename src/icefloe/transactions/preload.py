@@ -99,32 +99,35 @@ def _chosen_by_path(snapshot: Snapshot, preload: ManifestSetPreload) -> Iterator
     table = snapshot.nodes
     rows = [row for row in range(len(table)) if table.is_array[row]]
     paths = [table.paths[row].decode() for row in rows]
-    found: set[ManifestId] = set()
+    chosen: set[ManifestId] = set()
     for pattern in preload.arrays:
         for row, is_match in zip(rows, matches(pattern, paths), strict=True):
-            for each in _manifests(snapshot, row) if is_match else ():
-                if each.num_refs <= preload.max_manifest_size and each.manifest not in found:
-                    if len(found) == preload.max_manifests:
+            for manifest in _manifests(snapshot, row) if is_match else ():
+                if (
+                    manifest.num_refs <= preload.max_manifest_size
+                    and manifest.manifest not in chosen
+                ):
+                    if len(chosen) == preload.max_manifests:
                         return
-                    found.add(each.manifest)
-                    yield each
+                    chosen.add(manifest.manifest)
+                    yield manifest
 
 
 def _chosen_by_condition(snapshot: Snapshot, preload: EffectivePreload) -> Iterator[_Candidate]:
     """Choose among the first arrays, up to a number of references in all."""
-    room, scanned, found = preload.max_total_refs, 0, set[ManifestId]()
+    room, scanned, chosen = preload.max_total_refs, 0, set[ManifestId]()
     for row in range(len(snapshot.nodes)):
         if not snapshot.nodes.is_array[row]:
             continue
         if scanned == preload.max_arrays_to_scan or room <= 0:
             return
         scanned += 1
-        for each in _manifests(snapshot, row):
-            is_new = each.manifest not in found and each.num_refs <= room
-            if is_new and _holds(preload.preload_if, each):
-                found.add(each.manifest)
-                room -= each.num_refs
-                yield each
+        for manifest in _manifests(snapshot, row):
+            is_new = manifest.manifest not in chosen and manifest.num_refs <= room
+            if is_new and _holds(preload.preload_if, manifest):
+                chosen.add(manifest.manifest)
+                room -= manifest.num_refs
+                yield manifest
 
 
 def _manifests(snapshot: Snapshot, row: int) -> list[_Candidate]:
@@ -132,25 +135,25 @@ def _manifests(snapshot: Snapshot, row: int) -> list[_Candidate]:
     assert array is not None
     ids = [ref.id for ref in array.manifests]
     sizes, counts = listed_in(snapshot.manifests, ids)
-    return [_Candidate(path, *each) for each in zip(ids, sizes, counts, strict=True)]
+    return [_Candidate(path, *columns) for columns in zip(ids, sizes, counts, strict=True)]
 
 
-def _holds(condition: ManifestPreloadCondition, each: _Candidate) -> bool:
+def _holds(condition: ManifestPreloadCondition, candidate: _Candidate) -> bool:
     match condition:
         case PreloadTrue():
             return True
         case PreloadFalse():
             return False
         case PreloadNumRefs(low, high):
-            return (low or 0) <= each.num_refs and (high is None or each.num_refs < high)
+            return (low or 0) <= candidate.num_refs and (high is None or candidate.num_refs < high)
         case PreloadPathMatches(regex):
-            return is_found(regex, each.path)
+            return is_found(regex, candidate.path)
         case PreloadNameMatches(regex):
-            return is_found(regex, node_name(each.path))
+            return is_found(regex, node_name(candidate.path))
         case PreloadOr(conditions):
-            return any(_holds(one, each) for one in conditions)
+            return any(_holds(inner, candidate) for inner in conditions)
         case PreloadAnd(conditions):
-            return all(_holds(one, each) for one in conditions)
+            return all(_holds(inner, candidate) for inner in conditions)
         case _:
             raise InvalidInputError(
                 f"{condition!r} is no condition for preloading manifests", ErrorKind.INVALID_CONFIG

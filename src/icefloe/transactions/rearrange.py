@@ -114,7 +114,7 @@ def net_moves(before: NodeTable, after: NodeTable) -> tuple[Move, ...]:
         )
         if source != target
     ]
-    return tuple(sorted(moves, key=lambda one: one.target.split("/")))
+    return tuple(sorted(moves, key=lambda move: move.target.split("/")))
 
 
 def _keys(nodes: NodeTable) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -142,8 +142,8 @@ def find_move_faults(
 def _move_fault(
     base: NodeTable, theirs: NodeTable, source: str, target: str
 ) -> tuple[ConflictType, str] | None:
-    meant, found = base.find(source), theirs.find(source)
-    if meant is None or found is None or meant.id != found.id:
+    meant, present = base.find(source), theirs.find(source)
+    if meant is None or present is None or meant.id != present.id:
         return ConflictType.MoveOperationCannotBeRebased, source
     if _is_taken(theirs, target):
         return ConflictType.NewNodeConflictsWithExistingNode, target
@@ -287,8 +287,8 @@ def _whole(node: Node, number: object) -> int:
 def _names_chunk(table: ChunkTable, index: Iterable[int] | None) -> bool:
     if index is None:
         return False
-    wanted: Sequence[int] = [int(number) for number in index]
-    return len(wanted) == table.dimensions and table.row_of(wanted) is not None
+    numbers: Sequence[int] = [int(number) for number in index]
+    return len(numbers) == table.dimensions and table.row_of(numbers) is not None
 
 
 def _relabelled(table: ChunkTable, rows: Ints, targets: Ints) -> ChunkTable:

@@ -116,10 +116,14 @@ async def _steps_since_base(session: SessionState, branch: str) -> list[_Step]:
 
 async def _load_logs(session: SessionState, steps: Sequence[_Step]) -> list[TransactionLog]:
     """Load the log of each step, united with the logs of what was pruned before it."""
-    wanted = [(one, one in step.pruned) for step in steps for one in (*step.pruned, step.snapshot)]
+    wanted_logs = [
+        (snapshot_id, snapshot_id in step.pruned)
+        for step in steps
+        for snapshot_id in (*step.pruned, step.snapshot)
+    ]
 
-    async def load(item: tuple[SnapshotId, bool]) -> TransactionLog:
-        snapshot, is_pruned = item
+    async def load(wanted_log: tuple[SnapshotId, bool]) -> TransactionLog:
+        snapshot, is_pruned = wanted_log
         try:
             return await session.context.assets.load_transaction_log(snapshot)
         except NotFoundError as error:
@@ -134,7 +138,7 @@ async def _load_logs(session: SessionState, steps: Sequence[_Step]) -> list[Tran
             ) from error
 
     limit = session.context.config.max_concurrent_requests
-    loaded = iter(await map_concurrently(load, wanted, limit=limit))
+    loaded = iter(await map_concurrently(load, wanted_logs, limit=limit))
     return [
         _united([next(loaded) for _ in range(len(step.pruned) + 1)], step.snapshot)
         for step in steps
@@ -190,5 +194,5 @@ def _forget_replaced(session: SessionState, nodes: NodeTable) -> None:
     for path, row in rows_of_paths(nodes, [node.path for node in deleted.values()]).items():
         there = NodeId(nodes.ids[row].tobytes())
         if there not in deleted:
-            for one in [one for one, node in deleted.items() if node.path == path]:
-                del deleted[one]
+            for node_id in [node_id for node_id, node in deleted.items() if node.path == path]:
+                del deleted[node_id]

@@ -72,8 +72,8 @@ class SessionState:
     @property
     def snapshot_id(self) -> SnapshotId:
         """The snapshot that the session is based on."""
-        known = self._snapshot
-        return known.id if isinstance(known, Snapshot) else known
+        snapshot = self._snapshot
+        return snapshot.id if isinstance(snapshot, Snapshot) else snapshot
 
     @property
     def snapshot(self) -> Snapshot:
@@ -98,9 +98,9 @@ class SessionState:
         if not self.changes.links:
             return self.snapshot.files
         if self._files is None:
-            new = [part.manifest for one in self.changes.links.values() for part in one.parts]
+            new = [part.manifest for link in self.changes.links.values() for part in link.parts]
             self._files = self.snapshot.manifests.with_files(
-                [(one.id, one.size_bytes, one.num_chunk_refs) for one in new]
+                [(manifest.id, manifest.size_bytes, manifest.num_chunk_refs) for manifest in new]
             )
         return self._files
 
@@ -164,10 +164,10 @@ class SessionState:
 
     def lookup(self, node: Node) -> ArrayLookup:
         """Return the lookup of manifests of an array of the base snapshot."""
-        if (found := self._lookups.get(node.id)) is None:
-            found = ArrayLookup(self.tree.manifests(node), self.manifest_files)
-            self._lookups[node.id] = found
-        return found
+        if (array_lookup := self._lookups.get(node.id)) is None:
+            array_lookup = ArrayLookup(self.tree.manifests(node), self.manifest_files)
+            self._lookups[node.id] = array_lookup
+        return array_lookup
 
     def __getstate__(self) -> dict[str, object]:
         """Carry the changes and the name of the snapshot; the rest is opened where it arrives."""

@@ -45,13 +45,13 @@ class BaseNodes:
 
     def only_manifests(self, nodes: Iterable[NodeId]) -> dict[NodeId, ManifestId]:
         """Map each array that has exactly one manifest to that manifest."""
-        table, found = self.table, dict[NodeId, ManifestId]()
+        table, manifests = self.table, dict[NodeId, ManifestId]()
         for node in nodes:
             if (row := self.find_row(node)) is not None:
                 first, last = table.manifest_splits[row : row + 2].tolist()
                 if last - first == 1:
-                    found[node] = ManifestId(table.manifest_ids[first].tobytes())
-        return found
+                    manifests[node] = ManifestId(table.manifest_ids[first].tobytes())
+        return manifests
 
     def find_row(self, node: NodeId) -> int | None:
         """Find the row of a node, if it is there."""
@@ -70,11 +70,11 @@ class BaseNodes:
         paths = self.paths()
         if path == "/":
             return paths
-        found = [path] if self.find(path) is not None else []
+        own_path = [path] if self.find(path) is not None else []
         below = path.encode() + b"/"
         first = bisect_left(paths, below, key=str.encode)
         last = bisect_left(paths, path.encode() + b"0", lo=first, key=str.encode)  # "0" is next
-        return found + paths[first:last]
+        return own_path + paths[first:last]
 
 
 class Tree:
@@ -115,22 +115,22 @@ class Tree:
         changes = self.changes
         if changes.deleted:
             gone = {node.path for node in changes.deleted.values()}
-            stored = [one for one in stored if one not in gone]
+            stored = [node_path for node_path in stored if node_path not in gone]
         if not changes.nodes:
             return stored
         below = path if path.endswith("/") else f"{path}/"
-        known = set(stored)
+        known_paths = set(stored)
         new = [
-            one
-            for one in list(changes.nodes)
-            if one not in known and (one == path or one.startswith(below))
+            node_path
+            for node_path in list(changes.nodes)
+            if node_path not in known_paths and (node_path == path or node_path.startswith(below))
         ]
         return sorted([*stored, *new], key=str.encode) if new else stored
 
     def below(self, path: str) -> Iterator[Node]:
         """Walk a node, if there is one, and all below it."""
-        for one in self.paths_below(path):
-            if (node := self.find(one)) is not None:
+        for node_path in self.paths_below(path):
+            if (node := self.find(node_path)) is not None:
                 yield node
 
     def is_changed_array(self, node: Node) -> bool:

@@ -74,14 +74,14 @@ def parse_grid(document: Mapping[str, Any], shape: tuple[int, ...], path: str) -
                 -(-length // chunk) if chunk else 0
                 for length, chunk in zip(shape, chunks, strict=False)
             )
-            given = len(chunks)
+            dimensions = len(chunks)
         case "rectilinear":
             counts = _rectilinear_counts(configuration, path)
-            given = len(counts)
+            dimensions = len(counts)
         case _:
             raise _bad(path, f'chunk grid {name!r} is neither "regular" nor "rectilinear"')
-    if given != len(shape):
-        raise _bad(path, f"its shape has {len(shape)} dimensions and its chunk grid {given}")
+    if dimensions != len(shape):
+        raise _bad(path, f"its shape has {len(shape)} dimensions and its chunk grid {dimensions}")
     return counts
 
 
@@ -114,30 +114,30 @@ def _count_of_runs(runs: object, path: str) -> int:
 
 
 def _lengths(document: Mapping[str, Any], field: str, path: str) -> tuple[int, ...]:
-    given = document.get(field)
-    if not isinstance(given, list) or not all(map(_is_length, given)):
-        raise _bad(path, f'"{field}" must be a list of whole numbers from 0, got {given!r}')
-    return tuple(given)
+    lengths = document.get(field)
+    if not isinstance(lengths, list) or not all(map(_is_length, lengths)):
+        raise _bad(path, f'"{field}" must be a list of whole numbers from 0, got {lengths!r}')
+    return tuple(lengths)
 
 
-def _is_length(given: object) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= _LARGEST_LENGTH
+def _is_length(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_LENGTH
 
 
 def _dimension_names(document: Mapping[str, Any], path: str) -> tuple[str | None, ...] | None:
-    given = document.get("dimension_names")
-    if given is None:
+    names = document.get("dimension_names")
+    if names is None:
         return None
-    if not _are_names(given):
-        raise _bad(path, f'"dimension_names" must be a list of strings and nulls, got {given!r}')
-    return tuple(given)
+    if not _are_names(names):
+        raise _bad(path, f'"dimension_names" must be a list of strings and nulls, got {names!r}')
+    return tuple(names)
 
 
-def _are_names(given: object) -> bool:
+def _are_names(value: object) -> bool:
     return (
-        isinstance(given, Sequence)
-        and not isinstance(given, str)
-        and all(name is None or (isinstance(name, str) and _is_unicode(name)) for name in given)
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and all(name is None or (isinstance(name, str) and _is_unicode(name)) for name in value)
     )
 
 

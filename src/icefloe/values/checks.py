@@ -15,61 +15,61 @@ type Check = Callable[[Any, str], Any]
 def integer(low: int, high: int) -> Check:
     """Make a check for integers within bounds."""
 
-    def check(given: Any, place: str) -> int:
-        wanted = f"an integer from {low} to {high}"
-        if isinstance(given, bool) or not hasattr(given, "__index__"):
-            raise _wrong_type(place, wanted, type(given).__name__)
-        number = operator.index(given)
+    def check(value: Any, name: str) -> int:
+        expected = f"an integer from {low} to {high}"
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise _wrong_type(name, expected, type(value).__name__)
+        number = operator.index(value)
         if not low <= number <= high:
-            raise _unfit(place, wanted, str(number))
+            raise _unfit(name, expected, str(number))
         return number
 
     return check
 
 
-def moment(given: Any, place: str) -> datetime:
+def moment(value: Any, name: str) -> datetime:
     """Check a time: it must know its time zone."""
-    if not isinstance(given, datetime):
-        raise _wrong_type(place, "a datetime", type(given).__name__)
-    if given.tzinfo is None:
-        raise _wrong_type(place, "a datetime with a time zone (tzinfo=UTC)", "one without")
-    return given
+    if not isinstance(value, datetime):
+        raise _wrong_type(name, "a datetime", type(value).__name__)
+    if value.tzinfo is None:
+        raise _wrong_type(name, "a datetime with a time zone (tzinfo=UTC)", "one without")
+    return value
 
 
-def local_moment(given: Any, place: str) -> datetime:
+def local_moment(value: Any, name: str) -> datetime:
     """Check a time; one without a time zone is in local time, and is kept in UTC."""
-    if not isinstance(given, datetime):
-        raise _unfit(place, "a datetime", type(given).__name__)
-    if given.tzinfo is not None:
-        return given
+    if not isinstance(value, datetime):
+        raise _unfit(name, "a datetime", type(value).__name__)
+    if value.tzinfo is not None:
+        return value
     try:
-        return given.astimezone(UTC)
+        return value.astimezone(UTC)
     except (ValueError, OverflowError, OSError):
-        raise _unfit(place, "a datetime of this age", given.isoformat()) from None
+        raise _unfit(name, "a datetime of this age", value.isoformat()) from None
 
 
 def one_of(*choices: str) -> Check:
     """Make a check for one of a few words."""
-    wanted = "one of " + ", ".join(map(repr, choices))
+    expected = "one of " + ", ".join(map(repr, choices))
 
-    def check(given: Any, place: str) -> str:
-        if not isinstance(given, str):
-            raise _wrong_type(place, wanted, type(given).__name__)
-        if given not in choices:
-            raise _unfit(place, wanted, repr(given))
-        return given
+    def check(value: Any, name: str) -> str:
+        if not isinstance(value, str):
+            raise _wrong_type(name, expected, type(value).__name__)
+        if value not in choices:
+            raise _unfit(name, expected, repr(value))
+        return value
 
     return check
 
 
-def text_mapping(given: Any, place: str) -> dict[str, str] | None:
+def text_mapping(mapping: Any, path: str) -> dict[str, str] | None:
     """Check a mapping of strings to strings, and copy it; an empty one is as good as none."""
-    if not isinstance(given, Mapping):
-        raise _wrong_type(place, "a mapping of strings", type(given).__name__)
-    for name, value in given.items():
+    if not isinstance(mapping, Mapping):
+        raise _wrong_type(path, "a mapping of strings", type(mapping).__name__)
+    for name, value in mapping.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise _wrong_type(place, "a mapping of strings to strings", f"the entry {name!r}")
-    return dict(given) or None
+            raise _wrong_type(path, "a mapping of strings to strings", f"the entry {name!r}")
+    return dict(mapping) or None
 
 
 U8 = Annotated[int, integer(0, 2**8 - 1)]
@@ -83,12 +83,12 @@ LocalMoment = Annotated[datetime, local_moment]
 TextMapping = Annotated[Mapping[str, str], text_mapping]
 
 
-def _unfit(place: str, wanted: str, given: str) -> InvalidInputError:
-    return InvalidInputError(f"{place} must be {wanted}, got {given}", ErrorKind.INVALID_CONFIG)
+def _unfit(name: str, expected: str, value: str) -> InvalidInputError:
+    return InvalidInputError(f"{name} must be {expected}, got {value}", ErrorKind.INVALID_CONFIG)
 
 
-def _wrong_type(place: str, wanted: str, given: str) -> WrongTypeError:
-    return WrongTypeError(f"{place} must be {wanted}, got {given}", ErrorKind.INVALID_CONFIG)
+def _wrong_type(name: str, expected: str, value: str) -> WrongTypeError:
+    return WrongTypeError(f"{name} must be {expected}, got {value}", ErrorKind.INVALID_CONFIG)
 
 
 def check_for(hint: Any) -> Check:
@@ -107,8 +107,8 @@ def _check_for_union(options: tuple[Any, ...]) -> Check:
     is_optional = len(present) < len(options)
     check = check_for(present[0]) if len(present) == 1 else _instance_of(*present)
 
-    def check_union(given: Any, place: str) -> Any:
-        return None if given is None and is_optional else check(given, place)
+    def check_union(value: Any, name: str) -> Any:
+        return None if value is None and is_optional else check(value, name)
 
     return check_union
 
@@ -116,16 +116,16 @@ def _check_for_union(options: tuple[Any, ...]) -> Check:
 def _instance_of(*kinds: type) -> Check:
     names = " or ".join(kind.__qualname__ for kind in kinds)
 
-    def check(given: Any, place: str) -> Any:
-        if not isinstance(given, kinds):
+    def check(value: Any, name: str) -> Any:
+        if not isinstance(value, kinds):
             # The type only: what was given by mistake may be a secret.
-            kind = type(given).__name__
+            kind = type(value).__name__
             is_namesake = any(kind == each.__name__ for each in kinds)
             raise _wrong_type(
-                place,
+                name,
                 f"a value of type {names}",
                 f"the {kind} of another library" if is_namesake else kind,
             )
-        return given
+        return value
 
     return check

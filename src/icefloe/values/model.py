@@ -75,14 +75,14 @@ class Value:
 
     def __post_init__(self) -> None:
         for name, check in _checks(type(self)).items():
-            kept = check(getattr(self, name), f"{public_name(type(self))}.{name}")
-            object.__setattr__(self, name, kept)
+            checked = check(getattr(self, name), f"{public_name(type(self))}.{name}")
+            object.__setattr__(self, name, checked)
 
     def __repr__(self) -> str:
         name = public_name(type(self))
         if self._made_by is not None:
             name = f"{name.rpartition('.')[0]}.{self._made_by}"
-        shown = [(each.name, _source(self, each)) for each in _fields(self)]
+        shown = [(field_.name, _source(self, field_)) for field_ in _fields(self)]
         if self._positional:
             return f"{name}({', '.join(source for _, source in shown)})"
         if not shown:
@@ -134,7 +134,7 @@ class Variant(Value):
         return len(_fields(self))
 
     def __iter__(self) -> Iterator[Any]:
-        return (getattr(self, each.name) for each in _fields(self))
+        return (getattr(self, field_.name) for field_ in _fields(self))
 
     def __getitem__(self, position: int) -> Any:
         return tuple(self)[position]
@@ -188,9 +188,9 @@ def shared_defaults[S: Settings](kind: type[S]) -> S:
 @once_per_class
 def _defaults_once(kind: type) -> Any:
     effective = {
-        each.name: each.metadata["effective"]
-        for each in fields(cast("Any", kind))
-        if "effective" in each.metadata
+        field_.name: field_.metadata["effective"]
+        for field_ in fields(cast("Any", kind))
+        if "effective" in field_.metadata
     }
     return kind(
         **{
@@ -206,36 +206,36 @@ def merged[S: Settings](base: S, over: S) -> S:
     Both were checked when they were made, so the result needs no checking.
     """
     result = _twin(base)
-    for each in _fields(base):
-        below, above = getattr(base, each.name), getattr(over, each.name)
+    for field_ in _fields(base):
+        below, above = getattr(base, field_.name), getattr(over, field_.name)
         if (
             isinstance(below, Settings)
             and isinstance(above, Settings)
-            and not each.metadata.get("replaced_whole")
+            and not field_.metadata.get("replaced_whole")
         ):
             chosen: Any = merged(below, above)
         else:
             chosen = _copied(below if above is None else above)
-        object.__setattr__(result, each.name, chosen)
+        object.__setattr__(result, field_.name, chosen)
     return result
 
 
 def overlaid[S: Settings](base: S, over: S) -> S:
     """Combine two settings as `merged` does; the result shares parts of both: for reading only."""
     chosen: dict[str, Any] = {}
-    for each in _fields(base):
-        above = getattr(over, each.name)
+    for field_ in _fields(base):
+        above = getattr(over, field_.name)
         if above is None:
             continue
-        below = getattr(base, each.name)
+        below = getattr(base, field_.name)
         if (
             isinstance(below, Settings)
             and isinstance(above, Settings)
-            and not each.metadata.get("replaced_whole")
+            and not field_.metadata.get("replaced_whole")
         ):
             above = overlaid(below, above)
         if above is not below:
-            chosen[each.name] = above
+            chosen[field_.name] = above
     if not chosen:
         return base
     result = _twin(base)
@@ -254,14 +254,14 @@ def _twin[S: Settings](value: S) -> S:
 
 @once_per_class
 def _slots_once(kind: type) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(cast("Any", kind)))
+    return tuple(field_.name for field_ in fields(cast("Any", kind)))
 
 
 def _copied(value: Any) -> Any:
     if isinstance(value, Settings):
         return merged(value, value)
     if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
+        return {key: _copied(inner) for key, inner in value.items()}
     return value
 
 
@@ -271,49 +271,53 @@ def _fields(value: Value) -> tuple[Field[Any], ...]:
 
 @once_per_class
 def _fields_once(kind: type) -> tuple[Field[Any], ...]:
-    return tuple(each for each in fields(cast("Any", kind)) if each.init and each.repr)
+    return tuple(field_ for field_ in fields(cast("Any", kind)) if field_.init and field_.repr)
 
 
 @once_per_class
 def _checks(kind: type) -> dict[str, Check]:
     hints = get_type_hints(kind, include_extras=True)
-    named = {each.name: hints[each.name] for each in fields(cast("Any", kind)) if each.init}
+    named = {field_.name: hints[field_.name] for field_ in fields(cast("Any", kind)) if field_.init}
     return {name: check_for(hint) for name, hint in named.items()}
 
 
-def _source(value: Value, each: Field[Any]) -> str:
+def _source(value: Value, field_: Field[Any]) -> str:
     """Write a field as source code."""
-    given = getattr(value, each.name)
-    if each.metadata.get("secret") and given is not None:
-        return repr(_masked(given, each))
-    return source_of(given)
+    content = getattr(value, field_.name)
+    if field_.metadata.get("secret") and content is not None:
+        return repr(_masked(content, field_))
+    return source_of(content)
 
 
-def source_of(given: object) -> str:
+def source_of(content: object) -> str:
     """Write a value as source code that evaluates back to it; secret options are masked."""
-    if isinstance(given, Enum):
-        return f"{public_name(type(given))}.{given.name}"
-    if isinstance(given, Mapping):
-        if not given:
+    if isinstance(content, Enum):
+        return f"{public_name(type(content))}.{content.name}"
+    if isinstance(content, Mapping):
+        if not content:
             return "{}"
         entries = (
-            f"{key!r}: {source_of(value)},\n" for key, value in _without_secrets(given).items()
+            f"{key!r}: {source_of(value)},\n" for key, value in _without_secrets(content).items()
         )
         return "{\n" + indent("".join(entries), "    ") + "}"
-    if isinstance(given, list):
-        return f"[{', '.join(source_of(each) for each in given)}]"
-    if isinstance(given, tuple):
-        inner = ", ".join(source_of(each) for each in given)
-        return f"({inner},)" if len(given) == 1 else f"({inner})"
-    if isinstance(given, datetime):
-        return f"datetime.datetime.fromisoformat({given.isoformat()!r})"
-    return repr(given)
+    if isinstance(content, list):
+        return f"[{', '.join(source_of(element) for element in content)}]"
+    if isinstance(content, tuple):
+        inner = ", ".join(source_of(element) for element in content)
+        return f"({inner},)" if len(content) == 1 else f"({inner})"
+    if isinstance(content, datetime):
+        return f"datetime.datetime.fromisoformat({content.isoformat()!r})"
+    return repr(content)
 
 
-def _masked(given: object, each: Field[Any]) -> str:
-    shown = each.metadata["shown"]
+def _masked(content: object, field_: Field[Any]) -> str:
+    shown = field_.metadata["shown"]
     # A short value would be shown whole.
-    return f"{given[:shown]}{MASK}" if isinstance(given, str) and len(given) > 2 * shown else MASK
+    return (
+        f"{content[:shown]}{MASK}"
+        if isinstance(content, str) and len(content) > 2 * shown
+        else MASK
+    )
 
 
 def _without_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -328,14 +332,14 @@ type _Row = tuple[str, object, Value | None, bool]
 
 
 def _rows(value: Value, defaults: Value | None) -> Iterator[_Row]:
-    for each in _fields(value):
-        given = getattr(value, each.name)
-        if each.metadata.get("secret") and given is not None:
-            given = _Verbatim(_masked(given, each))
-        default = getattr(defaults, each.name, None)
+    for field_ in _fields(value):
+        content = getattr(value, field_.name)
+        if field_.metadata.get("secret") and content is not None:
+            content = _Verbatim(_masked(content, field_))
+        default = getattr(defaults, field_.name, None)
         inner = default if isinstance(default, Value) else None
-        is_default = given is None and default is not None
-        yield each.name, default if is_default else given, inner, is_default
+        is_default = content is None and default is not None
+        yield field_.name, default if is_default else content, inner, is_default
 
 
 class _Verbatim(str):
@@ -348,36 +352,40 @@ def _text(value: Value, defaults: Value | None, *, is_default: bool = False) -> 
     yield f"<{public_name(type(value))}>"
     if isinstance(value, Variant) and len(value) == 1 and isinstance(value[0], Settings):
         value = value[0]
-    for name, given, inner, is_unset in _rows(value, defaults):
-        row_is_default = is_unset or (is_default and given is not None)
-        if isinstance(given, Value) and not _is_short(given):
+    for name, content, inner, is_unset in _rows(value, defaults):
+        row_is_default = is_unset or (is_default and content is not None)
+        if isinstance(content, Value) and not _is_short(content):
             yield f"{name}:"
-            below = inner or defaults_of(type(given))
-            for line in _text(given, below, is_default=row_is_default):
+            below = inner or defaults_of(type(content))
+            for line in _text(content, below, is_default=row_is_default):
                 yield f"    {line}"
-        elif isinstance(given, Mapping) and any(isinstance(v, Value) for v in given.values()):
+        elif isinstance(content, Mapping) and any(isinstance(v, Value) for v in content.values()):
             yield f"{name}:"
-            for key, each in given.items():
+            for key, element in content.items():
                 yield f"    {key}:"
-                yield from (f"        {line}" for line in _text(each, defaults_of(type(each))))
+                yield from (
+                    f"        {line}" for line in _text(element, defaults_of(type(element)))
+                )
         else:
-            yield f"{name}: {_short(given)}{' (default)' if row_is_default else ''}"
+            yield f"{name}: {_short(content)}{' (default)' if row_is_default else ''}"
 
 
-def _is_short(given: Value) -> bool:
-    return isinstance(given, Variant) and not any(isinstance(each, Settings) for each in given)
+def _is_short(value: Value) -> bool:
+    return isinstance(value, Variant) and not any(
+        isinstance(element, Settings) for element in value
+    )
 
 
-def _short(given: object) -> str:
-    if isinstance(given, _Verbatim):
-        return str(given)
-    if isinstance(given, Enum):
-        return given.name
-    if isinstance(given, datetime):
-        return given.isoformat()
-    if isinstance(given, Mapping):
-        return repr(_without_secrets(given))
-    return source_of(given)
+def _short(value: object) -> str:
+    if isinstance(value, _Verbatim):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return repr(_without_secrets(value))
+    return source_of(value)
 
 
 def _html(value: Value, defaults: Value | None, *, is_default: bool = False) -> Iterator[str]:
@@ -385,19 +393,19 @@ def _html(value: Value, defaults: Value | None, *, is_default: bool = False) -> 
     yield f'<div class="icefloe-name">{html.escape(public_name(type(value)))}</div>'
     if isinstance(value, Variant) and len(value) == 1 and isinstance(value[0], Settings):
         value = value[0]
-    for name, given, inner, is_unset in _rows(value, defaults):
-        row_is_default = is_unset or (is_default and given is not None)
-        if isinstance(given, Value) and not _is_short(given):
-            nested = [(given, inner or defaults_of(type(given)))]
-        elif isinstance(given, Mapping) and any(isinstance(v, Value) for v in given.values()):
-            nested = [(each, defaults_of(type(each))) for each in given.values()]
+    for name, content, inner, is_unset in _rows(value, defaults):
+        row_is_default = is_unset or (is_default and content is not None)
+        if isinstance(content, Value) and not _is_short(content):
+            nested = [(content, inner or defaults_of(type(content)))]
+        elif isinstance(content, Mapping) and any(isinstance(v, Value) for v in content.values()):
+            nested = [(element, defaults_of(type(element))) for element in content.values()]
         else:
-            shown = html.escape(_short(given) + (" (default)" if row_is_default else ""))
+            shown = html.escape(_short(content) + (" (default)" if row_is_default else ""))
             yield f"<div><span>{html.escape(name)}:</span> {shown}</div>"
             continue
         yield f"<details><summary>{html.escape(name)}</summary>"
-        for each, each_defaults in nested:
-            yield from _html(each, each_defaults, is_default=row_is_default)
+        for element, each_defaults in nested:
+            yield from _html(element, each_defaults, is_default=row_is_default)
         yield "</details>"
     yield "</div>"
 

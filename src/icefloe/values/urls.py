@@ -83,10 +83,10 @@ def split_url(text: str) -> UrlParts | None:
     >>> split_url("S3://bucket/a%20b?x")
     UrlParts(scheme='s3', host='bucket', path='/a%20b', tail='?x')
     """
-    found = _URL.fullmatch(text)
-    if found is None or _CONTROL.search(text):
+    match = _URL.fullmatch(text)
+    if match is None or _CONTROL.search(text):
         return None
-    scheme, authority, host, path, tail = found.groups()
+    scheme, authority, host, path, tail = match.groups()
     return UrlParts(scheme.lower(), host if authority else None, path, tail or "")
 
 

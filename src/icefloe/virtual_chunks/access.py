@@ -193,25 +193,25 @@ class Access:
 
     def check(self, containers: Iterable[tuple[Prefix, VirtualChunkContainer]]) -> None:
         """Refuse credentials of another platform than that of a container they would be for."""
-        for place, container in containers:
+        for container_prefix, container in containers:
             for text, prefix in self._prefixes.items():
-                if prefix.covers(place) or place.covers(prefix):
+                if prefix.covers(container_prefix) or container_prefix.covers(prefix):
                     self._grant(text, container)
 
-    def grant_for(self, place: Prefix, container: VirtualChunkContainer) -> Grant | None:
+    def grant_for(self, prefix: Prefix, container: VirtualChunkContainer) -> Grant | None:
         """Find the entry by which a place of a container may be read."""
-        found = self._table.longest(place)
-        return None if found is None else self._grant(found[1], container)
+        longest = self._table.longest(prefix)
+        return None if longest is None else self._grant(longest[1], container)
 
-    def covers(self, place: Prefix) -> bool:
+    def covers(self, prefix: Prefix) -> bool:
         """Return whether a place may be read, in whatever container it is."""
-        return self._table.longest(place) is not None
+        return self._table.longest(prefix) is not None
 
-    def prefixes_in(self, place: Prefix, container: VirtualChunkContainer) -> list[str]:
+    def prefixes_in(self, container_prefix: Prefix, container: VirtualChunkContainer) -> list[str]:
         """List what may be read of a container: all of it, or the parts with an entry."""
-        if any(prefix.covers(place) for prefix in self._prefixes.values()):
+        if any(prefix.covers(container_prefix) for prefix in self._prefixes.values()):
             return [container.url_prefix]
-        return [text for text, prefix in self._prefixes.items() if place.covers(prefix)]
+        return [text for text, prefix in self._prefixes.items() if container_prefix.covers(prefix)]
 
     @property
     def prefixes(self) -> tuple[tuple[str, Prefix], ...]:
@@ -262,9 +262,9 @@ def _fitting(
     if credential is None:
         credential = _stand_in(container.store)
     if not isinstance(credential, needed):
-        given = "None" if credential is None else type(credential).__qualname__
+        credential_type = "None" if credential is None else type(credential).__qualname__
         raise StorageError(
-            f"the virtual chunk container {container.url_prefix!r} cannot be read with {given}:"
+            f"the virtual chunk container {container.url_prefix!r} cannot be read with {credential_type}:"
             f" open the repository with {how_to_authorise(container, text)}",
             ErrorKind.STORAGE_OTHER,
         )

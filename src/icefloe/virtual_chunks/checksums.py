@@ -102,10 +102,10 @@ class ChangeWatch:
 
 
 def _has_etag(info: ObjectInfo, recorded: str) -> bool:
-    found = info.version.etag
-    if found is None:
+    etag = info.version.etag
+    if etag is None:
         return False
-    return recorded.strip('"') in {found.strip('"'), _in_microseconds(found)}
+    return recorded.strip('"') in {etag.strip('"'), _in_microseconds(etag)}
 
 
 def _in_microseconds(etag: str) -> str | None:

@@ -47,30 +47,30 @@ MOST_CLIENTS: Final = 64
 _LEAST_REQUEST_BYTES: Final = 1 << 20
 
 
-def settings_for_containers(given: StorageSettings, usual: StorageSettings) -> StorageSettings:
+def settings_for_containers(settings: StorageSettings, usual: StorageSettings) -> StorageSettings:
     """Return the storage settings that also apply to containers: those that were chosen.
 
     `usual` is what suits the storage of the repository, and is stored with it; containers may
     be of another kind. Whoever wrote the repository cannot have objects read in crumbs, each
     of which the reader pays for.
     """
-    concurrency = _chosen(given.concurrency, usual.concurrency or StorageConcurrencySettings())
+    concurrency = _chosen(settings.concurrency, usual.concurrency or StorageConcurrencySettings())
     if concurrency is not None and (size := concurrency.ideal_concurrent_request_size) is not None:
         concurrency.ideal_concurrent_request_size = max(size, _LEAST_REQUEST_BYTES)
     return StorageSettings(
         concurrency=concurrency,
-        retries=_chosen(given.retries, usual.retries or StorageRetriesSettings()),
-        timeouts=_chosen(given.timeouts, usual.timeouts or StorageTimeoutSettings()),
+        retries=_chosen(settings.retries, usual.retries or StorageRetriesSettings()),
+        timeouts=_chosen(settings.timeouts, usual.timeouts or StorageTimeoutSettings()),
     )
 
 
 def _chosen[S: StorageConcurrencySettings | StorageRetriesSettings | StorageTimeoutSettings](
-    given: S | None, usual: S
+    settings: S | None, usual: S
 ) -> S | None:
-    if given is None:
+    if settings is None:
         return None
-    values = {each.name: getattr(given, each.name) for each in fields(given)}
-    return type(given)(
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return type(settings)(
         **{name: value for name, value in values.items() if value != getattr(usual, name)}
     )
 
@@ -133,7 +133,7 @@ _AZURE_ENDPOINTS: Final = frozenset({"azure_storage_endpoint", "azure_endpoint",
 
 
 def open_store(
-    place: Place,
+    resolved: Place,
     grant: Grant,
     *,
     trusted: Collection[VirtualChunkContainer] = (),
@@ -152,16 +152,16 @@ def open_store(
         home_region: region of Amazon S3 that is taken where a container names none.
         prefixes: all that the reader authorised: between local files of theirs links may lead.
     """
-    container = place.container
+    container = resolved.container
     is_doubted = container not in trusted and container not in DEFAULT_CONTAINERS
     if is_doubted:
         check_destination(container, grant.credential)
-    spec = _spec(place, grant, home_region, prefixes)
+    spec = _spec(resolved, grant, home_region, prefixes)
     doubt = credentials_doubt(container) if is_doubted else None
-    return Storage(spec if doubt is None else _doubted_spec(place, spec, doubt))
+    return Storage(spec if doubt is None else _doubted_spec(resolved, spec, doubt))
 
 
-def _doubted_spec(place: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
+def _doubted_spec(resolved: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
     """Describe a bucket as a part of a web server, to be read without credentials.
 
     A server that only the repository names may be anybody's: it is read with a client that
@@ -183,7 +183,7 @@ def _doubted_spec(place: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
         case _:
             base, path = None, ""
     if base is None:
-        raise _unusable(place, f"it is reached with {doubt}")
+        raise _unusable(resolved, f"it is reached with {doubt}")
     written = urlsplit(base).hostname or ""
     private = [written] if _is_literal(written) else []
     return guarded_http_spec(f"{base.rstrip('/')}{path}", options, private_hosts=private)
@@ -191,44 +191,46 @@ def _doubted_spec(place: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
 
 def _taken(options: Mapping[str, str], names: Collection[str]) -> tuple[str | None, dict[str, str]]:
     """Take the one option out that has one of several names; give it, and the others."""
-    found = [value for name, value in options.items() if name.lower() in names]
+    values = [value for name, value in options.items() if name.lower() in names]
     others = {name: value for name, value in options.items() if name.lower() not in names}
-    return found[0] if len(found) == 1 else None, others
+    return values[0] if len(values) == 1 else None, others
 
 
-def _spec(place: Place, grant: Grant, home_region: str | None, prefixes: Iterable[Prefix]) -> Spec:
+def _spec(
+    resolved: Place, grant: Grant, home_region: str | None, prefixes: Iterable[Prefix]
+) -> Spec:
     """Map the description of a container to that of a storage, at the root of its bucket.
 
     For files only what the reader authorised counts, not the path that the store names beside
     it. Keys are taken as they are, never percent-encoded.
     """
-    match place.container.store, grant.credential:
+    match resolved.container.store, grant.credential:
         case ObjectStoreConfig.LocalFileSystem(), Credentials.LocalFileSystemAccess():
             return LocalSpec("/", encodes_keys=False, confined_to=_paths(prefixes))
         case ObjectStoreConfig.Http() as store, Credentials.HttpAccess() as access:
-            return _http_spec(place, store, grant, access)
+            return _http_spec(resolved, store, grant, access)
         case ObjectStoreConfig.Gcs(opts), Credentials.Gcs(google):
-            return replace(gcs_spec(_bucket(place), None, google, opts), encodes_keys=False)
+            return replace(gcs_spec(_bucket(resolved), None, google, opts), encodes_keys=False)
         case ObjectStoreConfig.Azure(opts), Credentials.Azure(azure):
-            given = dict(opts or {})
-            account = given.pop("account", "")
+            options = dict(opts or {})
+            account = options.pop("account", "")
             if not account:
-                raise _unusable(place, "it does not say whose: give it azure_store(account=...)")
-            spec = azure_spec(account, _bucket(place), None, azure, given)
+                raise _unusable(resolved, "it does not say whose: give it azure_store(account=...)")
+            spec = azure_spec(account, _bucket(resolved), None, azure, options)
             return replace(spec, encodes_keys=False)
         case store, Credentials.S3():
-            return _s3_spec(place, store, grant.credential, home_region)
-    raise _unusable(place, "its store cannot serve such urls")
+            return _s3_spec(resolved, store, grant.credential, home_region)
+    raise _unusable(resolved, "its store cannot serve such urls")
 
 
 def _s3_spec(
-    place: Place, store: ObjectStoreConfig, credential: Credentials.S3, home_region: str | None
+    resolved: Place, store: ObjectStoreConfig, credential: Credentials.S3, home_region: str | None
 ) -> S3Spec:
     match store:
         case ObjectStoreConfig.Tigris(options):
             return tigris_spec(
                 _for_reading(options),
-                _bucket(place),
+                _bucket(resolved),
                 None,
                 credential.credentials,
                 use_weak_consistency=options.region is None,
@@ -237,18 +239,18 @@ def _s3_spec(
             chosen = _for_reading(options)
             if chosen.region is None and chosen.endpoint_url is None:
                 chosen.region = home_region
-            return s3_spec(chosen, _bucket(place), None, credential.credentials)
-    raise _unusable(place, "its store cannot serve such urls")
+            return s3_spec(chosen, _bucket(resolved), None, credential.credentials)
+    raise _unusable(resolved, "its store cannot serve such urls")
 
 
 def _http_spec(
-    place: Place, store: ObjectStoreConfig.Http, grant: Grant, access: Credentials.HttpAccess
+    resolved: Place, store: ObjectStoreConfig.Http, grant: Grant, access: Credentials.HttpAccess
 ) -> GuardedHttpSpec:
     """Describe a web server; one that the reader authorised by its address may be private."""
     host = parse_prefix(grant.prefix).host or ""
     name = re.sub(r":[0-9]+$", "", host)
     return guarded_http_spec(
-        f"{place.location.scheme}://{place.bucket}",
+        f"{resolved.location.scheme}://{resolved.bucket}",
         store.opts,
         store.headers,
         private_hosts=[name] if _is_literal(name) else [],
@@ -269,7 +271,7 @@ def _is_literal(host: str) -> bool:
 
 def _paths(prefixes: Iterable[Prefix]) -> tuple[str, ...]:
     """Return the paths of the local files and folders among prefixes."""
-    return tuple("/" + "/".join(each.segments) for each in prefixes if each.scheme == "file")
+    return tuple("/" + "/".join(prefix.segments) for prefix in prefixes if prefix.scheme == "file")
 
 
 def _for_reading(options: S3Options) -> S3Options:
@@ -278,14 +280,14 @@ def _for_reading(options: S3Options) -> S3Options:
     return chosen
 
 
-def _bucket(place: Place) -> str:
-    if not _BUCKET.fullmatch(place.bucket):
-        raise _unusable(place, f"{place.bucket!r} cannot be the name of a bucket")
-    return place.bucket
+def _bucket(resolved: Place) -> str:
+    if not _BUCKET.fullmatch(resolved.bucket):
+        raise _unusable(resolved, f"{resolved.bucket!r} cannot be the name of a bucket")
+    return resolved.bucket
 
 
-def _unusable(place: Place, reason: str) -> InvalidInputError:
-    prefix = without_secrets(place.container.url_prefix)
+def _unusable(resolved: Place, reason: str) -> InvalidInputError:
+    prefix = without_secrets(resolved.container.url_prefix)
     return InvalidInputError(
         f"the virtual chunk container {prefix!r} cannot be used: {reason}",
         ErrorKind.INVALID_CONFIG,

@@ -72,21 +72,25 @@ class PlaceIndex:
         Many are numbered by hashing all that are known once more; few are looked up.
         """
         if self._numbers is None and len(places) * _SMALL_SHARE >= self._count:
-            known = self._count
+            count = self._count
             column, numbers = concat_bytes([*self._columns, places]).distinct()
             self._columns, self._count, self.size_bytes = [], 0, 0
             self._append(column)
-            return numbers[known:].astype(np.int64)
+            return numbers[count:].astype(np.int64)
         return self._look_up(places)
 
     def _look_up(self, places: BytesColumn) -> Ints:
         if self._numbers is None:
-            self._numbers = {place: number for number, place in enumerate(self.column.to_list())}
-        known, numbers = self._count, self._numbers
-        found = [numbers.setdefault(place, len(numbers)) for place in places.to_list()]
-        result = np.array(found, np.int64)
+            self._numbers = {
+                location: number for number, location in enumerate(self.column.to_list())
+            }
+        count, numbers = self._count, self._numbers
+        found_numbers = [
+            numbers.setdefault(location, len(numbers)) for location in places.to_list()
+        ]
+        result = np.array(found_numbers, np.int64)
         new, firsts = np.unique(result, return_index=True)
-        self._append(places.take(firsts[new >= known]))
+        self._append(places.take(firsts[new >= count]))
         return result
 
     def _append(self, places: BytesColumn) -> None:
@@ -136,16 +140,16 @@ class PlaceCounter:
         bytes_ = _sums(targets, lengths, len(table.locations))
         used = np.flatnonzero(chunks)
         if len(used) == len(chunks):
-            found = self._sorted(table.locations, node)
+            in_order = self._sorted(table.locations, node)
         else:
-            found = self._sorted(table.locations.take(used), node)
+            in_order = self._sorted(table.locations.take(used), node)
             chunks, bytes_ = chunks[used], bytes_[used]
-        count = len(found.places)
+        count = len(in_order.places)
         return LocalCounts(
             node,
-            found.places,
-            _sums(found.local, chunks[found.wanted], count),
-            _sums(found.local, bytes_[found.wanted], count),
+            in_order.places,
+            _sums(in_order.local, chunks[in_order.wanted], count),
+            _sums(in_order.local, bytes_[in_order.wanted], count),
         )
 
     def _sorted(self, locations: BytesColumn, node: NodeId) -> _Sorted:
@@ -158,15 +162,15 @@ class PlaceCounter:
 
     def _sort(self, locations: BytesColumn) -> _Sorted:
         canonical = canonical_all(absolute_all(locations, self._absolute))
-        wanted = np.arange(len(locations))
+        chosen = np.arange(len(locations))
         if not self._query.is_everything:
-            wanted = np.flatnonzero(self._query.chosen(canonical))
-            canonical = canonical.take(wanted)
-        if self._grouping is None or len(wanted) == 0:
-            return _Sorted(locations, wanted, np.zeros_like(wanted), BytesColumn.empty())
-        recorded = locations if len(wanted) == len(locations) else locations.take(wanted)
+            chosen = np.flatnonzero(self._query.chosen(canonical))
+            canonical = canonical.take(chosen)
+        if self._grouping is None or len(chosen) == 0:
+            return _Sorted(locations, chosen, np.zeros_like(chosen), BytesColumn.empty())
+        recorded = locations if len(chosen) == len(locations) else locations.take(chosen)
         places, local = self._grouping(recorded, canonical)
-        return _Sorted(locations, wanted, local, places)
+        return _Sorted(locations, chosen, local, places)
 
 
 def _sums(groups: "np.ndarray[tuple[int], np.dtype[np.integer]]", values: Ints, count: int) -> Ints:

@@ -80,11 +80,11 @@ def canonical(location: str) -> str:
     's3://bucket/a b.nc'
     """
     try:
-        place = parse_location(location).decoded
+        decoded = parse_location(location).decoded
     except InvalidInputError:
         return shown(location)
-    path = "/".join(("", *place.segments))
-    return f"{place.scheme}://{place.host or ''}{path}"
+    path = "/".join(("", *decoded.segments))
+    return f"{decoded.scheme}://{decoded.host or ''}{path}"
 
 
 # -- choosing ------------------------------------------------------------------------------
@@ -128,8 +128,8 @@ def glob_pattern(glob: str) -> str:
     '(?s)^s3://bucket/[^/]*/20[12][^/]/.*\\\\.nc$'
     """
     parts: list[str] = []
-    for found in re.finditer(r"\*\*|\*|\?|\[!?\]?[^\]]*\]|.", glob, re.DOTALL):
-        match found.group():
+    for match in re.finditer(r"\*\*|\*|\?|\[!?\]?[^\]]*\]|.", glob, re.DOTALL):
+        match match.group():
             case "**":
                 parts.append(".*")
             case "*":
@@ -212,22 +212,22 @@ def _by_beginning(
     """
     text = locations.to_arrow()
     rows = np.full(len(locations), -1)
-    known: list[bytes] = []
-    while len(known) < _FEW_PLACES and (left := rows < 0).any():
+    beginnings: list[bytes] = []
+    while len(beginnings) < _FEW_PLACES and (left := rows < 0).any():
         first = int(left.argmax())
-        place = cut(locations.slice(first, first + 1))[0]
-        beginning = place if place.endswith(b"/") else place + b"/"
+        first_beginning = cut(locations.slice(first, first + 1))[0]
+        beginning = first_beginning if first_beginning.endswith(b"/") else first_beginning + b"/"
         is_there = mask_of(pc.starts_with(text, beginning))
         if beginning.count(b"/") < slashes or not is_there[first]:
             break
-        rows[is_there] = len(known)
-        known.append(place)
+        rows[is_there] = len(beginnings)
+        beginnings.append(first_beginning)
     rest = np.flatnonzero(rows < 0)
     if len(rest) == 0:
-        return BytesColumn.from_list(known), rows
+        return BytesColumn.from_list(beginnings), rows
     others, of_rest = cut(locations.take(rest)).distinct()
-    rows[rest] = len(known) + of_rest.astype(np.int64)
-    places, again = concat_bytes([BytesColumn.from_list(known), others]).distinct()
+    rows[rest] = len(beginnings) + of_rest.astype(np.int64)
+    places, again = concat_bytes([BytesColumn.from_list(beginnings), others]).distinct()
     return places, again.astype(np.int64)[rows]
 
 
@@ -251,10 +251,10 @@ def _end_of_segments(locations: BytesColumn, depth: int) -> Ints:
     starts, stops = locations.splits[:-1], locations.splits[1:]
     slashes = np.flatnonzero(locations.data == _SLASH)
     first, after = np.searchsorted(slashes, starts), np.searchsorted(slashes, stops)
-    wanted = np.minimum(first + _BEFORE_HOST + depth, after - 1)
+    slash = np.minimum(first + _BEFORE_HOST + depth, after - 1)
     has_path = after - first > _BEFORE_HOST
     ends = stops.copy()
-    ends[has_path] = slashes[wanted[has_path]]
+    ends[has_path] = slashes[slash[has_path]]
     return ends
 
 
@@ -284,10 +284,10 @@ def _with_rows(
 ) -> BytesColumn:
     """Put other rows in the place of some."""
     source = np.arange(len(column))
-    place = len(column)
+    row = len(column)
     for rows in numbers:
-        source[rows] = np.arange(place, place + len(rows))
-        place += len(rows)
+        source[rows] = np.arange(row, row + len(rows))
+        row += len(rows)
     return concat_bytes([column, *replacements]).take(source)
 
 

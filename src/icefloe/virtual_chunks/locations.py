@@ -207,19 +207,19 @@ class PrefixTable[T]:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def longest(self, place: Prefix) -> tuple[Prefix, T] | None:
+    def longest(self, prefix: Prefix) -> tuple[Prefix, T] | None:
         """Find the longest prefix that covers a place, and its value.
 
         A place that is an object is not covered by a folder of the same name.
         """
-        family = family_of(place.scheme)
-        most = min(len(place.segments), self._deepest)
+        family = family_of(prefix.scheme)
+        most = min(len(prefix.segments), self._deepest)
         for count in range(most, -1, -1):
-            fitting = self._by_pieces.get((family, place.host, place.segments[:count]), ())
-            is_itself = count == len(place.segments) and not place.is_folder
-            if found := _nearest(fitting, place.scheme, only_objects=is_itself and count > 0):
-                return found
-        return _nearest(self._by_pieces.get((family, None, ()), ()), place.scheme)
+            fitting = self._by_pieces.get((family, prefix.host, prefix.segments[:count]), ())
+            is_itself = count == len(prefix.segments) and not prefix.is_folder
+            if nearest := _nearest(fitting, prefix.scheme, only_objects=is_itself and count > 0):
+                return nearest
+        return _nearest(self._by_pieces.get((family, None, ()), ()), prefix.scheme)
 
     def covered(self, plain: BytesColumn) -> Bools:
         """Return for each plain location (see `is_plain`) whether a prefix covers it."""
@@ -237,8 +237,8 @@ class PrefixTable[T]:
 def _nearest[T](
     fitting: Iterable[tuple[Prefix, T]], scheme: str, *, only_objects: bool = False
 ) -> tuple[Prefix, T] | None:
-    usable = [each for each in fitting if not (only_objects and each[0].is_folder)]
-    return min(usable, key=lambda each: each[0].scheme != scheme, default=None)
+    usable = [entry for entry in fitting if not (only_objects and entry[0].is_folder)]
+    return min(usable, key=lambda entry: entry[0].scheme != scheme, default=None)
 
 
 def _texts(prefix: Prefix) -> Iterable[str]:

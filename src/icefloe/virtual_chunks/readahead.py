@@ -204,34 +204,36 @@ class HeldWindows:
     def find(self, source: Hashable, byte_range: ByteRange, now: float) -> Fetched | None:
         """Return buffered bytes; drop a window once all of it has been read."""
         self._expire(now)
-        for place, held in self._of(source):
-            if held.request.covers(byte_range):
-                held.unread_bytes -= held.request.ahead_of(byte_range)
-                if held.unread_bytes <= 0:
-                    self._drop(place)
+        for window_key, window in self._of(source):
+            if window.request.covers(byte_range):
+                window.unread_bytes -= window.request.ahead_of(byte_range)
+                if window.unread_bytes <= 0:
+                    self._drop(window_key)
                 else:
-                    held.last_read = now
-                    self._windows.move_to_end(place)
-                return cut(held.fetched, held.request.start, byte_range)
+                    window.last_read = now
+                    self._windows.move_to_end(window_key)
+                return cut(window.fetched, window.request.start, byte_range)
         return None
 
     def allowance(self) -> int:
         """Return the largest window that may be fetched now."""
-        passed = sum(held.request.size_bytes for held in self._windows.values() if held.was_passed)
+        passed = sum(
+            window.request.size_bytes for window in self._windows.values() if window.was_passed
+        )
         free = self._limits.held_bytes - self.total_bytes + passed
         return min(self._limits.window_bytes, free)
 
     def reserve(self, source: Hashable, request: Request) -> None:
         """Make room for a window that is on its way, within the allowance."""
-        for _, held in self._of(source):
-            if held.request.start <= request.start <= held.request.end + self._limits.gap_bytes:
-                held.was_passed = True
+        for _, window in self._of(source):
+            if window.request.start <= request.start <= window.request.end + self._limits.gap_bytes:
+                window.was_passed = True
         self._reserved_bytes += request.size_bytes
-        passed = [place for place, held in self._windows.items() if held.was_passed]
-        for place in passed:  # those not read for longest come first
+        passed = [window_key for window_key, window in self._windows.items() if window.was_passed]
+        for window_key in passed:  # those not read for longest come first
             if self.total_bytes <= self._limits.held_bytes:
                 break
-            self._drop(place)
+            self._drop(window_key)
 
     def release(self, request: Request) -> None:
         """Release the room of a window that did not arrive."""
@@ -244,29 +246,29 @@ class HeldWindows:
         self.release(request)
         if unread_bytes <= 0:
             return
-        place = (source, request.start)
-        if place in self._windows:
-            self._drop(place)
-        self._windows[place] = _Held(request, fetched, now, unread_bytes)
+        window_key = (source, request.start)
+        if window_key in self._windows:
+            self._drop(window_key)
+        self._windows[window_key] = _Held(request, fetched, now, unread_bytes)
         self._starts.setdefault(source, set()).add(request.start)
         self._held_bytes += request.size_bytes
 
     def _of(self, source: Hashable) -> Iterator[tuple[tuple[Hashable, int], _Held]]:
         for start in tuple(self._starts.get(source, ())):
-            place = (source, start)
-            yield place, self._windows[place]
+            window_key = (source, start)
+            yield window_key, self._windows[window_key]
 
     def _expire(self, now: float) -> None:
         while self._windows:
-            place, held = next(iter(self._windows.items()))  # the one not read for longest
-            if now - held.last_read <= self._limits.held_seconds:
+            window_key, window = next(iter(self._windows.items()))  # the one not read for longest
+            if now - window.last_read <= self._limits.held_seconds:
                 return
-            self._drop(place)
+            self._drop(window_key)
 
-    def _drop(self, place: tuple[Hashable, int]) -> None:
-        held = self._windows.pop(place)
-        self._held_bytes -= held.request.size_bytes
-        source, start = place
+    def _drop(self, window_key: tuple[Hashable, int]) -> None:
+        window = self._windows.pop(window_key)
+        self._held_bytes -= window.request.size_bytes
+        source, start = window_key
         starts = self._starts[source]
         starts.discard(start)
         if not starts:
@@ -334,21 +336,21 @@ class Coalescer:
         The bytes come with the state of the object that they are of. `fetch` reads any range
         of this object.
         """
-        place = (company(), source)
+        read_key = (company(), source)
         with self._lock:
-            held = self._held.find(source, byte_range, self._clock())
-            if held is not None:
-                return held
-            flight = self._on_its_way(place, byte_range)
+            buffered = self._held.find(source, byte_range, self._clock())
+            if buffered is not None:
+                return buffered
+            flight = self._on_its_way(read_key, byte_range)
             read = _Read(source, byte_range)
             if flight is None:
-                self._gathering.setdefault(place, []).append(read)
+                self._gathering.setdefault(read_key, []).append(read)
             else:
                 flight.unread_bytes -= flight.request.ahead_of(byte_range)
         if flight is None:
-            flight = await self._assigned(place, read)
+            flight = await self._assigned(read_key, read)
             if flight.leader is read:
-                return await self._lead(place, read, flight, fetch)
+                return await self._lead(read_key, read, flight, fetch)
         landed = await flight.landing.wait()
         if isinstance(landed, Fetched):
             return cut(landed, flight.request.start, byte_range)
@@ -356,35 +358,37 @@ class Coalescer:
             raise landed
         return await fetch(byte_range)
 
-    def _on_its_way(self, place: tuple[Company, Hashable], byte_range: ByteRange) -> _Flight | None:
-        flights = self._flights.get(place, ())
-        return next((each for each in flights if each.request.covers(byte_range)), None)
+    def _on_its_way(
+        self, read_key: tuple[Company, Hashable], byte_range: ByteRange
+    ) -> _Flight | None:
+        flights = self._flights.get(read_key, ())
+        return next((flight for flight in flights if flight.request.covers(byte_range)), None)
 
-    async def _assigned(self, place: tuple[Company, Hashable], read: _Read) -> _Flight:
+    async def _assigned(self, read_key: tuple[Company, Hashable], read: _Read) -> _Flight:
         """Wait for those who come at the same time; the first to go on plans for all."""
         try:
             await let_others_join()
         except BaseException:
-            self._withdraw(place, read)
+            self._withdraw(read_key, read)
             raise
         with self._lock:
             if read.flight is None:
-                self._plan(place)
+                self._plan(read_key)
         assert read.flight is not None
         return read.flight
 
-    def _plan(self, place: tuple[Company, Hashable]) -> None:
-        reads = self._gathering.pop(place)
-        progress = self._progress.get(place[1], Progress())
-        for merged in merge_reads([each.byte_range for each in reads], self._limits):
+    def _plan(self, read_key: tuple[Company, Hashable]) -> None:
+        reads = self._gathering.pop(read_key)
+        progress = self._progress.get(read_key[1], Progress())
+        for merged in merge_reads([waiting.byte_range for waiting in reads], self._limits):
             request, progress = read_ahead(progress, merged, self._limits, self._held.allowance())
             if request.ahead_bytes:
-                self._held.reserve(place[1], request)
+                self._held.reserve(read_key[1], request)
             flight = _Flight(request, leader=reads[min(request.rows)])
-            self._flights.setdefault(place, []).append(flight)
+            self._flights.setdefault(read_key, []).append(flight)
             for row in request.rows:
                 reads[row].flight = flight
-        self._remember(place[1], progress)
+        self._remember(read_key[1], progress)
 
     def _remember(self, source: Hashable, progress: Progress) -> None:
         self._progress[source] = progress
@@ -392,19 +396,19 @@ class Coalescer:
         if len(self._progress) > self._limits.objects:
             self._progress.popitem(last=False)
 
-    def _withdraw(self, place: tuple[Company, Hashable], read: _Read) -> None:
+    def _withdraw(self, read_key: tuple[Company, Hashable], read: _Read) -> None:
         """Take back a read whose task was cancelled before it went on."""
         with self._lock:
             if read.flight is None:
-                self._gathering[place].remove(read)
-                if not self._gathering[place]:
-                    del self._gathering[place]
+                self._gathering[read_key].remove(read)
+                if not self._gathering[read_key]:
+                    del self._gathering[read_key]
                 return
         if read.flight.leader is read:
-            self._land(place, read.flight, None)
+            self._land(read_key, read.flight, None)
 
     async def _lead(
-        self, place: tuple[Company, Hashable], read: _Read, flight: _Flight, fetch: Fetch
+        self, read_key: tuple[Company, Hashable], read: _Read, flight: _Flight, fetch: Fetch
     ) -> Fetched:
         landed: _Landed = None
         request = flight.request
@@ -417,16 +421,16 @@ class Coalescer:
             if landed is not None or request.window == read.byte_range:
                 raise
         finally:
-            self._land(place, flight, landed)
+            self._land(read_key, flight, landed)
         return await fetch(read.byte_range)
 
-    def _land(self, place: tuple[Company, Hashable], flight: _Flight, landed: _Landed) -> None:
-        source, request = place[1], flight.request
+    def _land(self, read_key: tuple[Company, Hashable], flight: _Flight, landed: _Landed) -> None:
+        source, request = read_key[1], flight.request
         with self._lock:
-            flights = self._flights[place]
+            flights = self._flights[read_key]
             flights.remove(flight)
             if not flights:
-                del self._flights[place]
+                del self._flights[read_key]
             progress = self._progress.get(source, Progress())
             if isinstance(landed, Fetched):
                 self._remember(source, progress.answered(landed.info.size_bytes))

@@ -112,20 +112,20 @@ class Fetching:
 
 def _explained(chunk: VirtualChunk, last: int, error: IcefloeError) -> IcefloeError:
     """Return what a failure of the storage means for a chunk."""
-    place = shown(chunk.location)
+    location = shown(chunk.location)
     if isinstance(error, ObjectNotFoundError):
         return StorageError(
-            f"the object {place!r} that holds a virtual chunk does not exist: it was moved or"
+            f"the object {location!r} that holds a virtual chunk does not exist: it was moved or"
             " deleted since the chunk was recorded",
             ErrorKind.VIRTUAL_CHUNK_FETCH,
-            location=place,
+            location=location,
         )
     if isinstance(error, StorageError):
         return StorageError(
-            f"cannot fetch a virtual chunk from {place!r}: {error.message}",
+            f"cannot fetch a virtual chunk from {location!r}: {error.message}",
             ErrorKind.VIRTUAL_CHUNK_FETCH,
             retryable=error.retryable,
-            location=place,
+            location=location,
         )
     if isinstance(error, InvalidInputError) and error.kind == ErrorKind.INVALID_BYTE_RANGE:
         return _too_short(chunk, last)
@@ -254,27 +254,27 @@ class VirtualReader:
         """Return a location with the name of a container replaced by where that is."""
         return self.places.absolute(text)
 
-    def require_grant(self, place: Place) -> Grant:
+    def require_grant(self, resolved: Place) -> Grant:
         """Return the entry that authorises a place, or tell the reader which one to write."""
-        return self.places.require_grant(place)
+        return self.places.require_grant(resolved)
 
     # -- reading ---------------------------------------------------------------------------
 
     async def read(self, chunk: VirtualChunk, start: int, stop: int) -> Buffer:
         """Read bytes `start` to `stop` of a chunk, from the state of the object recorded for it."""
-        place = self._place(chunk.location)
+        resolved = self._place(chunk.location)
         return await self._fetching.read(
             chunk,
             (start, stop),
-            client=self._client(place),
-            key=place.key,
-            on_change=place.container.on_change,
+            client=self._client(resolved),
+            key=resolved.key,
+            on_change=resolved.container.on_change,
         )
 
     async def look(self, location: str) -> ObjectInfo:
         """Look at the object of a location without reading it, if it is authorised."""
-        place = self._place(location)
-        return (await self._client(place).backend.head(place.key)).info
+        resolved = self._place(location)
+        return (await self._client(resolved).backend.head(resolved.key)).info
 
     @property
     def _fetching(self) -> Fetching:
@@ -287,28 +287,28 @@ class VirtualReader:
 
     def _place(self, text: str) -> Place:
         """Remember what `locate` found: chunks of one file are read one after the other."""
-        place = self._found.get(text)
-        if place is None:
-            place = self.locate(text)
-            self.places.require_key(place)
+        resolved = self._found.get(text)
+        if resolved is None:
+            resolved = self.locate(text)
+            self.places.require_key(resolved)
             if len(self._found) >= _REMEMBERED_PLACES:
                 self._found.clear()
-            self._found[text] = place
-        return place
+            self._found[text] = resolved
+        return resolved
 
-    def _client(self, place: Place) -> Client:
+    def _client(self, resolved: Place) -> Client:
         """Open the storage of a place, once, after checking that it is authorised."""
-        grant = self.require_grant(place)
-        scheme, container = place.location.scheme, place.container.url_prefix
+        grant = self.require_grant(resolved)
+        scheme, container = resolved.location.scheme, resolved.container.url_prefix
         return self._fetching.clients.get(
-            (container, grant.prefix, scheme, place.bucket),
-            lambda: self.storage_of(place, grant),
+            (container, grant.prefix, scheme, resolved.bucket),
+            lambda: self.storage_of(resolved, grant),
         )
 
-    def storage_of(self, place: Place, grant: Grant) -> Storage:
+    def storage_of(self, resolved: Place, grant: Grant) -> Storage:
         """Describe the storage of an authorised place; no request is sent."""
         return open_store(
-            place,
+            resolved,
             grant,
             trusted=self._trusted,
             home_region=self._home_region,

@@ -24,7 +24,10 @@ from icefloe.virtual_chunks.locations import (
     shown,
 )
 
-_DEFAULTS = PrefixTable((parse_prefix(each.url_prefix), each) for each in DEFAULT_CONTAINERS)
+_DEFAULTS = PrefixTable(
+    (parse_prefix(default_container.url_prefix), default_container)
+    for default_container in DEFAULT_CONTAINERS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,18 @@ class Places:
         self.containers = tuple(containers)
         self.access = Access(access or {})
         self.disputed = tuple(disputed)
-        self._declared = [(parse_prefix(each.url_prefix), each) for each in self.containers]
+        self._declared = [
+            (parse_prefix(container.url_prefix), container) for container in self.containers
+        ]
         self._table = PrefixTable(self._declared)
         self._recordable = PrefixTable(
-            (parse_prefix(each.url_prefix), each) for each in default_containers(self.containers)
+            (parse_prefix(default_container.url_prefix), default_container)
+            for default_container in default_containers(self.containers)
         )
-        self._disputes = PrefixTable((parse_prefix(each), each) for each in self.disputed)
-        self._named = {each.name: each for each in self.containers if each.name is not None}
+        self._disputes = PrefixTable((parse_prefix(prefix), prefix) for prefix in self.disputed)
+        self._named = {
+            container.name: container for container in self.containers if container.name is not None
+        }
         self.access.check(self._declared)
 
     @property
@@ -75,8 +83,8 @@ class Places:
         """The url prefixes of containers that may be read, or of the parts that may."""
         return frozenset(
             text
-            for place, container in self._declared
-            for text in self.access.prefixes_in(place, container)
+            for prefix, container in self._declared
+            for text in self.access.prefixes_in(prefix, container)
         )
 
     # -- finding ---------------------------------------------------------------------------
@@ -87,33 +95,37 @@ class Places:
         What is recorded below the name of a container is in that one. Containers that nobody
         declared are for places that the reader authorised, and for recording.
         """
-        given = parse_location(text)
-        location, named = (given, None) if not given.is_relative else self._below_name(given)
-        place = location.decoded
-        container = named or self._container_of(place, for_recording=for_recording)
+        location_given = parse_location(text)
+        location, named = (
+            (location_given, None)
+            if not location_given.is_relative
+            else self._below_name(location_given)
+        )
+        decoded = location.decoded
+        container = named or self._container_of(decoded, for_recording=for_recording)
         if container is None:
             raise _no_container(text)
-        key = "/".join(place.segments)
-        grant = self.access.grant_for(place, container)
-        return Place(container, key, location, place.host or "", grant)
+        key = "/".join(decoded.segments)
+        grant = self.access.grant_for(decoded, container)
+        return Place(container, key, location, decoded.host or "", grant)
 
     def absolute(self, text: str) -> str:
         """Return a location with the name of a container replaced by where that is."""
         location = parse_location(text)
         return str(self._below_name(location)[0] if location.is_relative else location)
 
-    def _container_of(self, place: Prefix, *, for_recording: bool) -> VirtualChunkContainer | None:
+    def _container_of(self, prefix: Prefix, *, for_recording: bool) -> VirtualChunkContainer | None:
         """Find the container of a place; those that nobody declared come last."""
-        declared = self._table.longest(place)
-        dispute = self._disputes.longest(place)
+        declared = self._table.longest(prefix)
+        dispute = self._disputes.longest(prefix)
         if dispute and (declared is None or dispute[0].depth >= declared[0].depth):
             raise _disputed(dispute[1])
         if declared is not None:
             return declared[1]
-        if for_recording and (default := self._recordable.longest(place)) is not None:
+        if for_recording and (default := self._recordable.longest(prefix)) is not None:
             return default[1]
-        default = _DEFAULTS.longest(place)
-        return None if default is None or not self.access.covers(place) else default[1]
+        default = _DEFAULTS.longest(prefix)
+        return None if default is None or not self.access.covers(prefix) else default[1]
 
     def _below_name(self, location: Location) -> tuple[Location, VirtualChunkContainer]:
         container = self._named.get(location.host)
@@ -127,16 +139,16 @@ class Places:
             raise _no_container(str(below))
         return below, container
 
-    def require_grant(self, place: Place) -> Grant:
+    def require_grant(self, resolved: Place) -> Grant:
         """Return the entry that authorises a place, or tell the reader which one to write."""
-        if place.grant is None:
-            raise unauthorised(place.container, shown(str(place.location)))
-        return place.grant
+        if resolved.grant is None:
+            raise unauthorised(resolved.container, shown(str(resolved.location)))
+        return resolved.grant
 
-    def require_key(self, place: Place) -> None:
+    def require_key(self, resolved: Place) -> None:
         """Refuse a place whose key could be understood in more than one way."""
-        if (fault := segment_fault(place.key)) is not None:
-            raise invalid(str(place.location), fault)
+        if (fault := segment_fault(resolved.key)) is not None:
+            raise invalid(str(resolved.location), fault)
 
     # -- recording -------------------------------------------------------------------------
 
@@ -186,17 +198,17 @@ class Places:
 
     def _is_covered(self, text: str) -> bool:
         try:
-            place = self.locate(text, for_recording=True)
+            resolved = self.locate(text, for_recording=True)
         except InvalidInputError as error:
             if error.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK:
                 return False
             raise
-        self._require_key(text, place)
+        self._require_key(text, resolved)
         return True
 
-    def _require_key(self, text: str, place: Place) -> None:
+    def _require_key(self, text: str, resolved: Place) -> None:
         """Refuse a location whose key the storage of its container could not address."""
-        if (fault := key_fault(place.location.scheme, place.key)) is not None:
+        if (fault := key_fault(resolved.location.scheme, resolved.key)) is not None:
             raise invalid(text, fault)
 
 
@@ -259,10 +271,10 @@ def _no_container(location: str) -> InvalidInputError:
 
 def _default_for(location: str) -> VirtualChunkContainer | None:
     try:
-        found = _DEFAULTS.longest(parse_location(location).decoded)
+        default = _DEFAULTS.longest(parse_location(location).decoded)
     except InvalidInputError:
         return None
-    return None if found is None else found[1]
+    return None if default is None else default[1]
 
 
 def _disputed(prefix: str) -> InvalidInputError:

@@ -80,9 +80,9 @@ class Reachable:
 
     async def add(self, snapshots: Iterable[SnapshotId]) -> None:
         """Note the manifests of versions."""
-        wanted = sorted(set(snapshots) - self.snapshots)
-        for first in range(0, len(wanted), self.limits.snapshots):
-            some = wanted[first : first + self.limits.snapshots]
+        missing = sorted(set(snapshots) - self.snapshots)
+        for first in range(0, len(missing), self.limits.snapshots):
+            some = missing[first : first + self.limits.snapshots]
             self.note(await read_facts(self._context, some))
 
     async def add_with_ancestors(self, tips: Iterable[SnapshotId]) -> None:
@@ -90,20 +90,22 @@ class Reachable:
 
         Those are in spec 1 only.
         """
-        wanted = set(tips) - self.snapshots
-        while wanted:
+        missing = set(tips) - self.snapshots
+        while missing:
             following: set[SnapshotId] = set()
-            ordered = sorted(wanted)
+            ordered = sorted(missing)
             for first in range(0, len(ordered), self.limits.snapshots):
                 some = ordered[first : first + self.limits.snapshots]
-                found = await read_facts(self._context, some)
-                self.note(found)
-                following |= {facts.parent for facts in found if facts.parent is not None}
-            wanted = following - self.snapshots
+                facts_of_snapshots = await read_facts(self._context, some)
+                self.note(facts_of_snapshots)
+                following |= {
+                    facts.parent for facts in facts_of_snapshots if facts.parent is not None
+                }
+            missing = following - self.snapshots
 
-    def note(self, found: Iterable[SnapshotFacts]) -> None:
+    def note(self, snapshots: Iterable[SnapshotFacts]) -> None:
         """Note versions that were read already."""
-        for facts in found:
+        for facts in snapshots:
             self.snapshots.add(facts.id)
             self.add_manifests(facts.manifests)
 
@@ -139,7 +141,7 @@ def requests_at_once(context: RepoContext, limit: int) -> int:
 async def read_facts(context: RepoContext, ids: Sequence[SnapshotId]) -> list[SnapshotFacts]:
     """Read snapshots as they are stored now, all at the same time."""
     limit = requests_at_once(context, context.config.max_concurrent_requests)
-    return await map_concurrently(lambda one: read_fact(context, one), ids, limit=limit)
+    return await map_concurrently(lambda snapshot: read_fact(context, snapshot), ids, limit=limit)
 
 
 async def read_fact(context: RepoContext, snapshot_id: SnapshotId) -> SnapshotFacts:
@@ -224,9 +226,9 @@ async def chunk_objects(
 
     for some in portions(facts, limits):
         limit = requests_at_once(context, limits.manifests)
-        for found in await map_concurrently(read, some, limit=limit):
-            ids.append(found.ids)
-            ends.append(found.sizes_bytes)
+        for keys in await map_concurrently(read, some, limit=limit):
+            ids.append(keys.ids)
+            ends.append(keys.sizes_bytes)
     return ChunkObjects.united(ids, ends)
 
 

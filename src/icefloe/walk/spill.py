@@ -159,11 +159,11 @@ class KeySet:
     def contains(self, keys: Keys) -> Bools:
         """Return for each number whether it was added."""
         self._settle()
-        found = np.zeros(len(keys), np.bool_)
+        is_member = np.zeros(len(keys), np.bool_)
         for run in (*self._held, *self._runs):
             places = np.searchsorted(run, keys)
-            found |= run[np.minimum(places, len(run) - 1)] == keys
-        return found
+            is_member |= run[np.minimum(places, len(run) - 1)] == keys
+        return is_member
 
     def _settle(self) -> None:
         if not self._new:

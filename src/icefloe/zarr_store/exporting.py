@@ -123,7 +123,7 @@ class _Exporting:
             numbers = _numbers([(row.key, row.size_bytes) for row in rows])
             self._expected.add(numbers)
             is_there = self._there.contains(numbers).tolist()
-            new = [row for row, known in zip(rows, is_there, strict=True) if not known]
+            new = [row for row, is_written in zip(rows, is_there, strict=True) if not is_written]
             await map_concurrently(self._write, new, limit=self._at_once)
             self.done.chunks += len(rows)
             self.done.copied += len(new)
@@ -146,13 +146,13 @@ class _Exporting:
 
     async def require_all(self) -> None:
         """Look whether all chunks are there, by one listing."""
-        found = 0
+        count = 0
         async for batch in self._target.list():
             pairs = [(info.key, info.size_bytes) for info in batch]
-            found += int(self._expected.contains(_numbers(pairs)).sum())
-        if found < self.done.chunks:
+            count += int(self._expected.contains(_numbers(pairs)).sum())
+        if count < self.done.chunks:
             raise StorageError(
-                f"{self.done.chunks - found} chunks were written, but are not listed afterwards:"
+                f"{self.done.chunks - count} chunks were written, but are not listed afterwards:"
                 " see whether somebody else writes to that place, and run this again"
             )
 

@@ -71,9 +71,9 @@ def parse_key(key: str) -> ParsedKey:
         coordinates = tuple(map(int, tail.split("/")))
         if len(tail) < _SAFE_DIGITS or max(coordinates) <= _LARGEST_INDEX:
             return ChunkKey(_path_of(head, key), coordinates)
-    found = _CHUNK.fullmatch(key)
-    if found is not None:
-        head, tail = found.groups()
+    match = _CHUNK.fullmatch(key)
+    if match is not None:
+        head, tail = match.groups()
         coordinates = tuple(map(int, tail[1:].split("/"))) if tail else ()
         if coordinates and max(coordinates) > _LARGEST_INDEX:
             raise _invalid(key, f"chunk coordinates end at {_LARGEST_INDEX}")

@@ -81,7 +81,7 @@ class _ChunkRegion:
 
     def box(self) -> Extents:
         assert self.node.array is not None
-        begin, end = list(self.first), [at + 1 for at in self.first]
+        begin, end = list(self.first), [number + 1 for number in self.first]
         free = len(self.first)
         begin += [0] * (self.dimensions - free)
         end += self.node.array.num_chunks[free:]
@@ -112,8 +112,8 @@ async def names_in(session: SessionState, prefix: str) -> AsyncIterator[Iterable
         return
     position = len(region.first)
     async for table in _tables_within(session, region):
-        found = map(str, np.unique(table.coordinates[:, position]).tolist())
-        new = [name for name in found if name not in names]
+        index_names = map(str, np.unique(table.coordinates[:, position]).tolist())
+        new = [name for name in index_names if name not in names]
         names.update(dict.fromkeys(new))
         yield new
 
@@ -169,9 +169,11 @@ def _chunk_region(session: SessionState, prefix: str) -> _ChunkRegion | None:
     node = find_node(session, parsed.path)
     if node is None or node.array is None or not _has_chunks(session, node):
         return None
-    given, grid = parsed.coordinates, node.array.num_chunks
+    coordinates, grid = parsed.coordinates, node.array.num_chunks
     # A key is no directory: below `c/0/0` of a matrix, or `c` of a scalar, there is nothing.
-    if len(given) >= len(grid) or any(at >= n for at, n in zip(given, grid, strict=False)):
+    if len(coordinates) >= len(grid) or any(
+        number >= n for number, n in zip(coordinates, grid, strict=False)
+    ):
         return None
     return _ChunkRegion(node, parsed.coordinates)
 
@@ -219,7 +221,11 @@ def _names_of_nodes(session: SessionState, path: str) -> dict[str, None]:
         names[METADATA] = None
     start = len(prefix_below(path))
     below = paths_below(session, path)
-    names.update((one[start:].partition("/")[0], None) for one in below if len(one) >= start)
+    names.update(
+        (node_path[start:].partition("/")[0], None)
+        for node_path in below
+        if len(node_path) >= start
+    )
     names.pop("", None)  # the node itself
     return names
 

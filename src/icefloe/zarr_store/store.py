@@ -269,8 +269,8 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
     ) -> Values:
         """Read several values or parts of them at once; results in order."""
 
-        async def one(wanted: tuple[str, ByteRequest | None]) -> Buffer | None:
-            key, byte_range = wanted
+        async def one(key_and_range: tuple[str, ByteRequest | None]) -> Buffer | None:
+            key, byte_range = key_and_range
             return await self.get(key, prototype, byte_range)
 
         limit = self._state.context.config.get_partial_values_concurrency

@@ -95,11 +95,11 @@ def _distinct_objects(given: Any, name: str) -> tuple[BytesColumn, Ints]:
     return column, np.cumsum(np.concatenate(is_head)) - 1
 
 
-def _blocks(given: Any, name: str) -> Iterator[list[Any]]:
-    if isinstance(given, np.ndarray) and given.ndim != 1:
-        raise refused(f"{name} must have one dimension, and has the shape {given.shape}")
-    for first in range(0, len(given), _BLOCK_ROWS):
-        block = given[first : first + _BLOCK_ROWS]
+def _blocks(column: Any, name: str) -> Iterator[list[Any]]:
+    if isinstance(column, np.ndarray) and column.ndim != 1:
+        raise refused(f"{name} must have one dimension, and has the shape {column.shape}")
+    for first in range(0, len(column), _BLOCK_ROWS):
+        block = column[first : first + _BLOCK_ROWS]
         yield block.tolist() if hasattr(block, "tolist") else list(block)
 
 
@@ -107,7 +107,7 @@ def _packed(texts: list[str], name: str) -> tuple[bytes, NDArray[np.int64]]:
     try:
         joined = "".join(texts)
     except TypeError:
-        texts = [_text(each, name) for each in texts]
+        texts = [_text(raw_text, name) for raw_text in texts]
         joined = "".join(texts)
     try:
         raw = joined.encode()
@@ -127,19 +127,19 @@ def _text(value: object, name: str) -> str:
     raise refused(f"{name} must be text, and {value!r} is {type(value).__name__}")
 
 
-def _as_arrow(given: Any) -> "pa.Array | None":
+def _as_arrow(column: Any) -> "pa.Array | None":
     """Take a column of Arrow, in one piece; `None` if it is none."""
-    if not (hasattr(given, "__arrow_c_array__") or hasattr(given, "__arrow_c_stream__")):
+    if not (hasattr(column, "__arrow_c_array__") or hasattr(column, "__arrow_c_stream__")):
         return None
-    if isinstance(given, pa.Array):
-        return given
-    if isinstance(given, pa.ChunkedArray) or hasattr(given, "__arrow_c_stream__"):
-        chunked = given if isinstance(given, pa.ChunkedArray) else pa.chunked_array(given)
+    if isinstance(column, pa.Array):
+        return column
+    if isinstance(column, pa.ChunkedArray) or hasattr(column, "__arrow_c_stream__"):
+        chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array(column)
         if pa.types.is_dictionary(chunked.type):
             chunked = chunked.unify_dictionaries()
         return chunked.combine_chunks()
     # Not `pyarrow.array`, which would import pandas.
-    return pa.Array._import_from_c_capsule(*given.__arrow_c_array__())  # noqa: SLF001
+    return pa.Array._import_from_c_capsule(*column.__arrow_c_array__())  # noqa: SLF001
 
 
 def _of_dictionary(array: "pa.DictionaryArray", name: str) -> tuple[BytesColumn, Ints]:
@@ -192,8 +192,8 @@ def _integers(given: Any, name: str) -> NDArray[np.integer]:
     array = _as_arrow(given)
     if array is not None:
         if not pa.types.is_integer(array.type) or array.null_count:
-            found = "nulls" if pa.types.is_integer(array.type) else array.type
-            raise refused(f"{name} must be whole numbers from 0, and this column holds {found}")
+            problem = "nulls" if pa.types.is_integer(array.type) else array.type
+            raise refused(f"{name} must be whole numbers from 0, and this column holds {problem}")
         return numbers_of(array)
     try:
         column = np.asarray(given)
@@ -238,16 +238,16 @@ def _ends_beyond(what: str, offset: object, length: object) -> str:
     )
 
 
-def coordinates_of(given: Any, rows: int, dimensions: int) -> NDArray[np.integer]:
+def coordinates_of(column: Any, rows: int, dimensions: int) -> NDArray[np.integer]:
     """Return chunk coordinates as a matrix, with a row for each reference."""
-    array = _as_arrow(given)
+    array = _as_arrow(column)
     if array is not None and pa.types.is_fixed_size_list(array.type):
         width = array.type.list_size
         if array.null_count:
             raise refused("coordinates must not have nulls")
         matrix = _integers(array.flatten(), "coordinates").reshape(len(array), width)
     else:
-        matrix = _integers(given, "coordinates")
+        matrix = _integers(column, "coordinates")
         if matrix.ndim == 1 and dimensions == 1:
             matrix = matrix.reshape(-1, 1)
     if matrix.shape != (rows, dimensions):
@@ -284,14 +284,14 @@ def _timestamp(moment: datetime) -> int:
         return -1
 
 
-def times_of(given: TimeColumn | datetime | int, rows: int) -> NDArray[np.uint32]:
+def times_of(column: TimeColumn | datetime | int, rows: int) -> NDArray[np.uint32]:
     """Return last modifications in seconds since 1970, one for each row; 0 stands for none.
 
     One time alone counts for all rows. Times of numpy and Arrow are in UTC.
     """
-    if isinstance(given, datetime | int):
-        return np.full(rows, seconds_of(given), np.uint32)
-    seconds = _seconds_column(given)
+    if isinstance(column, datetime | int):
+        return np.full(rows, seconds_of(column), np.uint32)
+    seconds = _seconds_column(column)
     if seconds.shape != (rows,):
         raise refused(
             f"last_modified has the shape {seconds.shape}, and there are {rows} locations: give"
@@ -319,7 +319,7 @@ def _seconds_column(given: Any) -> NDArray[np.integer]:
             raise refused(f"last_modified must be times, and this column holds {array.type}")
         return np.where(mask_of(pc.is_valid(array)), values, 0) if array.null_count else values
     if not isinstance(given, np.ndarray):
-        given = [seconds_of(each) if each else 0 for each in given]
+        given = [seconds_of(moment) if moment else 0 for moment in given]
     column = np.asarray(given)
     if column.dtype.kind == "M":
         seconds = column.astype("datetime64[s]")

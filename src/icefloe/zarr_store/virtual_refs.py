@@ -110,8 +110,8 @@ def set_specs(
         if len(spec.index) != dimensions:
             require_in_grid(node, tuple(spec.index))
     coordinates = np.array([spec.index for spec in specs], np.uint32)
-    given = _of_specs(coordinates.reshape(len(specs), dimensions), specs)
-    return _as_tuples(_record(session, node, given, validate=validate_containers))
+    refs = _of_specs(coordinates.reshape(len(specs), dimensions), specs)
+    return _as_tuples(_record(session, node, refs, validate=validate_containers))
 
 
 def set_grid(
@@ -140,8 +140,8 @@ def set_grid(
         targets, starts, sizes = targets[rows], starts[rows], sizes[rows]
     coordinates = _box(node, grid_shape, grid_offset, rows)
     etags, etag_rows, modified = _same_for_all(checksum, len(targets))
-    given = GivenRefs(coordinates, texts, targets, starts, sizes, etags, etag_rows, modified)
-    return _as_tuples(_record(session, node, given, validate=validate_containers))
+    refs = GivenRefs(coordinates, texts, targets, starts, sizes, etags, etag_rows, modified)
+    return _as_tuples(_record(session, node, refs, validate=validate_containers))
 
 
 def set_columns(
@@ -164,7 +164,7 @@ def set_columns(
         row = int((targets < 0).argmax())
         raise refused(f"row {row} has no location: leave out the rows of chunks that do not exist")
     matrix = coordinates_of(coordinates, len(targets), _dimensions(node))
-    given = GivenRefs(
+    refs = GivenRefs(
         _checked(node, matrix),
         texts,
         targets,
@@ -173,27 +173,27 @@ def set_columns(
         *_etag_columns(etags, len(targets)),
         None if last_modified is None else times_of(last_modified, len(targets)),
     )
-    return _record(session, node, given, validate=validate_containers)
+    return _record(session, node, refs, validate=validate_containers)
 
 
 # -- what all forms share ------------------------------------------------------------------
 
 
-def _record(session: SessionState, node: Node, given: GivenRefs, *, validate: bool) -> Coordinates:
+def _record(session: SessionState, node: Node, refs: GivenRefs, *, validate: bool) -> Coordinates:
     """Record rows whose location a container covers; gives back the coordinates of the rest."""
-    check_ends(given.offsets, given.lengths)
+    check_ends(refs.offsets, refs.lengths)
     virtual = session.context.virtual
-    locations, is_refused = virtual.recorded(given.locations, validate=validate)
+    locations, is_refused = virtual.recorded(refs.locations, validate=validate)
     table = ChunkTable(
-        given.coordinates,
-        np.full(len(given.targets), ChunkKind.VIRTUAL, np.uint8),
-        given.offsets,
-        given.lengths,
-        given.targets.astype(np.uint32),
+        refs.coordinates,
+        np.full(len(refs.targets), ChunkKind.VIRTUAL, np.uint8),
+        refs.offsets,
+        refs.lengths,
+        refs.targets.astype(np.uint32),
         locations=locations,
-        etags=given.etags,
-        etag_rows=None if given.etag_rows is None else given.etag_rows.astype(np.int32),
-        last_modified=given.last_modified,
+        etags=refs.etags,
+        etag_rows=None if refs.etag_rows is None else refs.etag_rows.astype(np.int32),
+        last_modified=refs.last_modified,
     )
     uncovered = table.coordinates[:0]
     if is_refused is not None and is_refused.any():
@@ -273,7 +273,7 @@ def _box(
     node: Node, shape: Sequence[int], origin: Sequence[int] | None, rows: Ints | None
 ) -> Coordinates:
     """List the coordinates of a box row by row, or of some of its rows."""
-    first = [0] * len(shape) if origin is None else [int(each) for each in origin]
+    first = [0] * len(shape) if origin is None else [int(number) for number in origin]
     if any(low < 0 or low + size > _LARGEST_INDEX for low, size in zip(first, shape, strict=True)):
         chosen = np.arange(math.prod(shape)) if rows is None else rows
         matrix = np.stack(np.unravel_index(chosen, tuple(shape)), axis=1) + np.array(first)

@@ -74,7 +74,9 @@ class Transfer:
         cls, source: Storage, target: Storage, settings: EffectiveStorageSettings, at_once: int
     ) -> "Transfer":
         """Open both ends; `settings` and `at_once` are how the source is used."""
-        is_near = all(isinstance(one.spec, LocalSpec | MemorySpec) for one in (source, target))
+        is_near = all(
+            isinstance(storage.spec, LocalSpec | MemorySpec) for storage in (source, target)
+        )
         return cls(
             source.open(settings),
             target.open(),
@@ -169,14 +171,14 @@ def portions_by_size[T](items: Iterable[T], size_of: Callable[[T], int]) -> Iter
     [1, 1, 1]
     """
     some: list[T] = []
-    held = 0
-    for item in items:
-        size = size_of(item)
-        if some and (held + size > MOST_BYTES or len(some) >= _MOST_OBJECTS):
+    total = 0
+    for element in items:
+        size = size_of(element)
+        if some and (total + size > MOST_BYTES or len(some) >= _MOST_OBJECTS):
             yield some
-            some, held = [], 0
-        some.append(item)
-        held += size
+            some, total = [], 0
+        some.append(element)
+        total += size
     if some:
         yield some
 
@@ -267,13 +269,13 @@ class Contents:
         files = self._files(manifests)
         self._expect(sum(map(len, files.values())) + len(manifests))
         most = self._limits.key_bytes
-        with ChunkObjects(self._transfer.target, max_bytes=most) as chunks, KeySet(most) as known:
-            await self._read_needs(manifests.values(), chunks, known if deep else None)
+        with ChunkObjects(self._transfer.target, max_bytes=most) as chunks, KeySet(most) as copied:
+            await self._read_needs(manifests.values(), chunks, copied if deep else None)
             await self._copy_chunks(chunks)
             for prefix, keys in files.items():
                 await self._copy_files(prefix, keys)
             if deep:
-                await self._compare(files, known)
+                await self._compare(files, copied)
         return self._done
 
     def _expect(self, steps: int) -> None:
@@ -296,7 +298,7 @@ class Contents:
         for first in range(0, len(ids), size):
             some = ids[first : first + size]
             for facts in await read_facts(self._context, some):
-                found.update((one.id.raw, one) for one in facts.manifests)
+                found.update((manifest.id.raw, manifest) for manifest in facts.manifests)
             self._advance(len(some))
         return found
 
@@ -304,14 +306,14 @@ class Contents:
         """Return the keys of files that are not chunks, in the order in which they are copied."""
         chosen = self._selection
         return {
-            MANIFESTS_PREFIX: {manifest_key(one.id) for one in manifests.values()},
-            TRANSACTIONS_PREFIX: {transaction_log_key(one) for one in chosen.logs},
-            SNAPSHOTS_PREFIX: {snapshot_key(one) for one in chosen.snapshots},
+            MANIFESTS_PREFIX: {manifest_key(manifest.id) for manifest in manifests.values()},
+            TRANSACTIONS_PREFIX: {transaction_log_key(log) for log in chosen.logs},
+            SNAPSHOTS_PREFIX: {snapshot_key(snapshot) for snapshot in chosen.snapshots},
             BACKUPS_PREFIX: {*chosen.backups},
         }
 
     async def _read_needs(
-        self, facts: Iterable[ManifestFact], chunks: ChunkObjects, known: KeySet | None
+        self, facts: Iterable[ManifestFact], chunks: ChunkObjects, copied: KeySet | None
     ) -> None:
         """Read all manifests for the chunk objects that they refer to."""
 
@@ -324,8 +326,8 @@ class Contents:
             for needs in await map_concurrently(read, some, limit=limit):
                 for keys, ends in needs:
                     chunks.add(keys, ends)
-                    if known is not None:
-                        known.add(keys)
+                    if copied is not None:
+                        copied.add(keys)
             self._advance(len(some))
 
     # -- copying ---------------------------------------------------------------------------
@@ -393,13 +395,13 @@ class Contents:
 
     # -- making sure -----------------------------------------------------------------------
 
-    async def _compare(self, files: Mapping[str, set[str]], known: KeySet) -> None:
-        async for batch in self._listed_chunks(known.contains):
+    async def _compare(self, files: Mapping[str, set[str]], copied: KeySet) -> None:
+        async for batch in self._listed_chunks(copied.contains):
             await self._require_same(batch)
         for prefix, keys in files.items():
             source = await _listed(self._transfer.source, prefix, keys)
             await self._require_same(
-                [one for key, one in source.items() if key not in self._selection.rewritten]
+                [info for key, info in source.items() if key not in self._selection.rewritten]
             )
 
     async def _require_same(self, infos: Sequence[ObjectInfo]) -> None:
@@ -427,14 +429,14 @@ async def _listed(backend: Backend, prefix: str, keys: set[str]) -> dict[str, Ob
 
 
 def _is_there(here: Mapping[str, ObjectInfo], info: ObjectInfo) -> bool:
-    found = here.get(info.key)
-    return found is not None and found.size_bytes == info.size_bytes
+    stored = here.get(info.key)
+    return stored is not None and stored.size_bytes == info.size_bytes
 
 
 def _among(faults: Faults, keys: Keys) -> Bools:
     places = np.minimum(np.searchsorted(faults.keys, keys), len(faults.keys) - 1)
-    found: Bools = faults.keys[places] == keys
-    return found
+    is_listed: Bools = faults.keys[places] == keys
+    return is_listed
 
 
 def not_the_same(key: str) -> StorageError:

@@ -65,17 +65,17 @@ async def clone(
     )
     version = None if rules.version is None else str(rules.version.snapshot)
     marker = Marker(CLONE_MARKER, {"of": "a clone", "snapshot": version})
-    place = await _look_at(transfer.target, selection)
-    is_done = place.is_same and not rules.deep
+    destination = await _look_at(transfer.target, selection)
+    is_done = destination.is_same and not rules.deep
     if not is_done:
-        await _require_place(transfer.target, place, selection, rules, marker)
+        await _require_place(transfer.target, destination, selection, rules, marker)
         contents = Contents(context, transfer, selection, rules.limits, progress)
         done = await contents.copy(deep=rules.deep)
-        if not place.is_same:
-            await _put_last(transfer.target, selection, place.replacing)
+        if not destination.is_same:
+            await _put_last(transfer.target, selection, destination.replacing)
     else:
         done = Done()
-    if place.replacing is None:
+    if destination.replacing is None:
         await marker.remove(transfer.target)
     return Cloned(
         selection.spec_version,
@@ -104,27 +104,27 @@ class _Place:
 async def _look_at(target: Backend, selection: Selection) -> _Place:
     last = selection.last[-1]
     try:
-        found = await target.get(last.key)
+        stored = await target.get(last.key)
     except ObjectNotFoundError:
         return _Place()
     if selection.spec_version == _SPEC_2:
-        info = decode_repo_info(found.data)
-        if _are_same(selection, bytes(found.data), info):
+        info = decode_repo_info(stored.data)
+        if _are_same(selection, bytes(stored.data), info):
             return _Place(has_repository=True, is_same=True)
-        return _Place(has_repository=True, older=info, replacing=found.info.version)
+        return _Place(has_repository=True, older=info, replacing=stored.info.version)
     are_same = [await _holds(target, file) for file in selection.last]
     return _Place(has_repository=True, is_same=all(are_same))
 
 
 def _are_same(selection: Selection, data: bytes, info: RepoInfo) -> bool:
-    wanted = selection.last[-1].data
+    expected = selection.last[-1].data
     if selection.is_everything:
-        return data == wanted
+        return data == expected
 
     def key(repo: RepoInfo) -> tuple[object, ...]:
         return (dict(repo.branches), dict(repo.tags), repo.snapshots.ids.tobytes())
 
-    return key(info) == key(decode_repo_info(wanted))  # but for the time of the clone
+    return key(info) == key(decode_repo_info(expected))  # but for the time of the clone
 
 
 async def _holds(target: Backend, file: LastFile) -> bool:
@@ -135,12 +135,12 @@ async def _holds(target: Backend, file: LastFile) -> bool:
 
 
 async def _require_place(
-    target: Backend, place: _Place, selection: Selection, rules: CloneRules, marker: Marker
+    target: Backend, destination: _Place, selection: Selection, rules: CloneRules, marker: Marker
 ) -> None:
     """Refuse to write over what is not ours."""
-    if place.is_same:
+    if destination.is_same:
         return
-    if not place.has_repository:
+    if not destination.has_repository:
         try:
             await marker.claim(target)
         except InvalidInputError:
@@ -154,13 +154,13 @@ async def _require_place(
             " update it if it is an earlier clone",
             ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
         )
-    if place.older is None or not selection.is_everything:
+    if destination.older is None or not selection.is_everything:
         raise InvalidInputError(
             "only whole clones of repositories of spec version 2 can be updated: choose an empty"
             " place"
         )
-    theirs = {raw.tobytes() for raw in place.older.snapshots.ids}
-    ours = {one.raw for one in selection.snapshots}
+    theirs = {raw.tobytes() for raw in destination.older.snapshots.ids}
+    ours = {snapshot.raw for snapshot in selection.snapshots}
     if unknown := len(theirs - ours):
         raise ConflictError(
             message=f"the repository there has {unknown} versions that the source does not list"
@@ -198,8 +198,8 @@ async def _put_last(target: Backend, selection: Selection, replacing: State | No
             ) from None
 
 
-async def _clear_refs(target: Backend, kept: set[str]) -> None:
+async def _clear_refs(target: Backend, kept_keys: set[str]) -> None:
     """Remove what an interrupted clone wrote of branches and tags that are gone since."""
     keys = [info.key async for batch in target.list(REFS_PREFIX) for info in batch]
-    if stale := [key for key in keys if key not in kept]:
+    if stale := [key for key in keys if key not in kept_keys]:
         await target.delete_many(stale)

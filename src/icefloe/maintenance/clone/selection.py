@@ -101,7 +101,9 @@ async def select(context: RepoContext, version: Version | None) -> Selection:
 async def _everything(backend: Backend, repo: RepoInfo, data: bytes) -> Selection:
     backups: set[str] = set()
     async for page in repo_ledger.pages(backend, repo):
-        backups |= {backup_key(one.backup_path) for one in page if one.backup_path is not None}
+        backups |= {
+            backup_key(update.backup_path) for update in page if update.backup_path is not None
+        }
     listed = ids_of_rows(SnapshotId, repo.snapshots.ids)
     pruned = ids_of_rows(SnapshotId, repo.snapshots.pruned_ids)
     return Selection(
@@ -131,12 +133,12 @@ def _one_version(context: RepoContext, repo: RepoInfo, version: Version) -> Sele
         enabled_flags=repo.enabled_flags,
         disabled_flags=repo.disabled_flags,
     )
-    kept = ids_of_rows(SnapshotId, table.ids)
+    snapshot_ids = ids_of_rows(SnapshotId, table.ids)
     data = encode_repo_info(alone, level=context.config.compression.level)
     return Selection(
         SPEC_VERSION,
-        frozenset(kept),
-        frozenset([*kept, *ids_of_rows(SnapshotId, table.pruned_ids)]),
+        frozenset(snapshot_ids),
+        frozenset([*snapshot_ids, *ids_of_rows(SnapshotId, table.pruned_ids)]),
         (_repo_file(data),),
         is_everything=False,
     )
@@ -160,13 +162,13 @@ async def _everything_in_files(context: RepoContext) -> Selection:
         except ObjectNotFoundError:
             return None  # deleted since it was listed
 
-    found = await map_concurrently(read, files.keys, limit=_AT_ONCE)
-    last = sorted((one for one in found if one is not None), key=_moment)
-    keys = {one.key for one in last}
+    files_read = await map_concurrently(read, files.keys, limit=_AT_ONCE)
+    last = sorted((file for file in files_read if file is not None), key=_moment)
+    keys = {file.key for file in last}
     tips = {
-        parse_ref(one.key, one.data)
-        for one in last
-        if one.key.endswith(_REF_FILE) and f"{one.key}{_DELETED}" not in keys
+        parse_ref(file.key, file.data)
+        for file in last
+        if file.key.endswith(_REF_FILE) and f"{file.key}{_DELETED}" not in keys
     }
     ids = frozenset(await read_history(context, tips, at_once=_AT_ONCE))
     return Selection(1, ids, ids, tuple(last))

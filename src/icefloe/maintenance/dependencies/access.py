@@ -31,7 +31,10 @@ _PLATFORMS: Final[dict[type[ObjectStoreConfig], str]] = {
     ObjectStoreConfig.Azure: "Azure Blob Storage",
     ObjectStoreConfig.Http: "HTTP",
 }
-_DEFAULTS: Final = PrefixTable((parse_prefix(one.url_prefix), one) for one in DEFAULT_CONTAINERS)
+_DEFAULTS: Final = PrefixTable(
+    (parse_prefix(default_container.url_prefix), default_container)
+    for default_container in DEFAULT_CONTAINERS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +86,20 @@ async def access_facts(
 ) -> AccessFacts:
     """Find out which containers one version uses, and what each of them needs."""
     containers = context.config.virtual_chunk_containers
-    found = await summary(context, _by_need(containers), versions=versions, progress=progress)
-    chunks, sizes = found.chunks.tolist(), found.bytes_.tolist()
-    counts = dict(zip(found.places.to_strings(), zip(chunks, sizes, strict=True), strict=True))
+    dependencies = await summary(
+        context, _by_need(containers), versions=versions, progress=progress
+    )
+    chunks, sizes = dependencies.chunks.tolist(), dependencies.bytes_.tolist()
+    counts = dict(
+        zip(dependencies.places.to_strings(), zip(chunks, sizes, strict=True), strict=True)
+    )
     rows = [
         _access(context, container, counts.pop(_label(number), (0, 0)))
         for number, container in enumerate(containers)
     ]
     rows += [_undeclared(context, bucket, counted) for bucket, counted in counts.items()]
     rows.sort(key=lambda row: (-row.references, row.url_prefix))
-    return AccessFacts(found.entries[0], tuple(rows), tuple(context.virtual.places.disputed))
+    return AccessFacts(dependencies.entries[0], tuple(rows), tuple(context.virtual.places.disputed))
 
 
 def _by_need(containers: Sequence[VirtualChunkContainer]) -> PlaceGrouping:

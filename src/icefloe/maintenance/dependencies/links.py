@@ -79,18 +79,18 @@ async def manifest_links(
     ranks = {entry.id: rank for rank, entry in enumerate(versions)}
     numbers: dict[bytes, int] = {}
     for line in lines:
-        known: Mapping[bytes, int] = {}
+        rows_before: Mapping[bytes, int] = {}
         begins = True
         async for snapshot in _snapshots(context, line):
             table = _LinkTable.of(snapshot)
             rank = ranks[snapshot.id]
-            fresh = [(key, row) for key, row in table.rows.items() if key not in known]
+            fresh = [(key, row) for key, row in table.rows.items() if key not in rows_before]
             for key, row in fresh:
                 _make_known(links, numbers, key, _Link(snapshot, table, row, rank))
             added = tuple(numbers[key] for key, _ in fresh)
-            removed = tuple(numbers[key] for key in known if key not in table.rows)
+            removed = tuple(numbers[key] for key in rows_before if key not in table.rows)
             links.steps.append(Step(rank, added, removed, begins))
-            known, begins = table.rows, False
+            rows_before, begins = table.rows, False
     return links
 
 
@@ -125,7 +125,7 @@ class _LinkTable:
         keys = np.concatenate([nodes.manifest_ids, nodes.ids[node_rows], digests], axis=1)
         raw, width = keys.tobytes(), keys.shape[1]
         starts = range(0, len(raw), width)
-        rows = {raw[at : at + width]: row for row, at in enumerate(starts)}
+        rows = {raw[start : start + width]: row for row, start in enumerate(starts)}
         return cls(rows, node_rows, is_clipped)
 
 

@@ -67,12 +67,12 @@ class PlaceSummary:
 
     def resize(self, count: int) -> None:
         """Make room for this many places."""
-        held = len(self._columns.parts)
-        if count <= held:
+        size = len(self._columns.parts)
+        if count <= size:
             return
-        larger = _Columns.empty(max(count, 2 * held))
+        larger = _Columns.empty(max(count, 2 * size))
         for name in _Columns.__slots__:
-            getattr(larger, name)[:held] = getattr(self._columns, name)
+            getattr(larger, name)[:size] = getattr(self._columns, name)
         self._columns = larger
 
     def begin_line(self) -> None:

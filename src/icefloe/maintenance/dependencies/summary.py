@@ -65,9 +65,9 @@ class Versions:
     async def lines(self, context: RepoContext) -> list[list[SnapshotEntry]]:
         """List them as histories, each newest first."""
         named = (self.branch, self.tag, self.snapshot_id)
-        if self.with_history and not any(each is not None for each in named):
+        if self.with_history and not any(name is not None for name in named):
             return await history_lines(context.ledger)
-        branch = self.branch if any(each is not None for each in named) else MAIN_BRANCH
+        branch = self.branch if any(name is not None for name in named) else MAIN_BRANCH
         snapshot = await resolve(context, branch=branch, tag=self.tag, snapshot_id=self.snapshot_id)
         if self.with_history:
             return await history_lines(context.ledger, snapshot)
@@ -125,12 +125,12 @@ async def summary(
     walk = _Walk(context, links, counter, progress)
     for number in range(len(links.steps)):
         await walk.take(number)
-    found = walk.summary.finished()
+    used = walk.summary.finished()
     places = walk.places.column
     if grouping is None:
         paths = [links.paths[NodeId(raw)][1] for raw in places.to_list()]
         places = BytesColumn.from_strings(paths)
-    return _ordered(found, places, links.versions)
+    return _ordered(used, places, links.versions)
 
 
 def _grouping(context: RepoContext, by: By, depth: int) -> PlaceGrouping:
@@ -171,7 +171,9 @@ def container_numbers(
 
 def _by_container(context: RepoContext) -> PlaceGrouping:
     containers = context.config.virtual_chunk_containers
-    labels = BytesColumn.from_strings([*(each.url_prefix for each in containers), NO_CONTAINER])
+    labels = BytesColumn.from_strings(
+        [*(container.url_prefix for container in containers), NO_CONTAINER]
+    )
 
     def group(recorded: BytesColumn, canonical: BytesColumn) -> Grouped:
         numbers = container_numbers(containers, recorded, canonical)
@@ -268,19 +270,19 @@ class _Walk:
 
 
 def _ordered(
-    found: UsedPlaces, places: BytesColumn, entries: Sequence[SnapshotEntry]
+    used: UsedPlaces, places: BytesColumn, entries: Sequence[SnapshotEntry]
 ) -> Dependencies:
     """Put the places with most bytes first; where that is the same, by name."""
-    names = places if len(found.places) == len(places) else places.take(found.places)
+    names = places if len(used.places) == len(places) else places.take(used.places)
     by_name = np.arange(len(names)) if names.is_ascending() else names.sort_order()
-    order = by_name[np.argsort(-found.bytes_[by_name], kind="stable")]
+    order = by_name[np.argsort(-used.bytes_[by_name], kind="stable")]
     return Dependencies(
         names if is_ascending(order) else names.take(order),
-        found.chunks[order],
-        found.bytes_[order],
-        found.arrays[order],
-        found.versions[order],
-        found.newest[order],
-        found.oldest[order],
+        used.chunks[order],
+        used.bytes_[order],
+        used.arrays[order],
+        used.versions[order],
+        used.newest[order],
+        used.oldest[order],
         entries,
     )

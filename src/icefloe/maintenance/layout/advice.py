@@ -115,21 +115,21 @@ class LayoutModel:
     @classmethod
     def stored(cls, arrays: Iterable[ArrayPieces]) -> "LayoutModel":
         """Take the layout that there is."""
-        known = {array.node.id: array for array in arrays}
+        arrays_by_id = {array.node.id: array for array in arrays}
         files: dict[ManifestId, ModelManifest] = {}
-        for node, array in known.items():
+        for node, array in arrays_by_id.items():
             for piece in array.pieces:
                 file = files.setdefault(piece.manifest, ModelManifest(piece.size_bytes))
                 file.arrays[node] = Extent(piece.box, piece.num_refs)
-        return cls(known, list(files.values()), _rates(known))
+        return cls(arrays_by_id, list(files.values()), _rates(arrays_by_id))
 
     @classmethod
     def expected(cls, arrays: Iterable[ArrayPieces], rules: Rules) -> "LayoutModel":
         """Foresee the layout that a rewrite would make."""
-        known = {array.node.id: array for array in arrays}
-        rates = _rates(known)
+        arrays_by_id = {array.node.id: array for array in arrays}
+        rates = _rates(arrays_by_id)
         manifests, wholes = list[ModelManifest](), list[ArrayPieces]()
-        for node, array in known.items():
+        for node, array in arrays_by_id.items():
             layout = layout_of(array.node, rules.split_sizes)
             parts = _expected_parts(array, layout)
             if len(parts) == 1:
@@ -139,14 +139,17 @@ class LayoutModel:
                 size = _FILE_BYTES + rates[node] * part.num_refs
                 manifests.append(ModelManifest(size, {node: part}))
         for plan in pack([array.facts for array in wholes], rules.sets):
-            members = {node: Extent(known[node].box, known[node].num_refs) for node in plan.arrays}
+            members = {
+                node: Extent(arrays_by_id[node].box, arrays_by_id[node].num_refs)
+                for node in plan.arrays
+            }
             size = sum(rates[node] * part.num_refs for node, part in members.items())
             manifests.append(ModelManifest(_FILE_BYTES + size, members))
-        return cls(known, manifests, rates)
+        return cls(arrays_by_id, manifests, rates)
 
     def of(self, node: NodeId) -> list[ModelManifest]:
         """List the manifests of an array."""
-        return [one for one in self.manifests if node in one.arrays]
+        return [manifest for manifest in self.manifests if node in manifest.arrays]
 
     # -- costs -----------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class LayoutModel:
         """Foresee the first read of a chunk of each array; the largest manifest of each counts."""
         fetched = {}
         for node in nodes:
-            largest = max(self.of(node), key=lambda each: each.size_bytes)
+            largest = max(self.of(node), key=lambda manifest: manifest.size_bytes)
             fetched[id(largest)] = largest
         return Cost(len(fetched), _total(fetched.values()))
 
@@ -171,20 +174,20 @@ class LayoutModel:
         for node, growth in growths.items():
             files, rate = self.of(node), self.bytes_per_ref[node]
             coordinates = _new_coordinates(self.arrays[node], growth)
-            wanted, parts = _opened(self.arrays[node], files, coordinates, rules)
-            opened |= {id(each): each for each in wanted}
-            shared = [each for each in wanted if len(each.arrays) > 1]
+            opened_files, parts = _opened(self.arrays[node], files, coordinates, rules)
+            opened |= {id(file): file for file in opened_files}
+            shared = [file for file in opened_files if len(file.arrays) > 1]
             if shared:
                 packs[id(shared[0])] += rate * len(coordinates)
             else:
                 new_files += [_FILE_BYTES + rate * count for count in parts]
-        shared_files = {key: each for key, each in opened.items() if len(each.arrays) > 1}
-        new_files += [each.size_bytes + packs[key] for key, each in shared_files.items()]
+        shared_files = {key: file for key, file in opened.items() if len(file.arrays) > 1}
+        new_files += [file.size_bytes + packs[key] for key, file in shared_files.items()]
         return Cost(len(opened), _total(opened.values()), len(new_files), round(sum(new_files)))
 
 
 def _total(manifests: Iterable[ModelManifest]) -> int:
-    return round(sum(each.size_bytes for each in manifests))
+    return round(sum(manifest.size_bytes for manifest in manifests))
 
 
 def _rates(arrays: Mapping[NodeId, ArrayPieces]) -> dict[NodeId, float]:
@@ -204,12 +207,14 @@ def _expected_parts(array: ArrayPieces, layout: Layout) -> list[Extent]:
         some = waiting.pop()
         box = around([one.box for one in some])
         num_refs = sum(one.num_refs for one in some)
-        place = layout.next_cut(box, round(num_refs))
-        if place is None:
+        cut = layout.next_cut(box, round(num_refs))
+        if cut is None:
             parts.append(Extent(box, num_refs))
             continue
-        halves = [[_clipped(one, *place, late=late) for one in some] for late in (True, False)]
-        waiting += [kept for half in halves if (kept := [one for one in half if one.num_refs])]
+        halves = [[_clipped(one, *cut, late=late) for one in some] for late in (True, False)]
+        waiting += [
+            remaining for half in halves if (remaining := [one for one in half if one.num_refs])
+        ]
     return parts
 
 
@@ -257,13 +262,13 @@ def _opened(
     partition = layout.partition(coordinates, Blocks(boxes, counts))
     wanted = set(partition.wanted.tolist())
     is_shared = [len(file.arrays) > 1 for file in files]
-    wanted |= {place for place, shared in enumerate(is_shared) if shared}
+    wanted |= {row for row, shared in enumerate(is_shared) if shared}
     parts = [float(len(coordinates[rows])) for rows in partition.parts]
     if parts:
         firsts = np.array([coordinates[rows][0] for rows in partition.parts], np.int64)
-        for place in sorted(wanted):
-            parts[_nearest(firsts, boxes[place])] += counts[place]
-    return [files[place] for place in sorted(wanted)], parts
+        for row in sorted(wanted):
+            parts[_nearest(firsts, boxes[row])] += counts[row]
+    return [files[row] for row in sorted(wanted)], parts
 
 
 def _nearest(firsts: np.ndarray[tuple[int, ...], np.dtype[np.int64]], box: object) -> int:
@@ -306,22 +311,22 @@ def growths_in(logs: list[TransactionLog]) -> dict[NodeId, Growth]:
         for node, coordinates in log.updated_chunks.items():
             if len(coordinates):
                 written[node].append(coordinates)
-    found = {}
+    growths = {}
     for node, commits in written.items():
         axis = _growing_axis(commits)
         if axis is not None:
             # The first of many is often the one that filled the array.
-            count = median_low(len(one) for one in commits[1:])
-            found[node] = Growth(axis, count)
-    return found
+            count = median_low(len(commit) for commit in commits[1:])
+            growths[node] = Growth(axis, count)
+    return growths
 
 
 def _growing_axis(commits: list[Coordinates]) -> int | None:
-    if len(commits) < 2 or len({one.shape[1] for one in commits}) > 1:
+    if len(commits) < 2 or len({commit.shape[1] for commit in commits}) > 1:
         return None
     for axis in range(commits[0].shape[1]):
-        firsts = [int(one[:, axis].min()) for one in commits]
-        lasts = [int(one[:, axis].max()) for one in commits]
+        firsts = [int(commit[:, axis].min()) for commit in commits]
+        lasts = [int(commit[:, axis].max()) for commit in commits]
         if all(first > last for first, last in zip(firsts[1:], lasts, strict=False)):
             return axis
     return None
@@ -352,7 +357,7 @@ class Costs:
     def seconds(self) -> float:
         """Weigh all of it."""
         return sum(
-            each.seconds for each in (self.first_read, self.coordinates, self.append, self.change)
+            cost.seconds for cost in (self.first_read, self.coordinates, self.append, self.change)
         )
 
 
@@ -420,13 +425,13 @@ class _Observed:
 
     @classmethod
     def of(cls, arrays: Sequence[ArrayPieces], growths: Mapping[NodeId, Growth]) -> "_Observed":
-        known = {array.node.id: array for array in arrays}
+        arrays_by_id = {array.node.id: array for array in arrays}
         largest = max(arrays, key=lambda array: (array.num_refs, array.node.path))
-        growing = {node: growth for node, growth in growths.items() if node in known}
+        growing = {node: growth for node, growth in growths.items() if node in arrays_by_id}
         if not growing and largest.num_chunks:
             axis = append_order(_names(largest))[0]
             growing = {largest.node.id: Growth(axis, _step(largest, axis))}
-        return cls(known, largest, _coordinates(arrays), growing)
+        return cls(arrays_by_id, largest, _coordinates(arrays), growing)
 
     def costs(self, layout: LayoutModel, rules: Rules) -> Costs:
         return Costs(
@@ -445,7 +450,7 @@ def _names(array: ArrayPieces) -> Sequence[str | None]:
 
 def _step(array: ArrayPieces, axis: int) -> int:
     """Count the chunks of one step along an axis."""
-    return prod(count for at, count in enumerate(array.num_chunks) if at != axis)
+    return prod(count for dimension, count in enumerate(array.num_chunks) if dimension != axis)
 
 
 def _coordinates(arrays: Sequence[ArrayPieces]) -> list[NodeId]:
@@ -474,7 +479,7 @@ def _splitting(
         only = {node: Growth(axis, _step(array, axis) if growth is None else growth.num_chunks)}
         if rules is None and axis == guessed[0]:
             continue  # this is what happens by itself
-        sizes = _sizes(array, (axis, *(one for one in guessed if one != axis)))
+        sizes = _sizes(array, (axis, *(guess for guess in guessed if guess != axis)))
         rule = (ManifestSplitCondition.path_matches(f"^{re.escape(path)}$"), sizes)
         if rules is not None and not _is_better(array, only, rules, (rule, *rules)):
             continue

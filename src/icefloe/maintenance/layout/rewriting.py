@@ -90,15 +90,15 @@ async def cut(whole: Share, layout: Layout, open_: Open) -> AsyncIterator[Share]
             for part in _cut_rows(share.rows, layout):
                 yield Share((), part)
             continue
-        place = layout.next_cut(share.box, share.num_refs)
-        if place is None:
+        next_cut = layout.next_cut(share.box, share.num_refs)
+        if next_cut is None:
             yield share
             continue
-        across = [piece for piece in share.pieces if _is_across(piece, place)]
+        across = [piece for piece in share.pieces if _is_across(piece, next_cut)]
         if across:
             closed = tuple(piece for piece in share.pieces if piece not in across)
             share = replace(share, pieces=closed, rows=await _joined(share.rows, across, open_))
-        waiting += [half for half in reversed(_halves(share, place)) if half.num_refs]
+        waiting += [half for half in reversed(_halves(share, next_cut)) if half.num_refs]
 
 
 def _cut_rows(rows: ChunkTable, layout: Layout) -> list[ChunkTable]:
@@ -107,8 +107,8 @@ def _cut_rows(rows: ChunkTable, layout: Layout) -> list[ChunkTable]:
     return [rows if len(parts) == 1 else rows.take(part) for part in parts]
 
 
-def _is_across(piece: Piece, place: Cut) -> bool:
-    axis, edge = place
+def _is_across(piece: Piece, cut: Cut) -> bool:
+    axis, edge = cut
     first, last = piece.box[axis]
     return first < edge < last
 
@@ -118,10 +118,10 @@ async def _joined(rows: ChunkTable | None, pieces: Sequence[Piece], open_: Open)
     return concat_tables(opened if rows is None else [rows, *opened])
 
 
-def _halves(share: Share, place: Cut) -> list[Share]:
+def _halves(share: Share, cut: Cut) -> list[Share]:
     if not share.pieces:  # all is opened: rows are cut at once, and not copied time and again
         return [share]
-    axis, edge = place
+    axis, edge = cut
     early = tuple(piece for piece in share.pieces if piece.box[axis][1] <= edge)
     late = tuple(piece for piece in share.pieces if piece.box[axis][0] >= edge)
     if share.rows is None:
@@ -163,9 +163,9 @@ class Relayout:
         wholes, splits = self._told_apart(arrays)
         refs: dict[NodeId, tuple[ManifestRef, ...]] = dict.fromkeys(_linking(snapshot), ())
         parts: list[Part] = []
-        links, made = await self._pack(wholes)
+        links, new_parts = await self._pack(wholes)
         refs |= links
-        parts += made
+        parts += new_parts
         for array, layout in splits:
             done = await self._split(array, layout)
             parts += done.parts
@@ -193,14 +193,14 @@ class Relayout:
         self, wholes: Sequence[ArrayPieces]
     ) -> tuple[dict[NodeId, tuple[ManifestRef, ...]], list[Part]]:
         """Pack arrays from scratch, and write the manifests that are not there yet."""
-        known = {array.node.id: array for array in wholes}
+        arrays_by_id = {array.node.id: array for array in wholes}
         plans = pack([array.facts for array in wholes], self._context.config.chunk_manifests)
         links: dict[NodeId, tuple[ManifestRef, ...]] = {
             array.node.id: (array.pieces[0].link,) for array in wholes
         }
         todo, parts = list[list[ArrayPieces]](), list[Part]()
         for plan in plans:
-            members = [known[node] for node in plan.arrays]
+            members = [arrays_by_id[node] for node in plan.arrays]
             if _is_there(members):
                 self._progress(_num_refs(members))
             else:
@@ -214,29 +214,29 @@ class Relayout:
 
     async def _make_pack(self, members: Sequence[ArrayPieces]) -> Part:
         states = {array.node.id: _state(array) for array in members}
-        made = self._packs.get(frozenset(states))
-        if made is None or made.states != states:
+        pack = self._packs.get(frozenset(states))
+        if pack is None or pack.states != states:
             tables = {
                 array.node.id: await Share(array.pieces).table(partial(self._open, array))
                 for array in members
             }
-            made = Pack(states, await make_part(self._context.assets, tables))
-            self._packs[frozenset(states)] = made
-        return made.part
+            pack = Pack(states, await make_part(self._context.assets, tables))
+            self._packs[frozenset(states)] = pack
+        return pack.part
 
     # -- arrays with manifests of their own ------------------------------------------------
 
     async def _split(self, array: ArrayPieces, layout: Layout) -> SplitArray:
         state = _state(array)
-        known = self._splits.get(array.node.id)
-        if known is not None and known.state == state:
+        cached = self._splits.get(array.node.id)
+        if cached is not None and cached.state == state:
             self._progress(array.num_refs)
-            return known
-        kept, parts = list[ManifestRef](), list[Part]()
+            return cached
+        kept_refs, parts = list[ManifestRef](), list[Part]()
         todo, waiting = list[Share](), 0
         async for share in cut(Share(array.pieces), layout, partial(self._open, array)):
             if (piece := share.only_piece) is not None:
-                kept.append(piece.link)
+                kept_refs.append(piece.link)
                 self._progress(piece.num_refs)
                 continue
             todo.append(share)
@@ -245,8 +245,8 @@ class Relayout:
                 parts += await self._make_parts(array, todo)
                 todo, waiting = [], 0
         parts += await self._make_parts(array, todo)
-        self._splits[array.node.id] = made = SplitArray(state, tuple(kept), tuple(parts))
-        return made
+        self._splits[array.node.id] = split = SplitArray(state, tuple(kept_refs), tuple(parts))
+        return split
 
     async def _make_parts(self, array: ArrayPieces, shares: Sequence[Share]) -> list[Part]:
         async def make(share: Share) -> Part:

@@ -107,13 +107,15 @@ async def survey(context: RepoContext, snapshot: Snapshot) -> list[ArrayPieces]:
         for (node, ref), count in zip(links, counts, strict=True)
         if len(users[ref.id]) > 1 or count == 0 or not _is_inside(ref, node)
     }
-    read = await _read(context, {one: users[one] for one in sorted(unclear)}, files)
+    read = await _read(
+        context, {manifest_id: users[manifest_id] for manifest_id in sorted(unclear)}, files
+    )
     pieces: defaultdict[NodeId, list[Piece]] = defaultdict(list)
     for (node, ref), size, count in zip(links, sizes, counts, strict=True):
         if ref.id not in unclear:
             pieces[node.id].append(Piece(ref, size, ref.extents, count, count))
-        elif (known := read[node.id, ref.id]) is not None:
-            box, num_refs = known
+        elif (box_and_count := read[node.id, ref.id]) is not None:
+            box, num_refs = box_and_count
             pieces[node.id].append(Piece(ref, size, box, num_refs, count))
     return [ArrayPieces(node, tuple(pieces[node.id])) for node in nodes if node.id in pieces]
 
@@ -133,20 +135,20 @@ def _is_inside(ref: ManifestRef, node: Node) -> bool:
 
 
 async def _read(
-    context: RepoContext, wanted: Mapping[ManifestId, list[Node]], files: ManifestFiles
+    context: RepoContext, nodes_by_manifest: Mapping[ManifestId, list[Node]], files: ManifestFiles
 ) -> dict[tuple[NodeId, ManifestId], tuple[Box, int] | None]:
     """Find boxes and numbers of references by reading manifests, each once."""
-    sizes, _ = listed_in(files, list(wanted))
-    found: dict[tuple[NodeId, ManifestId], tuple[Box, int] | None] = {}
+    sizes, _ = listed_in(files, list(nodes_by_manifest))
+    boxes_and_counts: dict[tuple[NodeId, ManifestId], tuple[Box, int] | None] = {}
 
-    async def read(item: tuple[ManifestId, int]) -> None:
-        manifest = await context.assets.load_manifest(*item)
-        for node in wanted[manifest.id]:
-            found[node.id, manifest.id] = _found_in(manifest, node)
+    async def read(entry: tuple[ManifestId, int]) -> None:
+        manifest = await context.assets.load_manifest(*entry)
+        for node in nodes_by_manifest[manifest.id]:
+            boxes_and_counts[node.id, manifest.id] = _found_in(manifest, node)
 
     limit = context.config.manifest.max_concurrent_manifest_fetches_during_commit
-    await map_concurrently(read, zip(wanted, sizes, strict=True), limit=limit)
-    return found
+    await map_concurrently(read, zip(nodes_by_manifest, sizes, strict=True), limit=limit)
+    return boxes_and_counts
 
 
 def _found_in(manifest: Manifest, node: Node) -> tuple[Box, int] | None:

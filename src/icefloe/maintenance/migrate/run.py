@@ -81,8 +81,8 @@ def _operations(
 ) -> Iterator[UpdateEntry]:
     def after(target: SnapshotId, milliseconds: int) -> int:
         # What deleted tags named may be gone; then only the beginning is certain.
-        at = entries.get(target, root)
-        return at.flushed_at + milliseconds * _MILLISECOND
+        entry = entries.get(target, root)
+        return entry.flushed_at + milliseconds * _MILLISECOND
 
     yield UpdateEntry(UpdateKind.REPO_INITIALIZED, root.flushed_at)
     others = sorted(refs.branches.keys() - {MAIN_BRANCH}, key=str.encode)
@@ -113,11 +113,11 @@ def _commits(
 
 def _in_order(operations: Iterable[UpdateEntry]) -> list[UpdateEntry]:
     """Sort by time, oldest first; no two have the same."""
-    ordered = sorted(operations, key=lambda one: one.updated_at)
-    for place in range(1, len(ordered)):
-        earliest = ordered[place - 1].updated_at + 1
-        if ordered[place].updated_at < earliest:
-            ordered[place] = replace(ordered[place], updated_at=earliest)
+    ordered = sorted(operations, key=lambda operation: operation.updated_at)
+    for position in range(1, len(ordered)):
+        earliest = ordered[position - 1].updated_at + 1
+        if ordered[position].updated_at < earliest:
+            ordered[position] = replace(ordered[position], updated_at=earliest)
     return ordered
 
 

@@ -58,10 +58,10 @@ class SmallFiles:
         )
 
 
-def _is_same(one: ObjectInfo | None, other: ObjectInfo | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one == other or same_state(one.version, other.version)
+def _is_same(info: ObjectInfo | None, other: ObjectInfo | None) -> bool:
+    if info is None or other is None:
+        return info is other
+    return info == other or same_state(info.version, other.version)
 
 
 async def list_small_files(backend: Backend, expected: Iterable[str] = ()) -> SmallFiles:
@@ -115,14 +115,18 @@ async def read_targets(
 
     async def target(key: str) -> tuple[SnapshotId, ObjectInfo] | None:
         try:
-            found = await backend.get(key)
+            stored = await backend.get(key)
         except ObjectNotFoundError:
             return None
-        return parse_ref(key, bytes(found.data)), found.info
+        return parse_ref(key, bytes(stored.data)), stored.info
 
-    wanted = [key for key in keys if is_ref_file(key)]
-    found = await map_concurrently(target, wanted, limit=at_once)
-    return {key: one for key, one in zip(wanted, found, strict=True) if one is not None}
+    ref_keys = [key for key in keys if is_ref_file(key)]
+    targets = await map_concurrently(target, ref_keys, limit=at_once)
+    return {
+        key: snapshot_id
+        for key, snapshot_id in zip(ref_keys, targets, strict=True)
+        if snapshot_id is not None
+    }
 
 
 def is_ref_file(key: str) -> bool:
@@ -146,7 +150,9 @@ async def list_snapshots(backend: Backend) -> dict[SnapshotId, ObjectInfo]:
     """
     skip = len(SNAPSHOTS_PREFIX)
     infos = [info async for batch in backend.list(SNAPSHOTS_PREFIX) for info in batch]
-    return {one: info for info in infos if (one := _parsed(info.key[skip:])) is not None}
+    return {
+        snapshot_id: info for info in infos if (snapshot_id := _parsed(info.key[skip:])) is not None
+    }
 
 
 async def read_history(
@@ -155,7 +161,7 @@ async def read_history(
     *,
     at_once: int,
     listed: Collection[SnapshotId] | None = None,
-    known: Mapping[SnapshotId, SnapshotEntry] | None = None,
+    known_entries: Mapping[SnapshotId, SnapshotEntry] | None = None,
     progress: Progress | None = None,
 ) -> dict[SnapshotId, SnapshotEntry]:
     """Read all versions that some lead back to, as they are stored now.
@@ -165,24 +171,24 @@ async def read_history(
     them are known.
     """
     entries: dict[SnapshotId, SnapshotEntry] = {}
-    read = dict(known or {})
-    if known is None and not context.is_near:
+    read = dict(known_entries or {})
+    if known_entries is None and not context.is_near:
         if listed is None:
             listed = await list_snapshots(context.backend)
         read = await _read_listed(context.backend, sorted(listed), at_once, progress)
     todo = set(tips)
     while todo:
-        unread = sorted(one for one in todo if one not in read)
+        unread = sorted(snapshot_id for snapshot_id in todo if snapshot_id not in read)
         for entry in await map_concurrently(
-            lambda one: read_entry(context.backend, one), unread, limit=at_once
+            lambda snapshot_id: read_entry(context.backend, snapshot_id), unread, limit=at_once
         ):
             read[entry.id] = entry
-        for one in todo:
-            entries[one] = read[one]
+        for snapshot_id in todo:
+            entries[snapshot_id] = read[snapshot_id]
         if progress is not None:
             progress(len(entries), max(len(entries) + 1, len(read)))
-        parents = [entries[one].parent for one in todo]
-        todo = {one for one in parents if one is not None and one not in entries}
+        parents = [entries[snapshot_id].parent for snapshot_id in todo]
+        todo = {parent for parent in parents if parent is not None and parent not in entries}
     if progress is not None:
         progress(len(entries), len(entries))
     return entries
@@ -218,13 +224,13 @@ async def _read_listed(
         except IcefloeError:
             return None
 
-    known: dict[SnapshotId, SnapshotEntry] = {}
+    entries: dict[SnapshotId, SnapshotEntry] = {}
     for some in _portions(ids, at_once * 8):
-        found = await map_concurrently(read, some, limit=at_once)
-        known |= {entry.id: entry for entry in found if entry is not None}
+        read_entries = await map_concurrently(read, some, limit=at_once)
+        entries |= {entry.id: entry for entry in read_entries if entry is not None}
         if progress is not None:
-            progress(len(known), len(ids))
-    return known
+            progress(len(entries), len(ids))
+    return entries
 
 
 def _parsed(name: str) -> SnapshotId | None:
@@ -280,7 +286,11 @@ async def look_again(context: RepoContext, before: Look, *, at_once: int) -> Loo
     backend = context.backend
     listed = await list_small_files(backend, before.files.keys)
     snapshots = await list_snapshots(backend)
-    rewritten = {one for one in before.entries if snapshots.get(one) != before.snapshots.get(one)}
+    rewritten = {
+        snapshot_id
+        for snapshot_id in before.entries
+        if snapshots.get(snapshot_id) != before.snapshots.get(snapshot_id)
+    }
     if not rewritten and not listed.changed_since(before.files):
         return before
     files, targets, config = await _read_files(context, listed, before, at_once)
@@ -288,7 +298,11 @@ async def look_again(context: RepoContext, before: Look, *, at_once: int) -> Loo
         context,
         RefFiles.of(files, targets).tips,
         at_once=at_once,
-        known={one: entry for one, entry in before.entries.items() if one not in rewritten},
+        known={
+            snapshot_id: entry
+            for snapshot_id, entry in before.entries.items()
+            if snapshot_id not in rewritten
+        },
     )
     return Look(files, targets, config, entries, snapshots)
 

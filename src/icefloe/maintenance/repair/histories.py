@@ -66,9 +66,9 @@ class Mending:
 
 async def mend(shop: Workshop, ledger: RepoObjectLedger, damages: Iterable[Damage]) -> None:
     """Put right what the repo object says."""
-    found = [*damages]
+    all_damages = [*damages]
     repo = await ledger.repo()
-    mending = await _mending(shop, repo, found)
+    mending = await _mending(shop, repo, all_damages)
     if not mending:
         return
 
@@ -86,10 +86,10 @@ def _told(mending: Mending) -> Iterable[str]:
     if mending.replaces_config:
         source = "the defaults" if mending.config is None else "the one of a backup"
         yield f"the configuration cannot be read: {source} takes its place"
-    for one in mending.truths:
-        yield f"what the repo object says of {one} is taken from its file"
-    for one, parent in mending.parents.items():
-        yield f"the history of {one} goes on with {parent}"
+    for snapshot_id in mending.truths:
+        yield f"what the repo object says of {snapshot_id} is taken from its file"
+    for snapshot_id, parent in mending.parents.items():
+        yield f"the history of {snapshot_id} goes on with {parent}"
     if mending.lost_logs:
         yield f"{len(mending.lost_logs)} logs of expired versions are lost, and forgotten"
     if mending.updates is not None:
@@ -100,16 +100,18 @@ def _told(mending: Mending) -> Iterable[str]:
 
 
 async def _mending(shop: Workshop, repo: RepoInfo, damages: list[Damage]) -> Mending:
-    wrong = {one for each in damages if each.kind is _K.BAD_ENTRY for one in each.versions}
+    wrong = {
+        version for damage in damages if damage.kind is _K.BAD_ENTRY for version in damage.versions
+    }
     mending = Mending(truths=await shop.snapshots(sorted(wrong)))
-    if any(each.kind is _K.BAD_CONFIG for each in damages):
+    if any(damage.kind is _K.BAD_CONFIG for damage in damages):
         mending.replaces_config = True
         mending.config = await _older_config(shop)
-    if any(each.kind is _K.BAD_HISTORY for each in damages):
+    if any(damage.kind is _K.BAD_HISTORY for damage in damages):
         mending.parents = await _parents(shop, repo)
     if shop.rules.rebuild_logs:
         mending.lost_logs = _lost_logs(repo, damages)
-        if any(each.kind in _BROKEN_LOG for each in damages):
+        if any(damage.kind in _BROKEN_LOG for damage in damages):
             mending.updates = await _sound_updates(shop, repo)
     return mending
 
@@ -117,7 +119,7 @@ async def _mending(shop: Workshop, repo: RepoInfo, damages: list[Damage]) -> Men
 def _mended(repo: RepoInfo, mending: Mending) -> RepoInfo:
     if mending.truths or mending.parents or mending.lost_logs:
         table = repo.snapshots
-        entries = [_entry(one, mending) for one in table.entries(range(len(table)))]
+        entries = [_entry(entry, mending) for entry in table.entries(range(len(table)))]
         repo = replace(repo, history=SnapshotTable.from_entries(entries))
     if mending.replaces_config:
         repo = replace(repo, config=mending.config)
@@ -126,10 +128,10 @@ def _mended(repo: RepoInfo, mending: Mending) -> RepoInfo:
         # Only the newest has changed since: what is older than what was looked at is cut.
         newest = int(repo.updates.updated_at[0])
         if newest == mending.updates[0].updated_at:
-            kept = UpdateTable.from_entries(mending.updates)
+            updates = UpdateTable.from_entries(mending.updates)
         else:
-            kept = repo.updates.newest(count)
-        repo = replace(repo, log=kept, repo_before_updates=None)
+            updates = repo.updates.newest(count)
+        repo = replace(repo, log=updates, repo_before_updates=None)
     return repo
 
 
@@ -141,7 +143,11 @@ def _entry(entry: SnapshotEntry, mending: Mending) -> SnapshotEntry:
     if (parent := mending.parents.get(entry.id)) is not None:
         entry = replace(entry, parent=parent)
     if not mending.lost_logs.isdisjoint(entry.pruned_ancestors):
-        left = tuple(one for one in entry.pruned_ancestors if one not in mending.lost_logs)
+        left = tuple(
+            pruned_ancestor
+            for pruned_ancestor in entry.pruned_ancestors
+            if pruned_ancestor not in mending.lost_logs
+        )
         entry = replace(entry, pruned_ancestors=left)
     return entry
 
@@ -165,22 +171,24 @@ async def _older_config(shop: Workshop) -> bytes | None:
 async def _parents(shop: Workshop, repo: RepoInfo) -> dict[SnapshotId, SnapshotId]:
     """Find out what came before versions whose histories do not end in the first one."""
     table = repo.snapshots
-    known = {entry.id: entry for entry in table.entries(range(len(table)))}
-    parents = {one: entry.parent for one, entry in known.items()}
+    entries = {entry.id: entry for entry in table.entries(range(len(table)))}
+    parents = {snapshot_id: entry.parent for snapshot_id, entry in entries.items()}
     changed = await _parents_in_backups(shop, parents)
     parents |= changed
     lineage = Lineage(shop)
-    for one in sorted(_endless(parents), key=lambda one: known[one].flushed_at):
-        if one not in _endless(parents):
+    for snapshot_id in sorted(
+        _endless(parents), key=lambda snapshot_id: entries[snapshot_id].flushed_at
+    ):
+        if snapshot_id not in _endless(parents):
             continue  # put right with the one before it
-        moment = known[one].flushed_at
-        earlier = [other for other in known.values() if other.flushed_at < moment]
+        moment = entries[snapshot_id].flushed_at
+        earlier = [other for other in entries.values() if other.flushed_at < moment]
         earlier.sort(key=lambda other: (-other.flushed_at, other.id))
-        snapshot = await shop.snapshot(one)
-        found = None
+        snapshot = await shop.snapshot(snapshot_id)
+        parent = None
         if snapshot is not None:
-            found = await lineage.parent_of(snapshot, [other.id for other in earlier])
-        parents[one] = changed[one] = found or INITIAL_SNAPSHOT_ID
+            parent = await lineage.parent_of(snapshot, [other.id for other in earlier])
+        parents[snapshot_id] = changed[snapshot_id] = parent or INITIAL_SNAPSHOT_ID
     return changed
 
 
@@ -196,13 +204,13 @@ async def _parents_in_backups(
         if (backup := await read_backup(shop, name)) is None:
             continue
         older = backup.repo
-        for one in broken:
-            row = older.snapshots.row_of(one)
-            if row is None or not has_whole_history(older, one):
+        for snapshot_id in broken:
+            row = older.snapshots.row_of(snapshot_id)
+            if row is None or not has_whole_history(older, snapshot_id):
                 continue
             parent = older.snapshots.entry(row).parent
             if parent is not None and parent in parents:
-                changed[one] = parent
+                changed[snapshot_id] = parent
     return changed
 
 
@@ -211,11 +219,16 @@ def _endless(parents: Mapping[SnapshotId, SnapshotId | None]) -> list[SnapshotId
     good, bad = {INITIAL_SNAPSHOT_ID}, dict[SnapshotId, None]()
     for tip in parents:
         way: dict[SnapshotId, None] = {}
-        at: SnapshotId | None = tip
-        while at is not None and at not in good and at not in bad and at not in way:
-            way[at] = None
-            at = parents.get(at)
-        if at is not None and at in good:
+        snapshot_id: SnapshotId | None = tip
+        while (
+            snapshot_id is not None
+            and snapshot_id not in good
+            and snapshot_id not in bad
+            and snapshot_id not in way
+        ):
+            way[snapshot_id] = None
+            snapshot_id = parents.get(snapshot_id)
+        if snapshot_id is not None and snapshot_id in good:
             good |= way.keys()
         else:
             bad |= way
@@ -224,22 +237,26 @@ def _endless(parents: Mapping[SnapshotId, SnapshotId | None]) -> list[SnapshotId
 
 def _lost_logs(repo: RepoInfo, damages: Iterable[Damage]) -> frozenset[SnapshotId]:
     """List pruned ancestors whose logs are gone or cannot be read."""
-    keys = {key for each in damages if each.kind in (_K.NO_LOG, _K.BAD_LOG) for key in each.keys}
+    keys = {
+        key for damage in damages if damage.kind in (_K.NO_LOG, _K.BAD_LOG) for key in damage.keys
+    }
     table = repo.snapshots
     pruned = {
-        one
+        pruned_ancestor
         for row in np.flatnonzero(np.diff(table.pruned_splits)).tolist()
-        for one in table.pruned_ancestors(row)
+        for pruned_ancestor in table.pruned_ancestors(row)
     }
-    return frozenset(one for one in pruned if f"{TRANSACTIONS_PREFIX}{one}" in keys)
+    return frozenset(
+        snapshot_id for snapshot_id in pruned if f"{TRANSACTIONS_PREFIX}{snapshot_id}" in keys
+    )
 
 
 async def _sound_updates(shop: Workshop, repo: RepoInfo) -> tuple[UpdateEntry, ...]:
     """Return the newest operations, as far as the log is in order and backed."""
     newest, *older = repo.updates.entries()
-    kept = [replace(newest, backup_path=None)]
+    sound = [replace(newest, backup_path=None)]
     for entry in older:
-        if entry.backup_path is None or entry.updated_at >= kept[-1].updated_at:
+        if entry.backup_path is None or entry.updated_at >= sound[-1].updated_at:
             break
         backup = await read_backup(shop, entry.backup_path)
         if backup is None:
@@ -247,8 +264,8 @@ async def _sound_updates(shop: Workshop, repo: RepoInfo) -> tuple[UpdateEntry, .
         first = backup.repo.updates.entry(0)
         if replace(first, backup_path=entry.backup_path) != entry:
             break
-        kept.append(entry)
-    return tuple(kept)
+        sound.append(entry)
+    return tuple(sound)
 
 
 # -- versions that are lost ----------------------------------------------------------------
@@ -258,7 +275,7 @@ async def restore_first(
     shop: Workshop, repo: RepoInfo | None, spec_version: int, damages: Iterable[Damage]
 ) -> bool:
     """Write the first snapshot and its log again if they are lost; say whether any was."""
-    found = [*damages]
+    all_damages = [*damages]
     # Asked for itself: a history that breaks off before it does not lead there.
     is_lost = await shop.snapshot(INITIAL_SNAPSHOT_ID) is None
     if is_lost and repo is not None:
@@ -268,12 +285,12 @@ async def restore_first(
             await restore_first_snapshot(shop, moment, spec_version)
     elif is_lost:
         snapshots = await shop.snapshots(await shop.snapshot_ids())
-        first = min((one.flushed_at for one in snapshots.values()), default=shop.clock())
+        first = min((snapshot.flushed_at for snapshot in snapshots.values()), default=shop.clock())
         await restore_first_snapshot(shop, max(first - 1, 0), spec_version)
     has_no_log = any(
-        each.kind in (_K.NO_LOG, _K.BAD_LOG)
-        and f"{TRANSACTIONS_PREFIX}{INITIAL_SNAPSHOT_ID}" in each.keys
-        for each in found
+        damage.kind in (_K.NO_LOG, _K.BAD_LOG)
+        and f"{TRANSACTIONS_PREFIX}{INITIAL_SNAPSHOT_ID}" in damage.keys
+        for damage in all_damages
     )
     if has_no_log and spec_version > 1:
         await restore_first_log(shop)
@@ -293,7 +310,7 @@ async def drop_versions(
         return Changed(after, UpdateKind.EXPIRATION_RAN)
 
     listed = (await ledger.repo()).snapshots
-    gone = sorted(one for one in lost if listed.row_of(one) is not None)
+    gone = sorted(snapshot_id for snapshot_id in lost if listed.row_of(snapshot_id) is not None)
     if not gone:
         return
     await ledger.update(change)
@@ -308,31 +325,35 @@ def without_versions(repo: RepoInfo, lost: frozenset[SnapshotId]) -> tuple[RepoI
     told: list[str] = []
     branches = dict(repo.branches)
     for name, tip in repo.branches.items():
-        at = tip
-        while at in lost and (parent := entries[at].parent) is not None:
-            at = parent
-        if at == tip:
+        snapshot_id = tip
+        while snapshot_id in lost and (parent := entries[snapshot_id].parent) is not None:
+            snapshot_id = parent
+        if snapshot_id == tip:
             continue
-        if at == INITIAL_SNAPSHOT_ID and name != MAIN_BRANCH:
+        if snapshot_id == INITIAL_SNAPSHOT_ID and name != MAIN_BRANCH:
             del branches[name]
             told.append(f"the branch {name!r} is gone, as nothing of it is left")
         else:
-            branches[name] = at
-            told.append(f"the branch {name!r} goes back from {tip} to {at}")
+            branches[name] = snapshot_id
+            told.append(f"the branch {name!r} goes back from {tip} to {snapshot_id}")
     tags = {name: tip for name, tip in repo.tags.items() if tip not in lost}
     told += [
         f"the tag {name!r} is gone, with {repo.tags[name]}" for name in repo.tags.keys() - tags
     ]
     is_kept = np.array([table.id(row) not in lost for row in range(len(table))], np.bool_)
-    kept = expiration.without(table, is_kept, to_root=False)
-    return replace(repo, branches=branches, tags=tags, history=kept), told
+    remaining = expiration.without(table, is_kept, to_root=False)
+    return replace(repo, branches=branches, tags=tags, history=remaining), told
 
 
 def versions_with(damages: Iterable[Damage], kinds: frozenset[DamageKind]) -> frozenset[SnapshotId]:
     """Unite the versions of damages of some kinds."""
-    return frozenset(one for each in damages if each.kind in kinds for one in each.versions)
+    return frozenset(
+        version for damage in damages if damage.kind in kinds for version in damage.versions
+    )
 
 
 def damaged_versions(damages: Iterable[Damage]) -> frozenset[SnapshotId]:
     """List the versions of which data is lost."""
-    return frozenset(one for each in damages if each.harm is Harm.DATA for one in each.versions)
+    return frozenset(
+        version for damage in damages if damage.harm is Harm.DATA for version in damage.versions
+    )

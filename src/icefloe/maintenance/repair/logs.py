@@ -30,11 +30,11 @@ async def rebuild_logs(
     parents: Mapping[SnapshotId, SnapshotId | None],
 ) -> None:
     """Write those logs again that are lost, damaged or untrue, where both versions can be read."""
-    wrong = {one for each in damages if each.kind in _WRONG for one in each.versions}
-    for one in sorted(wrong - {INITIAL_SNAPSHOT_ID}):
-        if (parent_id := parents.get(one)) is None:
+    wrong = {version for damage in damages if damage.kind in _WRONG for version in damage.versions}
+    for snapshot_id in sorted(wrong - {INITIAL_SNAPSHOT_ID}):
+        if (parent_id := parents.get(snapshot_id)) is None:
             continue
-        child, parent = await shop.snapshot(one), await shop.snapshot(parent_id)
+        child, parent = await shop.snapshot(snapshot_id), await shop.snapshot(parent_id)
         if child is None or parent is None:
             continue
         log = await _Comparison(shop, parent, child).log()
@@ -44,14 +44,14 @@ async def rebuild_logs(
 async def _write(shop: Workshop, log: TransactionLog, spec_version: int) -> None:
     key = transaction_log_key(log.id)
     present = await shop.fetch(key)
-    kept = await shop.replace(
+    backup = await shop.replace(
         key,
         encode_transaction_log(log, spec_version=spec_version),
         None if present is None else present.info.version,
         attributes=object_attributes(FileType.TRANSACTION_LOG, spec_version),
     )
     message = f"the log of {log.id} is written again, from the differences to the version before"
-    shop.done(RepairKind.REBUILD_LOG, message, [key], kept_aside=kept, versions=[log.id])
+    shop.done(RepairKind.REBUILD_LOG, message, [key], kept_aside=backup, versions=[log.id])
 
 
 class _Comparison:
@@ -66,12 +66,12 @@ class _Comparison:
     async def log(self) -> TransactionLog:
         """Return the log of the differences; all chunks of a lost manifest count as different."""
         before, after = self._before, self._after
-        new = [after.node(one) for one in sorted(after.ids - before.ids)]
-        gone = [before.node(one) for one in sorted(before.ids - after.ids)]
+        new = [after.node(node_id) for node_id in sorted(after.ids - before.ids)]
+        gone = [before.node(node_id) for node_id in sorted(before.ids - after.ids)]
         pairs = [
-            (before.node(one), after.node(one))
-            for one in sorted(before.ids & after.ids)
-            if before.state(one.raw) != after.state(one.raw)
+            (before.node(node_id), after.node(node_id))
+            for node_id in sorted(before.ids & after.ids)
+            if before.state(node_id.raw) != after.state(node_id.raw)
         ]
         chunks: dict[NodeId, Coordinates] = {}
         for old, node in [*((None, node) for node in new), *pairs]:
@@ -115,18 +115,18 @@ class _Comparison:
         self, node: NodeId, refs: Iterable[ManifestRef], num_chunks: Sequence[int]
     ) -> tuple[ChunkTable, list[Coordinates]]:
         """Read the references of an array; give also the chunks of which none can be read."""
-        found: list[ChunkTable] = []
+        tables: list[ChunkTable] = []
         unknown: list[Coordinates] = []
         for ref in refs:
             table = await self._table(node, ref)
             if table is None or (len(table) and table.dimensions != len(num_chunks)):
                 unknown.append(covered_chunks(ref, num_chunks))
             elif len(table):
-                found.append(table)
+                tables.append(table)
         try:
-            return concat_tables(found) if found else ChunkTable.empty(len(num_chunks)), unknown
+            return concat_tables(tables) if tables else ChunkTable.empty(len(num_chunks)), unknown
         except InvalidInputError:  # they overlap
-            return ChunkTable.empty(len(num_chunks)), [one.coordinates for one in found]
+            return ChunkTable.empty(len(num_chunks)), [one.coordinates for one in tables]
 
     async def _table(self, node: NodeId, ref: ManifestRef) -> ChunkTable | None:
         manifest = await self._manifest(ref)
@@ -172,34 +172,36 @@ def _sorted(parts: Sequence[Coordinates]) -> Coordinates:
     return every[np.unique(keys, return_index=True)[1]]
 
 
-def _same_rows(one: ChunkTable, other: ChunkTable) -> Bools:
+def _same_rows(table: ChunkTable, other: ChunkTable) -> Bools:
     """Return which rows, of the same coordinates, refer to the same bytes.
 
     Virtual chunks with checksums count as different: to name too much does no harm.
     """
     same: Bools = (
-        (one.kinds == other.kinds) & (one.offsets == other.offsets) & (one.lengths == other.lengths)
+        (table.kinds == other.kinds)
+        & (table.offsets == other.offsets)
+        & (table.lengths == other.lengths)
     )
     for kind in ChunkKind:
-        rows = np.flatnonzero(same & (one.kinds == kind))
+        rows = np.flatnonzero(same & (table.kinds == kind))
         if len(rows):
-            mine, theirs = _targets(kind, one, other)
-            same[rows] = mine[one.targets[rows]] == theirs[other.targets[rows]]
-            if kind is ChunkKind.VIRTUAL and (_has_checksums(one) or _has_checksums(other)):
+            mine, theirs = _targets(kind, table, other)
+            same[rows] = mine[table.targets[rows]] == theirs[other.targets[rows]]
+            if kind is ChunkKind.VIRTUAL and (_has_checksums(table) or _has_checksums(other)):
                 same[rows] = False
     return same
 
 
-def _targets(kind: ChunkKind, one: ChunkTable, other: ChunkTable) -> tuple[Ints, Ints]:
+def _targets(kind: ChunkKind, table: ChunkTable, other: ChunkTable) -> tuple[Ints, Ints]:
     """Number what chunks of a kind lead to, the same things in both tables alike."""
     if kind is ChunkKind.NATIVE:
         width = ChunkId.WIDTH
-        ids = np.ascontiguousarray(np.concatenate([one.chunk_ids, other.chunk_ids]))
+        ids = np.ascontiguousarray(np.concatenate([table.chunk_ids, other.chunk_ids]))
         _, numbers = np.unique(ids.view(f"V{width}").ravel(), return_inverse=True)
-        return numbers[: len(one.chunk_ids)], numbers[len(one.chunk_ids) :]
+        return numbers[: len(table.chunk_ids)], numbers[len(table.chunk_ids) :]
     index = PlaceIndex()
     name = "locations" if kind is ChunkKind.VIRTUAL else "inline"
-    return index.numbers(getattr(one, name)), index.numbers(getattr(other, name))
+    return index.numbers(getattr(table, name)), index.numbers(getattr(other, name))
 
 
 def _has_checksums(table: ChunkTable) -> bool:

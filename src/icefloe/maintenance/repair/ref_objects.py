@@ -60,19 +60,25 @@ class _History:
     """Versions that refs lead to."""
 
     def claim(self, tip: SnapshotId) -> None:
-        at: SnapshotId | None = tip
-        while at is not None and at not in self.claimed:
-            self.claimed.add(at)
-            at = self.snapshots[at].parent_id if at in self.snapshots else None
+        snapshot_id: SnapshotId | None = tip
+        while snapshot_id is not None and snapshot_id not in self.claimed:
+            self.claimed.add(snapshot_id)
+            snapshot_id = (
+                self.snapshots[snapshot_id].parent_id if snapshot_id in self.snapshots else None
+            )
 
     def unclaimed_ends(self) -> list[SnapshotId]:
         """List ends of histories that nothing leads to, newest first."""
-        parents = {one: each.parent_id for one, each in self.snapshots.items()}
+        parents = {
+            snapshot_id: snapshot.parent_id for snapshot_id, snapshot in self.snapshots.items()
+        }
         ends = leaves_of(parents) & self.snapshots.keys() - self.claimed
         return self.newest_first(ends)
 
     def newest_first(self, versions: set[SnapshotId]) -> list[SnapshotId]:
-        return sorted(versions, key=lambda one: (-self.snapshots[one].flushed_at, one))
+        return sorted(
+            versions, key=lambda snapshot_id: (-self.snapshots[snapshot_id].flushed_at, snapshot_id)
+        )
 
 
 async def restore_refs(shop: Workshop) -> None:
@@ -103,7 +109,7 @@ async def named_versions(shop: Workshop) -> frozenset[SnapshotId]:
 
 async def _read_refs(shop: Workshop) -> list[_Ref]:
     names = await shop.names(REFS_PREFIX)
-    found = []
+    refs = []
     for name in names:
         kind, _, rest = name.partition(".")
         if kind not in ("branch", "tag") or not rest.endswith(_REF_FILE):
@@ -114,19 +120,19 @@ async def _read_refs(shop: Workshop) -> list[_Ref]:
         fetched = await shop.fetch(REFS_PREFIX + name)
         if fetched is not None:
             target = _target(bytes(fetched.data))
-            found.append(_Ref(kind, ref, target, fetched.info.version))
-    if not any(ref.key == branch_key(MAIN_BRANCH) for ref in found):
-        found.append(_Ref("branch", MAIN_BRANCH, None, None))
-    known = {(ref.kind, ref.name) for ref in found}
-    found += [
+            refs.append(_Ref(kind, ref, target, fetched.info.version))
+    if not any(ref.key == branch_key(MAIN_BRANCH) for ref in refs):
+        refs.append(_Ref("branch", MAIN_BRANCH, None, None))
+    known_refs = {(ref.kind, ref.name) for ref in refs}
+    refs += [
         _Ref("branch", name, None, None)
         for name in shop.rules.branches
-        if ("branch", name) not in known
+        if ("branch", name) not in known_refs
     ]
-    found += [
-        _Ref("tag", name, None, None) for name in shop.rules.tags if ("tag", name) not in known
+    refs += [
+        _Ref("tag", name, None, None) for name in shop.rules.tags if ("tag", name) not in known_refs
     ]
-    return found
+    return refs
 
 
 def _target(data: bytes) -> SnapshotId | None:
@@ -141,14 +147,14 @@ def _target(data: bytes) -> SnapshotId | None:
 
 async def _choose(shop: Workshop, ref: _Ref, history: _History) -> SnapshotId | None:
     """Return the snapshot that a ref should point at, or None if it is unknown."""
-    given = (shop.rules.branches if ref.kind == "branch" else shop.rules.tags).get(ref.name)
-    if given is not None:
-        if given not in history.snapshots:
+    chosen = (shop.rules.branches if ref.kind == "branch" else shop.rules.tags).get(ref.name)
+    if chosen is not None:
+        if chosen not in history.snapshots:
             raise SnapshotNotFoundError(
-                f"there is no snapshot {given} that can be read, for the {ref.kind} {ref.name!r}",
-                snapshot=str(given),
+                f"there is no snapshot {chosen} that can be read, for the {ref.kind} {ref.name!r}",
+                snapshot=str(chosen),
             )
-        return given
+        return chosen
     if ref.kind == "tag":
         if ref.target is None:
             shop.note(
@@ -184,7 +190,7 @@ def _end_of_main(ends: list[SnapshotId], history: _History) -> SnapshotId | None
 
 
 async def _write(shop: Workshop, ref: _Ref, target: SnapshotId, history: _History) -> None:
-    kept = await shop.replace(ref.key, ref_bytes(target), ref.version, content_type=_JSON)
+    backup = await shop.replace(ref.key, ref_bytes(target), ref.version, content_type=_JSON)
     history.claim(target)
     state = "missing" if ref.version is None else "damaged"
     if ref.target is not None:
@@ -195,7 +201,7 @@ async def _write(shop: Workshop, ref: _Ref, target: SnapshotId, history: _Histor
         f"the {ref.kind} {ref.name!r} is {state}: it names {target} ({snapshot.message!r}) now;"
         " if that is not what it should be, say so",
         [ref.key],
-        kept_aside=kept,
+        kept_aside=backup,
         versions=[target],
     )
 
@@ -246,32 +252,32 @@ async def bridge_lost_versions(shop: Workshop, dropped: frozenset[SnapshotId]) -
     versions expire. The nearest version that is still there becomes the parent.
     """
     snapshots = await shop.snapshots(await shop.snapshot_ids())
-    for one in sorted(snapshots):
-        parent = snapshots[one].parent_id
-        if parent in (None, INITIAL_SNAPSHOT_ID) or one in dropped:
+    for snapshot in sorted(snapshots):
+        parent = snapshots[snapshot].parent_id
+        if parent in (None, INITIAL_SNAPSHOT_ID) or snapshot in dropped:
             continue
         if parent in snapshots and parent not in dropped:
             continue
         skipped = []
-        at: SnapshotId | None = parent
-        while at is not None and (at in dropped or at not in snapshots):
-            skipped.append(at)
-            at = snapshots[at].parent_id if at in snapshots else None
-        await _move_below(shop, one, at or INITIAL_SNAPSHOT_ID, skipped)
+        snapshot_id: SnapshotId | None = parent
+        while snapshot_id is not None and (snapshot_id in dropped or snapshot_id not in snapshots):
+            skipped.append(snapshot_id)
+            snapshot_id = snapshots[snapshot_id].parent_id if snapshot_id in snapshots else None
+        await _move_below(shop, snapshot, snapshot_id or INITIAL_SNAPSHOT_ID, skipped)
 
 
 async def _move_below(
-    shop: Workshop, one: SnapshotId, parent: SnapshotId, skipped: list[SnapshotId]
+    shop: Workshop, snapshot_id: SnapshotId, parent: SnapshotId, skipped: list[SnapshotId]
 ) -> None:
-    key = snapshot_key(one)
+    key = snapshot_key(snapshot_id)
     fetched = await shop.fetch(key)
     if fetched is None:
         return
-    kept = await shop.replace(
+    backup = await shop.replace(
         key,
         with_parent(fetched.data, parent, level=shop.level),
         fetched.info.version,
         attributes=object_attributes(FileType.SNAPSHOT, _SPEC_1),
     )
-    message = f"the history of {one} goes on with {parent}, as {skipped[0]} leaves it"
-    shop.done(RepairKind.DROP_VERSIONS, message, [key], kept_aside=kept, versions=skipped)
+    message = f"the history of {snapshot_id} goes on with {parent}, as {skipped[0]} leaves it"
+    shop.done(RepairKind.DROP_VERSIONS, message, [key], kept_aside=backup, versions=skipped)

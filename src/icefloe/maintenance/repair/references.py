@@ -101,7 +101,7 @@ async def drop_references(shop: Workshop, context: RepoContext, branch: str) -> 
 def _tell(shop: Workshop, branch: str, tip: SnapshotId, new: SnapshotId, survey: _Survey) -> None:
     affected = _affected(survey, tip)
     if affected:
-        arrays = ", ".join(one.array for one in affected)
+        arrays = ", ".join(affected_array.array for affected_array in affected)
         message = (
             f"{branch!r}: the version {new} has no references any more to what is lost of"
             f" {arrays}, which reads as never written; older versions stay as they are"
@@ -137,16 +137,16 @@ async def _read(context: RepoContext, snapshot: Snapshot) -> _Survey:
             survey.links.append(link)
             users.setdefault(ref.id, []).append(link)
 
-    async def read(wanted: ManifestId) -> None:
+    async def read(manifest_id: ManifestId) -> None:
         try:
-            data = (await context.backend.get(manifest_key(wanted))).data
+            data = (await context.backend.get(manifest_key(manifest_id))).data
             manifest = ManifestFile(data)
         except (ObjectNotFoundError, FormatError, InvalidInputError):
             return
-        if manifest.id != wanted:
+        if manifest.id != manifest_id:
             return
-        survey.files[wanted] = len(data), manifest.num_chunk_refs
-        for link in users[wanted]:
+        survey.files[manifest_id] = len(data), manifest.num_chunk_refs
+        for link in users[manifest_id]:
             _take(link, manifest)
 
     await map_concurrently(read, users, limit=_AT_ONCE)
@@ -238,7 +238,10 @@ def covered_chunks(ref: ManifestRef, num_chunks: Sequence[int]) -> Coordinates:
 def _exact_list(snapshot: Snapshot, survey: _Survey) -> ManifestFiles | None:
     """Return the list of manifests as it should be; None if it is."""
     used = {link.ref.id for link in survey.links}
-    files = [(one, *survey.files[one]) for one in sorted(used & survey.files.keys())]
+    files = [
+        (manifest_id, *survey.files[manifest_id])
+        for manifest_id in sorted(used & survey.files.keys())
+    ]
     exact = ManifestFiles.from_list(files)
     listed = snapshot.manifests
     if used <= survey.files.keys() and (
@@ -253,7 +256,7 @@ def _exact_list(snapshot: Snapshot, survey: _Survey) -> ManifestFiles | None:
 async def _manifests(context: RepoContext, survey: _Survey) -> ManifestChanges:
     """Write manifests for what is left of those that lost something."""
     changed = {link.node.id for link in survey.links if not link.is_sound}
-    refs: dict[NodeId, list[ManifestRef]] = {one: [] for one in changed}
+    refs: dict[NodeId, list[ManifestRef]] = {node_id: [] for node_id in changed}
     new: list[NewManifest] = []
 
     async def make(link: _Link) -> Part:
@@ -262,13 +265,13 @@ async def _manifests(context: RepoContext, survey: _Survey) -> ManifestChanges:
 
     todo = [link for link in survey.links if not link.is_sound and _has_rows(link)]
     parts = await map_concurrently(make, todo, limit=context.write_concurrency)
-    made = {id(link): part for link, part in zip(todo, parts, strict=True)}
+    part_by_link = {id(link): part for link, part in zip(todo, parts, strict=True)}
     for link in survey.links:
         if link.node.id not in changed:
             continue
         if link.is_sound:
             refs[link.node.id].append(link.ref)
-        elif (part := made.get(id(link))) is not None:
+        elif (part := part_by_link.get(id(link))) is not None:
             new.append(part.manifest)
             refs[link.node.id].append(part.refs[link.node.id])
     return ManifestChanges(_linked(refs), tuple(new), ())
@@ -281,4 +284,6 @@ def _has_rows(link: _Link) -> bool:
 def _linked(
     refs: Mapping[NodeId, Sequence[ManifestRef]],
 ) -> dict[NodeId, tuple[ManifestRef, ...]]:
-    return {one: tuple(sorted(some, key=lambda ref: ref.extents)) for one, some in refs.items()}
+    return {
+        node_id: tuple(sorted(some, key=lambda ref: ref.extents)) for node_id, some in refs.items()
+    }

@@ -156,11 +156,11 @@ class Workshop:
         None stands for an object that is missing. If somebody else puts it back meanwhile, that
         is a `PreconditionFailedError`.
         """
-        kept: str | None = None
+        backup: str | None = None
         if damaged is not None:
             name = backup_name(key.replace("/", "."), self.clock() // 1000, ObjectId.random())
-            kept = backup_key(_DAMAGED + name)
-            await self.backend.copy(key, kept, if_version=damaged)
+            backup = backup_key(_DAMAGED + name)
+            await self.backend.copy(key, backup, if_version=damaged)
         await put_settled(
             self.backend,
             key,
@@ -169,41 +169,45 @@ class Workshop:
             content_type=content_type,
             attributes=attributes,
         )
-        return kept
+        return backup
 
     async def names(self, prefix: str) -> list[str]:
         """List the names below a prefix, in order."""
-        found = [
+        listed = [
             info.key[len(prefix) :] async for batch in self.backend.list(prefix) for info in batch
         ]
-        return sorted(found)
+        return sorted(listed)
 
     async def backups_of(self, source: str) -> list[str]:
         """List the names of backups of an object, the newest first as far as names tell."""
-        return [one for one in await self.names(BACKUPS_PREFIX) if one.startswith(f"{source}.")]
+        return [name for name in await self.names(BACKUPS_PREFIX) if name.startswith(f"{source}.")]
 
     async def snapshot_ids(self) -> list[SnapshotId]:
         """List all snapshots that are there."""
-        found = []
+        ids = []
         for name in await self.names(SNAPSHOTS_PREFIX):
             try:
-                found.append(SnapshotId.parse(name))
+                ids.append(SnapshotId.parse(name))
             except InvalidInputError:
                 continue  # not one of ours
-        return found
+        return ids
 
     async def snapshots(self, ids: Sequence[SnapshotId]) -> dict[SnapshotId, Snapshot]:
         """Read those of some snapshots that can be read."""
-        found = await map_concurrently(self.snapshot, ids, limit=_AT_ONCE)
-        return {one: each for one, each in zip(ids, found, strict=True) if each is not None}
+        loaded = await map_concurrently(self.snapshot, ids, limit=_AT_ONCE)
+        return {
+            snapshot_id: snapshot
+            for snapshot_id, snapshot in zip(ids, loaded, strict=True)
+            if snapshot is not None
+        }
 
-    async def snapshot(self, wanted: SnapshotId) -> Snapshot | None:
+    async def snapshot(self, snapshot_id: SnapshotId) -> Snapshot | None:
         """Read a snapshot if that is possible."""
-        fetched = await self.fetch(snapshot_key(wanted))
+        fetched = await self.fetch(snapshot_key(snapshot_id))
         if fetched is None:
             return None
         try:
             snapshot = decode_snapshot(fetched.data)
         except (FormatError, InvalidInputError):
             return None
-        return snapshot if snapshot.id == wanted else None
+        return snapshot if snapshot.id == snapshot_id else None

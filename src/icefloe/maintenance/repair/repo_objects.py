@@ -64,16 +64,16 @@ class Lineage:
         The newest from which its log explains everything; else the newest where only manifests
         differ without a reason, as after they were rewritten. None if no other fits.
         """
-        known = [*earlier]
+        candidates = [*earlier]
         if child.parent_id is not None:
-            return child.parent_id if child.parent_id in known else None
+            return child.parent_id if child.parent_id in candidates else None
         log = await read_log(self._shop, child.id)
         if log is None:
             return None
         after = NodeStates(child)
         self._hold(child.id, after)
         best: tuple[int, SnapshotId] | None = None
-        for candidate in known:
+        for candidate in candidates:
             before = await self._state(candidate)
             if before is None:
                 continue
@@ -84,14 +84,14 @@ class Lineage:
                 best = (unexplained, candidate)
         return None if best is None else best[1]
 
-    async def _state(self, wanted: SnapshotId) -> NodeStates | None:
-        if (held := self._states.get(wanted)) is None:
-            snapshot = await self._shop.snapshot(wanted)
+    async def _state(self, snapshot_id: SnapshotId) -> NodeStates | None:
+        if (state := self._states.get(snapshot_id)) is None:
+            snapshot = await self._shop.snapshot(snapshot_id)
             if snapshot is None:
                 return None
-            held = NodeStates(snapshot)
-        self._hold(wanted, held)
-        return held
+            state = NodeStates(snapshot)
+        self._hold(snapshot_id, state)
+        return state
 
     def _hold(self, snapshot: SnapshotId, state: NodeStates) -> None:
         self._states[snapshot] = state
@@ -156,14 +156,14 @@ async def restore_first_snapshot(shop: Workshop, flushed_at: int, spec_version: 
     snapshot = initial_snapshot(flushed_at, spec_version)
     key = snapshot_key(INITIAL_SNAPSHOT_ID)
     present = await shop.fetch(key)
-    kept = await shop.replace(
+    backup = await shop.replace(
         key,
         encode_snapshot(snapshot, level=shop.level),
         None if present is None else present.info.version,
         attributes=object_attributes(FileType.SNAPSHOT, spec_version),
     )
     message = "the first snapshot is lost: it is empty, and written again"
-    shop.done(RepairKind.RESTORE_FIRST, message, [key], kept_aside=kept)
+    shop.done(RepairKind.RESTORE_FIRST, message, [key], kept_aside=backup)
     return snapshot
 
 
@@ -171,14 +171,14 @@ async def restore_first_log(shop: Workshop) -> None:
     """Write the log of the first snapshot again."""
     key = transaction_log_key(INITIAL_SNAPSHOT_ID)
     present = await shop.fetch(key)
-    kept = await shop.replace(
+    backup = await shop.replace(
         key,
         encode_transaction_log(TransactionLog(INITIAL_SNAPSHOT_ID), spec_version=SPEC_VERSION),
         None if present is None else present.info.version,
         attributes=object_attributes(FileType.TRANSACTION_LOG, SPEC_VERSION),
     )
     message = "the log of the first snapshot is lost: it is empty, and written again"
-    shop.done(RepairKind.RESTORE_FIRST, message, [key], kept_aside=kept)
+    shop.done(RepairKind.RESTORE_FIRST, message, [key], kept_aside=backup)
 
 
 # -- a repo object from snapshots ----------------------------------------------------------
@@ -186,23 +186,23 @@ async def restore_first_log(shop: Workshop) -> None:
 
 async def rebuild_repo_object(shop: Workshop, problem: str, damaged: Version | None) -> None:
     """Make a repo object of all snapshots that can be read."""
-    found = await shop.snapshots(await shop.snapshot_ids())
-    if not found:
+    snapshots = await shop.snapshots(await shop.snapshot_ids())
+    if not snapshots:
         raise RepositoryNotFoundError(
             f"{problem}, and there is neither a backup nor a snapshot that can be read: nothing"
             " tells what was in this repository"
         )
-    if INITIAL_SNAPSHOT_ID not in found:
-        first = max(min(one.flushed_at for one in found.values()) - 1, 0)
-        found[INITIAL_SNAPSHOT_ID] = await restore_first_snapshot(shop, first, SPEC_VERSION)
-    entries = await _with_parents(shop, found)
+    if INITIAL_SNAPSHOT_ID not in snapshots:
+        first = max(min(snapshot.flushed_at for snapshot in snapshots.values()) - 1, 0)
+        snapshots[INITIAL_SNAPSHOT_ID] = await restore_first_snapshot(shop, first, SPEC_VERSION)
+    entries = await _with_parents(shop, snapshots)
     branches = _branches(shop, entries)
     repo = replace(
         repo_changes.created(entries[INITIAL_SNAPSHOT_ID], shop.clock()),
         branches=branches,
         history=SnapshotTable.from_entries([*entries.values()]),
     )
-    kept = await shop.replace(
+    backup = await shop.replace(
         REPO_KEY,
         encode_repo_info(repo, level=shop.level),
         damaged,
@@ -214,48 +214,50 @@ async def rebuild_repo_object(shop: Workshop, problem: str, damaged: Version | N
         f" branches {RECOVERED}…; tags, names of branches, configuration, metadata and log are lost"
     )
     versions = [*branches.values()]
-    shop.done(RepairKind.REBUILD_REPO, message, [REPO_KEY], kept_aside=kept, versions=versions)
+    shop.done(RepairKind.REBUILD_REPO, message, [REPO_KEY], kept_aside=backup, versions=versions)
 
 
 async def _with_parents(
-    shop: Workshop, found: Mapping[SnapshotId, Snapshot]
+    shop: Workshop, snapshots: Mapping[SnapshotId, Snapshot]
 ) -> dict[SnapshotId, SnapshotEntry]:
-    first = found[INITIAL_SNAPSHOT_ID]
+    first = snapshots[INITIAL_SNAPSHOT_ID]
     entries = {INITIAL_SNAPSHOT_ID: entry_of(first, None)}
     lineage = Lineage(shop)
-    for one in sorted(found.values(), key=lambda one: (one.flushed_at, one.id)):
-        if one.id == INITIAL_SNAPSHOT_ID:
+    for snapshot in sorted(
+        snapshots.values(), key=lambda snapshot: (snapshot.flushed_at, snapshot.id)
+    ):
+        if snapshot.id == INITIAL_SNAPSHOT_ID:
             continue
-        if one.flushed_at <= first.flushed_at:
-            shop.note(f"the snapshot {one.id} is older than the first one: it is left out")
+        if snapshot.flushed_at <= first.flushed_at:
+            shop.note(f"the snapshot {snapshot.id} is older than the first one: it is left out")
             continue
-        parent = await lineage.parent_of(one, _earlier(entries, one.flushed_at))
+        parent = await lineage.parent_of(snapshot, _earlier(entries, snapshot.flushed_at))
         if parent is None:
             parent = INITIAL_SNAPSHOT_ID
             shop.note(
-                f"nothing tells what came before the snapshot {one.id}: its history begins there"
+                f"nothing tells what came before the snapshot {snapshot.id}: its history begins there"
             )
-        entries[one.id] = entry_of(one, parent)
+        entries[snapshot.id] = entry_of(snapshot, parent)
     return entries
 
 
 def _earlier(entries: Mapping[SnapshotId, SnapshotEntry], moment: int) -> list[SnapshotId]:
     """List versions before a moment, newest first."""
-    found = [entry for entry in entries.values() if entry.flushed_at < moment]
-    return [one.id for one in sorted(found, key=lambda one: (-one.flushed_at, one.id))]
+    earlier = [entry for entry in entries.values() if entry.flushed_at < moment]
+    return [one.id for one in sorted(earlier, key=lambda one: (-one.flushed_at, one.id))]
 
 
 def _branches(shop: Workshop, entries: Mapping[SnapshotId, SnapshotEntry]) -> dict[str, SnapshotId]:
-    leaves = leaves_of({one: entry.parent for one, entry in entries.items()})
-    newest = sorted(leaves, key=lambda one: (-entries[one].flushed_at, one))
-    wanted = shop.rules.branches
-    for name, tip in wanted.items():
+    leaves = leaves_of({snapshot_id: entry.parent for snapshot_id, entry in entries.items()})
+    newest = sorted(leaves, key=lambda snapshot_id: (-entries[snapshot_id].flushed_at, snapshot_id))
+    named_branches = shop.rules.branches
+    for name, tip in named_branches.items():
         if tip not in entries:
             raise SnapshotNotFoundError(
                 f"there is no snapshot {tip} that can be read, for the branch {name!r}",
                 snapshot=str(tip),
             )
-    branches = {MAIN_BRANCH: newest[0], **wanted}
+    branches = {MAIN_BRANCH: newest[0], **named_branches}
     named = {*branches.values()}
     return branches | {f"{RECOVERED}{tip}": tip for tip in newest if tip not in named}
 
@@ -275,8 +277,10 @@ async def unlisted_versions(shop: Workshop, repo: RepoInfo) -> list[Snapshot]:
     """
     table = repo.snapshots
     listed = {*ids_of_rows(SnapshotId, table.ids), *ids_of_rows(SnapshotId, table.pruned_ids)}
-    found = await shop.snapshots([one for one in await shop.snapshot_ids() if one not in listed])
-    return sorted(found.values(), key=lambda one: (one.flushed_at, one.id))
+    snapshots = await shop.snapshots(
+        [snapshot_id for snapshot_id in await shop.snapshot_ids() if snapshot_id not in listed]
+    )
+    return sorted(snapshots.values(), key=lambda snapshot: (snapshot.flushed_at, snapshot.id))
 
 
 async def recover_versions(shop: Workshop, ledger: RepoObjectLedger) -> None:
@@ -284,38 +288,38 @@ async def recover_versions(shop: Workshop, ledger: RepoObjectLedger) -> None:
     repo = await ledger.repo()
     listed = {entry.id: entry for entry in repo.snapshots.entries(range(len(repo.snapshots)))}
     lineage = Lineage(shop)
-    found: dict[SnapshotId, SnapshotEntry] = {}
-    for one in await unlisted_versions(shop, repo):
-        earlier = _earlier(listed | found, one.flushed_at)
-        parent = await lineage.parent_of(one, earlier)
+    recovered: dict[SnapshotId, SnapshotEntry] = {}
+    for snapshot in await unlisted_versions(shop, repo):
+        earlier = _earlier(listed | recovered, snapshot.flushed_at)
+        parent = await lineage.parent_of(snapshot, earlier)
         if parent is None:
             shop.note(
-                f"the snapshot {one.id} ({one.message!r}) is not listed, and nothing tells what"
+                f"the snapshot {snapshot.id} ({snapshot.message!r}) is not listed, and nothing tells what"
                 " came before it: it is left as it is"
             )
             continue
-        found[one.id] = entry_of(one, parent)
-    for tip in sorted(leaves_of({one: entry.parent for one, entry in found.items()})):
-        if tip in found:
-            await _recover(shop, ledger, tip, found)
+        recovered[snapshot.id] = entry_of(snapshot, parent)
+    for tip in sorted(leaves_of({snapshot: entry.parent for snapshot, entry in recovered.items()})):
+        if tip in recovered:
+            await _recover(shop, ledger, tip, recovered)
 
 
 async def _recover(
     shop: Workshop,
     ledger: RepoObjectLedger,
     tip: SnapshotId,
-    found: Mapping[SnapshotId, SnapshotEntry],
+    recovered: Mapping[SnapshotId, SnapshotEntry],
 ) -> None:
     name = f"{RECOVERED}{tip}"
     line: list[SnapshotEntry] = []
-    at: SnapshotId | None = tip
-    while at is not None and at in found:
-        line.append(found[at])
-        at = found[at].parent
+    snapshot_id: SnapshotId | None = tip
+    while snapshot_id is not None and snapshot_id in recovered:
+        line.append(recovered[snapshot_id])
+        snapshot_id = recovered[snapshot_id].parent
     await ledger.update(_listing(name, tip, line[::-1]))
     message = (
-        f"the snapshot {tip} ({found[tip].message!r}) is there, but not listed: it is the branch"
-        f" {name!r} now, on top of {at}"
+        f"the snapshot {tip} ({recovered[tip].message!r}) is there, but not listed: it is the branch"
+        f" {name!r} now, on top of {snapshot_id}"
     )
     versions = [entry.id for entry in line]
     shop.done(RepairKind.RECOVER_VERSION, message, [REPO_KEY], versions=versions)
@@ -380,7 +384,7 @@ async def restore_repo_object(shop: Workshop) -> None:
 
 async def _restore(shop: Workshop, chosen: Backup, problem: str, damaged: Version | None) -> None:
     attributes = object_attributes(FileType.REPO_INFO, SPEC_VERSION)
-    kept = await shop.replace(REPO_KEY, chosen.data, damaged, attributes=attributes)
+    kept_copy = await shop.replace(REPO_KEY, chosen.data, damaged, attributes=attributes)
     newest = chosen.repo.updates.entry(0)
     message = (
         f"{problem}: the backup {chosen.name} takes its place, the state of"
@@ -389,7 +393,7 @@ async def _restore(shop: Workshop, chosen: Backup, problem: str, damaged: Versio
     )
     if chosen.problem is not None:
         message += f"; even there, {chosen.problem}"
-    shop.done(RepairKind.RESTORE_REPO, message, [REPO_KEY], kept_aside=kept)
+    shop.done(RepairKind.RESTORE_REPO, message, [REPO_KEY], kept_aside=kept_copy)
 
 
 async def _choose(shop: Workshop) -> Backup | None:
@@ -398,18 +402,21 @@ async def _choose(shop: Workshop) -> Backup | None:
     If there is none such, the newest that can be read.
     """
     names = await shop.backups_of(REPO_KEY)
-    if (wanted := shop.rules.backup) is not None:
-        if wanted not in names:
-            raise NotFoundError(f"there is no backup {wanted!r} in overwritten/")
-        found = await read_backup(shop, wanted)
+    if (named_backup := shop.rules.backup) is not None:
+        if named_backup not in names:
+            raise NotFoundError(f"there is no backup {named_backup!r} in overwritten/")
+        found = await read_backup(shop, named_backup)
         if found is None:
-            raise FormatError(f"the backup {wanted!r} cannot be read: choose another")
+            raise FormatError(f"the backup {named_backup!r} cannot be read: choose another")
         return found
     fallback: Backup | None = None
     whole: dict[SnapshotId, bool] = {}
     for some in batched(names, _AT_ONCE):
         read = await map_concurrently(lambda name: read_backup(shop, name), some, limit=_AT_ONCE)
-        backups = sorted((one for one in read if one is not None), key=lambda one: -one.time)
+        backups = sorted(
+            (candidate for candidate in read if candidate is not None),
+            key=lambda candidate: -candidate.time,
+        )
         for backup in backups:
             problem = await _problem(shop, backup.repo, whole)
             if problem is None:

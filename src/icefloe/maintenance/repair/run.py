@@ -60,8 +60,8 @@ async def repair(
 ) -> RepairOutcome:
     """Repair what is in a storage, as far as that is possible and was asked for."""
     rules = rules or RepairRules()
-    place = OverlayStorage(storage) if dry_run else storage
-    return await _Repairing(place, rules, access, progress, clock).run(is_dry=dry_run)
+    work_storage = OverlayStorage(storage) if dry_run else storage
+    return await _Repairing(work_storage, rules, access, progress, clock).run(is_dry=dry_run)
 
 
 class _Repairing:
@@ -134,7 +134,7 @@ class _Repairing:
                 "there is neither a repo object nor a branch, a backup or a snapshot that can be"
                 " read: nothing tells what was in this repository"
             )
-        return all(one.spec_version == 1 for one in snapshots.values())
+        return all(snapshot.spec_version == 1 for snapshot in snapshots.values())
 
     # -- spec 2 ----------------------------------------------------------------------------
 
@@ -161,19 +161,19 @@ class _Repairing:
         if rules.rebuild_logs:
             await mend(shop, ledger, await self._damages())
             table = (await ledger.repo()).snapshots
-            parents = {one.id: one.parent for one in table.entries(range(len(table)))}
+            parents = {entry.id: entry.parent for entry in table.entries(range(len(table)))}
             await rebuild_logs(shop, await self._damages(), parents)
 
     async def _note_unlisted(self, ledger: RepoObjectLedger) -> None:
         """Note versions that may have been committed after the restored backup."""
-        if all(one.kind is not RepairKind.RESTORE_REPO for one in self._shop.repairs):
+        if all(entry.kind is not RepairKind.RESTORE_REPO for entry in self._shop.repairs):
             return
         repo = await ledger.repo()
         newest = int(repo.snapshots.flushed_at.max())
-        for one in await unlisted_versions(self._shop, repo):
-            if one.flushed_at > newest:
+        for entry in await unlisted_versions(self._shop, repo):
+            if entry.flushed_at > newest:
                 self._shop.note(
-                    f"the snapshot {one.id} ({one.message!r}) is newer than all that are listed:"
+                    f"the snapshot {entry.id} ({entry.message!r}) is newer than all that are listed:"
                     " it may be a commit that is lost from the log; recover_versions gives it a"
                     " branch"
                 )
@@ -212,7 +212,9 @@ class _Repairing:
             await bridge_lost_versions(shop, damaged - {INITIAL_SNAPSHOT_ID})
         if rules.rebuild_logs:
             snapshots = await shop.snapshots(await shop.snapshot_ids())
-            parents = {one: each.parent_id for one, each in snapshots.items()}
+            parents = {
+                snapshot_id: snapshot.parent_id for snapshot_id, snapshot in snapshots.items()
+            }
             await rebuild_logs(shop, await self._damages(), parents)
 
     # -- both ------------------------------------------------------------------------------

@@ -86,30 +86,30 @@ class CheckedFiles:
             )
             return None
 
-    async def snapshot(self, wanted: SnapshotId, needed_by: str) -> Snapshot | None:
+    async def snapshot(self, snapshot_id: SnapshotId, needed_by: str) -> Snapshot | None:
         """Read a snapshot and see that it is the one its name says."""
-        if (held := self._snapshots.get(wanted)) is not None:
-            return held
-        key = snapshot_key(wanted)
-        found = await self.load(
+        if (cached := self._snapshots.get(snapshot_id)) is not None:
+            return cached
+        key = snapshot_key(snapshot_id)
+        loaded = await self.load(
             key,
             decode_snapshot,
             needed_by,
             missing=DamageKind.NO_SNAPSHOT,
             damaged=DamageKind.BAD_SNAPSHOT,
-            version=wanted,
+            version=snapshot_id,
         )
-        if found is None:
+        if loaded is None:
             return None
-        snapshot, size_bytes = found
-        self._check_id(key, snapshot.id, wanted, DamageKind.BAD_SNAPSHOT, version=wanted)
-        self._snapshots.put(wanted, snapshot, size_bytes * _EXPANSION)
+        snapshot, size_bytes = loaded
+        self._check_id(key, snapshot.id, snapshot_id, DamageKind.BAD_SNAPSHOT, version=snapshot_id)
+        self._snapshots.put(snapshot_id, snapshot, size_bytes * _EXPANSION)
         return snapshot
 
-    async def log(self, wanted: SnapshotId, of: SnapshotId) -> TransactionLog | None:
+    async def log(self, log_id: SnapshotId, of: SnapshotId) -> TransactionLog | None:
         """Read a transaction log that the history of a snapshot needs."""
-        key = transaction_log_key(wanted)
-        found = await self.load(
+        key = transaction_log_key(log_id)
+        loaded = await self.load(
             key,
             decode_transaction_log,
             f"snapshot {of}",
@@ -117,18 +117,18 @@ class CheckedFiles:
             damaged=DamageKind.BAD_LOG,
             version=of,
         )
-        if found is None:
+        if loaded is None:
             return None
-        self._check_id(key, found[0].id, wanted, DamageKind.BAD_LOG, version=of)
-        return found[0]
+        self._check_id(key, loaded[0].id, log_id, DamageKind.BAD_LOG, version=of)
+        return loaded[0]
 
-    async def manifest(self, wanted: ManifestId) -> tuple[ManifestFile, int] | None:
+    async def manifest(self, manifest_id: ManifestId) -> tuple[ManifestFile, int] | None:
         """Read a manifest; give also the size of its file."""
-        if (held := self._manifests.get(wanted)) is not None:
-            return held, self._sizes[wanted]
-        key = manifest_key(wanted)
-        site = Site(wanted)
-        found = await self.load(
+        if (cached := self._manifests.get(manifest_id)) is not None:
+            return cached, self._sizes[manifest_id]
+        key = manifest_key(manifest_id)
+        site = Site(manifest_id)
+        loaded = await self.load(
             key,
             ManifestFile,
             "an array",
@@ -136,12 +136,12 @@ class CheckedFiles:
             damaged=DamageKind.BAD_MANIFEST,
             site=site,
         )
-        if found is None:
+        if loaded is None:
             return None
-        manifest, size_bytes = found
-        self._check_id(key, manifest.id, wanted, DamageKind.BAD_MANIFEST, site=site)
-        self._sizes[wanted] = size_bytes
-        self._manifests.put(wanted, manifest, manifest.size_bytes)
+        manifest, size_bytes = loaded
+        self._check_id(key, manifest.id, manifest_id, DamageKind.BAD_MANIFEST, site=site)
+        self._sizes[manifest_id] = size_bytes
+        self._manifests.put(manifest_id, manifest, manifest.size_bytes)
         return manifest, size_bytes
 
     async def exists(self, key: str) -> bool | None:
@@ -158,17 +158,17 @@ class CheckedFiles:
     def _check_id(
         self,
         key: str,
-        found: ObjectId,
-        wanted: ObjectId,
+        actual: ObjectId,
+        expected: ObjectId,
         kind: DamageKind,
         *,
         version: SnapshotId | None = None,
         site: Site | None = None,
     ) -> None:
-        if found != wanted:
+        if actual != expected:
             self.findings.report(
                 kind,
-                f"{key} holds the id {found} instead of its own",
+                f"{key} holds the id {actual} instead of its own",
                 key,
                 versions=[] if version is None else [version],
                 sites=[] if site is None else [site],

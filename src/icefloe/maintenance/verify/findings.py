@@ -67,15 +67,18 @@ def _covered(firsts: Ints, lasts: Ints, most: int) -> tuple[Box, ...]:
 
 def _joined_along(firsts: Ints, lasts: Ints, axis: int) -> tuple[Ints, Ints]:
     """Join boxes that touch along an axis and are the same along all others."""
-    others = [at for at in range(firsts.shape[1]) if at != axis]
-    keys = [firsts[:, axis], *(part[:, at] for at in reversed(others) for part in (firsts, lasts))]
+    others = [dimension for dimension in range(firsts.shape[1]) if dimension != axis]
+    keys = [
+        firsts[:, axis],
+        *(part[:, dimension] for dimension in reversed(others) for part in (firsts, lasts)),
+    ]
     order = np.lexsort(keys)
     firsts, lasts = firsts[order], lasts[order]
     starts = np.ones(len(firsts), np.bool_)
     starts[1:] = firsts[1:, axis] != lasts[:-1, axis]
-    for at in others:
-        starts[1:] |= firsts[1:, at] != firsts[:-1, at]
-        starts[1:] |= lasts[1:, at] != lasts[:-1, at]
+    for dimension in others:
+        starts[1:] |= firsts[1:, dimension] != firsts[:-1, dimension]
+        starts[1:] |= lasts[1:, dimension] != lasts[:-1, dimension]
     rows = np.flatnonzero(starts)
     ends = np.append(rows[1:], len(firsts)) - 1
     joined = lasts[rows]
@@ -450,8 +453,8 @@ class Findings:
         `rank` orders versions, newest first. Damages that concern nothing but versions that are
         not `alive` any more are left out: somebody let those go meanwhile.
         """
-        found = (_finished(draft, uses, rank, alive) for draft in self._drafts.values())
-        told = _together([damage for damage in found if damage is not None])
+        finished = (_finished(draft, uses, rank, alive) for draft in self._drafts.values())
+        told = _together([damage for damage in finished if damage is not None])
         self.left_out += max(len(told) - MOST_DAMAGES, 0)
         return sorted(told, key=lambda damage: damage.harm)[:MOST_DAMAGES]
 
@@ -463,11 +466,11 @@ def _finished(
     alive: set[SnapshotId] | None,
 ) -> Damage | None:
     def ordered(versions: Iterable[SnapshotId]) -> tuple[SnapshotId, ...]:
-        kept = {one for one in versions if alive is None or one in alive}
-        return tuple(sorted(kept, key=lambda one: (rank(one), one)))
+        remaining = {version for version in versions if alive is None or version in alive}
+        return tuple(sorted(remaining, key=lambda snapshot_id: (rank(snapshot_id), snapshot_id)))
 
     affected = _affected(draft, uses, ordered)
-    touched = {*draft.versions, *(one for part in affected for one in part.versions)}
+    touched = {*draft.versions, *(version for part in affected for version in part.versions)}
     versions = ordered(touched)
     if (touched or draft.sites) and not versions:
         return None
@@ -486,10 +489,10 @@ def _affected(
     for (path, boxes), found in draft.arrays.items():
         regions.setdefault((path, ordered(found)), []).extend(boxes)
     for site in draft.sites:
-        for use, known in uses.get(site.manifest, {}).items():
-            if site.concerns(use) and (users := ordered(known.versions)):
+        for use, known_use in uses.get(site.manifest, {}).items():
+            if site.concerns(use) and (users := ordered(known_use.versions)):
                 region = (use.extents,) if site.region is None else site.region
-                regions.setdefault((known.path, users), []).extend(region)
+                regions.setdefault((known_use.path, users), []).extend(region)
     versions: dict[tuple[str, tuple[Box, ...]], list[SnapshotId]] = {}
     for (path, users), parts in regions.items():
         versions.setdefault((path, joined_boxes(parts)), []).extend(users)
@@ -503,9 +506,9 @@ _ALIKE: Final = frozenset({DamageKind.NO_CHUNK, DamageKind.SHORT_CHUNK, DamageKi
 def _together(damages: Sequence[Damage]) -> list[Damage]:
     """Join damages to chunks of one array in the same versions."""
     groups: dict[object, list[Damage]] = {}
-    for place, damage in enumerate(damages):
+    for position, damage in enumerate(damages):
         where = tuple((part.array, part.versions) for part in damage.affected)
-        key = (damage.kind, where) if damage.kind in _ALIKE else place
+        key = (damage.kind, where) if damage.kind in _ALIKE else position
         groups.setdefault(key, []).append(damage)
     return [_joined(group) for group in groups.values()]
 
@@ -518,9 +521,10 @@ def _joined(group: Sequence[Damage]) -> Damage:
     keys = tuple(key for damage in group for key in damage.keys)
     affected = tuple(
         replace(
-            part, region=joined_boxes([box for one in group for box in one.affected[at].region])
+            part,
+            region=joined_boxes([box for one in group for box in one.affected[position].region]),
         )
-        for at, part in enumerate(first.affected)
+        for position, part in enumerate(first.affected)
     )
     message = f"{first.message} ({objects} such objects in all)"
     return replace(

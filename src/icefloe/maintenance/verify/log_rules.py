@@ -157,24 +157,24 @@ class LogRules:
             "names as updated a node that the snapshot lacks": updated - after.ids - deleted,
             "names chunks of a node that the snapshot lacks": chunks - after.ids - deleted,
         }.items():
-            for one in sorted(nodes):
-                self._report(step, f" {what}: {one}")
+            for node_id in sorted(nodes):
+                self._report(step, f" {what}: {node_id}")
         self._check_kinds(step, before, after)
-        for one in sorted(chunks & after.ids):
-            self._check_dimensions(step, after.node(one))
+        for node_id in sorted(chunks & after.ids):
+            self._check_dimensions(step, after.node(node_id))
         if step.is_whole:
-            for one in sorted(after.ids - old - new):
-                node = after.node(one)
+            for node_id in sorted(after.ids - old - new):
+                node = after.node(node_id)
                 self._report(step, f" does not name the new node {node.path}", node)
-            for one in sorted(old - after.ids - deleted):
-                self._report(step, f" does not name the deleted node {one}")
+            for node_id in sorted(old - after.ids - deleted):
+                self._report(step, f" does not name the deleted node {node_id}")
 
     def _check_kinds(self, step: Step, before: NodeStates, after: NodeStates) -> None:
         """Check that lists of arrays name arrays, and lists of groups name groups."""
         for name in ID_LISTS:
             for states in (after, before):
-                for one in sorted(step.ids(name) & states.ids):
-                    node = states.node(one)
+                for node_id in sorted(step.ids(name) & states.ids):
+                    node = states.node(node_id)
                     if (node.array is not None) != name.endswith("arrays"):
                         self._report(step, f": {node.path} in {name}", node)
 
@@ -258,7 +258,7 @@ class LogRules:
     ) -> ChunkTable | None:
         assert node.array is not None
         dimensions = len(node.array.shape)
-        found = []
+        pieces = []
         for ref in refs:
             if slab is not None and not _is_within(ref, slab):
                 continue
@@ -266,9 +266,9 @@ class LogRules:
             if table is None or table.dimensions != dimensions:
                 return None
             if len(table):
-                found.append(table if slab is None else table.within(slab))
+                pieces.append(table if slab is None else table.within(slab))
         try:
-            return concat_tables(found) if found else ChunkTable.empty(dimensions)
+            return concat_tables(pieces) if pieces else ChunkTable.empty(dimensions)
         except InvalidInputError as failure:
             self._report(step, f": {node.path} over all of its manifests: {failure}", node)
             return None

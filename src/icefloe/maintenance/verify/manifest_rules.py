@@ -86,40 +86,40 @@ class ManifestRules:
     @property
     def parts(self) -> dict[ManifestId, list[NodeId]]:
         """List the arrays that could be read of each manifest."""
-        found: dict[ManifestId, list[NodeId]] = {}
+        nodes_by_manifest: dict[ManifestId, list[NodeId]] = {}
         for (manifest, node), part in self._parts.items():
             if part is not None:
-                found.setdefault(manifest, []).append(node)
-        return found
+                nodes_by_manifest.setdefault(manifest, []).append(node)
+        return nodes_by_manifest
 
     def unread(self, uses: Iterable[ManifestUse]) -> dict[ManifestId, list[NodeId]]:
         """List the manifests to read for some uses, each with the arrays that matter."""
-        wanted: dict[ManifestId, dict[NodeId, None]] = {}
+        nodes_by_manifest: dict[ManifestId, dict[NodeId, None]] = {}
         for use in uses:
             if (use.manifest, use.node) not in self._parts:
-                wanted.setdefault(use.manifest, {})[use.node] = None
-        return {manifest: [*nodes] for manifest, nodes in wanted.items()}
+                nodes_by_manifest.setdefault(use.manifest, {})[use.node] = None
+        return {manifest: [*nodes] for manifest, nodes in nodes_by_manifest.items()}
 
-    async def read(self, wanted: Sequence[tuple[ManifestId, list[NodeId]]]) -> None:
+    async def read(self, parts: Sequence[tuple[ManifestId, list[NodeId]]]) -> None:
         """Read manifests, which is where most of the work is."""
-        found = await map_concurrently(self._examine, wanted, limit=AT_ONCE)
-        for one in found:
-            self._read[one.manifest] = one.file
-            for node, part in one.parts.items():
-                self._parts[one.manifest, node] = part
+        examined = await map_concurrently(self._examine, parts, limit=AT_ONCE)
+        for result in examined:
+            self._read[result.manifest] = result.file
+            for node, part in result.parts.items():
+                self._parts[result.manifest, node] = part
                 self.references += 0 if part is None else part.rows
-            for keys, ends in one.native:
+            for keys, ends in result.native:
                 self._chunks.add(keys, ends)
             if self._virtual is not None:
-                for needs in one.virtual:
+                for needs in result.virtual:
                     self._virtual.add(needs)
 
-    async def _examine(self, wanted: tuple[ManifestId, list[NodeId]]) -> _Examined:
-        manifest_id, nodes = wanted
+    async def _examine(self, part: tuple[ManifestId, list[NodeId]]) -> _Examined:
+        manifest_id, nodes = part
         examined = _Examined(manifest_id, parts=dict.fromkeys(nodes))
-        if (found := await self._files.manifest(manifest_id)) is None:
+        if (loaded := await self._files.manifest(manifest_id)) is None:
             return examined
-        manifest, size_bytes = found
+        manifest, size_bytes = loaded
         examined.file = _File(size_bytes, manifest.num_chunk_refs)
         return await offload(lambda: self._decode(manifest, nodes, examined))
 

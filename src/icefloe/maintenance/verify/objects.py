@@ -92,9 +92,9 @@ class Faults:
         native = np.flatnonzero(table.kinds == ChunkKind.NATIVE)
         if len(native) == 0 or len(self.keys) == 0:
             return
-        wanted = keys_of_ids(table.chunk_ids)[table.targets[native]]
-        places = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        is_known = self.keys[places] == wanted
+        keys = keys_of_ids(table.chunk_ids)[table.targets[native]]
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        is_known = self.keys[places] == keys
         kinds, sizes, ends = self.kinds[places], self.sizes[places], ends_of(table)[native]
         for fault in Fault:
             rows = is_known & (kinds == fault)
@@ -143,16 +143,16 @@ class ChunkObjects:
                 self._needed.spill()
                 present.spill()
             faults = Faults()
-            for needed, found in zip(self._needed.shards(), present.shards(), strict=True):
-                faults = self._compare(needed, found, faults)
+            for needed, stored in zip(self._needed.shards(), present.shards(), strict=True):
+                faults = self._compare(needed, stored, faults)
         return faults
 
     def _compare(
-        self, needed: tuple[Keys, Values], found: tuple[Keys, Values], faults: Faults
+        self, needed: tuple[Keys, Values], stored: tuple[Keys, Values], faults: Faults
     ) -> Faults:
         keys, ends = largest_of_each(*needed)
         self.objects += len(keys)
-        there, sizes = largest_of_each(*found)
+        there, sizes = largest_of_each(*stored)
         if len(keys) == 0:
             return faults
         if len(there) == 0:
@@ -173,12 +173,12 @@ class ChunkObjects:
         """
         unchecked: list[str] = []
         skip = len(CHUNKS_PREFIX)
-        with KeySet(self._max_bytes) as wanted:
+        with KeySet(self._max_bytes) as needed_keys:
             for needed, _ in self._needed.shards():
-                wanted.add(needed)
+                needed_keys.add(needed)
             async for batch in self._backend.list(CHUNKS_PREFIX):
                 keys, is_id = keys_of_names([info.key[skip:] for info in batch])
-                rows = np.flatnonzero(is_id & wanted.contains(keys))
+                rows = np.flatnonzero(is_id & needed_keys.contains(keys))
                 some = [batch[row] for row in rows.tolist()]
                 outcomes = await map_concurrently(self._read, some, limit=concurrency)
                 bad = rows[[outcome is False for outcome in outcomes]]
@@ -322,20 +322,20 @@ class VirtualObjects:
         return report
 
     async def _look(self, location: str, number: int) -> _Outcome:
-        place = shown(location)
+        address = shown(location)
         if self._reader is None:
             return _Outcome(unchecked="the repository could not be opened to read its containers")
         try:
             info = await self._reader.look(location)
             policy = self._reader.locate(location).container.on_change
         except ObjectNotFoundError:
-            message = f"{place} does not exist"
+            message = f"{address} does not exist"
             return _Outcome(VirtualFault(DamageKind.NO_VIRTUAL_OBJECT, message))
         except IcefloeError as failure:
             return _Outcome(unchecked=failure.message)
         end = int(self._ends[number])
         if end > info.size_bytes:
-            message = f"{end} bytes of {place} are needed, which has {info.size_bytes}"
+            message = f"{end} bytes of {address} are needed, which has {info.size_bytes}"
             kind = DamageKind.SHORT_VIRTUAL_OBJECT
             return _Outcome(VirtualFault(kind, message, info.size_bytes))
         if policy == "off":
@@ -376,8 +376,8 @@ def lost_virtual_rows(
             case DamageKind.SHORT_VIRTUAL_OBJECT:
                 rows = rows[ends_of(table)[rows] > np.uint64(fault.size_bytes)]
             case DamageKind.CHANGED_VIRTUAL_OBJECT:
-                kept = [_checksum(table, row) in fault.checksums for row in rows.tolist()]
-                rows = rows[kept]
+                is_lost = [_checksum(table, row) in fault.checksums for row in rows.tolist()]
+                rows = rows[is_lost]
         if len(rows):
             yield fault, location, rows
 

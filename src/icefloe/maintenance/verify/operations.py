@@ -44,10 +44,10 @@ async def check_operations(files: CheckedFiles, repo: RepoInfo, rules: BackupRul
     )
     name: str = REPO_KEY
     visited: set[str] = set()
-    at: RepoInfo | None = repo
+    state: RepoInfo | None = repo
     newer: UpdateEntry | None = None
-    while at is not None:
-        entries = at.updates.entries()
+    while state is not None:
+        entries = state.updates.entries()
         await _check_entries(files, entries, name, reader)
         if newer is not None:
             files.findings.require(
@@ -56,7 +56,7 @@ async def check_operations(files: CheckedFiles, repo: RepoInfo, rules: BackupRul
                 f"{name} is not older than what it backs",
                 backup_key(name),
             )
-        newer, before = entries[-1], at.repo_before_updates
+        newer, before = entries[-1], state.repo_before_updates
         if before is None:
             return
         if before in visited:
@@ -65,7 +65,7 @@ async def check_operations(files: CheckedFiles, repo: RepoInfo, rules: BackupRul
             return
         name = before
         visited.add(name)
-        at = await reader.read(name)
+        state = await reader.read(name)
 
 
 def _led_to(newest: UpdateEntry, repo: RepoInfo) -> bool:
@@ -97,21 +97,21 @@ class _Backups:
 
     async def read(self, name: str) -> RepoInfo | None:
         """Read a backup that the log goes on in."""
-        found = await self._files.load(
+        loaded = await self._files.load(
             backup_key(name),
             decode_repo_info,
             "the log of operations",
             missing=DamageKind.NO_BACKUP,
             damaged=DamageKind.BAD_BACKUP,
         )
-        return None if found is None else found[0]
+        return None if loaded is None else loaded[0]
 
     async def first_entries(self, names: Sequence[str]) -> dict[str, UpdateEntry]:
         """Return the newest entries of backups, up to a limit; check that others exist."""
-        wanted = list(names if self._left is None else islice(names, self._left))
+        backup_names = list(names if self._left is None else islice(names, self._left))
         if self._left is not None:
-            self._left -= len(wanted)
-        for name in names[len(wanted) :]:
+            self._left -= len(backup_names)
+        for name in names[len(backup_names) :]:
             key = backup_key(name)
             self._files.findings.require(
                 name in self._present,
@@ -124,8 +124,12 @@ class _Backups:
             repo = await self.read(name)
             return None if repo is None else repo.updates.entry(0)
 
-        found = await map_concurrently(first, wanted, limit=_AT_ONCE)
-        return {name: entry for name, entry in zip(wanted, found, strict=True) if entry is not None}
+        entries = await map_concurrently(first, backup_names, limit=_AT_ONCE)
+        return {
+            name: entry
+            for name, entry in zip(backup_names, entries, strict=True)
+            if entry is not None
+        }
 
 
 async def _check_entries(

@@ -212,17 +212,19 @@ class _Run:
 
     async def _check_versions(self, some: Sequence[SnapshotId], versions: Versions) -> None:
         loaded = await map_concurrently(
-            lambda one: self._load(one, versions), some, limit=self._rules.concurrency
+            lambda version: self._load(version, versions), some, limit=self._rules.concurrency
         )
-        await self._read_manifests([one.snapshot for one in loaded if one.snapshot is not None])
-        for snapshot_id, one in zip(some, loaded, strict=True):
-            if one.snapshot is not None:
-                await self._check_version(snapshot_id, one, one.snapshot, versions)
+        await self._read_manifests(
+            [version.snapshot for version in loaded if version.snapshot is not None]
+        )
+        for snapshot_id, version in zip(some, loaded, strict=True):
+            if version.snapshot is not None:
+                await self._check_version(snapshot_id, version, version.snapshot, versions)
             self._advance()
 
     async def _load(self, snapshot_id: SnapshotId, versions: Versions) -> _Loaded:
         snapshot = await self._files.snapshot(snapshot_id, "a history")
-        wanted = [*versions.pruned_ancestors(snapshot_id), snapshot_id]
+        log_ids = [*versions.pruned_ancestors(snapshot_id), snapshot_id]
         if (
             snapshot is not None
             and snapshot.spec_version == 1
@@ -231,10 +233,10 @@ class _Run:
                 and not await self._files.exists(transaction_log_key(snapshot_id))
             )
         ):
-            wanted = []  # spec 1 writes none for the first version
-        logs = [await self._files.log(one, snapshot_id) for one in wanted]
-        found = [log for log in logs if log is not None]
-        return _Loaded(snapshot, found, len(found) == len(wanted))
+            log_ids = []  # spec 1 writes none for the first version
+        logs = [await self._files.log(log_id, snapshot_id) for log_id in log_ids]
+        present = [log for log in logs if log is not None]
+        return _Loaded(snapshot, present, len(present) == len(log_ids))
 
     async def _read_manifests(self, snapshots: Iterable[Snapshot]) -> None:
         """Read the manifests that these versions are the first to use, and check how they do."""
@@ -285,8 +287,8 @@ class _Run:
             await self._logs.check(step, self._manifests.references_of)
 
     async def _table(self, ref: ManifestRef, node: NodeId) -> ChunkTable | None:
-        found = await self._files.manifest(ref.id)
-        return None if found is None else self._manifests.table(found[0], ref.id, node)
+        manifest = await self._files.manifest(ref.id)
+        return None if manifest is None else self._manifests.table(manifest[0], ref.id, node)
 
     # -- objects that manifests lead to ----------------------------------------------------
 
@@ -308,8 +310,8 @@ class _Run:
         virtual = VirtualReport()
         if self._virtual is not None:
             virtual = await self._virtual.look(concurrency=self._rules.concurrency)
-            for place, reason in virtual.unchecked.items():
-                self._findings.unchecked(place, reason)
+            for address, reason in virtual.unchecked.items():
+                self._findings.unchecked(address, reason)
         if len(faults) or virtual.faults:
             await self._tell_lost(faults, virtual)
         return virtual.objects
@@ -327,9 +329,9 @@ class _Run:
         parts = self._manifests.parts
         self._expect(len(parts))
         for manifest_id, nodes in parts.items():
-            if (found := await self._files.manifest(manifest_id)) is not None:
+            if (manifest := await self._files.manifest(manifest_id)) is not None:
                 for node in nodes:
-                    table = self._manifests.table(found[0], manifest_id, node)
+                    table = self._manifests.table(manifest[0], manifest_id, node)
                     if table is not None:
                         yield manifest_id, node, table
             self._advance()
@@ -370,16 +372,18 @@ class _Run:
             return []
         uses = await self._known_uses(order, self._findings.manifests)
         alive = await self._alive(versions)
-        ranks = {one: -place for place, one in enumerate(order)}
-        return self._findings.damages(uses, lambda one: ranks.get(one, 1), alive)
+        ranks = {snapshot_id: -position for position, snapshot_id in enumerate(order)}
+        return self._findings.damages(uses, lambda snapshot_id: ranks.get(snapshot_id, 1), alive)
 
-    async def _known_uses(self, order: Sequence[SnapshotId], wanted: set[ManifestId]) -> KnownUses:
+    async def _known_uses(
+        self, order: Sequence[SnapshotId], manifests: set[ManifestId]
+    ) -> KnownUses:
         """Find out which versions use some manifests, and how: newest first."""
         paths: dict[ManifestUse, str] = {}
         users: dict[ManifestUse, list[SnapshotId]] = {}
-        if not wanted:
+        if not manifests:
             return {}
-        raw = {one.raw for one in wanted}
+        raw = {one.raw for one in manifests}
         for some in batched(reversed(order), _VERSIONS_AT_ONCE):
             snapshots = await map_concurrently(
                 lambda one: self._files.snapshot(one, "a history"),
@@ -395,10 +399,10 @@ class _Run:
                         use = use_of(key)
                         paths.setdefault(use, snapshot.nodes.paths[owner].decode())
                         users.setdefault(use, []).append(snapshot_id)
-        found: dict[ManifestId, dict[ManifestUse, KnownUse]] = {}
+        known_uses: dict[ManifestId, dict[ManifestUse, KnownUse]] = {}
         for use, ids in users.items():
-            found.setdefault(use.manifest, {})[use] = KnownUse(paths[use], tuple(ids))
-        return found
+            known_uses.setdefault(use.manifest, {})[use] = KnownUse(paths[use], tuple(ids))
+        return known_uses
 
     async def _alive(self, versions: Versions) -> set[SnapshotId] | None:
         """List the versions there are by now; None if that cannot be said."""

@@ -34,9 +34,9 @@ class NodeRules:
         nodes = snapshot.nodes
         raw = raw_rows(nodes.ids)
         if len({*raw}) < len(raw):
-            for one, times in Counter(raw).items():
+            for raw_id, times in Counter(raw).items():
                 if times > 1:
-                    message = f"{times} nodes have the id {NodeId(one)}"
+                    message = f"{times} nodes have the id {NodeId(raw_id)}"
                     self._report(snapshot, message, None)
         for row, digest in enumerate(_digests(nodes, raw)):
             if not self._known.get(digest, False):
@@ -69,13 +69,13 @@ class NodeRules:
             pair = _overlap(nodes, first, last)
             self._known[digest] = pair is None
             if pair is not None:
-                one, other = (ManifestId(nodes.manifest_ids[at].tobytes()) for at in pair)
+                left, other = (ManifestId(nodes.manifest_ids[at].tobytes()) for at in pair)
                 boxes = [_box(nodes, at) for at in pair]
                 path = nodes.paths[row].decode()
                 self._findings.report(
                     DamageKind.BAD_EXTENTS,
-                    f"{path}: {one} and {other} overlap",
-                    [manifest_key(one), manifest_key(other)],
+                    f"{path}: {left} and {other} overlap",
+                    [manifest_key(left), manifest_key(other)],
                     versions=[snapshot.id],
                     array=path,
                     region=[_common(*boxes)],
@@ -88,14 +88,14 @@ def _digests(nodes: NodeTable, ids: list[bytes]) -> list[bytes]:
     splits = nodes.shape_splits.tolist()
     return [
         _digest(
-            one,
+            raw_id,
             path,
             user_data,
             b"a" if is_array else b"g",
             shapes[8 * a : 8 * b],
             grids[4 * a : 4 * b],
         )
-        for one, path, user_data, is_array, (a, b) in zip(
+        for raw_id, path, user_data, is_array, (a, b) in zip(
             ids,
             nodes.paths.to_list(),
             nodes.user_data.to_list(),
@@ -127,9 +127,9 @@ def _problem(nodes: NodeTable, row: int) -> str | None:
     if not isinstance(document, dict):
         return f"the metadata of {node.path} is not a JSON object"
     kind = "group" if node.array is None else "array"
-    found = document.get("node_type")
-    if found != kind:
-        return f"{node.path} is stored as {kind}, its metadata {found}"
+    node_type = document.get("node_type")
+    if node_type != kind:
+        return f"{node.path} is stored as {kind}, its metadata {node_type}"
     if node.array is not None:
         shape = document.get("shape", ())
         shape = tuple(shape) if isinstance(shape, list) else shape
@@ -154,13 +154,13 @@ def _overlap(nodes: NodeTable, first: int, last: int) -> tuple[int, int] | None:
     if (widths != widths[0]).any() or widths[0] == 0 or last - first <= _FEW_BOXES:
         rows = nodes.extents.tolist()
         boxes = [tuple((a, b) for a, b in rows[x:y]) for x, y in pairwise(splits.tolist())]
-        for (at, one), (other_at, other) in combinations(enumerate(boxes), 2):
-            if _meet(one, other):
-                return first + at, first + other_at
+        for (row, box), (other_at, other) in combinations(enumerate(boxes), 2):
+            if _meet(box, other):
+                return first + row, first + other_at
         return None
     edges = nodes.extents[splits[0] : splits[-1]].reshape(last - first, int(widths[0]), 2)
-    found = _sweep(edges.astype(np.int64))
-    return None if found is None else (first + found[0], first + found[1])
+    sweep = _sweep(edges.astype(np.int64))
+    return None if sweep is None else (first + sweep[0], first + sweep[1])
 
 
 def _meet(first: Box, second: Box) -> bool:
@@ -182,7 +182,7 @@ def _box(nodes: NodeTable, manifest: int) -> Box:
 
 def _sweep(edges: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]") -> tuple[int, int] | None:
     """Look for two boxes that meet, among those whose ranges meet along one dimension."""
-    axis = max(range(edges.shape[1]), key=lambda at: len(np.unique(edges[:, at, 0])))
+    axis = max(range(edges.shape[1]), key=lambda dimension: len(np.unique(edges[:, dimension, 0])))
     order = np.argsort(edges[:, axis, 0], kind="stable")
     edges = edges[order]
     starts = edges[:, axis, 0]
@@ -207,17 +207,17 @@ def check_manifest_list(findings: Findings, snapshot: Snapshot) -> None:
     named = {*raw_rows(snapshot.nodes.manifest_ids)}
     key, versions = snapshot_key(snapshot.id), [snapshot.id]
 
-    if any(one >= other for one, other in pairwise(listed)):
+    if any(manifest_id >= other for manifest_id, other in pairwise(listed)):
         message = f"snapshot {snapshot.id}: its manifests are not listed in order"
         findings.report(DamageKind.BAD_MANIFEST_LIST, message, key, versions=versions)
     for raw in sorted(named - {*listed}):
-        one = ManifestId(raw)
-        message = f"an array uses the manifest {one}, which is not in the list"
-        report_listed(findings, snapshot, one, message)
+        manifest_id = ManifestId(raw)
+        message = f"an array uses the manifest {manifest_id}, which is not in the list"
+        report_listed(findings, snapshot, manifest_id, message)
     for raw in sorted({*listed} - named):
-        one = ManifestId(raw)
-        message = f"it lists the manifest {one}, which no array uses"
-        report_listed(findings, snapshot, one, message)
+        manifest_id = ManifestId(raw)
+        message = f"it lists the manifest {manifest_id}, which no array uses"
+        report_listed(findings, snapshot, manifest_id, message)
 
 
 def report_listed(

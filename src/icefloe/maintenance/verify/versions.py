@@ -46,7 +46,7 @@ class Versions:
 
     def order(self) -> list[SnapshotId]:
         """List all, parents before their children where the history allows it."""
-        return sorted(self.parents, key=lambda one: (self.times[one], one))
+        return sorted(self.parents, key=lambda snapshot_id: (self.times[snapshot_id], snapshot_id))
 
     def entry(self, snapshot: SnapshotId) -> SnapshotEntry | None:
         """Return the entry of a snapshot in the repo object; spec 1 has none."""
@@ -81,21 +81,21 @@ async def read_versions(files: CheckedFiles, backups: BackupRules) -> Versions:
 
 async def list_versions(files: CheckedFiles) -> set[SnapshotId]:
     """List the versions there are now, without checking anything."""
-    found = await read_versions(files, BackupRules(most=0, follows_log=False))
-    return {*found.parents, *found.lost}
+    versions = await read_versions(files, BackupRules(most=0, follows_log=False))
+    return {*versions.parents, *versions.lost}
 
 
 async def _read_repo_object(files: CheckedFiles, backups: BackupRules) -> Versions:
-    found = await files.load(
+    loaded = await files.load(
         REPO_KEY,
         decode_repo_info,
         "the repository",
         missing=DamageKind.NO_REPO_OBJECT,
         damaged=DamageKind.BAD_REPO_OBJECT,
     )
-    if found is None:
+    if loaded is None:
         return NO_VERSIONS
-    repo = found[0]
+    repo = loaded[0]
     _check_lists(files.findings, repo)
     if backups.follows_log:
         await check_operations(files, repo, backups)
@@ -174,14 +174,14 @@ async def _read_ref_files(files: CheckedFiles) -> Versions:
     times: dict[SnapshotId, int] = {}
     lost: set[SnapshotId] = set()
     for name, tip in (await _ref_tips(files)).items():
-        at: SnapshotId | None = tip
-        while at is not None and at not in parents:
-            snapshot = await files.snapshot(at, name)
+        snapshot_id: SnapshotId | None = tip
+        while snapshot_id is not None and snapshot_id not in parents:
+            snapshot = await files.snapshot(snapshot_id, name)
             if snapshot is None:
-                lost.add(at)
+                lost.add(snapshot_id)
                 break
-            parents[at], times[at] = snapshot.parent_id, snapshot.flushed_at
-            at = snapshot.parent_id
+            parents[snapshot_id], times[snapshot_id] = snapshot.parent_id, snapshot.flushed_at
+            snapshot_id = snapshot.parent_id
     return Versions(1, parents, times, lost=frozenset(lost))
 
 
@@ -205,8 +205,8 @@ async def _ref_tips(files: CheckedFiles) -> dict[str, SnapshotId]:
     findings.require(main in names, bad, "there is no branch main", main)
 
     async def read(key: str) -> SnapshotId | None:
-        found = await files.load(key, _decode_ref, names[key], missing=bad, damaged=bad)
-        return None if found is None else found[0]
+        loaded = await files.load(key, _decode_ref, names[key], missing=bad, damaged=bad)
+        return None if loaded is None else loaded[0]
 
     tips = await map_concurrently(read, names, limit=_CONCURRENT_REFS)
     return {name: tip for name, tip in zip(names.values(), tips, strict=True) if tip is not None}
@@ -237,8 +237,10 @@ def _check_histories(files: CheckedFiles, versions: Versions) -> None:
     for snapshot, end in ends.items():
         if end != INITIAL_SNAPSHOT_ID:
             wrong.setdefault(end, []).append(snapshot)
-    for end, found in wrong.items():
-        newest = max(found, key=lambda one: (versions.times[one], one))
+    for end, versions_wrong in wrong.items():
+        newest = max(
+            versions_wrong, key=lambda snapshot_id: (versions.times[snapshot_id], snapshot_id)
+        )
         if end == _CIRCLE:
             message = f"the history of {newest} runs in a circle"
         elif end not in versions.parents:
@@ -246,7 +248,9 @@ def _check_histories(files: CheckedFiles, versions: Versions) -> None:
             continue
         else:
             message = f"the history of {newest} ends in {end}, not the initial snapshot"
-        files.findings.report(DamageKind.BAD_HISTORY, message, snapshot_key(newest), versions=found)
+        files.findings.report(
+            DamageKind.BAD_HISTORY, message, snapshot_key(newest), versions=versions_wrong
+        )
 
 
 def _follow(
@@ -256,21 +260,21 @@ def _follow(
 ) -> None:
     """Find the end of a history, and of all that lie on the way to it."""
     way: dict[SnapshotId, None] = {}
-    at = tip
+    snapshot_id = tip
     while True:
-        if at in ends:
-            end = ends[at]
+        if snapshot_id in ends:
+            end = ends[snapshot_id]
             break
-        if at in way:
+        if snapshot_id in way:
             end = _CIRCLE
             break
-        if at not in parents:
-            end = at
+        if snapshot_id not in parents:
+            end = snapshot_id
             break
-        way[at] = None
-        parent = parents[at]
+        way[snapshot_id] = None
+        parent = parents[snapshot_id]
         if parent is None:
-            end = at
+            end = snapshot_id
             break
-        at = parent
+        snapshot_id = parent
     ends.update(dict.fromkeys(way, end))

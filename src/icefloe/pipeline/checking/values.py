@@ -344,7 +344,7 @@ class _FileCheck:
             yield reader
 
     def _file_pointed_at(self) -> tuple[Format, str]:
-        locations = {text for each in self.references.values() for text in each.locations}
+        locations = {text for reference in self.references.values() for text in reference.locations}
         if len(locations) != 1:
             raise NotComparableError(f"its chunks lie in {len(locations)} files")
         [url] = locations

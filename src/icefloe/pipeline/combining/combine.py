@@ -180,9 +180,9 @@ def combine(
     outcome only if `report.misfits` is empty.
     """
     problems = [
-        Misfit(each.url, each.problem.kind, each.problem.message)
-        for each in files
-        if each.problem is not None
+        Misfit(file.url, file.problem.kind, file.problem.message)
+        for file in files
+        if file.problem is not None
     ]
     families = find_families(
         files, *(() if existing is None else (existing.schema, existing.values.keys()))
@@ -220,7 +220,7 @@ def combine(
         for path in families.paths
     ]
     arrays += [promoted_target(path, native[path], placed, options) for path in common.promoted]
-    known = {each.path for each in arrays}
+    known = {array.path for array in arrays}
     return Combined(
         report,
         tuple(arrays),

@@ -61,8 +61,8 @@ def find_families(
     `existing` is what is in the repository already; it decides instead of the majority. Of its
     arrays those that are `native` were not stored as files have them.
     """
-    counts = Counter(each.schema.digest for each in files if each.schema is not None)
-    schemas = {each.schema.digest: each.schema for each in files if each.schema is not None}
+    counts = Counter(file.schema.digest for file in files if file.schema is not None)
+    schemas = {file.schema.digest: file.schema for file in files if file.schema is not None}
     expected: list[DatasetSchema] = []
     family_of: dict[str, int] = {}
     found: dict[str, list[Difference]] = {}
@@ -80,14 +80,14 @@ def find_families(
             family_of[digest] = family
             found[digest] = misfits(expected[family], schema)
     reported = [
-        Misfit(each.url, difference.kind, _message(difference), difference.path)
-        for each in files
-        if each.schema is not None
-        for difference in found[each.schema.digest]
+        Misfit(file.url, difference.kind, _message(difference), difference.path)
+        for file in files
+        if file.schema is not None
+        for difference in found[file.schema.digest]
     ]
     numbers = tuple(
-        -1 if each.schema is None or found[each.schema.digest] else family_of[each.schema.digest]
-        for each in files
+        -1 if file.schema is None or found[file.schema.digest] else family_of[file.schema.digest]
+        for file in files
     )
     return Families(tuple(expected), numbers, tuple(reported))
 
@@ -98,10 +98,10 @@ def _as_existing(
     """Return the schema that files need to be appended to the existing dataset."""
     return DatasetSchema.of(
         [
-            _array_as_existing(existing.by_path[each.path], each, is_native=each.path in native)
-            if each.path in existing.by_path
-            else each
-            for each in schema.arrays
+            _array_as_existing(existing.by_path[array.path], array, is_native=array.path in native)
+            if array.path in existing.by_path
+            else array
+            for array in schema.arrays
         ]
     )
 
@@ -193,7 +193,7 @@ def common_attributes(files: Sequence[FileFacts], rule: AttributeRule) -> Common
             found.extend(_attribute_misfits(files, path, name))
         elif rule == "promote":
             promoted[_promoted_path(path, name, merged)] = [
-                each.attributes.get(path, {}).get(name) for each in files
+                file.attributes.get(path, {}).get(name) for file in files
             ]
         if rule != "first":
             merged[path].pop(name, None)
@@ -211,7 +211,7 @@ def _merged(
     """Return the attributes of the first file with each node, and which ones differ elsewhere."""
     merged: dict[str, dict[str, Any]] = {}
     differing: dict[tuple[str, str], None] = {}
-    distinct = {id(each.attributes): each.attributes for each in files}  # rows share equal ones
+    distinct = {id(file.attributes): file.attributes for file in files}  # rows share equal ones
     for attributes in distinct.values():
         for path, given in attributes.items():
             mine = merged.setdefault(path, dict(given))
@@ -231,13 +231,13 @@ def _promoted_path(path: str, name: str, nodes: Mapping[str, Any]) -> str:
     if path == "":
         return name
     group, _, array = path.rpartition("/")
-    is_group = any(each.startswith(f"{path}/") for each in nodes)
+    is_group = any(node.startswith(f"{path}/") for node in nodes)
     base = f"{path}/{name}" if is_group else f"{array}_{name}"
     return base if is_group or not group else f"{group}/{base}"
 
 
 def _attribute_misfits(files: Sequence[FileFacts], path: str, name: str) -> list[Misfit]:
-    texts = [canonical_json(each.attributes.get(path, {}).get(name)) for each in files]
+    texts = [canonical_json(file.attributes.get(path, {}).get(name)) for file in files]
     usual = Counter(texts).most_common(1)[0][0]
     where = f"{path}:{name}" if path else name
     return [

@@ -173,18 +173,18 @@ class Report:
         >>> Report(1, 0, (Misfit("a.nc", Kind.DTYPE, "float64 instead of float32"),)).counts()
         {'dtype': 1}
         """
-        return dict(sorted(Counter(each.kind.value for each in self.misfits).items()))
+        return dict(sorted(Counter(misfit.kind.value for misfit in self.misfits).items()))
 
     def by_file(self) -> dict[str, list[Misfit]]:
         """Gather misfits by file."""
         found: dict[str, list[Misfit]] = {}
-        for each in sorted(self.misfits):
-            found.setdefault(each.url, []).append(each)
+        for misfit in sorted(self.misfits):
+            found.setdefault(misfit.url, []).append(misfit)
         return found
 
     def table(self, most: int = 50) -> str:
         """Write misfits as lines for people, file by file."""
-        rows = [(each.url, each.kind.value, each.message) for each in sorted(self.misfits)]
+        rows = [(misfit.url, misfit.kind.value, misfit.message) for misfit in sorted(self.misfits)]
         lines = _aligned([("file", "kind", "what"), *rows[:most]]) if rows else []
         if len(rows) > most:
             lines.append(f"... and {len(rows) - most} more")

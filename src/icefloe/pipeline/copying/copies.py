@@ -113,7 +113,7 @@ def _described(path: str, array: "zarr.Array[Any]") -> SourceArray:
         path,
         tuple(array.shape),
         dimensions_of(array),
-        tuple(max(each, 1) for each in chunks),
+        tuple(max(chunk, 1) for chunk in chunks),
         None if shards is None else tuple(shards),
         max(item_bytes, 1),
     )

@@ -103,7 +103,7 @@ def _gathered(
     else:
         ranges = list(zip(offsets.tolist(), (offsets + lengths).tolist(), strict=True))
         chunks = _fetch(access, references.locations[0], ranges)
-        data = b"".join(_decoded(each, chain) for each in chunks)
+        data = b"".join(_decoded(chunk, chain) for chunk in chunks)
     values = np.frombuffer(data, kind).reshape(-1, *shape[1:])
     native = values[: shape[0]] if shape else values[0]
     return np.asarray(native, kind.newbyteorder("=")).reshape(shape)

@@ -173,7 +173,7 @@ def _with_dimension(
     url: str, arrays: Mapping[str, RawArray], dimension: str, helpers: set[str]
 ) -> Mapping[str, RawArray]:
     """Add a dimension to data of a file that holds a single step of it."""
-    if any(dimension in each.dimensions for each in arrays.values()):
+    if any(dimension in array.dimensions for array in arrays.values()):
         return arrays
     return {
         path: _expanded(url, path, each, dimension)

@@ -179,27 +179,27 @@ def to_batch(facts: Sequence[FileFacts]) -> "pa.RecordBatch":
     """Write facts as rows."""
     schemas = _Once()
     attributes = _Once()
-    for each in facts:
-        schemas.add(*((None, None) if each.schema is None else _digest_of(each.schema)))
-        text = canonical_json(each.attributes)
+    for fact in facts:
+        schemas.add(*((None, None) if fact.schema is None else _digest_of(fact.schema)))
+        text = canonical_json(fact.attributes)
         attributes.add(hashlib.blake2b(text.encode(), digest_size=16).hexdigest(), text)
     columns = [
-        text_column([each.state.url for each in facts]),
-        int_column([each.state.size for each in facts]),
-        text_column([each.state.etag for each in facts]),
-        int_column([each.state.modified for each in facts]),
-        text_column([each.format for each in facts]),
+        text_column([fact.state.url for fact in facts]),
+        int_column([fact.state.size for fact in facts]),
+        text_column([fact.state.etag for fact in facts]),
+        int_column([fact.state.modified for fact in facts]),
+        text_column([fact.format for fact in facts]),
         text_column(schemas.digests),
         text_column(schemas.texts),
         text_column(attributes.digests),
         text_column(attributes.texts),
-        text_column([_numbers(each) for each in facts]),
-        _values_column([each.values for each in facts]),
-        int_column([each.references for each in facts]),
-        int_column([each.inlined_bytes for each in facts]),
-        text_column([None if each.problem is None else each.problem.kind.value for each in facts]),
-        text_column([None if each.problem is None else each.problem.message for each in facts]),
-        text_column([each.parser for each in facts]),
+        text_column([_numbers(fact) for fact in facts]),
+        _values_column([fact.values for fact in facts]),
+        int_column([fact.references for fact in facts]),
+        int_column([fact.inlined_bytes for fact in facts]),
+        text_column([None if fact.problem is None else fact.problem.kind.value for fact in facts]),
+        text_column([None if fact.problem is None else fact.problem.message for fact in facts]),
+        text_column([fact.parser for fact in facts]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=facts_schema())
 

@@ -88,7 +88,7 @@ class _Reading:
     def found(self) -> Found:
         attributes: dict[str, dict[str, Any]] = {}
         datasets = list(self._visit(attributes))
-        return {each.path: self._array(each) for each in datasets}, attributes
+        return {dataset.path: self._array(dataset) for dataset in datasets}, attributes
 
     def _visit(self, attributes: dict[str, dict[str, Any]]) -> Iterator[_Dataset]:
         """Find all datasets, noting the attributes of groups on the way."""

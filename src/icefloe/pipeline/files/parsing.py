@@ -184,7 +184,7 @@ def _changed(url: str, how: str) -> SourceError:
 
 def _check_ends(url: str, arrays: Mapping[str, RawArray], state: SourceState) -> None:
     """Refuse a file that ends before data that it claims to have."""
-    end = max((each.references.ends_of(url) for each in arrays.values()), default=0)
+    end = max((array.references.ends_of(url) for array in arrays.values()), default=0)
     if state.size is not None and end > state.size:
         raise _truncated(url, end, state.size)
 
@@ -423,7 +423,7 @@ def references_of(manifest: "ChunkManifest", dimensions: int) -> References:
         locations,
         rows,
         np.array(cells, np.int64).reshape(len(cells), dimensions),
-        BytesColumn.from_list([inlined[each] for each in cells]),
+        BytesColumn.from_list([inlined[cell] for cell in cells]),
     )
 
 

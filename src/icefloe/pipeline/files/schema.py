@@ -114,7 +114,7 @@ class DatasetSchema:
     @cached_property
     def by_path(self) -> dict[str, ArraySchema]:
         """Find arrays by path."""
-        return {each.path: each for each in self.arrays}
+        return {array.path: array for array in self.arrays}
 
     @cached_property
     def digest(self) -> str:
@@ -124,12 +124,12 @@ class DatasetSchema:
     @property
     def variables(self) -> frozenset[str]:
         """Name the arrays that are not coordinates; all of them in a file of coordinates only."""
-        data = frozenset(each.path for each in self.arrays if not each.is_coordinate)
+        data = frozenset(array.path for array in self.arrays if not array.is_coordinate)
         return data or frozenset(self.by_path)
 
     def to_json(self) -> str:
         """Write it as text, always in the same way."""
-        return canonical_json([asdict(each) for each in self.arrays])
+        return canonical_json([asdict(array) for array in self.arrays])
 
     @classmethod
     def from_json(cls, text: str) -> "DatasetSchema":

@@ -240,8 +240,8 @@ def read_axis(session: Session, group: str, record: SourceRecord) -> Axis:
 def coverage_of(group: str, axis: Axis, record: SourceRecord) -> DatasetCoverage:
     """Work out what a dataset holds from its axis and the record of its files."""
     families: dict[str, list[RecordedFile]] = {}
-    for each in record.files:
-        families.setdefault(each.variables, []).append(each)
+    for file in record.files:
+        families.setdefault(file.variables, []).append(file)
     return DatasetCoverage(
         group,
         axis.name,
@@ -254,8 +254,8 @@ def coverage_of(group: str, axis: Axis, record: SourceRecord) -> DatasetCoverage
 
 def late_rows(files: Sequence[RecordedFile]) -> NDArray[np.bool_]:
     """Return which files came later than a file that lies behind them; unknown times are early."""
-    starts = np.array([each.start for each in files], np.int64)
-    came = np.array([each.ingested or 0 for each in files], np.int64)
+    starts = np.array([file.start for file in files], np.int64)
+    came = np.array([file.ingested or 0 for file in files], np.int64)
     places, place_of = np.unique(starts, return_inverse=True)
     earliest = np.full(len(places) + 1, np.iinfo(np.int64).max)
     np.minimum.at(earliest, place_of, came)
@@ -277,8 +277,8 @@ def _spans(
     """Cut the axis where anything begins or ends; the work grows with files, not with steps."""
     if not axis.length:
         return ()
-    starts = np.clip(np.array([each.start for each in files], np.int64), 0, axis.length)
-    lengths = np.clip(np.array([each.length for each in files], np.int64), 0, axis.length)
+    starts = np.clip(np.array([file.start for file in files], np.int64), 0, axis.length)
+    lengths = np.clip(np.array([file.length for file in files], np.int64), 0, axis.length)
     ends = np.minimum(starts + lengths, axis.length)
     edges = np.unique(np.concatenate([[0, axis.length], starts, ends]))
     depth = _covering(edges, starts, ends)

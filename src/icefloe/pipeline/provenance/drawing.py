@@ -77,7 +77,7 @@ def coverage_text(coverage: DatasetCoverage, columns: int = _USUAL_COLUMNS) -> s
     lines = [_headline(coverage)]
     for family in coverage.families:
         lines += _family_lines(coverage, family, columns)
-    shown = {each for family in coverage.families for each in cells(family, columns)}
+    shown = {cell for family in coverage.families for cell in cells(family, columns)}
     legend = [f"{sign} {_WORDS[each]}" for each, sign in SIGNS.items() if each in shown]
     lines.append("  " + "  ".join(legend))
     return "\n".join(lines)
@@ -91,7 +91,7 @@ def _headline(coverage: DatasetCoverage) -> str:
 
 def _family_lines(coverage: DatasetCoverage, family: FamilyCoverage, columns: int) -> Iterator[str]:
     yield f"  {_family_name(family)}: {_counts(family)}"
-    yield "  " + "".join(SIGNS[each] for each in cells(family, columns))
+    yield "  " + "".join(SIGNS[cell] for cell in cells(family, columns))
     missing = family.of(Presence.MISSING)
     for span in missing[:_MOST_SPANS]:
         yield f"  missing: {_span_text(coverage, span)}"

@@ -183,11 +183,11 @@ def write_record(
     """
     rows = {} if before is None else before.by_url()
     again = [
-        (rows[url][0], replace(each, ingested=rows[url][1].ingested))
-        for each in files
-        if (url := each.state.url) in rows
+        (rows[url][0], replace(file, ingested=rows[url][1].ingested))
+        for file in files
+        if (url := file.state.url) in rows
     ]
-    more = [each for each in files if each.state.url not in rows]
+    more = [file for file in files if file.state.url not in rows]
     path = record_path(group)
     record = zarr.open_group(store, path=path, mode="a" if before is None else "r+")
     if before is None:
@@ -220,13 +220,13 @@ def _require(record: "zarr.Group", name: str, rows: int) -> "zarr.Array[Any]":
 def _values(name: str, files: Sequence[RecordedFile]) -> NDArray[Any]:
     match name:
         case "url" | "etag":
-            return _texts([getattr(each.state, name) or "" for each in files])
+            return _texts([getattr(file.state, name) or "" for file in files])
         case "variables" | "further":
-            return _texts([getattr(each, name) for each in files])
+            return _texts([getattr(file, name) for file in files])
         case "size" | "modified":
-            return _numbers([getattr(each.state, name) for each in files])
+            return _numbers([getattr(file.state, name) for file in files])
         case _:
-            return _numbers([getattr(each, name) for each in files])
+            return _numbers([getattr(file, name) for file in files])
 
 
 def _numbers(values: list[int | None]) -> NDArray[np.int64]:

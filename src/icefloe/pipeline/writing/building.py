@@ -88,20 +88,20 @@ def _virtual_table(
         return ChunkTable.empty(len(array.grid))
     counts = np.array([len(each) for _, each in filled], np.int64)
     tables = [each for _, each in filled]
-    firsts = np.cumsum([0, *(len(each.locations) for each in tables)])[:-1]
+    firsts = np.cumsum([0, *(len(table.locations) for table in tables)])[:-1]
     targets = np.concatenate(
         [each.location_rows.astype(np.int64) + at for each, at in zip(tables, firsts, strict=True)]
     )
-    texts = BytesColumn.from_strings([text for each in tables for text in each.locations])
+    texts = BytesColumn.from_strings([text for table in tables for text in table.locations])
     recorded, _ = context.virtual.recorded(texts, validate=False)  # looked at when it was parsed
     locations, numbers = recorded.distinct()
     etags, etag_rows = _etag_columns([check.etag for check, _ in filled], counts)
     seconds = np.array([check.seconds for check, _ in filled], np.uint32)
     return ChunkTable.virtual(
-        np.concatenate([each.coordinates for each in tables]).astype(np.uint32),
+        np.concatenate([table.coordinates for table in tables]).astype(np.uint32),
         locations,
-        np.concatenate([each.offsets for each in tables]),
-        np.concatenate([each.lengths for each in tables]),
+        np.concatenate([table.offsets for table in tables]),
+        np.concatenate([table.lengths for table in tables]),
         targets=numbers[targets],
         etags=etags,
         etag_rows=etag_rows,
