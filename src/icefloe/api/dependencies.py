@@ -261,7 +261,8 @@ def _notes(report: AccessReport) -> Iterator[str]:
             )
         if container.is_used and container.needs is None:
             yield (
-                f"{container.url_prefix}: no container covers these references, and there is none by"
+                f"{container.url_prefix}: no container covers these references, and there is none"
+                " by"
                 " default: declare one with config.set_virtual_chunk_container(...)"
             )
     for prefix in report.disputed:

@@ -52,7 +52,7 @@ class Damage:
 
     kind: str
     harms: str
-    """`data`: something cannot be read as it was written. `history`: only its description is damaged."""
+    """`data`: something cannot be read. `history`: only the description of data is damaged."""
     message: str
     remedy: str
     """What can be done."""

@@ -209,7 +209,8 @@ def _problems_of_set(
         *sets_by_name,
         DEFAULT_SET,
     }:
-        yield f"the set {manifest_set.name!r} overflows to an unknown set {manifest_set.overflow_to!r}"
+        target = manifest_set.overflow_to
+        yield f"the set {manifest_set.name!r} overflows to an unknown set {target!r}"
 
 
 def _problems_of_loops(sets_by_name: dict[str, ManifestSet]) -> Iterator[str]:

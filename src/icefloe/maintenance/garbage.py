@@ -231,11 +231,13 @@ class _Collection:
         """Keep versions that are not part of a history (yet), with what came before them."""
         todo = {SnapshotId.parse(name) for name in names} - self._live.snapshots
         while todo:
-            found = await self._facts(sorted(todo))
-            for facts in found:
+            read_facts_ = await self._facts(sorted(todo))
+            for facts in read_facts_:
                 self._live.snapshots.add(facts.id)
                 self._young_manifests |= {manifest.id: manifest for manifest in facts.manifests}
-            todo = {fact.parent for fact in found if fact.parent is not None} - self._live.snapshots
+            todo = {
+                fact.parent for fact in read_facts_ if fact.parent is not None
+            } - self._live.snapshots
 
     async def _keep_young_chunks(self, names: Iterable[str] = ()) -> None:
         """Keep the chunks of manifests that are in no history (yet); they stay themselves.
@@ -395,7 +397,7 @@ class _Collection:
                 raise
             raise _RoomMadeError from full
 
-    async def _make_room(self, found: Mapping[Kind, Listed]) -> None:
+    async def _make_room(self, objects_by_kind: Mapping[Kind, Listed]) -> None:
         """Delete some files that no listed version refers to.
 
         Versions that are to be dropped are listed still, so they keep their files, too.
@@ -407,10 +409,10 @@ class _Collection:
         await self._keep_young_snapshots(map(str, listed))
         self._live.snapshots.update(listed)  # those that cannot be read are listed, too
         self._listed_logs = frozenset(ids_of_rows(SnapshotId, table.pruned_ids))
-        await self._keep_young_chunks(found[Kind.MANIFESTS].young.names)
+        await self._keep_young_chunks(objects_by_kind[Kind.MANIFESTS].young.names)
         before = self._done.total
         for kind in (Kind.TRANSACTION_LOGS, Kind.SNAPSHOTS, Kind.MANIFESTS):
-            async for objects in _portions(found[kind].old, self._sweeper.portion):
+            async for objects in _portions(objects_by_kind[kind].old, self._sweeper.portion):
                 await self._let_go(kind, objects)
         if self._cutoffs[Kind.CHUNKS] is None:
             return

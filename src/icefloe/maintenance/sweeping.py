@@ -124,7 +124,7 @@ async def list_kind(
     backend: Backend,
     kind: Kind,
     cutoff: datetime | None,
-    wanted: Callable[[Keys], Bools] | None = None,
+    chooses: Callable[[Keys], Bools] | None = None,
 ) -> AsyncIterator[Listed]:
     """Walk all objects of a kind, or those wanted by the numbers of their ids, in batches.
 
@@ -138,7 +138,7 @@ async def list_kind(
     def is_wanted(keys: Sequence[str]) -> list[bool]:
         names = [key[skip:] for key in keys]
         numbers, is_id = keys_of_names(names)
-        chosen: list[bool] = (is_id if wanted is None else is_id & wanted(numbers)).tolist()
+        chosen: list[bool] = (is_id if chooses is None else is_id & chooses(numbers)).tolist()
         return chosen
 
     async for batch in list_wanted(backend, prefix, is_wanted):

@@ -69,17 +69,17 @@ class CopyEstimate:
 
 
 def estimate_copy(
-    found: FoundGroup, limits: Limits, *, most: int, scan: JobPlan | None = None
+    group: FoundGroup, limits: Limits, *, most: int, scan: JobPlan | None = None
 ) -> CopyEstimate:
     """Plan a copy as the job will, with at most this many objects in a commit."""
-    shapes = [array.shape for array in found.arrays]
-    paths = [array.about.path for array in found.arrays]
+    shapes = [array.shape for array in group.arrays]
+    paths = [array.about.path for array in group.arrays]
     cores = limits.cores
     waves = [
         plan_slabs(shapes, paths, slabs, limits)
         for slabs in cut_into_slabs([shape.grid for shape in shapes], most)
     ]
-    total = sum(values_bytes(array.about) for array in found.arrays)
+    total = sum(values_bytes(array.about) for array in group.arrays)
     rate = _VALUES_PER_SECOND
     return CopyEstimate(
         len(shapes),

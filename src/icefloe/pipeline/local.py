@@ -69,7 +69,7 @@ def virtualize_locally(
         parse_or_report(state.url, how, reached, listed=state)
         for state in _states(sources, reached)
     ]
-    facts = [each.facts if isinstance(each, ParsedFile) else each for each in parsed]
+    facts = [file.facts if isinstance(file, ParsedFile) else file for file in parsed]
     store = session.store
     existing = read_existing(store, group, options) if append else None
     combined = combine(facts, options, existing)
@@ -129,7 +129,7 @@ def _write_references(
     parsed: Sequence[ParsedFile | FileFacts],
 ) -> None:
     donor = combined.donor(array)
-    held: list[tuple[SourceState, References]] = []
+    pending: list[tuple[SourceState, References]] = []
     rows = 0
     for position, number in enumerate(combined.files):
         file = parsed[number]
@@ -140,12 +140,12 @@ def _write_references(
             combined, array, position, file.references[array.path], file.facts
         )
         _write_inlined(store, group, array, references)
-        held.append((file.facts.state, references))
+        pending.append((file.facts.state, references))
         rows += len(references)
         if rows >= _ROWS_AT_ONCE:
-            _flush(store, group, array, held)
-            held, rows = [], 0
-    _flush(store, group, array, held)
+            _flush(store, group, array, pending)
+            pending, rows = [], 0
+    _flush(store, group, array, pending)
 
 
 def _write_inlined(
@@ -161,25 +161,25 @@ def _flush(
     store: IcechunkStore,
     group: str,
     array: TargetArray,
-    held: Sequence[tuple[SourceState, References]],
+    pending: Sequence[tuple[SourceState, References]],
 ) -> None:
     """Record the references of some files, as columns."""
-    rows = np.array([len(references) for _, references in held], np.int64)
+    rows = np.array([len(references) for _, references in pending], np.int64)
     if not rows.sum():
         return
-    checks = [check_of(state, references) for state, references in held]
+    checks = [check_of(state, references) for state, references in pending]
     refused = store.set_virtual_refs_columns(
         path_below(group, array.path),
-        coordinates=np.concatenate([each.coordinates for _, each in held]).astype(np.uint32),
-        locations=_locations([each for _, each in held]),
-        offsets=np.concatenate([each.offsets for _, each in held]),
-        lengths=np.concatenate([each.lengths for _, each in held]),
+        coordinates=np.concatenate([each.coordinates for _, each in pending]).astype(np.uint32),
+        locations=_locations([each for _, each in pending]),
+        offsets=np.concatenate([each.offsets for _, each in pending]),
+        lengths=np.concatenate([each.lengths for _, each in pending]),
         etags=_repeated([check.etag for check in checks], rows),
         last_modified=np.repeat(np.array([check.seconds for check in checks], np.int64), rows),
     )
     if len(refused):
         raise InvalidInputError(
-            f"no virtual chunk container covers {held[0][1].locations[0]}: add one to the"
+            f"no virtual chunk container covers {pending[0][1].locations[0]}: add one to the"
             " repository's configuration",
             ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         )
@@ -190,8 +190,8 @@ def _locations(tables: Sequence[References]) -> "pa.Array":
     counts = np.array([len(table.locations) for table in tables], np.int64)
     numbers = np.concatenate(
         [
-            each.location_rows.astype(np.int64) + first
-            for each, first in zip(tables, np.cumsum(counts) - counts, strict=True)
+            references.location_rows.astype(np.int64) + first
+            for references, first in zip(tables, np.cumsum(counts) - counts, strict=True)
         ]
     )
     texts = text_column([text for table in tables for text in table.locations])

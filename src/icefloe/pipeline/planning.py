@@ -211,14 +211,14 @@ def make_plan(
     """
     rates = rates or Rates()
     references = sum(wave.references for wave in waves)
-    each = _Mean(sample)
+    mean = _Mean(sample)
     logged = max((w.references for w in waves if w.is_logged_by_task), default=0)
     tasks = [
         rates.bytes_per_reference * largest_region,
         rates.bytes_per_logged_chunk * logged,
-        64 * each.payload_bytes,
+        64 * mean.payload_bytes,
     ]
-    parsing = files * each.seconds / cores
+    parsing = files * mean.seconds / cores
     scanning = min(cores, scan_tasks(files, cores))
     return JobPlan(
         files,
@@ -226,10 +226,10 @@ def make_plan(
         changed,
         cores,
         references,
-        round(files * each.data_bytes),
+        round(files * mean.data_bytes),
         scan_tasks(files, cores) if files else 0,
         tuple(waves),
-        round(files * each.payload_bytes) + _ROW_BYTES * files,
+        round(files * mean.payload_bytes) + _ROW_BYTES * files,
         rates.driver_bytes + rates.driver_bytes_per_file * (files + known),
         rates.worker_bytes + round(max(tasks)),
         Range(
@@ -253,27 +253,27 @@ _ROW_BYTES: Final = 256
 class _Mean:
     def __init__(self, sample: Sequence[SampledFile]) -> None:
         count = max(len(sample), 1)
-        self.seconds = sum(each.seconds for each in sample) / count
-        self.data_bytes = sum(each.data_bytes for each in sample) / count
-        self.payload_bytes = sum(each.payload_bytes for each in sample) / count
+        self.seconds = sum(file.seconds for file in sample) / count
+        self.data_bytes = sum(file.data_bytes for file in sample) / count
+        self.payload_bytes = sum(file.payload_bytes for file in sample) / count
 
 
 def _upto(count: int) -> str:
     return f"up to {shown_bytes(count)}"
 
 
-def _show_range(given: Range) -> str:
-    low, high = f"{given.low:.0f}", f"{given.high:.0f}"
+def _show_range(range_: Range) -> str:
+    low, high = f"{range_.low:.0f}", f"{range_.high:.0f}"
     return low if low == high else f"{low} to {high}"
 
 
-def show_time(given: Range) -> str:
+def show_time(range_: Range) -> str:
     """Write a time that is known roughly.
 
     >>> show_time(Range(30, 600))
     '30 s to 10 min'
     """
-    return f"{_show_seconds(given.low)} to {_show_seconds(given.high)}"
+    return f"{_show_seconds(range_.low)} to {_show_seconds(range_.high)}"
 
 
 def _show_seconds(seconds: float) -> str:
@@ -311,7 +311,9 @@ class Sampled:
 
     def nearest(self, number: int) -> int:
         """Return the sampled file that is nearest to a file."""
-        return min(range(len(self.numbers)), key=lambda at: abs(self.numbers[at] - number))
+        return min(
+            range(len(self.numbers)), key=lambda position: abs(self.numbers[position] - number)
+        )
 
 
 def sample_files(
@@ -326,27 +328,39 @@ def sample_files(
     parsed: list[ParsedFile] = []
     measured: list[SampledFile] = []
     problems: list[str] = []
-    chosen = {at * (len(states) - 1) // max(most - 1, 1) for at in range(most)} if states else ()
+    chosen = (
+        {position * (len(states) - 1) // max(most - 1, 1) for position in range(most)}
+        if states
+        else ()
+    )
     for number in sorted(chosen):
         if not parsed:
             parse_or_report(states[number].url, options, access, listed=states[number])
         began = time.perf_counter()
-        found = parse_or_report(states[number].url, options, access, listed=states[number])
+        outcome = parse_or_report(states[number].url, options, access, listed=states[number])
         seconds = time.perf_counter() - began
-        if isinstance(found, FileFacts):
-            assert found.problem is not None
-            problems.append(found.problem.message)
+        if isinstance(outcome, FileFacts):
+            assert outcome.problem is not None
+            problems.append(outcome.problem.message)
             continue
         numbers.append(number)
-        parsed.append(found)
-        measured.append(_measured(found, seconds))
+        parsed.append(outcome)
+        measured.append(_measured(outcome, seconds))
     return Sampled(tuple(numbers), tuple(parsed), tuple(measured), tuple(problems))
 
 
 def _measured(parsed: ParsedFile, seconds: float) -> SampledFile:
-    moved = [each for path, each in parsed.references.items() if path not in parsed.facts.values]
+    moved = [
+        references
+        for path, references in parsed.references.items()
+        if path not in parsed.facts.values
+    ]
     return SampledFile(
         seconds,
-        sum(int(each.lengths.sum()) + len(each.inlined.data) for each in moved),
-        sum(len(each.to_bytes()) for each in moved if len(each) or len(each.inlined)),
+        sum(int(references.lengths.sum()) + len(references.inlined.data) for references in moved),
+        sum(
+            len(references.to_bytes())
+            for references in moved
+            if len(references) or len(references.inlined)
+        ),
     )

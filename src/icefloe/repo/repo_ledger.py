@@ -494,7 +494,8 @@ def warn_of_lag(now: int, before: int) -> bool:
         return False
     _log.warning(
         "the clock of this machine is %.1f s behind the newest change of the repository, or the"
-        " clock of the machine that made that change was ahead: the next change is dated right after it;"
+        " clock of the machine that made that change was ahead: the next change is dated right"
+        " after it;"
         " set the clocks",
         lag / 1_000_000,
     )

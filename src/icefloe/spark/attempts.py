@@ -137,10 +137,10 @@ async def _find_versions(context: RepoContext, job: str, live: Reachable) -> Non
     # before a branch led to it, is one that nobody knows of.
     async for batch in context.backend.list(SNAPSHOTS_PREFIX):
         names = [info.key.removeprefix(SNAPSHOTS_PREFIX) for info in batch]
-        for one in {SnapshotId.parse(name) for name in names} - live.snapshots:
-            snapshot = await context.assets.read_snapshot(one)
+        for snapshot_id in {SnapshotId.parse(name) for name in names} - live.snapshots:
+            snapshot = await context.assets.read_snapshot(snapshot_id)
             if snapshot.metadata.get(JOB_METADATA) != job:
-                await live.add([one])
+                await live.add([snapshot_id])
 
 
 def _written(context: RepoContext, notes: list[str]) -> list[list[str]]:

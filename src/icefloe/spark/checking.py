@@ -35,9 +35,13 @@ def check(
     from pyspark.sql.functions import broadcast  # noqa: PLC0415 - only where there is a session
 
     chosen = spark.createDataFrame(_table(files))
-    wanted = broadcast(chosen.select("number"))
+    chosen_numbers = broadcast(chosen.select("number"))
     columns = ["number", "path", "payload"]
-    rows = scanned.where("path is not null").join(wanted, "number", "left_semi").select(*columns)
+    rows = (
+        scanned.where("path is not null")
+        .join(chosen_numbers, "number", "left_semi")
+        .select(*columns)
+    )
     checked = (
         rows.unionByName(chosen)
         .repartition(scan_tasks(len(files), cores), "number")
@@ -45,7 +49,7 @@ def check(
         .applyInArrow(_checker(plan, reach), CHECKED)
     )
     packed = checked.toArrow().sort_by("number").column("checked").to_pylist()
-    return [pickle.loads(one) for one in packed]  # noqa: S301 - of this very job
+    return [pickle.loads(pickled) for pickled in packed]  # noqa: S301 - of this very job
 
 
 def _table(files: Mapping[int, FileToCheck]) -> "pa.Table":

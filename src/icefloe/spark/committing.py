@@ -135,51 +135,55 @@ class Committer:
     def _context(self) -> RepoContext:
         return self.target.repo._context  # noqa: SLF001 - the same package
 
-    def commit(self, session: Session, found: Found, scanned: "DataFrame") -> Committed:
+    def commit(self, session: Session, combined_files: Found, scanned: "DataFrame") -> Committed:
         """Write everything, and make it a version."""
-        self._write_small(session, found)
-        notes = require_opening(session, self.target.group, found.combined)
+        self._write_small(session, combined_files)
+        notes = require_opening(session, self.target.group, combined_files.combined)
         state = session._session  # noqa: SLF001 - the same package
         arrays = plan_arrays(
-            state, self.target.group, found.facts, found.combined, kept=found.kept()
+            state,
+            self.target.group,
+            combined_files.facts,
+            combined_files.combined,
+            kept=combined_files.kept(),
         )
         plan = WritePlan(self.job, int(time.time()), tuple(arrays))
         built = write(
             self.spark,
             scanned,
-            places_table(found.facts, found.combined, found.known()),
+            places_table(combined_files.facts, combined_files.combined, combined_files.known()),
             plan,
             self.reach,
             cores=self.cores,
-            references=found.references,
+            references=combined_files.references,
         )
-        is_small = found.references <= self.few_references
+        is_small = combined_files.references <= self.few_references
         with (
             cleaning(self._context, self.job) as outcome,
-            persisted(built, wanted=not is_small) as kept,
+            persisted(built, wanted=not is_small) as persisted_rows,
         ):
-            with self.watch.stage("write", f"{found.references} chunks"):
-                written = gather_regions(kept, with_changes=is_small)
+            with self.watch.stage("write", f"{combined_files.references} chunks"):
+                written = gather_regions(persisted_rows, with_changes=is_small)
             for array in arrays:
                 regions = written.regions.get(array.number, [])
                 link_manifests(state, array.path, regions)
                 outcome.note(regions)
             with self.watch.stage("commit", self.target.branch):
-                writer = log_writer(self._context, plan, written, kept, self.reach)
+                writer = log_writer(self._context, plan, written, persisted_rows, self.reach)
                 with outcome.deciding():
-                    snapshot = self._commit(session, len(found.combined.files), writer)
+                    snapshot = self._commit(session, len(combined_files.combined.files), writer)
         return Committed(snapshot, written.references, written.data_bytes, outcome.manifests, notes)
 
-    def _write_small(self, session: Session, found: Found) -> None:
+    def _write_small(self, session: Session, combined_files: Found) -> None:
         """Write what the driver writes itself: metadata, coordinates and the record."""
         store, group = session.store, self.target.group
-        write_metadata(store, group, found.combined, found.existing)
-        write_native(store, group, found.combined)
+        write_metadata(store, group, combined_files.combined, combined_files.existing)
+        write_native(store, group, combined_files.combined)
         write_record(
             store,
             group,
-            found.record,
-            recorded_files(found.facts, found.combined, self.options),
+            combined_files.record,
+            recorded_files(combined_files.facts, combined_files.combined, self.options),
             options_to_json(self.options, self.parse),
         )
 
@@ -286,8 +290,8 @@ def persisted(rows: "DataFrame", *, wanted: bool = True) -> "Iterator[DataFrame]
         return
     from pyspark import StorageLevel  # noqa: PLC0415 - only where there is a session
 
-    kept = rows.persist(StorageLevel.DISK_ONLY)
+    persisted_rows = rows.persist(StorageLevel.DISK_ONLY)
     try:
-        yield kept
+        yield persisted_rows
     finally:
-        kept.unpersist()
+        persisted_rows.unpersist()

@@ -97,16 +97,16 @@ def plan_copy(
     is_near = repo._context.is_near  # noqa: SLF001 - the same package
     if options is None:
         source = source_alone(sources, reached)
-        found, scan = find_arrays(source, how.layout), None
+        group, scan = find_arrays(source, how.layout), None
         is_near = is_near and source.is_near
     else:
         session = Repository.create(in_memory_storage()).writable_session("main")
         files = _Files(sort_sources(None, list_states(sources, reached)), options, parse, reached)
         scan = files.plan(session, "", cores, REFERENCES_PER_COMMIT, append=False)
-        found = arrays_in(session.store, how.layout)
+        group = arrays_in(session.store, how.layout)
         is_near = is_near and all(url.startswith("file:") for url in scan.sampled)
     limits = how.limits(cores, is_near=is_near)
-    return estimate_copy(found, limits, most=references_per_commit, scan=scan)
+    return estimate_copy(group, limits, most=references_per_commit, scan=scan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +185,11 @@ def _waves(
     if not combined.files:
         return _Waves(problems=problems)
     write_metadata(session.store, group, combined, existing)
-    kept = set() if existing is None else set(existing.schema.by_path)
+    existing_paths = set() if existing is None else set(existing.schema.by_path)
     waves, largest = [], 0
     for wave in cut_into_waves(facts, combined, in_order, existing, most=most):
-        planned, region = _wave(session, group, facts, wave, sampled, kept, cores)
-        kept = {array.path for array in wave.arrays}
+        planned, region = _wave(session, group, facts, wave, sampled, existing_paths, cores)
+        existing_paths = {array.path for array in wave.arrays}
         waves.append(planned)
         largest = max(largest, region)
     checked = len(choose_files(facts, combined, options.check_values))
@@ -202,11 +202,11 @@ def _wave(
     facts: Sequence[FileFacts],
     wave: Combined,
     sampled: Sampled,
-    kept: AbstractSet[str],
+    existing_paths: AbstractSet[str],
     cores: int,
 ) -> tuple[WavePlan, int]:
     state = session._session  # noqa: SLF001 - the same package
-    arrays = plan_arrays(state, group, facts, wave, kept=kept)
+    arrays = plan_arrays(state, group, facts, wave, kept=existing_paths)
     counts = {array.path: _references(array, wave, sampled) for array in arrays}
     parsed, references = (
         sum(facts[number].references for number in wave.files),
@@ -237,8 +237,8 @@ def _references(array: ArrayPlan, wave: Combined, sampled: Sampled) -> int:
 
 
 def _added(array: ArrayPlan, wave: Combined, parsed: ParsedFile) -> int:
-    found = parsed.references.get(array.target.path)
-    if found is None:
+    references = parsed.references.get(array.target.path)
+    if references is None:
         return 0
-    placed = placed_references(wave, array.target, 0, found, parsed.facts)
+    placed = placed_references(wave, array.target, 0, references, parsed.facts)
     return len(placed) + len(placed.inlined)

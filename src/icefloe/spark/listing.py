@@ -29,7 +29,7 @@ def list_states(sources: "Sources", access: SourceAccess) -> list[SourceState]:
         batches: Iterable[pa.RecordBatch] = [sources_from_table(table)]
     else:
         batches = list_sources(table, access)
-    found: dict[str, SourceState] = {}
+    states: dict[str, SourceState] = {}
     for batch in batches:
         columns = (
             batch.column("url").to_pylist(),
@@ -41,8 +41,8 @@ def list_states(sources: "Sources", access: SourceAccess) -> list[SourceState]:
             if url is None:
                 raise InvalidInputError("a source has no URL", ErrorKind.CANNOT_PARSE_URL)
             state = SourceState(as_url(url), size, etag, modified)
-            found.setdefault(state.url, state)
-    return list(found.values())
+            states.setdefault(state.url, state)
+    return list(states.values())
 
 
 def look_at_known(
@@ -52,16 +52,16 @@ def look_at_known(
 
     Without that nobody would notice that they changed. One that is gone stays as it was given.
     """
-    known = {} if record is None else record.by_url()
+    recorded = {} if record is None else record.by_url()
     rows = [
         row
         for row, state in enumerate(states)
-        if state.url in known and _says_nothing(state) and not _is_directory(state.url)
+        if state.url in recorded and _says_nothing(state) and not _is_directory(state.url)
     ]
-    wanted = [states[row].url for row in rows]
-    found = run_blocking(map_concurrently(partial(_look, access), wanted, limit=_REQUESTS_AT_ONCE))
+    urls = [states[row].url for row in rows]
+    present = run_blocking(map_concurrently(partial(_look, access), urls, limit=_REQUESTS_AT_ONCE))
     looked = list(states)
-    for row, state in zip(rows, found, strict=True):
+    for row, state in zip(rows, present, strict=True):
         looked[row] = state
     return looked
 
@@ -76,9 +76,9 @@ def _is_directory(url: str) -> bool:
 
 
 async def _look(access: SourceAccess, url: str) -> SourceState:
-    place = access.place(url)
+    source_place = access.place(url)
     try:
-        info = (await place.backend.head(place.key)).info
+        info = (await source_place.backend.head(source_place.key)).info
     except ObjectNotFoundError:
         return SourceState(url)
     return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))

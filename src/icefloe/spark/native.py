@@ -192,24 +192,25 @@ def rechunk(
         most_references=references_per_commit,
     )
     target = Target(repo, branch, group.strip("/"), message)
-    found = source_of(source, source_group, access or SourceAccess())
-    return CopyJob(spark, target, copying, on_progress).run(found)
+    copy_source = source_of(source, source_group, access or SourceAccess())
+    return CopyJob(spark, target, copying, on_progress).run(copy_source)
 
 
 def source_alone(sources: Sources, access: SourceAccess) -> CopySource:
     """Take sources that are not joined: there can be only one."""
-    given: Any = [sources] if isinstance(sources, (str, PathLike)) else sources
-    if not isinstance(given, list | tuple) or len(given) != 1:
+    source_list: Any = [sources] if isinstance(sources, (str, PathLike)) else sources
+    if not isinstance(source_list, list | tuple) or len(source_list) != 1:
         raise InvalidInputError(
             "several files need options: along which dimensions are they joined?",
             ErrorKind.BAD_METADATA,
         )
-    source = source_of(given[0], "", access)
+    source = source_of(source_list[0], "", access)
     try:
         source.group()
     except NotFoundError as error:
         raise InvalidInputError(
-            f"{given[0]} is neither a Zarr hierarchy nor a repository: for files, give options"
+            f"{source_list[0]} is neither a Zarr hierarchy nor a repository: for files, pass"
+            " options"
             " with the dimensions along which they are joined",
             ErrorKind.BAD_METADATA,
         ) from error

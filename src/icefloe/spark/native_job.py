@@ -160,9 +160,9 @@ class CopyJob:
                 report = report.with_commit(wave.commit(session, slabs, marks))
         return replace(report, stages=self.watch.seconds)
 
-    def _waves_done(self, session: Session, found: FoundGroup, digest: str, waves: int) -> int:
+    def _waves_done(self, session: Session, group: FoundGroup, digest: str, waves: int) -> int:
         """Count the commits of an earlier run that was broken off; refuse to write over others."""
-        taken = occupied(session.store, self._target.group, found)
+        taken = occupied(session.store, self._target.group, group)
         if not taken:
             return 0
         if waves > 1:
@@ -192,12 +192,12 @@ class CopyJob:
 
     # -- what a wave needs -------------------------------------------------------------------
 
-    def parts(self, session: Session, found: FoundGroup, slabs: Sequence[Slab]) -> list[ArrayPlan]:
+    def parts(self, session: Session, group: FoundGroup, slabs: Sequence[Slab]) -> list[ArrayPlan]:
         """Plan the manifests of all arrays that get objects in a commit."""
         by_array = {slab.array: slab for slab in slabs}
         return [
             self._part(session, number, below(self._target.group, array.about.path), by_array)
-            for number, array in enumerate(found.arrays)
+            for number, array in enumerate(group.arrays)
         ]
 
     def _part(self, session: Session, number: int, path: str, slabs: dict[int, Slab]) -> ArrayPlan:
@@ -212,7 +212,7 @@ class CopyJob:
         parts = plan_array(state, node.path, new)
         return ArrayPlan(number, node.path, node.id, grid, target, None, parts)
 
-    def copies(self, session: Session, found: FoundGroup) -> tuple[ArrayCopy, ...]:
+    def copies(self, session: Session, group: FoundGroup) -> tuple[ArrayCopy, ...]:
         """Describe the arrays for workers."""
         return tuple(
             ArrayCopy(
@@ -220,7 +220,7 @@ class CopyJob:
                 document_of(session.store, below(self._target.group, array.about.path)),
                 len(array.about.shape),
             )
-            for array in found.arrays
+            for array in group.arrays
         )
 
     @property
@@ -274,10 +274,10 @@ class _Wave:
         with (
             attempts_may_differ(job.spark),
             cleaning(context, job.id) as outcome,
-            persisted(built, wanted=not is_small) as kept,
+            persisted(built, wanted=not is_small) as persisted_rows,
         ):
             with job.watch.stage("copy", _what(self.found, slabs, regions.objects)):
-                done = gather_copies(kept, with_changes=is_small)
+                done = gather_copies(persisted_rows, with_changes=is_small)
             written = done.written
             outcome.note_copies(done.notes)
             for array in arrays:
@@ -294,7 +294,7 @@ class _Wave:
                 needs_xarray=self.from_files,
             )
             with job.watch.stage("commit", job.target.branch):
-                writer = log_writer(context, stages.write, written, kept, self.reach)
+                writer = log_writer(context, stages.write, written, persisted_rows, self.reach)
                 with outcome.deciding():
                     snapshot = self._commit(session, written.references, marks, writer)
         return CopiedWave(
@@ -322,11 +322,11 @@ class _Wave:
         return str(run_blocking(work))
 
 
-def _what(found: FoundGroup, slabs: Sequence[Slab], objects: int) -> str:
+def _what(group: FoundGroup, slabs: Sequence[Slab], objects: int) -> str:
     """Describe how much a stage copies."""
-    shapes = [array.shape for array in found.arrays]
+    shapes = [array.shape for array in group.arrays]
     total = sum(
-        values_bytes(found.arrays[slab.array].about)
+        values_bytes(group.arrays[slab.array].about)
         * slab.objects
         // max(prod(shapes[slab.array].grid), 1)
         for slab in slabs
@@ -344,21 +344,21 @@ def _new_references(
         return NewReferences(np.zeros(1, np.int64), np.ones(1, np.int64))
     extents = ((slab.first, slab.end), *((0, count) for count in grid[1:]))
     first, end = extents[append_order(names)[0]]
-    each = prod(high - low for low, high in extents) // (end - first)
+    per_step = prod(high - low for low, high in extents) // (end - first)
     positions = np.arange(first, end, dtype=np.int64)
-    return NewReferences(positions, np.full(len(positions), each, np.int64), extents)
+    return NewReferences(positions, np.full(len(positions), per_step, np.int64), extents)
 
 
 def _digest(
     source: CopySource,
-    found: FoundGroup,
+    group: FoundGroup,
     waves: Sequence[Sequence[Slab]],
     layout: LayoutOptions,
 ) -> str:
     """Sum up what is copied and how, to recognise a job that was broken off."""
     arrays = [
         [array.about.path, array.about.shape, array.layout.chunks, array.layout.shards]
-        for array in found.arrays
+        for array in group.arrays
     ]
     ends = [[[slab.array, slab.first, slab.end] for slab in wave] for wave in waves]
     text = json.dumps([source.identity, arrays, ends, repr(layout.compressors)])

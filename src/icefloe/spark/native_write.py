@@ -180,15 +180,15 @@ def _build_one(rows: Sequence[dict[str, Any]], stages: Stages) -> "pa.Table":
     array, region = stages.array(rows[0]["array"]), rows[0]["region"]
     notes = Notes(context.backend, note_key(stages.write.job, array.number, region))
     parts = [References.from_bytes(row["payload"]) for row in rows]
-    made = run_blocking(build_native(context, array, region, parts, notes))
+    built = run_blocking(build_native(context, array, region, parts, notes))
     copied = sorted({key for row in rows for key in row["notes"].split()})
     return pa.table(
         {
             "array": int_column([array.number]),
-            "linked": binary_column([made.region.to_bytes()]),
-            "references": int_column([made.references]),
-            "bytes": int_column([made.data_bytes]),
-            "changed": binary_column([pack_coordinates(made.changed)]),
+            "linked": binary_column([built.region.to_bytes()]),
+            "references": int_column([built.references]),
+            "bytes": int_column([built.data_bytes]),
+            "changed": binary_column([pack_coordinates(built.changed)]),
             "notes": text_column([" ".join(copied)]),
         }
     )

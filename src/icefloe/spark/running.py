@@ -70,14 +70,16 @@ class Job:
         with self._watch.stage("list", "sources"):
             states = look_at_known(list_states(sources, self._access), record, self._access)
             listed = sort_sources(record, states)
-        wanted = _wanted(listed, on_changed)
-        report = self._empty_report(listed, wanted)
-        if wanted:
+        files_to_ingest = _wanted(listed, on_changed)
+        report = self._empty_report(listed, files_to_ingest)
+        if files_to_ingest:
             with shipped(self._spark, (self._context, self._access)) as reach:
-                report = self._ingest(session, record, wanted, reach, report, append=append)
+                report = self._ingest(
+                    session, record, files_to_ingest, reach, report, append=append
+                )
         return replace(report, stages=self._watch.seconds)
 
-    def _empty_report(self, listed: Sorted, wanted: Sequence[SourceState]) -> JobReport:
+    def _empty_report(self, listed: Sorted, files: Sequence[SourceState]) -> JobReport:
         again = {state.url for state in listed.changed}
         return JobReport(
             self.id,
@@ -86,41 +88,43 @@ class Job:
             Report(0, 0),
             known=len(listed.known),
             changed=tuple(sorted(again)),
-            replaced=tuple(state.url for state in wanted if state.url in again),
+            replaced=tuple(state.url for state in files if state.url in again),
         )
 
     def _ingest(
         self,
         session: Session,
         record: SourceRecord | None,
-        wanted: Sequence[SourceState],
+        files: Sequence[SourceState],
         reach: Shipped,
         report: JobReport,
         *,
         append: bool,
     ) -> JobReport:
-        scanned = scan(self._spark, wanted, self._parse, reach, cores=self._cores)
-        with persisted(scanned) as kept:
-            with self._watch.stage("scan", f"{len(wanted)} files"):
-                facts = gather_facts(kept, wanted)
+        scanned = scan(self._spark, files, self._parse, reach, cores=self._cores)
+        with persisted(scanned) as persisted_rows:
+            with self._watch.stage("scan", f"{len(files)} files"):
+                facts = gather_facts(persisted_rows, files)
             with self._watch.stage("combine", f"{len(facts)} files"):
-                found = self._combine(session, record, facts, append=append)
-            report = replace(report, scan=found.combined.report)
-            if not found.combined.files:
+                combined_files = self._combine(session, record, facts, append=append)
+            report = replace(report, scan=combined_files.combined.report)
+            if not combined_files.combined.files:
                 return report
-            report = replace(report, scan=self._check(found, kept, reach))
-            return self._commit(session, found, kept, reach, report)
+            report = replace(report, scan=self._check(combined_files, persisted_rows, reach))
+            return self._commit(session, combined_files, persisted_rows, reach, report)
 
-    def _check(self, found: Found, scanned: "DataFrame", reach: Shipped) -> Report:
+    def _check(self, combined_files: Found, scanned: "DataFrame", reach: Shipped) -> Report:
         """Compare a sample of values with independent readers."""
         wanted = self._options.check_values
         if wanted == "none":
-            return found.combined.report
-        files = choose_files(found.facts, found.combined, wanted)
-        plan = plan_check(found.combined, wanted, self._parse.group)
+            return combined_files.combined.report
+        files = choose_files(combined_files.facts, combined_files.combined, wanted)
+        plan = plan_check(combined_files.combined, wanted, self._parse.group)
         with self._watch.stage("check", f"values of {len(files)} files"):
             checks = check(self._spark, scanned, files, plan, reach, cores=self._cores)
-        return require_same_values(found.combined.report, checks, found.facts, self._access)
+        return require_same_values(
+            combined_files.combined.report, checks, combined_files.facts, self._access
+        )
 
     def _combine(
         self,
@@ -156,7 +160,7 @@ class Job:
     def _commit(
         self,
         session: Session,
-        found: Found,
+        combined_files: Found,
         scanned: "DataFrame",
         reach: Shipped,
         report: JobReport,
@@ -173,17 +177,17 @@ class Job:
             self._cores,
         )
         waves = cut_into_waves(
-            found.facts,
-            found.combined,
+            combined_files.facts,
+            combined_files.combined,
             self._options,
-            found.existing,
+            combined_files.existing,
             most=self._most_references,
         )
         for number, combined in enumerate(waves):
-            wave = replace(found, combined=combined)
+            wave = replace(combined_files, combined=combined)
             if number:
                 session = self._target.repo.writable_session(self._target.branch)
-                wave = found.on_top(session, combined, self._target.group, self._options)
+                wave = combined_files.on_top(session, combined, self._target.group, self._options)
             done = committer.commit(session, wave, scanned)
             report = report.with_commit(**asdict(done))
         return report

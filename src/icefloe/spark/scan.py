@@ -60,7 +60,7 @@ def gather_facts(scanned: "DataFrame", sources: Sequence[SourceState]) -> list[F
     batches = (
         batch for row in packed.column("payload").to_pylist() for batch in pa.ipc.open_stream(row)
     )
-    by_url = {each.url: each for each in from_batches(batches)}
+    by_url = {fact.url: fact for fact in from_batches(batches)}
     return [by_url[source.url] for source in sources]
 
 

@@ -100,17 +100,19 @@ class Watch:
 
 def _interrupt_behind(failed: BaseException) -> KeyboardInterrupt | None:
     """Find a key press that an error was raised on top of."""
-    each: BaseException | None = failed
-    while each is not None and not isinstance(each, KeyboardInterrupt):
-        each = each.__context__
-    return each
+    error: BaseException | None = failed
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
 
 
 @contextmanager
 def _in_group(spark: "SparkSession", name: str, description: str) -> Iterator[None]:
     context = spark.sparkContext
     properties = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
-    before = {each: context.getLocalProperty(each) for each in properties}
+    before = {
+        property_name: context.getLocalProperty(property_name) for property_name in properties
+    }
     context.setJobGroup(name, description, interruptOnCancel=True)
     try:
         yield
@@ -118,8 +120,8 @@ def _in_group(spark: "SparkSession", name: str, description: str) -> Iterator[No
         context.cancelJobGroup(name)
         raise
     finally:
-        for each, value in before.items():
-            context.setLocalProperty(each, value)  # type: ignore[arg-type] # None removes it
+        for property_name, value in before.items():
+            context.setLocalProperty(property_name, value)  # type: ignore[arg-type] # None removes it
 
 
 @contextmanager
@@ -176,7 +178,7 @@ def _told(spark: Any, update: Callable[[int, int], None]) -> Iterator[None]:
     def listen(stages: Any, operation_id: str | None = None, **_: Any) -> None:
         done = sum(stage.num_completed_tasks for stage in stages or ())
         tasks[operation_id] = (done, sum(stage.num_tasks for stage in stages or ()))
-        update(sum(each for each, _ in tasks.values()), sum(each for _, each in tasks.values()))
+        update(sum(count for count, _ in tasks.values()), sum(count for _, count in tasks.values()))
 
     spark.registerProgressHandler(listen)
     try:

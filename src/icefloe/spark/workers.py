@@ -94,8 +94,8 @@ def _keep_what_is_imported() -> None:
     gc.freeze()
 
 
-def _mixed(one: bytes, other: bytes) -> bytes:
-    return bytes(np.frombuffer(one, np.uint8) ^ np.frombuffer(other, np.uint8))
+def _mixed(left: bytes, other: bytes) -> bytes:
+    return bytes(np.frombuffer(left, np.uint8) ^ np.frombuffer(other, np.uint8))
 
 
 @contextmanager

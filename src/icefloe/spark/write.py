@@ -125,14 +125,16 @@ type _Row = tuple[int, int, int, str | None, int, bytes, str | None]
 
 
 def _placed(row: dict[str, Any], array: ArrayPlan, moment: int) -> Iterator[_Row]:
-    place, number = FilePlace.from_json(row["place"]), row["number"]
-    found = put_in_place(array, number, place, References.from_bytes(row["payload"]), row["stamp"])
-    if found is None:
+    file_place, number = FilePlace.from_json(row["place"]), row["number"]
+    pieces = put_in_place(
+        array, number, file_place, References.from_bytes(row["payload"]), row["stamp"]
+    )
+    if pieces is None:
         return
-    check = check_of(place.facts.state, found, moment)
-    box = box_to_clear(array, place)
+    check = check_of(file_place.facts.state, pieces, moment)
+    box = box_to_clear(array, file_place)
     text = None if box is None else json.dumps(box)
-    for region, part in cut_by_region(array, found, box):
+    for region, part in cut_by_region(array, pieces, box):
         yield array.number, region, number, check.etag, check.seconds, part.to_bytes(), text
 
 
@@ -170,18 +172,18 @@ def _build_one(table: "pa.Table", plan: WritePlan, reach: Shipped) -> "pa.Table"
         (Check(row["etag"], row["seconds"]), References.from_bytes(row["payload"])) for row in rows
     ]
     cleared = [json.loads(row["box"]) for row in rows if row["box"] is not None]
-    made = run_blocking(build(context, array, region, parts, notes, cleared))
-    return pa.Table.from_batches([_built_batch(array.number, made)])
+    built = run_blocking(build(context, array, region, parts, notes, cleared))
+    return pa.Table.from_batches([_built_batch(array.number, built)])
 
 
-def _built_batch(array: int, made: BuiltRegion) -> "pa.RecordBatch":
+def _built_batch(array: int, built: BuiltRegion) -> "pa.RecordBatch":
     return pa.RecordBatch.from_arrays(
         [
             int_column([array]),
-            binary_column([made.region.to_bytes()]),
-            int_column([made.references]),
-            int_column([made.data_bytes]),
-            binary_column([pack_coordinates(made.changed)]),
+            binary_column([built.region.to_bytes()]),
+            int_column([built.references]),
+            int_column([built.data_bytes]),
+            binary_column([pack_coordinates(built.changed)]),
         ],
         names=["array", "linked", "references", "bytes", "changed"],
     )
@@ -198,8 +200,8 @@ def write_log_elsewhere(
     def write_all(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         return _write_all(batches, plan, own, reach)
 
-    one = built.select("array", "changed").coalesce(1)
-    one.mapInArrow(write_all, "done long").toArrow()
+    single_partition = built.select("array", "changed").coalesce(1)
+    single_partition.mapInArrow(write_all, "done long").toArrow()
 
 
 def _write_all(

@@ -186,7 +186,8 @@ class AddressGuard:
         if addresses and not harmless:
             raise InvalidInputError(
                 f"{host!r} is at {addresses[0][0]}, where clouds tell machines their credentials:"
-                " nothing is read from there, even if the reader authorises it. Record the chunks at the"
+                " nothing is read from there, even if the reader authorises it. Record the chunks at"
+                " the"
                 " address of the server that has them",
                 ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
                 host=host,
@@ -196,7 +197,8 @@ class AddressGuard:
         allowed = [pair for pair in harmless if self._allows(pair[0])]
         if addresses and not allowed:
             raise InvalidInputError(
-                f"{host!r} is at {addresses[0][0]}, which is not a public address: a repository could"
+                f"{host!r} is at {addresses[0][0]}, which is not a public address: a repository"
+                " could"
                 " be used to reach into your own network. If it may be read, authorise it with"
                 " icefloe.credentials.Credentials.HttpAccess(allow_private=True); if it is the"
                 " endpoint of a bucket, pass its container yourself when you open the repository",

@@ -1,7 +1,7 @@
 """Objects in S3, Google Cloud Storage, Azure Blob Storage or on an HTTP server.
 
 A thin adapter over `obstore`: blocking callers use its blocking functions, asynchronous ones
-await, at most once per small read. It makes one attempt at everything: `obstore` is configured never
+await, at most once per small read. It makes one attempt at everything: `obstore` is set never
 to repeat a request, because a repeated conditional write turns its own success into a
 conflict. Repeating is the task of `icefloe.storage.retrying`, which knows what is safe.
 """

@@ -197,7 +197,7 @@ def _follow(origin: Origin, target: str, location: str | None) -> tuple[Origin, 
         url = urljoin(base, location or "")
         check_web_url(url, allow_http=True)
         parts = urlsplit(url)
-        found = Origin.of(url)
+        destination = Origin.of(url)
     except (ValueError, StorageError):
         raise _bad_redirect(origin, "sends to a malformed address") from None
     path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
@@ -207,13 +207,14 @@ def _follow(origin: Origin, target: str, location: str | None) -> tuple[Origin, 
         or not all("!" <= character <= "~" for character in path)
     ):
         raise _bad_redirect(origin, "sends to a malformed address")
-    if not origin.leads_to(found):
+    if not origin.leads_to(destination):
         raise _bad_redirect(
             origin,
-            f"sends to {found.scheme}://{found}, another server than the one that you authorised;"
+            f"sends to {destination.scheme}://{destination}, another server than the one that you"
+            " authorised;"
             " record the chunks at that address and authorise it instead",
         )
-    return found, path
+    return destination, path
 
 
 def _bad_redirect(origin: Origin, reason: str) -> StorageError:

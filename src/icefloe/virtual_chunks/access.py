@@ -264,7 +264,8 @@ def _fitting(
     if not isinstance(credential, needed):
         credential_type = "None" if credential is None else type(credential).__qualname__
         raise StorageError(
-            f"the virtual chunk container {container.url_prefix!r} cannot be read with {credential_type}:"
+            f"the virtual chunk container {container.url_prefix!r} cannot be read with"
+            f" {credential_type}:"
             f" open the repository with {how_to_authorise(container, text)}",
             ErrorKind.STORAGE_OTHER,
         )

@@ -34,7 +34,7 @@ class Limits:
     held_bytes: int = 64 << 20
     """The most that is kept for reads to come, with what is on its way for them."""
     held_seconds: float = 15.0
-    """How long it waits for the next read: a sequential reader continues soon, and objects change."""
+    """How long it waits for the next read: sequential readers continue soon, and objects change."""
     streams: int = 8
     """How many places of one object are read on from at the same time."""
     objects: int = 256

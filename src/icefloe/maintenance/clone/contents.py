@@ -118,10 +118,10 @@ class Transfer:
 
     async def differing(self, infos: Sequence[ObjectInfo]) -> list[str]:
         """Compare objects byte by byte, and list those that are not the same."""
-        found: list[bool] = []
+        comparisons: list[bool] = []
         for some in portions_by_size(infos, lambda info: min(info.size_bytes, _PIECE_BYTES) * 2):
-            found += await map_concurrently(self._is_same, some, limit=self.at_once)
-        return [info.key for info, is_same in zip(infos, found, strict=True) if not is_same]
+            comparisons += await map_concurrently(self._is_same, some, limit=self.at_once)
+        return [info.key for info, is_same in zip(infos, comparisons, strict=True) if not is_same]
 
     async def _is_same(self, info: ObjectInfo) -> bool:
         try:
@@ -151,7 +151,7 @@ def attributes_of(key: str, data: Buffer) -> dict[str, str]:
     return object_attributes(envelope.file_type, envelope.spec_version)
 
 
-def have_same_checksum(one: Version, other: Version) -> bool:
+def have_same_checksum(left: Version, other: Version) -> bool:
     """Return whether storages tell by a checksum of the bytes that two objects are the same.
 
     Entity tags of other forms tell nothing, and even of this form only if they are equal.
@@ -160,7 +160,7 @@ def have_same_checksum(one: Version, other: Version) -> bool:
     >>> have_same_checksum(Version(tag), Version(tag)), have_same_checksum(Version(), Version())
     (True, False)
     """
-    ours, theirs = (_MD5.match(version.etag or "") for version in (one, other))
+    ours, theirs = (_MD5.match(version.etag or "") for version in (left, other))
     return ours is not None and theirs is not None and ours[1].lower() == theirs[1].lower()
 
 
@@ -291,16 +291,16 @@ class Contents:
 
     async def _manifests(self) -> dict[bytes, ManifestFact]:
         """Read all versions for the manifests that they need."""
-        found: dict[bytes, ManifestFact] = {}
+        facts_by_id: dict[bytes, ManifestFact] = {}
         ids = sorted(self._selection.snapshots)
         self._expect(len(ids))
         size = self._limits.snapshots
         for first in range(0, len(ids), size):
             some = ids[first : first + size]
             for facts in await read_facts(self._context, some):
-                found.update((manifest.id.raw, manifest) for manifest in facts.manifests)
+                facts_by_id.update((manifest.id.raw, manifest) for manifest in facts.manifests)
             self._advance(len(some))
-        return found
+        return facts_by_id
 
     def _files(self, manifests: Mapping[bytes, ManifestFact]) -> dict[str, set[str]]:
         """Return the keys of files that are not chunks, in the order in which they are copied."""
@@ -349,13 +349,13 @@ class Contents:
             raise gone(f"{CHUNKS_PREFIX}… ({lost} objects)")
 
     async def _listed_chunks(
-        self, wanted: Callable[[Keys], Bools]
+        self, chooses: Callable[[Keys], Bools]
     ) -> AsyncIterator[list[ObjectInfo]]:
         skip = len(CHUNKS_PREFIX)
 
         def is_wanted(keys: Sequence[str]) -> list[bool]:
             numbers, is_id = keys_of_names([key[skip:] for key in keys])
-            chosen: list[bool] = (is_id & wanted(numbers)).tolist()
+            chosen: list[bool] = (is_id & chooses(numbers)).tolist()
             return chosen
 
         async for batch in list_wanted(self._transfer.source, CHUNKS_PREFIX, is_wanted):

@@ -188,7 +188,7 @@ async def _one_version_in_files(context: RepoContext, version: Version) -> Selec
     """Keep one version after the first one, as expiration in spec 1 would leave it."""
     history = await read_history(context, [version.snapshot], at_once=_AT_ONCE)
     entry = history[version.snapshot]
-    root = next(one for one in history.values() if one.parent is None)
+    root = next(history_entry for history_entry in history.values() if history_entry.parent is None)
     rewritten: dict[str, bytes] = {}
     if entry.parent not in {None, root.id}:
         key = snapshot_key(entry.id)

@@ -162,7 +162,7 @@ def container_numbers(
 
     What is recorded below the name of a container is in that one, whatever else covers it.
     """
-    numbers = covering(canonical, [parse_prefix(each.url_prefix) for each in containers])
+    numbers = covering(canonical, [parse_prefix(declared.url_prefix) for declared in containers])
     for number, container in enumerate(containers):
         if container.name is not None:
             numbers[is_below_name(recorded, container.name)] = number

@@ -205,15 +205,17 @@ def _expected_parts(array: ArrayPieces, layout: Layout) -> list[Extent]:
     waiting = [[Extent(piece.box, piece.num_refs) for piece in array.pieces]]
     while waiting:
         some = waiting.pop()
-        box = around([one.box for one in some])
-        num_refs = sum(one.num_refs for one in some)
+        box = around([share.box for share in some])
+        num_refs = sum(share.num_refs for share in some)
         cut = layout.next_cut(box, round(num_refs))
         if cut is None:
             parts.append(Extent(box, num_refs))
             continue
-        halves = [[_clipped(one, *cut, late=late) for one in some] for late in (True, False)]
+        halves = [[_clipped(share, *cut, late=late) for share in some] for late in (True, False)]
         waiting += [
-            remaining for half in halves if (remaining := [one for one in half if one.num_refs])
+            remaining
+            for half in halves
+            if (remaining := [share for share in half if share.num_refs])
         ]
     return parts
 
@@ -260,15 +262,15 @@ def _opened(
     boxes = boxes_of([extent.box for extent in extents], len(array.num_chunks))
     counts = np.array([round(extent.num_refs) for extent in extents], np.int64)
     partition = layout.partition(coordinates, Blocks(boxes, counts))
-    wanted = set(partition.wanted.tolist())
+    opened_rows = set(partition.wanted.tolist())
     is_shared = [len(file.arrays) > 1 for file in files]
-    wanted |= {row for row, shared in enumerate(is_shared) if shared}
+    opened_rows |= {row for row, shared in enumerate(is_shared) if shared}
     parts = [float(len(coordinates[rows])) for rows in partition.parts]
     if parts:
         firsts = np.array([coordinates[rows][0] for rows in partition.parts], np.int64)
-        for row in sorted(wanted):
+        for row in sorted(opened_rows):
             parts[_nearest(firsts, boxes[row])] += counts[row]
-    return [files[row] for row in sorted(wanted)], parts
+    return [files[row] for row in sorted(opened_rows)], parts
 
 
 def _nearest(firsts: np.ndarray[tuple[int, ...], np.dtype[np.int64]], box: object) -> int:
@@ -394,16 +396,16 @@ def advise(
     reasons = list[str]()
     splitting, why = _splitting(observed, rules.split_sizes)
     reasons += why
-    wanted = replace(rules, split_sizes=splitting)
-    sets, why = _sets(observed, wanted)
+    new_rules = replace(rules, split_sizes=splitting)
+    sets, why = _sets(observed, new_rules)
     reasons += why
     if sets is not None:
-        wanted = replace(wanted, sets=effective_chunk_manifests(sets))
+        new_rules = replace(new_rules, sets=effective_chunk_manifests(sets))
     manifest = None
     if splitting != rules.split_sizes:
         manifest = ManifestConfig(splitting=_splitting_config(splitting))
     now = observed.costs(LayoutModel.stored(arrays), rules)
-    proposed = observed.costs(LayoutModel.expected(arrays, wanted), wanted)
+    proposed = observed.costs(LayoutModel.expected(arrays, new_rules), new_rules)
     return Advice(
         now,
         proposed,

@@ -291,7 +291,9 @@ def _is_there(members: Sequence[ArrayPieces]) -> bool:
     """Return whether there is a manifest with just these arrays."""
     pieces = [piece for array in members for piece in array.pieces]
     first = pieces[0]
-    if len(pieces) != len(members) or any(one.manifest != first.manifest for one in pieces):
+    if len(pieces) != len(members) or any(
+        stored_piece.manifest != first.manifest for stored_piece in pieces
+    ):
         return False
     return _num_refs(members) == first.file_refs
 
@@ -383,7 +385,7 @@ async def _rewrite(
 
 def _noted(metadata: Mapping[str, Any] | None, config: RepositoryConfig) -> Metadata:
     """Note the layout in the metadata of the commit, next to what else is noted there."""
-    given = dict(metadata or {})
-    before = given.get(RESERVED_KEY)
+    all_metadata = dict(metadata or {})
+    before = all_metadata.get(RESERVED_KEY)
     notes = {**(before if isinstance(before, dict) else {}), **manifest_layout_json(config)}
-    return with_notes(given, notes or None)
+    return with_notes(all_metadata, notes or None)

@@ -126,7 +126,9 @@ class _Comparison:
         try:
             return concat_tables(tables) if tables else ChunkTable.empty(len(num_chunks)), unknown
         except InvalidInputError:  # they overlap
-            return ChunkTable.empty(len(num_chunks)), [one.coordinates for one in tables]
+            return ChunkTable.empty(len(num_chunks)), [
+                chunk_table.coordinates for chunk_table in tables
+            ]
 
     async def _table(self, node: NodeId, ref: ManifestRef) -> ChunkTable | None:
         manifest = await self._manifest(ref)

@@ -229,9 +229,9 @@ async def restore_config_file(shop: Workshop) -> None:
             break
     else:
         source += " the defaults take its place, and"
-    kept = await shop.replace(CONFIG_KEY, data, fetched.info.version, content_type=_YAML)
+    damaged_copy = await shop.replace(CONFIG_KEY, data, fetched.info.version, content_type=_YAML)
     message = f"{CONFIG_KEY} cannot be read; {source} newer settings are lost"
-    shop.done(RepairKind.RESTORE_CONFIG, message, [CONFIG_KEY], kept_aside=kept)
+    shop.done(RepairKind.RESTORE_CONFIG, message, [CONFIG_KEY], kept_aside=damaged_copy)
 
 
 def _is_config(data: bytes) -> bool:

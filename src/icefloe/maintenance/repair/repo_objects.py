@@ -235,7 +235,7 @@ async def _with_parents(
         if parent is None:
             parent = INITIAL_SNAPSHOT_ID
             shop.note(
-                f"nothing tells what came before the snapshot {snapshot.id}: its history begins there"
+                f"the parent of the snapshot {snapshot.id} is unknown: its history begins there"
             )
         entries[snapshot.id] = entry_of(snapshot, parent)
     return entries
@@ -244,7 +244,12 @@ async def _with_parents(
 def _earlier(entries: Mapping[SnapshotId, SnapshotEntry], moment: int) -> list[SnapshotId]:
     """List versions before a moment, newest first."""
     earlier = [entry for entry in entries.values() if entry.flushed_at < moment]
-    return [one.id for one in sorted(earlier, key=lambda one: (-one.flushed_at, one.id))]
+    return [
+        earlier_entry.id
+        for earlier_entry in sorted(
+            earlier, key=lambda earlier_entry: (-earlier_entry.flushed_at, earlier_entry.id)
+        )
+    ]
 
 
 def _branches(shop: Workshop, entries: Mapping[SnapshotId, SnapshotEntry]) -> dict[str, SnapshotId]:
@@ -294,7 +299,8 @@ async def recover_versions(shop: Workshop, ledger: RepoObjectLedger) -> None:
         parent = await lineage.parent_of(snapshot, earlier)
         if parent is None:
             shop.note(
-                f"the snapshot {snapshot.id} ({snapshot.message!r}) is not listed, and nothing tells what"
+                f"the snapshot {snapshot.id} ({snapshot.message!r}) is not listed, and nothing"
+                " tells what"
                 " came before it: it is left as it is"
             )
             continue
@@ -318,7 +324,8 @@ async def _recover(
         snapshot_id = recovered[snapshot_id].parent
     await ledger.update(_listing(name, tip, line[::-1]))
     message = (
-        f"the snapshot {tip} ({recovered[tip].message!r}) is there, but not listed: it is the branch"
+        f"the snapshot {tip} ({recovered[tip].message!r}) exists, but is not listed: it is the"
+        " branch"
         f" {name!r} now, on top of {snapshot_id}"
     )
     versions = [entry.id for entry in line]
@@ -405,10 +412,10 @@ async def _choose(shop: Workshop) -> Backup | None:
     if (named_backup := shop.rules.backup) is not None:
         if named_backup not in names:
             raise NotFoundError(f"there is no backup {named_backup!r} in overwritten/")
-        found = await read_backup(shop, named_backup)
-        if found is None:
+        chosen = await read_backup(shop, named_backup)
+        if chosen is None:
             raise FormatError(f"the backup {named_backup!r} cannot be read: choose another")
-        return found
+        return chosen
     fallback: Backup | None = None
     whole: dict[SnapshotId, bool] = {}
     for some in batched(names, _AT_ONCE):

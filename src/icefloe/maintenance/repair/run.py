@@ -173,7 +173,8 @@ class _Repairing:
         for entry in await unlisted_versions(self._shop, repo):
             if entry.flushed_at > newest:
                 self._shop.note(
-                    f"the snapshot {entry.id} ({entry.message!r}) is newer than all that are listed:"
+                    f"the snapshot {entry.id} ({entry.message!r}) is newer than all that are"
+                    " listed:"
                     " it may be a commit that is lost from the log; recover_versions gives it a"
                     " branch"
                 )

@@ -486,8 +486,8 @@ def _affected(
 ) -> list[Affected]:
     """Bring together what is affected in the same versions, then the versions of each region."""
     regions: dict[tuple[str, tuple[SnapshotId, ...]], list[Box]] = {}
-    for (path, boxes), found in draft.arrays.items():
-        regions.setdefault((path, ordered(found)), []).extend(boxes)
+    for (path, boxes), affected_versions in draft.arrays.items():
+        regions.setdefault((path, ordered(affected_versions)), []).extend(boxes)
     for site in draft.sites:
         for use, known_use in uses.get(site.manifest, {}).items():
             if site.concerns(use) and (users := ordered(known_use.versions)):
@@ -522,7 +522,9 @@ def _joined(group: Sequence[Damage]) -> Damage:
     affected = tuple(
         replace(
             part,
-            region=joined_boxes([box for one in group for box in one.affected[position].region]),
+            region=joined_boxes(
+                [box for member in group for box in member.affected[position].region]
+            ),
         )
         for position, part in enumerate(first.affected)
     )

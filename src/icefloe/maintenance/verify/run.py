@@ -383,10 +383,10 @@ class _Run:
         users: dict[ManifestUse, list[SnapshotId]] = {}
         if not manifests:
             return {}
-        raw = {one.raw for one in manifests}
+        raw = {version_id.raw for version_id in manifests}
         for some in batched(reversed(order), _VERSIONS_AT_ONCE):
             snapshots = await map_concurrently(
-                lambda one: self._files.snapshot(one, "a history"),
+                lambda version_id: self._files.snapshot(version_id, "a history"),
                 some,
                 limit=self._rules.concurrency,
             )

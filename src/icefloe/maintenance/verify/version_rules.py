@@ -69,8 +69,10 @@ class NodeRules:
             pair = _overlap(nodes, first, last)
             self._known[digest] = pair is None
             if pair is not None:
-                left, other = (ManifestId(nodes.manifest_ids[at].tobytes()) for at in pair)
-                boxes = [_box(nodes, at) for at in pair]
+                left, other = (
+                    ManifestId(nodes.manifest_ids[link_row].tobytes()) for link_row in pair
+                )
+                boxes = [_box(nodes, link_row) for link_row in pair]
                 path = nodes.paths[row].decode()
                 self._findings.report(
                     DamageKind.BAD_EXTENTS,

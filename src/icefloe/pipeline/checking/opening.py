@@ -128,7 +128,7 @@ def _name(path: str) -> str:
 
 
 def _joined(*parts: str) -> str:
-    return "/".join(each for part in parts if (each := part.strip("/")))
+    return "/".join(stripped for part in parts if (stripped := part.strip("/")))
 
 
 def require_opening(session: Session, group: str, combined: Combined) -> tuple[str, ...]:

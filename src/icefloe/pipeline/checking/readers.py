@@ -40,9 +40,9 @@ class RangeFile(io.RawIOBase):
     `failures` gets the reasons of failed reads, which libraries may hide.
     """
 
-    def __init__(self, place: Place, size: int, failures: list[Exception]) -> None:
+    def __init__(self, source_place: Place, size: int, failures: list[Exception]) -> None:
         super().__init__()
-        self._place, self._size, self._failures = place, size, failures
+        self._place, self._size, self._failures = source_place, size, failures
         self._position = 0
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
@@ -112,27 +112,27 @@ class SparseCopy(io.FileIO):
     It is for libraries that map files into memory. It has no name, and vanishes when it is closed.
     """
 
-    def __init__(self, place: Place, size: int) -> None:
+    def __init__(self, source_place: Place, size: int) -> None:
         descriptor, name = tempfile.mkstemp(prefix="icefloe-")
         os.unlink(name)  # noqa: PTH108 - the file lives as long as it is open
         super().__init__(descriptor, "r+")
         os.ftruncate(descriptor, size)
-        self._place, self._size = place, size
+        self._place, self._size = source_place, size
         self._is_present = np.zeros(-(-size // _COPIED_BYTES), np.bool_)
 
     @override
     def read(self, size: int | None = -1, /) -> bytes:
         """Read bytes, which are fetched first."""
-        wanted = self._size if size is None or size < 0 else size
-        self.fill([(self.tell(), self.tell() + wanted)])
-        return super().read(wanted)
+        count = self._size if size is None or size < 0 else size
+        self.fill([(self.tell(), self.tell() + count)])
+        return super().read(count)
 
     def fill(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Fetch what is missing of some ranges of bytes."""
-        wanted = np.zeros_like(self._is_present)
+        is_wanted = np.zeros_like(self._is_present)
         for start, end in ranges:
-            wanted[start // _COPIED_BYTES : -(-end // _COPIED_BYTES)] = True
-        missing = np.flatnonzero(wanted & ~self._is_present)
+            is_wanted[start // _COPIED_BYTES : -(-end // _COPIED_BYTES)] = True
+        missing = np.flatnonzero(is_wanted & ~self._is_present)
         if not len(missing):
             return
         runs = np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1)
@@ -145,9 +145,13 @@ class SparseCopy(io.FileIO):
         self._is_present[missing] = True
 
 
-def fetch(place: Place, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+def fetch(source_place: Place, ranges: Sequence[tuple[int, int]]) -> list[Any]:
     """Read ranges of bytes of an object."""
-    return list(run_blocking(place.backend.get_ranges(place.key, ranges))) if ranges else []
+    return (
+        list(run_blocking(source_place.backend.get_ranges(source_place.key, ranges)))
+        if ranges
+        else []
+    )
 
 
 type Region = tuple[slice, ...]
@@ -512,20 +516,20 @@ class _Grib:
 
     def _compare_parameter(self, handle: Any, attributes: Mapping[str, Any]) -> None:
         for key in ("discipline", "parameterCategory", "parameterNumber"):
-            found, given = self._get(handle, key), attributes.get(key)
-            if None not in {found, given} and found != given:
-                raise OtherChunkError(f"a message with {key} {found}", f"{key} {given}")
+            actual, recorded = self._get(handle, key), attributes.get(key)
+            if None not in {actual, recorded} and actual != recorded:
+                raise OtherChunkError(f"a message with {key} {actual}", f"{key} {recorded}")
 
     def _compare_axes(self, handle: Any, axes: Mapping[str, Axis]) -> None:
         for name, axis in axes.items():
             for expected in self._along(handle, name, axis):
-                given = np.asarray(axis.values, np.float64).ravel()
-                same = given.shape == expected.shape and np.allclose(
-                    given, expected, rtol=1e-9, atol=_MICRODEGREES
+                recorded = np.asarray(axis.values, np.float64).ravel()
+                same = recorded.shape == expected.shape and np.allclose(
+                    recorded, expected, rtol=1e-9, atol=_MICRODEGREES
                 )
                 if not same:
                     raise OtherChunkError(
-                        f"a message with {name} {_brief(expected)}", f"{name} {_brief(given)}"
+                        f"a message with {name} {_brief(expected)}", f"{name} {_brief(recorded)}"
                     )
 
     def _along(self, handle: Any, name: str, axis: Axis) -> Iterator[NDArray[np.float64]]:

@@ -63,7 +63,7 @@ def sampled_cells(
     placed: References,
     low: Sequence[int],
     grid: tuple[int, ...],
-    wanted: int | None,
+    count: int | None,
     chance: random.Random,
 ) -> Iterator[tuple[tuple[int, ...], int | None]]:
     """Choose chunks, each with its row; those given as bytes follow all others.
@@ -74,7 +74,7 @@ def sampled_cells(
     stored = np.concatenate([placed.coordinates, inlined])
     cells = stored - np.array(low, np.int64)
     is_inside = ((cells >= 0) & (cells < np.array(grid, np.int64))).all(axis=1)
-    numbers = _chosen(len(stored), wanted, chance)
+    numbers = _chosen(len(stored), count, chance)
     for row in [*np.flatnonzero(~is_inside)[:1].tolist(), *numbers]:
         yield tuple(stored[row].tolist()), row
     total = math.prod(grid)
@@ -85,14 +85,14 @@ def sampled_cells(
         flat = np.unique(np.ravel_multi_index(tuple(cells[is_inside].T), grid))
     gaps = np.flatnonzero(flat != np.arange(len(flat)))
     absent = [int(gaps[0]) if len(gaps) else len(flat)]
-    if wanted is None:
+    if count is None:
         absent = np.setdiff1d(np.arange(total), flat).tolist()
     for number in absent:
-        place = np.unravel_index(number, grid) if grid else ()
-        yield tuple(int(a) + b for a, b in zip(place, low, strict=True)), None
+        cell = np.unravel_index(number, grid) if grid else ()
+        yield tuple(int(a) + b for a, b in zip(cell, low, strict=True)), None
 
 
-def _chosen(total: int, wanted: int | None, chance: random.Random) -> list[int]:
+def _chosen(total: int, count: int | None, chance: random.Random) -> list[int]:
     """Choose numbers below `total`: the first, the last, and some between.
 
     >>> _chosen(100, 3, random.Random(0))
@@ -100,14 +100,14 @@ def _chosen(total: int, wanted: int | None, chance: random.Random) -> list[int]:
     >>> _chosen(2, 3, random.Random(0)), _chosen(4, None, random.Random(0))
     ([0, 1], [0, 1, 2, 3])
     """
-    if wanted is None or total <= wanted:
+    if count is None or total <= count:
         return list(range(total))
-    between = chance.sample(range(1, total - 1), wanted - 2) if wanted > 2 else []
-    return [0, *sorted(between), total - 1][:wanted]
+    between = chance.sample(range(1, total - 1), count - 2) if count > 2 else []
+    return [0, *sorted(between), total - 1][:count]
 
 
 def cut(
-    array: TargetArray, whole: Part, wanted: int | None, chance: random.Random
+    array: TargetArray, whole: Part, count: int | None, chance: random.Random
 ) -> Iterator[Part]:
     """Yield a chunk, or parts of one whose bytes are plain and many."""
     chunks, size = whole.shape, whole.end - whole.start
@@ -121,27 +121,27 @@ def cut(
             raise NotComparableError(f"its chunks take {decoded} bytes, which is too much")
         yield whole
         return
-    item = size // math.prod(chunks)
+    item_bytes = size // math.prod(chunks)
     axis = next(
         axis
         for axis in range(len(chunks))
-        if math.prod(chunks[axis + 1 :]) * item <= _PART_BYTES or axis == len(chunks) - 1
+        if math.prod(chunks[axis + 1 :]) * item_bytes <= _PART_BYTES or axis == len(chunks) - 1
     )
-    row_bytes = math.prod(chunks[axis + 1 :]) * item
+    row_bytes = math.prod(chunks[axis + 1 :]) * item_bytes
     rows = max(1, _PART_BYTES // row_bytes)
     extents = [part.stop - part.start for part in whole.region]
     counts = (*extents[:axis], -(-extents[axis] // rows))
-    for number in _chosen(math.prod(counts), wanted, chance):
+    for number in _chosen(math.prod(counts), count, chance):
         *leading, step = map(int, np.unravel_index(number, counts))
         begin, end = step * rows, min((step + 1) * rows, extents[axis])
         before = 0
-        for place, length in zip(leading, chunks[:axis], strict=True):
-            before = before * length + place
+        for index, length in zip(leading, chunks[:axis], strict=True):
+            before = before * length + index
         start = whole.start + (before * chunks[axis] + begin) * row_bytes
         region = (
             *(
-                slice(part.start + place, part.start + place + 1)
-                for part, place in zip(whole.region[:axis], leading, strict=True)
+                slice(part.start + index, part.start + index + 1)
+                for part, index in zip(whole.region[:axis], leading, strict=True)
             ),
             slice(whole.region[axis].start + begin, whole.region[axis].start + end),
             *whole.region[axis + 1 :],
@@ -155,8 +155,8 @@ def _shortened(part: Part, decoded: int) -> Part:
     """Take the first value of a chunk that is not stored, if all of them would be too many."""
     if decoded <= _LARGEST_BYTES:
         return part
-    one = tuple(slice(span.start, span.start + 1) for span in part.region)
-    return replace(part, region=one, shape=(1,) * len(one))
+    first_item = tuple(slice(span.start, span.start + 1) for span in part.region)
+    return replace(part, region=first_item, shape=(1,) * len(first_item))
 
 
 def _is_plain(array: TargetArray) -> bool:

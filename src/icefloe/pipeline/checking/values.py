@@ -60,51 +60,51 @@ def first_difference(got: NDArray[Any], expected: Expected) -> tuple[int, ...] |
     differs = _differs(got, expected.values, expected.tolerance, expected.period)
     if not differs.any():
         return None
-    return tuple(int(place) for place in np.argwhere(differs)[0])
+    return tuple(int(number) for number in np.argwhere(differs)[0])
 
 
 def _differs(
-    got: NDArray[Any], wanted: NDArray[Any], tolerance: float, period: float
+    got: NDArray[Any], expected: NDArray[Any], tolerance: float, period: float
 ) -> NDArray[np.bool_]:
-    if got.dtype.names is not None and wanted.dtype.names is not None:
-        if len(got.dtype.names) != len(wanted.dtype.names):
+    if got.dtype.names is not None and expected.dtype.names is not None:
+        if len(got.dtype.names) != len(expected.dtype.names):
             return np.ones(got.shape, np.bool_)
-        pairs = zip(got.dtype.names, wanted.dtype.names, strict=True)
-        columns = [_differs(got[a], wanted[b], tolerance, period) for a, b in pairs]
+        pairs = zip(got.dtype.names, expected.dtype.names, strict=True)
+        columns = [_differs(got[a], expected[b], tolerance, period) for a, b in pairs]
         return np.asarray(np.logical_or.reduce(columns))
-    if got.dtype.kind in "SUTO" or wanted.dtype.kind in "SUTO":
-        return np.asarray(_texts(got) != _texts(wanted))
+    if got.dtype.kind in "SUTO" or expected.dtype.kind in "SUTO":
+        return np.asarray(_texts(got) != _texts(expected))
     if tolerance or period:
-        return _far_apart(got, wanted, tolerance, period)
-    one, other = _native(got), _native(wanted)
-    if one.dtype != other.dtype:
-        is_nan = _is_nan(one) & _is_nan(other)
-        return np.asarray((one != other) & ~is_nan)
-    return _other_bits(one, other)
+        return _far_apart(got, expected, tolerance, period)
+    left, other = _native(got), _native(expected)
+    if left.dtype != other.dtype:
+        is_nan = _is_nan(left) & _is_nan(other)
+        return np.asarray((left != other) & ~is_nan)
+    return _other_bits(left, other)
 
 
 def _far_apart(
-    got: NDArray[Any], wanted: NDArray[Any], tolerance: float, period: float
+    got: NDArray[Any], expected: NDArray[Any], tolerance: float, period: float
 ) -> NDArray[np.bool_]:
-    is_nan = _is_nan(got) & _is_nan(wanted)
+    is_nan = _is_nan(got) & _is_nan(expected)
     with np.errstate(invalid="ignore"):  # infinite values have no difference
-        apart = np.where(got == wanted, 0.0, got.astype(np.float64) - wanted)
+        apart = np.where(got == expected, 0.0, got.astype(np.float64) - expected)
     if period:
         apart -= period * np.round(apart / period)
     return np.asarray(~(np.abs(apart) <= tolerance) & ~is_nan)
 
 
-def _other_bits(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    if one.dtype.kind == "c":
-        return _other_bits(one.real.copy(), other.real.copy()) | _other_bits(
-            one.imag.copy(), other.imag.copy()
+def _other_bits(left: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    if left.dtype.kind == "c":
+        return _other_bits(left.real.copy(), other.real.copy()) | _other_bits(
+            left.imag.copy(), other.imag.copy()
         )
-    if one.dtype.kind != "f":
-        return np.asarray(one != other)
-    bits = np.dtype(f"u{one.dtype.itemsize}")
-    same = np.ascontiguousarray(one).view(bits) == np.ascontiguousarray(other).view(bits)
-    is_nan = _is_nan(one) & _is_nan(other)
-    return np.asarray(~(same | is_nan)).reshape(one.shape)
+    if left.dtype.kind != "f":
+        return np.asarray(left != other)
+    bits = np.dtype(f"u{left.dtype.itemsize}")
+    same = np.ascontiguousarray(left).view(bits) == np.ascontiguousarray(other).view(bits)
+    is_nan = _is_nan(left) & _is_nan(other)
+    return np.asarray(~(same | is_nan)).reshape(left.shape)
 
 
 def _native(values: NDArray[Any]) -> NDArray[Any]:
@@ -130,9 +130,9 @@ def _texts(values: NDArray[Any]) -> NDArray[Any]:
     return texts
 
 
-def shown_value(values: NDArray[Any], at: tuple[int, ...]) -> str:
+def shown_value(values: NDArray[Any], index: tuple[int, ...]) -> str:
     """Return a value as text."""
-    value = values[at]
+    value = values[index]
     return repr(value.item() if isinstance(value, np.generic) else value)
 
 
@@ -167,27 +167,27 @@ class CheckPlan:
     """Of each array of a file; None for all."""
 
 
-def plan_check(combined: Combined, wanted: ValueCheck, group: str | None) -> CheckPlan:
+def plan_check(combined: Combined, check: ValueCheck, group: str | None) -> CheckPlan:
     """Plan the check of the arrays of a dataset."""
-    return CheckPlan(combined.arrays, group or "", None if wanted == "all" else _CHUNKS)
+    return CheckPlan(combined.arrays, group or "", None if check == "all" else _CHUNKS)
 
 
 def choose_files(
-    facts: Sequence[FileFacts], combined: Combined, wanted: ValueCheck
+    facts: Sequence[FileFacts], combined: Combined, check: ValueCheck
 ) -> dict[int, FileToCheck]:
     """Choose the files to check, by number: some of each schema, format and parser.
 
     Of each kind the first one and the last one are among them, and others by chance, which is
     the same each time.
     """
-    if wanted == "none":
+    if check == "none":
         return {}
     rows: dict[tuple[object, ...], list[int]] = {}
     for row, number in enumerate(combined.files):
         file = facts[number]
         digest = None if file.schema is None else file.schema.digest
         rows.setdefault((file.format, file.parser, digest), []).append(row)
-    chosen = sorted(row for kind in rows.values() for row in _some(kind, wanted))
+    chosen = sorted(row for kind in rows.values() for row in _some(kind, check))
     return {
         combined.files[row]: FileToCheck(
             replace(facts[combined.files[row]], schema=None, attributes={}),
@@ -198,12 +198,12 @@ def choose_files(
     }
 
 
-def _some(rows: Sequence[int], wanted: ValueCheck) -> Sequence[int]:
-    if not isinstance(wanted, int) or len(rows) <= wanted:
+def _some(rows: Sequence[int], check: ValueCheck) -> Sequence[int]:
+    if not isinstance(check, int) or len(rows) <= check:
         return rows
-    if wanted == 1:
+    if check == 1:
         return rows[:1]
-    between = random.Random(len(rows)).sample(rows[1:-1], wanted - 2)  # noqa: S311 - no secret
+    between = random.Random(len(rows)).sample(rows[1:-1], check - 2)  # noqa: S311 - no secret
     return [rows[0], *between, rows[-1]]
 
 
@@ -348,9 +348,9 @@ class _FileCheck:
         if len(locations) != 1:
             raise NotComparableError(f"its chunks lie in {len(locations)} files")
         [url] = locations
-        place = self.access.place(url)
-        size = run_blocking(place.backend.head(place.key)).info.size_bytes
-        kind = detect_format(bytes(fetch(place, [(0, min(size, HEAD_BYTES))])[0]))
+        source_place = self.access.place(url)
+        size = run_blocking(source_place.backend.head(source_place.key)).info.size_bytes
+        kind = detect_format(bytes(fetch(source_place, [(0, min(size, HEAD_BYTES))])[0]))
         if kind is None:
             raise NotComparableError(f"{url}, which it points at, is of an unknown format")
         return kind, url
@@ -359,11 +359,16 @@ class _FileCheck:
         self.unchecked.append(Unchecked(reason, path, self.url))
 
     def _refuse(
-        self, path: str, expected: str, got: str, part: Part | None = None, at: Sequence[int] = ()
+        self,
+        path: str,
+        expected: str,
+        got: str,
+        part: Part | None = None,
+        index: Sequence[int] = (),
     ) -> None:
         cell = () if part is None else part.cell
         self.mismatches.append(
-            Mismatch(self.url, path, cell, tuple(at), expected, got, self.reader)
+            Mismatch(self.url, path, cell, tuple(index), expected, got, self.reader)
         )
 
     # -- arrays ------------------------------------------------------------------------------
@@ -416,9 +421,9 @@ class _FileCheck:
         lengths = tuple(span.stop - span.start for span in part.region)
         got = self._decoded(array, part, lengths)
         offset = None if part.location is None else part.start
-        place = ChunkPlace(offset, self._axes(array, part), array.metadata["attributes"])
+        chunk_place = ChunkPlace(offset, self._axes(array, part), array.metadata["attributes"])
         try:
-            expected = asked.read(path, part.region[added:], place)
+            expected = asked.read(path, part.region[added:], chunk_place)
         except OtherChunkError as error:
             self._refuse(path, error.expected, error.got, part)
             return False
@@ -430,17 +435,17 @@ class _FileCheck:
         if isinstance(got, str):
             self._refuse(path, "values", got, part)
             return False
-        wanted = replace(expected, values=expected.values.reshape(lengths))
-        types = [values.dtype.newbyteorder("=") for values in (got, wanted.values)]
+        expected_part = replace(expected, values=expected.values.reshape(lengths))
+        types = [values.dtype.newbyteorder("=") for values in (got, expected_part.values)]
         if self.is_indirect and types[0] != types[1]:
             raise NotComparableError(f"it has another type in the file: {types[1]}")
         self.chunks += 1
         self.values += got.size
-        at = first_difference(got, wanted)
+        at = first_difference(got, expected_part)
         if at is None:
             return True
         index = [span.start + step for span, step in zip(part.region, at, strict=True)]
-        values = shown_value(wanted.values, at), shown_value(got, at)
+        values = shown_value(expected_part.values, at), shown_value(got, at)
         self._refuse(path, *values, part, index[added:])
         return False
 
@@ -471,10 +476,13 @@ class _FileCheck:
         if self.kind is not Format.GRIB:
             return {}
         group, _, _ = array.path.rpartition("/")
-        found = {}
+        axes = {}
         for name, span in zip(array.metadata["dimension_names"], part.region, strict=True):
             path = f"{group}/{name}" if group else name
-            target = next((one for one in self.plan.arrays if one.path == path), None)
+            target = next(
+                (array_planned for array_planned in self.plan.arrays if array_planned.path == path),
+                None,
+            )
             if target is None or len(target.metadata["shape"]) != 1:
                 continue
             if path in self.file.facts.values:
@@ -484,8 +492,8 @@ class _FileCheck:
             else:
                 continue
             kind = str(target.metadata["attributes"].get("axis", ""))
-            found[str(name)] = Axis(values[span], kind)
-        return found
+            axes[str(name)] = Axis(values[span], kind)
+        return axes
 
     # -- parts -------------------------------------------------------------------------------
 
@@ -518,8 +526,8 @@ class _FileCheck:
         chance = random.Random(f"{self.url}#{array.path}")  # noqa: S311 - no secret
         for cell, row in sampled_cells(placed, low, grid, self.plan.chunks, chance):
             origin = [
-                place * chunk - start
-                for place, chunk, start in zip(cell, chunks, first, strict=True)
+                number * chunk - start
+                for number, chunk, start in zip(cell, chunks, first, strict=True)
             ]
             extents = [
                 min(chunk, length - begin)

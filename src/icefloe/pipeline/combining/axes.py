@@ -67,9 +67,9 @@ class _Axis:
             return []
         units = parse_units(target.units, target.calendar) if self.calendar else None
         runs = []
-        for at, count in self.placed.gaps:
-            start = max(at + 1, self.existing)
-            values = self.placed.axis[start : at + 1 + count]
+        for position, count in self.placed.gaps:
+            start = max(position + 1, self.existing)
+            values = self.placed.axis[start : position + 1 + count]
             if len(values):
                 kind = target.values.dtype
                 runs.append((start, units.values(values, kind) if units else values.astype(kind)))
@@ -102,8 +102,8 @@ def place_files(
         blocks, calendar, there = _comparable(files, left, path, existing.get(name), misfits)
         left = [number for number in left if number not in misfits]
         outcome = place(blocks, existing=there, gaps=options.gaps)
-        for at, refusal in outcome.refusals.items():
-            number = left[at]
+        for position, refusal in outcome.refusals.items():
+            number = left[position]
             against = None if refusal.against is None else files[left[refusal.against]].url
             misfits[number] = _misfit(files[number], refusal, name, against)
         is_filling = options.gaps == "leave"
@@ -111,12 +111,12 @@ def place_files(
         column = np.full(len(files), -1, np.int64)
         column[left] = outcome.starts
         starts[name] = column
-    kept = [number for number in usable if number not in misfits]
-    misfits |= _duplicates(files, families, kept, starts, options)
-    kept = [number for number in kept if number not in misfits]
+    remaining = [number for number in usable if number not in misfits]
+    misfits |= _duplicates(files, families, remaining, starts, options)
+    remaining = [number for number in remaining if number not in misfits]
     if options.gaps == "fail":
-        misfits |= _gap_misfits(files, kept, placed, starts)
-    coverage = _coverage(files, families, kept, placed, starts)
+        misfits |= _gap_misfits(files, remaining, placed, starts)
+    coverage = _coverage(files, families, remaining, placed, starts)
     return PlacedFiles(
         tuple(usable),
         {name: column[list(usable)] for name, column in starts.items()},
@@ -136,27 +136,27 @@ def _coordinate_path(
     misfits: dict[int, Misfit],
 ) -> str:
     """Find the array whose values decide along a dimension."""
-    wanted = options.coordinates.get(name, name)
+    coordinate = options.coordinates.get(name, name)
     paths: dict[str, int] = {}
     for number in numbers:
         matching = [
             path
             for path in files[number].values
-            if path == wanted or path.rpartition("/")[2] == wanted
+            if path == coordinate or path.rpartition("/")[2] == coordinate
         ]
         if not matching:
             others = sorted(files[number].values)
             misfits[number] = Misfit(
                 files[number].url,
                 Kind.COORDINATE,
-                f"it has no values of {wanted!r} to tell where it goes along {name!r}"
+                f"it has no values of {coordinate!r} to tell where it goes along {name!r}"
                 + (f" (of others it has {', '.join(others)})" if others else "")
                 + ": name another coordinate, or join files in the order given",
             )
         else:
             shallowest = min(matching, key=lambda path: (path.count("/"), path))
             paths[shallowest] = paths.get(shallowest, 0) + 1
-    return max(paths, key=lambda path: paths[path]) if paths else wanted
+    return max(paths, key=lambda path: paths[path]) if paths else coordinate
 
 
 def _comparable(
@@ -171,15 +171,15 @@ def _comparable(
     first = there if isinstance(there, LoadedValues) else next(iter(filter(None, loaded)), None)
     units = None if first is None else parse_units(first.units, first.calendar)
     blocks: list[NDArray[Any]] = []
-    for number, each in zip(numbers, loaded, strict=True):
-        problem = _unlike(each, path, first, units is not None)
-        if problem is not None or each is None:
+    for number, values in zip(numbers, loaded, strict=True):
+        problem = _unlike(values, path, first, units is not None)
+        if problem is not None or values is None:
             kind, message = problem or (Kind.COORDINATE, f"it has no values of {path}")
             misfits[number] = Misfit(files[number].url, kind, message, path)
             continue
         try:
-            own = parse_units(each.units, each.calendar) if units else None
-            blocks.append(own.moments(each.values) if own else each.values)
+            own = parse_units(values.units, values.calendar) if units else None
+            blocks.append(own.moments(values.values) if own else values.values)
         except InvalidInputError as error:
             misfits[number] = Misfit(files[number].url, Kind.COORDINATE, str(error), path)
     there_values = None
@@ -189,23 +189,23 @@ def _comparable(
 
 
 def _unlike(
-    each: LoadedValues | None,
+    values: LoadedValues | None,
     path: str,
     first: LoadedValues | None,
     is_time: bool,  # noqa: FBT001 - of the first
 ) -> tuple[Kind, str] | None:
     """Return why values cannot be compared with those of the first file."""
-    if each is None or first is None:
+    if values is None or first is None:
         return Kind.COORDINATE, f"it has no values of {path}"
     try:
-        units = parse_units(each.units, each.calendar)
+        units = parse_units(values.units, values.calendar)
     except InvalidInputError as error:
         return Kind.UNITS, str(error)
     if (units is not None) != is_time:
-        return Kind.UNITS, f"{path} has the units {each.units!r} instead of {first.units!r}"
-    wanted = parse_units(first.units, first.calendar)
-    if units is not None and wanted is not None and units.calendar != wanted.calendar:
-        text = f"{path} counts in the calendar {units.calendar} instead of {wanted.calendar}"
+        return Kind.UNITS, f"{path} has the units {values.units!r} instead of {first.units!r}"
+    first_units = parse_units(first.units, first.calendar)
+    if units is not None and first_units is not None and units.calendar != first_units.calendar:
+        text = f"{path} counts in the calendar {units.calendar} instead of {first_units.calendar}"
         return Kind.CALENDAR, text
     return None
 
@@ -224,7 +224,7 @@ def _duplicates(
 ) -> dict[int, Misfit]:
     """Find files at the place of another one of the same variables; the first one stays."""
     owner: dict[tuple[int, ...], int] = {}
-    found: dict[int, Misfit] = {}
+    misfits: dict[int, Misfit] = {}
     for number in numbers:
         place_of = (
             families.of_file[number],
@@ -232,12 +232,12 @@ def _duplicates(
         )
         first = owner.setdefault(place_of, number)
         if first != number:
-            found[number] = Misfit(
+            misfits[number] = Misfit(
                 files[number].url,
                 Kind.DUPLICATE,
                 f"it has the same coordinates as {files[first].url}",
             )
-    return found
+    return misfits
 
 
 def _gap_misfits(
@@ -246,15 +246,15 @@ def _gap_misfits(
     placed: Mapping[str, _Axis],
     starts: Mapping[str, NDArray[np.int64]],
 ) -> dict[int, Misfit]:
-    found: dict[int, Misfit] = {}
+    misfits: dict[int, Misfit] = {}
     for name, axis in placed.items():
-        missing = {at + 1: count for at, count in axis.placed.gaps}
+        missing = {position + 1: count for position, count in axis.placed.gaps}
         for number in numbers:
             count = missing.get(int(starts[name][number]))
             if count is not None:
                 text = f"before it, about {count} steps along {name!r} are missing"
-                found[number] = Misfit(files[number].url, Kind.GAP, text)
-    return found
+                misfits[number] = Misfit(files[number].url, Kind.GAP, text)
+    return misfits
 
 
 def _coverage(
@@ -266,10 +266,10 @@ def _coverage(
 ) -> Coverage:
     gaps = []
     for name, axis in placed.items():
-        for at, count in axis.placed.gaps:
-            end = at + 1 + (count if axis.fills_gaps else 0)
-            if at >= 0 and end < axis.placed.length:
-                gaps.append(Gap(name, axis.show(at), axis.show(end), count))
+        for position, count in axis.placed.gaps:
+            end = position + 1 + (count if axis.fills_gaps else 0)
+            if position >= 0 and end < axis.placed.length:
+                gaps.append(Gap(name, axis.show(position), axis.show(end), count))
     late = sorted(
         {
             files[number].url
@@ -313,7 +313,7 @@ def _holes(
         missing += math.prod(map(len, places)) - len(taken)
         free = (cell for cell in product(*map(sorted, places)) if cell not in taken)
         for cell in islice(free, max(0, min(missing, _MOST_HOLES) - len(holes))):
-            lengths = tuple(each[at] for each, at in zip(places, cell, strict=True))
+            lengths = tuple(each[index] for each, index in zip(places, cell, strict=True))
             holes.append(Hole(tuple(sorted(schema.variables)), cell, lengths))
     return tuple(holes), missing
 

@@ -105,8 +105,8 @@ def promoted_runs(
     is_number = all(
         isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
     )
-    given = [value if is_number else ("" if value is None else str(value)) for value in values]
-    column = np.array(given)
+    scalars = [value if is_number else ("" if value is None else str(value)) for value in values]
+    column = np.array(scalars)
     return [
         (
             int(placed.starts[name][row]),
@@ -187,10 +187,10 @@ def combine(
     families = find_families(
         files, *(() if existing is None else (existing.schema, existing.values.keys()))
     )
-    found = [*problems, *families.misfits]
+    misfits = [*problems, *families.misfits]
     left = [number for number, family in enumerate(families.of_file) if family >= 0]
     other_grid = digest_misfits(files, left)
-    found += other_grid.values()
+    misfits += other_grid.values()
     left = [number for number in left if number not in other_grid]
     while True:
         placed = place_files(files, families, left, options, existing_axes(existing, options))
@@ -199,14 +199,16 @@ def combine(
         placed = placed.only(left)
         unaligned = _unaligned(files, families, placed, existing)
         refused |= unaligned
-        found += refused.values()
+        misfits += refused.values()
         if not refused or options.on_misfit == "fail":
             break
         left = [number for number in left if number not in refused]
     common = common_attributes([files[number] for number in left], options.attributes)
-    found += common.misfits
-    report = Report(len(files), len(left), tuple(sorted(set(found))), placed.coverage, common.notes)
-    if not left or (found and options.on_misfit == "fail"):
+    misfits += common.misfits
+    report = Report(
+        len(files), len(left), tuple(sorted(set(misfits))), placed.coverage, common.notes
+    )
+    if not left or (misfits and options.on_misfit == "fail"):
         return Combined(report, files=tuple(left))
     try:
         native = _native_values(files, families, placed, existing)
@@ -220,11 +222,15 @@ def combine(
         for path in families.paths
     ]
     arrays += [promoted_target(path, native[path], placed, options) for path in common.promoted]
-    known = {array.path for array in arrays}
+    known_paths = {array.path for array in arrays}
     return Combined(
         report,
         tuple(arrays),
-        {path: each for path, each in common.attributes.items() if path not in known},
+        {
+            path: attributes
+            for path, attributes in common.attributes.items()
+            if path not in known_paths
+        },
         tuple(left),
         tuple(families.of_file[number] for number in left),
         placed.starts,
@@ -241,8 +247,12 @@ def existing_axes(
         return {}
     axes: dict[str, LoadedValues | int] = {}
     for name in options.concat:
-        wanted = options.coordinates.get(name, name)
-        matching = [each for path, each in existing.values.items() if _is_named(path, wanted)]
+        coordinate = options.coordinates.get(name, name)
+        matching = [
+            loaded_values
+            for path, loaded_values in existing.values.items()
+            if _is_named(path, coordinate)
+        ]
         axes[name] = (
             matching[0] if matching and options.by == "coordinates" else existing.lengths[name]
         )
@@ -285,7 +295,7 @@ def _unaligned(
     existing: Existing | None,
 ) -> dict[int, Misfit]:
     """Find files that would not begin and end with a chunk."""
-    found: dict[int, Misfit] = {}
+    misfits: dict[int, Misfit] = {}
     for path in families.paths:
         family, schema = families.array(path)
         numbers = [number for number in placed.files if families.of_file[number] == family]
@@ -301,8 +311,8 @@ def _unaligned(
             if not is_odd.any():
                 is_odd = starts % chunk != 0
             for number in np.array(numbers)[is_odd].tolist():
-                found.setdefault(number, _unaligned_misfit(files[number], path, name, chunk))
-    return found
+                misfits.setdefault(number, _unaligned_misfit(files[number], path, name, chunk))
+    return misfits
 
 
 def _unaligned_misfit(file: FileFacts, path: str, name: str, chunk: int) -> Misfit:
@@ -382,10 +392,12 @@ def _in_units(loaded: LoadedValues, target: LoadedValues) -> NDArray[Any]:
     """Write times in the units of the target; everything else stays as it is."""
     if (loaded.units, loaded.calendar) == (target.units, target.calendar):
         return loaded.values
-    units, wanted = (parse_units(each.units, each.calendar) for each in (loaded, target))
-    if units is None or wanted is None:
+    units, target_units = (
+        parse_units(values.units, values.calendar) for values in (loaded, target)
+    )
+    if units is None or target_units is None:
         return loaded.values  # other units are compared as part of the schema
-    return wanted.values(units.moments(loaded.values), target.values.dtype)
+    return target_units.values(units.moments(loaded.values), target.values.dtype)
 
 
 def _target(
@@ -407,15 +419,15 @@ def _target(
     )
     all_attributes = {
         **attributes,
-        **{name: each for name, each in schema.encoding.items() if name != PARENT_UNITS},
+        **{name: setting for name, setting in schema.encoding.items() if name != PARENT_UNITS},
     }
     if path in native:
         loaded = _units_of(files, numbers, path, existing)
         if not loaded.inherits:
             all_attributes |= {
-                name: each
-                for name, each in (("units", loaded.units), ("calendar", loaded.calendar))
-                if each is not None
+                name: setting
+                for name, setting in (("units", loaded.units), ("calendar", loaded.calendar))
+                if setting is not None
             }
         return TargetArray(
             path,

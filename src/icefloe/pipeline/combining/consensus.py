@@ -65,28 +65,30 @@ def find_families(
     schemas = {file.schema.digest: file.schema for file in files if file.schema is not None}
     expected: list[DatasetSchema] = []
     family_of: dict[str, int] = {}
-    found: dict[str, list[Difference]] = {}
+    differences: dict[str, list[Difference]] = {}
     for digest, _ in counts.most_common():  # equal counts stay in the order of files
         schema = schemas[digest]
         sharing = [len(schema.variables & each.variables) for each in expected]
         if not any(sharing):
             family_of[digest] = len(expected)
-            wanted = schema if existing is None else _as_existing(existing, schema, native)
-            expected.append(wanted)
-            others = _shared_misfits(expected[:-1], wanted)
-            found[digest] = others + misfits(wanted, schema)
+            expected_schema = schema if existing is None else _as_existing(existing, schema, native)
+            expected.append(expected_schema)
+            others = _shared_misfits(expected[:-1], expected_schema)
+            differences[digest] = others + misfits(expected_schema, schema)
         else:
             family = sharing.index(max(sharing))
             family_of[digest] = family
-            found[digest] = misfits(expected[family], schema)
+            differences[digest] = misfits(expected[family], schema)
     reported = [
         Misfit(file.url, difference.kind, _message(difference), difference.path)
         for file in files
         if file.schema is not None
-        for difference in found[file.schema.digest]
+        for difference in differences[file.schema.digest]
     ]
     numbers = tuple(
-        -1 if file.schema is None or found[file.schema.digest] else family_of[file.schema.digest]
+        -1
+        if file.schema is None or differences[file.schema.digest]
+        else family_of[file.schema.digest]
         for file in files
     )
     return Families(tuple(expected), numbers, tuple(reported))
@@ -106,15 +108,15 @@ def _as_existing(
     )
 
 
-def _array_as_existing(there: ArraySchema, each: ArraySchema, *, is_native: bool) -> ArraySchema:
+def _array_as_existing(there: ArraySchema, array: ArraySchema, *, is_native: bool) -> ArraySchema:
     encoding = {**there.encoding}
-    if PARENT_UNITS in each.encoding:
-        encoding[PARENT_UNITS] = each.encoding[PARENT_UNITS]
+    if PARENT_UNITS in array.encoding:
+        encoding[PARENT_UNITS] = array.encoding[PARENT_UNITS]
     if is_native:
         if parse_units(encoding.get("units"), encoding.get("calendar")) is not None:
-            encoding = {name: given for name, given in encoding.items() if name not in _TIME}
+            encoding = {name: setting for name, setting in encoding.items() if name not in _TIME}
         return replace(
-            each,
+            array,
             data_type=there.data_type,
             dimensions=there.dimensions,
             shape=there.shape,
@@ -123,9 +125,9 @@ def _array_as_existing(there: ArraySchema, each: ArraySchema, *, is_native: bool
         )
     chunks = tuple(
         ANY_CHUNK if mine == ANY_CHUNK else theirs
-        for mine, theirs in zip(each.chunks, there.chunks, strict=False)
+        for mine, theirs in zip(array.chunks, there.chunks, strict=False)
     )
-    return replace(there, chunks=chunks, encoding=encoding, is_coordinate=each.is_coordinate)
+    return replace(there, chunks=chunks, encoding=encoding, is_coordinate=array.is_coordinate)
 
 
 def _shared_misfits(families: Sequence[DatasetSchema], schema: DatasetSchema) -> list[Difference]:
@@ -150,7 +152,7 @@ def _message(difference: Difference) -> str:
 
 def digest_misfits(files: Sequence[FileFacts], usable: Sequence[int]) -> dict[int, Misfit]:
     """Find files whose coordinates, of dimensions that all share, are not those of most."""
-    found: dict[int, Misfit] = {}
+    misfits: dict[int, Misfit] = {}
     for path in sorted({path for number in usable for path in files[number].digests}):
         having = [number for number in usable if path in files[number].digests]
         counts = Counter(files[number].digests[path] for number in having)
@@ -159,7 +161,7 @@ def digest_misfits(files: Sequence[FileFacts], usable: Sequence[int]) -> dict[in
         usual = counts.most_common(1)[0][0]
         for number in having:
             if files[number].digests[path] != usual:
-                found.setdefault(
+                misfits.setdefault(
                     number,
                     Misfit(
                         files[number].url,
@@ -169,7 +171,7 @@ def digest_misfits(files: Sequence[FileFacts], usable: Sequence[int]) -> dict[in
                         path,
                     ),
                 )
-    return found
+    return misfits
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +189,10 @@ def common_attributes(files: Sequence[FileFacts], rule: AttributeRule) -> Common
     """Find out which attributes all files share, and settle the others by the rule."""
     merged, differing = _merged(files)
     promoted: dict[str, list[Any]] = {}
-    found: list[Misfit] = []
+    misfits: list[Misfit] = []
     for path, name in differing:
         if rule == "fail":
-            found.extend(_attribute_misfits(files, path, name))
+            misfits.extend(_attribute_misfits(files, path, name))
         elif rule == "promote":
             promoted[_promoted_path(path, name, merged)] = [
                 file.attributes.get(path, {}).get(name) for file in files
@@ -202,7 +204,7 @@ def common_attributes(files: Sequence[FileFacts], rule: AttributeRule) -> Common
     notes = (
         (f"attributes that differ were {done[rule]}: {shown}",) if shown and rule in done else ()
     )
-    return CommonAttributes(merged, promoted, notes, tuple(found))
+    return CommonAttributes(merged, promoted, notes, tuple(misfits))
 
 
 def _merged(
@@ -213,18 +215,18 @@ def _merged(
     differing: dict[tuple[str, str], None] = {}
     distinct = {id(file.attributes): file.attributes for file in files}  # rows share equal ones
     for attributes in distinct.values():
-        for path, given in attributes.items():
-            mine = merged.setdefault(path, dict(given))
-            for name in sorted(mine.keys() | given.keys()):
-                if (path, name) not in differing and _differs(mine, given, name):
+        for path, of_path in attributes.items():
+            mine = merged.setdefault(path, dict(of_path))
+            for name in sorted(mine.keys() | of_path.keys()):
+                if (path, name) not in differing and _differs(mine, of_path, name):
                     differing[path, name] = None
     return merged, list(differing)
 
 
-def _differs(mine: Mapping[str, Any], given: Mapping[str, Any], name: str) -> bool:
-    if name not in mine or name not in given:
+def _differs(mine: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> bool:
+    if name not in mine or name not in theirs:
         return True
-    return mine[name] != given[name] and canonical_json(mine[name]) != canonical_json(given[name])
+    return mine[name] != theirs[name] and canonical_json(mine[name]) != canonical_json(theirs[name])
 
 
 def _promoted_path(path: str, name: str, nodes: Mapping[str, Any]) -> str:

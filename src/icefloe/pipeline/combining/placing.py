@@ -63,7 +63,8 @@ def place(
     there = np.empty(0, blocks[0].dtype if blocks else np.int64) if existing is None else existing
     if len(there) and _direction(there) == _NO_DIRECTION:
         raise InvalidInputError(
-            "the existing coordinate is not strictly monotonic along the dimension, so values cannot"
+            "the existing coordinate is not strictly monotonic along the dimension, so values"
+            " cannot"
             " tell where files go: name another coordinate, or add files in the order given",
             ErrorKind.BAD_METADATA,
         )
@@ -94,8 +95,10 @@ def place(
     late = tuple(
         number for number in usable if 0 <= starts[number] < len(there) and existing is not None
     )
-    found = _left_free(axis, starts, blocks, len(there)) if gaps == "leave" else find_gaps(axis)
-    return Placed(starts, len(axis), axis, refusals, found, late)
+    gaps_found = (
+        _left_free(axis, starts, blocks, len(there)) if gaps == "leave" else find_gaps(axis)
+    )
+    return Placed(starts, len(axis), axis, refusals, gaps_found, late)
 
 
 def _check(block: Values, number: int, refusals: dict[int, Refusal]) -> bool:
@@ -130,10 +133,10 @@ def _check_direction(
 ) -> bool:
     direction = _direction(block)
     if direction not in {0, -1 if descends else 1}:
-        wanted = "falls" if descends else "rises"
+        expected = "falls" if descends else "rises"
         refusals[number] = Refusal(
             Kind.NOT_MONOTONIC,
-            f"its coordinate is not strictly monotonic: elsewhere it {wanted}",
+            f"its coordinate is not strictly monotonic: elsewhere it {expected}",
         )
         return False
     return True
@@ -172,22 +175,22 @@ def _place_behind(
         rank = ranks[number]
         if rank[0] > last:
             behind.append(number)
-        elif (at := _position(axis_ranks, rank)) is not None:
-            starts[number] = at
+        elif (position := _position(axis_ranks, rank)) is not None:
+            starts[number] = position
         else:
             refusals[number] = Refusal(
                 Kind.LATE,
                 "it lies before the end of the existing steps, where no room was left for it",
             )
-    kept = _without_overlaps(behind, ranks, refusals)
-    lengths = np.array([len(blocks[number]) for number in kept], np.int64)
-    starts[kept] = len(there) + np.cumsum(lengths) - lengths
-    return np.concatenate([there, *(blocks[number] for number in kept)])
+    remaining = _without_overlaps(behind, ranks, refusals)
+    lengths = np.array([len(blocks[number]) for number in remaining], np.int64)
+    starts[remaining] = len(there) + np.cumsum(lengths) - lengths
+    return np.concatenate([there, *(blocks[number] for number in remaining)])
 
 
-def _position(axis: Ints, wanted: Ints) -> int | None:
-    at = int(np.searchsorted(axis, wanted[0]))
-    return at if np.array_equal(axis[at : at + len(wanted)], wanted) else None
+def _position(axis: Ints, values: Ints) -> int | None:
+    position = int(np.searchsorted(axis, values[0]))
+    return position if np.array_equal(axis[position : position + len(values)], values) else None
 
 
 def _without_overlaps(
@@ -200,21 +203,21 @@ def _without_overlaps(
     if not (np.maximum.accumulate(lasts)[:-1] >= firsts[1:]).any():
         return order
     kept_firsts: list[int] = []
-    kept: list[int] = []
+    kept_blocks: list[int] = []
     for number in sorted(numbers):
         first, last = int(ranks[number][0]), int(ranks[number][-1])
-        at = bisect(kept_firsts, first)
+        position = bisect(kept_firsts, first)
         hit = None
-        if at and int(ranks[kept[at - 1]][-1]) >= first:
-            hit = kept[at - 1]
-        elif at < len(kept) and kept_firsts[at] <= last:
-            hit = kept[at]
+        if position and int(ranks[kept_blocks[position - 1]][-1]) >= first:
+            hit = kept_blocks[position - 1]
+        elif position < len(kept_blocks) and kept_firsts[position] <= last:
+            hit = kept_blocks[position]
         if hit is None:
-            kept_firsts.insert(at, first)
-            kept.insert(at, number)
+            kept_firsts.insert(position, first)
+            kept_blocks.insert(position, number)
         else:
             refusals[number] = Refusal(Kind.OVERLAP, "it overlaps", hit)
-    return kept
+    return kept_blocks
 
 
 def _place_regularly(
@@ -233,10 +236,10 @@ def _place_regularly(
     reached = len(there)
     taken: dict[int, int] = {}
     for number in sorted(distinct):
-        at = (blocks[number] - origin) * sign / step
-        whole = np.rint(at.astype(np.float64)).astype(np.int64)
+        positions = (blocks[number] - origin) * sign / step
+        whole = np.rint(positions.astype(np.float64)).astype(np.int64)
         if (
-            np.abs(at - whole).max() > _STEP_TOLERANCE * max(1, len(flat))
+            np.abs(positions - whole).max() > _STEP_TOLERANCE * max(1, len(flat))
             or (np.diff(whole) != 1).any()
         ):
             refusals[number] = Refusal(
@@ -244,7 +247,11 @@ def _place_regularly(
             )
         elif whole[0] < 0:
             refusals[number] = Refusal(Kind.LATE, "it lies before the first existing step")
-        elif (hit := next((taken[at] for at in whole.tolist() if at in taken), None)) is not None:
+        elif (
+            hit := next(
+                (taken[positions] for positions in whole.tolist() if positions in taken), None
+            )
+        ) is not None:
             refusals[number] = Refusal(Kind.OVERLAP, "it overlaps", hit)
         else:
             taken.update(dict.fromkeys(whole.tolist(), number))
@@ -254,8 +261,8 @@ def _place_regularly(
     more = (origin + sign * step * steps).astype(flat.dtype)
     axis = np.concatenate([there, more])
     for number in distinct:  # as the files have it, to the last bit
-        if (at := int(starts[number])) >= len(there):
-            axis[at : at + len(blocks[number])] = blocks[number]
+        if (positions := int(starts[number])) >= len(there):
+            axis[positions : positions + len(blocks[number])] = blocks[number]
     return axis
 
 
@@ -275,7 +282,9 @@ def find_gaps(axis: Values) -> tuple[tuple[int, int], ...]:
     steps = np.abs(np.diff(axis.astype(np.float64)))
     usual = float(np.median(steps))
     wide = np.flatnonzero(steps > _GAP_FACTOR * usual)
-    return tuple((int(at), round(float(steps[at]) / usual) - 1) for at in wide.tolist())
+    return tuple(
+        (int(position), round(float(steps[position]) / usual) - 1) for position in wide.tolist()
+    )
 
 
 def _left_free(

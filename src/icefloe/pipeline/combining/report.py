@@ -125,8 +125,8 @@ class CheckedValues:
             names = ", ".join(sorted(self.readers))
             text = f"{self.values} values in {self.chunks} chunks of {self.files} files compared"
             text += f" ({names})"
-        arrays = len({item.path for item in self.unchecked if item.path})
-        files = sum(item.files for item in self.unchecked if not item.path)
+        arrays = len({unchecked.path for unchecked in self.unchecked if unchecked.path})
+        files = sum(unchecked.files for unchecked in self.unchecked if not unchecked.path)
         text += f", {arrays} arrays could not be" if arrays else ""
         return f"{text}, {files} files could not be" if files else text
 
@@ -177,10 +177,10 @@ class Report:
 
     def by_file(self) -> dict[str, list[Misfit]]:
         """Gather misfits by file."""
-        found: dict[str, list[Misfit]] = {}
+        misfits: dict[str, list[Misfit]] = {}
         for misfit in sorted(self.misfits):
-            found.setdefault(misfit.url, []).append(misfit)
-        return found
+            misfits.setdefault(misfit.url, []).append(misfit)
+        return misfits
 
     def table(self, most: int = 50) -> str:
         """Write misfits as lines for people, file by file."""

@@ -134,27 +134,27 @@ def dimensions_of(array: "zarr.Array[Any]") -> tuple[str | None, ...]:
 # -- the copies ------------------------------------------------------------------------------
 
 
-def occupied(store: IcechunkStore, group: str, found: FoundGroup) -> list[str]:
+def occupied(store: IcechunkStore, group: str, source_group: FoundGroup) -> list[str]:
     """Name the copies in whose place there is something already."""
-    paths = [below(group, array.about.path) for array in found.arrays]
+    paths = [below(group, array.about.path) for array in source_group.arrays]
     return [path for path in paths if _read(store, f"{path}/zarr.json") is not None]
 
 
-def make_groups(store: IcechunkStore, group: str, found: FoundGroup) -> None:
+def make_groups(store: IcechunkStore, group: str, source_group: FoundGroup) -> None:
     """Make the groups of the copies; attributes go on top of those that are there."""
     parts = group.strip("/").split("/") if group.strip("/") else []
     for depth in range(len(parts)):
         _put_group(store, "/".join(parts[:depth]), {})
-    for path in sorted(found.attributes):
-        _put_group(store, below(group, path), found.attributes[path])
+    for path in sorted(source_group.attributes):
+        _put_group(store, below(group, path), source_group.attributes[path])
 
 
 def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any]) -> None:
     key = f"{path}/zarr.json" if path else "zarr.json"
-    held = _read(store, key)
+    stored = _read(store, key)
     document: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-    if held is not None:
-        document = json.loads(held)
+    if stored is not None:
+        document = json.loads(stored)
         if not attributes:
             return
     document["attributes"] = {**document.get("attributes", {}), **attributes}
@@ -166,7 +166,7 @@ def make_array(store: IcechunkStore, group: str, array: FoundArray, compressors:
     """Make one copy, without values; what is in its place makes way."""
     path, source = below(group, array.about.path), array.source
     metadata: Any = source.metadata
-    given = {} if metadata.fill_value is None else {"fill_value": metadata.fill_value}
+    fill = {} if metadata.fill_value is None else {"fill_value": metadata.fill_value}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of data types that Zarr finds unusual
         zarr.create_array(
@@ -180,7 +180,7 @@ def make_array(store: IcechunkStore, group: str, array: FoundArray, compressors:
             attributes=_attributes(source),
             dimension_names=list(array.about.dimensions),
             overwrite=True,
-            **given,
+            **fill,
         )
 
 
@@ -229,8 +229,8 @@ def _parts(*paths: str) -> Iterator[str]:
 
 
 def _read(store: IcechunkStore, key: str) -> bytes | None:
-    found = store.get_sync(key, prototype=default_buffer_prototype())
-    return None if found is None else found.to_bytes()
+    buffer = store.get_sync(key, prototype=default_buffer_prototype())
+    return None if buffer is None else buffer.to_bytes()
 
 
 async def build_native(
@@ -244,9 +244,9 @@ async def build_native(
     table = concat_tables([table for part in parts for table in tables_of(part)])
 
     async def note(ids: Sequence[ManifestId]) -> None:
-        await notes.add([manifest_key(each) for each in ids])
+        await notes.add([manifest_key(manifest_id) for manifest_id in ids])
 
-    made = await build_region(
+    built = await build_region(
         context.assets,
         array.node,
         table,
@@ -255,7 +255,7 @@ async def build_native(
         stored=array.parts.stored_in(region),
         before_writing=note,
     )
-    return BuiltRegion(made, table.coordinates, len(table), int(table.lengths.sum()))
+    return BuiltRegion(built, table.coordinates, len(table), int(table.lengths.sum()))
 
 
 def tables_of(part: References) -> tuple[ChunkTable, ChunkTable]:

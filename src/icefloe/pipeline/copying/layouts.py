@@ -91,18 +91,18 @@ def choose_layout(array: SourceArray, options: LayoutOptions) -> ArrayLayout:
     return ArrayLayout(chunks, _shards(array, chunks, options))
 
 
-def _length(wanted: int | None, whole: int, usual: int) -> int:
-    if wanted is None:
+def _length(length: int | None, whole: int, usual: int) -> int:
+    if length is None:
         return usual
-    return max(whole, 1) if wanted == WHOLE else wanted
+    return max(whole, 1) if length == WHOLE else length
 
 
 def _shards(array: SourceArray, chunks: tuple[int, ...], options: LayoutOptions) -> tuple[int, ...]:
     shards = []
     for name, whole, chunk in zip(array.dimensions, array.shape, chunks, strict=True):
-        wanted = options.shards.get(name or "")
-        length = _length(wanted, whole, chunk)
-        if wanted == WHOLE:
+        shard_length = options.shards.get(name or "")
+        length = _length(shard_length, whole, chunk)
+        if shard_length == WHOLE:
             length = -(-length // chunk) * chunk
         if length % chunk:
             raise InvalidInputError(
@@ -117,11 +117,11 @@ def _shards(array: SourceArray, chunks: tuple[int, ...], options: LayoutOptions)
 
 def check_dimensions(arrays: Iterable[SourceArray], options: LayoutOptions) -> None:
     """Refuse dimensions that no array has: most likely a slip of the pen."""
-    known = sorted({name for array in arrays for name in array.dimensions if name})
+    names = sorted({name for array in arrays for name in array.dimensions if name})
     for name in (*options.chunks, *options.shards):
-        if name not in known:
+        if name not in names:
             raise InvalidInputError(
-                f"no array has the dimension {name!r}: there are {', '.join(known) or 'none'}",
+                f"no array has the dimension {name!r}: there are {', '.join(names) or 'none'}",
                 ErrorKind.BAD_METADATA,
             )
 
@@ -163,7 +163,7 @@ class CopyShape:
 
     def bytes_of(self, lengths: Sequence[int]) -> int:
         """Return the bytes of the values in a box, cut off where the array ends."""
-        inside = (min(each, whole) for each, whole in zip(lengths, self.shape, strict=True))
+        inside = (min(length, whole) for length, whole in zip(lengths, self.shape, strict=True))
         return self.item_bytes * prod(inside)
 
 
@@ -218,16 +218,16 @@ class RegionPlan:
         for count, first, end, length in reversed(
             list(zip(self.counts, self.first, self.end, self.lengths, strict=True))
         ):
-            number, at = divmod(number, count)
-            start = first + at * length
+            number, position = divmod(number, count)
+            start = first + position * length
             slices.append(slice(start, min(start + length, end)))
         return tuple(reversed(slices))
 
     def objects(self, number: int) -> int:
         """Count the target objects of a region."""
         return prod(
-            -(-(each.stop - each.start) // unit)
-            for each, unit in zip(self.box(number), self.write, strict=True)
+            -(-(span.stop - span.start) // unit)
+            for span, unit in zip(self.box(number), self.write, strict=True)
         )
 
 
@@ -311,7 +311,10 @@ def _fitting(array: CopyShape, first: Sequence[int], spans: Sequence[int], room:
             for taken, reads, length in options
         ]
         # What is left needs at least one object: what is too large now stays so.
-        rest = prod(min(array.write[each], spans[each]) for each in range(axis + 1, len(spans)))
+        rest = prod(
+            min(array.write[dimension], spans[dimension])
+            for dimension in range(axis + 1, len(spans))
+        )
         boxes = _unbeaten(box for box in wider if box.bytes * rest <= room)
     return boxes
 
@@ -320,21 +323,21 @@ def _candidates(span: int, unit: int, chunk: int) -> list[int]:
     """Return candidate lengths: multiples of an object, the whole, and common ends of chunks."""
     whole = -(-span // unit)
     even = lcm(unit, chunk) // unit
-    found = {whole, 1}
-    found |= {-(-whole // parts) for parts in range(1, _MOST_SPLITS + 1)}
+    lengths = {whole, 1}
+    lengths |= {-(-whole // parts) for parts in range(1, _MOST_SPLITS + 1)}
     step = 1
     while step < whole:
-        found |= {step, step * even}
+        lengths |= {step, step * even}
         step *= 2
-    return sorted(count * unit for count in found if count <= whole)
+    return sorted(count * unit for count in lengths if count <= whole)
 
 
 def _unbeaten(boxes: Iterator[_Box]) -> list[_Box]:
-    kept: list[_Box] = []
-    for box in sorted(boxes, key=lambda each: (each.bytes, each.reads)):
-        if not kept or box.reads < kept[-1].reads:
-            kept.append(box)
-    return kept
+    best: list[_Box] = []
+    for box in sorted(boxes, key=lambda candidate: (candidate.bytes, candidate.reads)):
+        if not best or box.reads < best[-1].reads:
+            best.append(box)
+    return best
 
 
 def _grown(
@@ -349,8 +352,13 @@ def _grown(
             wider = _Box(
                 array.item_bytes * _volume(lengths, spans),
                 prod(
-                    reads_along(first[each], spans[each], lengths[each], array.read[each])
-                    for each in range(len(spans))
+                    reads_along(
+                        first[dimension],
+                        spans[dimension],
+                        lengths[dimension],
+                        array.read[dimension],
+                    )
+                    for dimension in range(len(spans))
                 ),
                 lengths,
             )
@@ -385,5 +393,5 @@ def _shared_edges(first: int, length: int, chunk: int, edges: int) -> int:
     if first % common or not edges:
         return 0
     period = chunk // common
-    at = (-first // common) * pow(length // common, -1, period) % period or period
-    return 0 if at > edges else (edges - at) // period + 1
+    first_edge = (-first // common) * pow(length // common, -1, period) % period or period
+    return 0 if first_edge > edges else (edges - first_edge) // period + 1

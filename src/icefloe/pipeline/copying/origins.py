@@ -119,14 +119,14 @@ class ZarrSource:
 
     def group(self) -> zarr.Group:
         """Open it for looking around."""
-        place = self.access.place(self.url)
-        client = ObjectStore(open_foreign_client(place.storage), read_only=True)
-        return _opened(client, _joined(place.key, self.path), self.url)
+        source_place = self.access.place(self.url)
+        client = ObjectStore(open_foreign_client(source_place.storage), read_only=True)
+        return _opened(client, _joined(source_place.key, self.path), self.url)
 
     def array(self, path: str) -> "zarr.Array[Any]":
         """Open an array for reading, from threads that block."""
-        place = self.access.place(self.url)
-        store = ReadingStore(place.backend, place.key)
+        source_place = self.access.place(self.url)
+        store = ReadingStore(source_place.backend, source_place.key)
         return zarr.open_array(store, path=_joined(self.path, path), mode="r")
 
 
@@ -135,16 +135,16 @@ type Copyable = Session | Repository | Pattern
 these or a Zarr hierarchy."""
 
 
-def source_of(given: Copyable, path: str, access: SourceAccess) -> CopySource:
+def source_of(source: Copyable, path: str, access: SourceAccess) -> CopySource:
     """Find out what is to be copied."""
     path = path.strip("/")
-    match given:
+    match source:
         case Session():
-            return RepositorySource(given, path)
+            return RepositorySource(source, path)
         case Repository():
-            return RepositorySource(given.readonly_session("main"), path)
+            return RepositorySource(source.readonly_session("main"), path)
         case _:
-            url = as_url(given).rstrip("/")
+            url = as_url(source).rstrip("/")
             if (repository := _repository_at(url, access)) is not None:
                 return RepositorySource(repository.readonly_session("main"), path)
             return ZarrSource(url, access, path)
@@ -161,17 +161,17 @@ def _repository_at(url: str, access: SourceAccess) -> Repository | None:
 
 def _opened(store: Store, path: str, name: str) -> zarr.Group:
     try:
-        found = zarr.open(store, path=path, mode="r")
+        node = zarr.open(store, path=path, mode="r")
     except FileNotFoundError:
         raise NotFoundError(
             f"there is no Zarr group at {name}: is the path right?", ErrorKind.NODE_NOT_FOUND
         ) from None
-    if isinstance(found, zarr.Group):
-        return found
+    if isinstance(node, zarr.Group):
+        return node
     raise InvalidInputError(
         f"{name} is an array: give the group that it is in", ErrorKind.NOT_A_GROUP
     )
 
 
 def _joined(*parts: str) -> str:
-    return "/".join(each for part in parts if (each := part.strip("/")))
+    return "/".join(stripped for part in parts if (stripped := part.strip("/")))

@@ -87,23 +87,23 @@ class SourceReader(VirtualReader):
     @override
     async def read(self, chunk: VirtualChunk, start: int, stop: int) -> Buffer:
         """Read a part of a chunk."""
-        place = self.sources.place(chunk.location)
+        source_place = self.sources.place(chunk.location)
         return await self._fetching.read(
             chunk,
             (start, stop),
-            client=self._client_of(place),
-            key=place.key,
+            client=self._client_of(source_place),
+            key=source_place.key,
             on_change="strict",
         )
 
     @override
     async def look(self, location: str) -> ObjectInfo:
         """Look at a file without reading it."""
-        place = self.sources.place(location)
-        return (await self._client_of(place).backend.head(place.key)).info
+        source_place = self.sources.place(location)
+        return (await self._client_of(source_place).backend.head(source_place.key)).info
 
-    def _client_of(self, place: Place) -> Client:
-        return self._fetching.clients.get(place.root, lambda: place.storage)
+    def _client_of(self, source_place: Place) -> Client:
+        return self._fetching.clients.get(source_place.root, lambda: source_place.storage)
 
 
 def _restored(access: SourceAccess, is_near: bool) -> SourceReader:  # noqa: FBT001 - for pickle

@@ -73,7 +73,7 @@ class _PlainStore(Store):
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
         """Read several values, one after the other."""
-        return [await self.get(key, prototype, wanted) for key, wanted in key_ranges]
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     @override
     async def exists(self, key: str) -> bool:
@@ -120,8 +120,8 @@ class ReadingStore(_PlainStore):
             return None
         return prototype.buffer.from_bytes(data)
 
-    async def _read(self, key: str, wanted: ByteRequest | None) -> StoredBytes:
-        match wanted:
+    async def _read(self, key: str, byte_range: ByteRequest | None) -> StoredBytes:
+        match byte_range:
             case None:
                 return (await self._backend.get(key)).data
             case RangeByteRequest(start, end):

@@ -90,7 +90,7 @@ def copy_regions(
     """Copy regions, one after the other; gives references once all that they name is stored."""
     places = (plan.regions.find(number) for number in numbers)
     with copying(plan.in_flight):
-        for slab, members in groupby(places, key=lambda place: place[0]):
+        for slab, members in groupby(places, key=lambda region_place: region_place[0]):
             regions = plan.regions.plans[slab]
             number = plan.regions.slabs[slab].array
             array = plan.arrays[number]
@@ -111,14 +111,14 @@ def copy_regions(
 def _batches(regions: Sequence[int], objects: Callable[[int], int]) -> Iterator[list[int]]:
     """Put regions together whose objects go into one note."""
     batch: list[int] = []
-    held = 0
+    total_bytes = 0
     for region in regions:
         more = objects(region)
-        if batch and held + more > _OBJECTS_PER_NOTE:
+        if batch and total_bytes + more > _OBJECTS_PER_NOTE:
             yield batch
-            batch, held = [], 0
+            batch, total_bytes = [], 0
         batch.append(region)
-        held += more
+        total_bytes += more
     if batch:
         yield batch
 
@@ -190,7 +190,7 @@ class ObjectWriter:
 
     async def _note(self, ids: Sequence[ChunkId]) -> None:
         key = self._new_note()
-        await Notes(self._context.backend, key).add([chunk_key(each) for each in ids])
+        await Notes(self._context.backend, key).add([chunk_key(chunk_id) for chunk_id in ids])
         self.notes.append(key)
 
 

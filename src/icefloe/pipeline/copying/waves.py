@@ -33,20 +33,20 @@ def cut_into_slabs(grids: Sequence[Sequence[int]], most: int) -> list[list[Slab]
     [[(0, 0, 2)], [(0, 2, 4), (1, 0, 3)]]
     """
     waves: list[list[Slab]] = [[]]
-    held = 0
+    objects = 0
     for array, grid in enumerate(grids):
         rows, row_objects = (grid[0], prod(grid[1:])) if grid else (1, 1)
         first = 0 if row_objects else rows
         while first < rows:
-            free = (most - held) // row_objects
-            if free < 1 and held:
+            free = (most - objects) // row_objects
+            if free < 1 and objects:
                 waves.append([])
-                held = 0
+                objects = 0
                 continue
             end = min(rows, first + max(free, 1))
             slab = Slab(array, first, end, (end - first) * row_objects)
             waves[-1].append(slab)
-            held += slab.objects
+            objects += slab.objects
             first = end
     return [wave for wave in waves if wave]
 

@@ -56,7 +56,9 @@ class SourceAccess:
     storages: Mapping[str, Storage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        slashed = {_slashed(prefix): _as_foreign(each) for prefix, each in self.storages.items()}
+        slashed = {
+            _slashed(prefix): _as_foreign(storage) for prefix, storage in self.storages.items()
+        }
         object.__setattr__(self, "storages", slashed)
 
     def place(self, url: str) -> Place:
@@ -138,16 +140,16 @@ class Registry:
 
     def resolve(self, url: str) -> tuple[Any, str]:
         """Return a client, and the path in it."""
-        place = self._access.place(url)
-        if place.root not in self._clients:
-            self._clients[place.root] = open_foreign_client(place.storage)
-        return self._clients[place.root], place.key
+        source_place = self._access.place(url)
+        if source_place.root not in self._clients:
+            self._clients[source_place.root] = open_foreign_client(source_place.storage)
+        return self._clients[source_place.root], source_place.key
 
     def local_path(self, url: str) -> str | None:
         """Return the path of a local file."""
-        place = self._access.place(url)
-        spec = place.storage.spec
-        return os.path.join(spec.path, place.key) if isinstance(spec, LocalSpec) else None  # noqa: PTH118
+        source_place = self._access.place(url)
+        spec = source_place.storage.spec
+        return os.path.join(spec.path, source_place.key) if isinstance(spec, LocalSpec) else None  # noqa: PTH118
 
 
 _registries: Final[dict[tuple[int, int], tuple[SourceAccess, Registry]]] = {}
@@ -172,13 +174,13 @@ class WatchedReader:
         self._failures = failures
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._reader, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._reader, name)
+        if not callable(attribute):
+            return attribute
 
-        def watched(*given: Any, **named: Any) -> Any:
+        def watched(*arguments: Any, **named: Any) -> Any:
             try:
-                return found(*given, **named)
+                return attribute(*arguments, **named)
             except Exception as error:
                 self._failures.append(error)
                 raise

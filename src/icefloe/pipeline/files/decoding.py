@@ -54,13 +54,13 @@ def _plain_chain(metadata: Mapping[str, Any]) -> list[Any] | None:
     is_simple = isinstance(metadata["data_type"], str) and metadata["data_type"] in _NUMBERS
     if first["name"] != "bytes" or not is_simple:
         return None
-    if not all(each["name"].startswith("numcodecs.") for each in rest):
+    if not all(codec["name"].startswith("numcodecs.") for codec in rest):
         return None
     return [
         numcodecs.get_codec(
-            {"id": each["name"].removeprefix("numcodecs."), **each.get("configuration", {})}
+            {"id": codec["name"].removeprefix("numcodecs."), **codec.get("configuration", {})}
         )
-        for each in rest
+        for codec in rest
     ]
 
 
@@ -121,7 +121,7 @@ def _picked(access: SourceAccess, location: str, offsets: NDArray[np.int64], len
     first, last = int(offsets.min()), int(offsets.max()) + length
     if last - first > max(_WINDOW_BYTES, 2 * length * len(offsets)):
         ranges = [(start, start + length) for start in offsets.tolist()]
-        return b"".join(bytes(each) for each in _fetch(access, location, ranges))
+        return b"".join(bytes(piece) for piece in _fetch(access, location, ranges))
     [window] = _fetch(access, location, [(first, last)])
     pieces = (offsets - first)[:, None] + np.arange(length)
     picked: bytes = np.frombuffer(window, np.uint8)[pieces].tobytes()
@@ -129,8 +129,8 @@ def _picked(access: SourceAccess, location: str, offsets: NDArray[np.int64], len
 
 
 def _fetch(access: SourceAccess, location: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
-    place = access.place(location)
-    return run_blocking(place.backend.get_ranges(place.key, ranges))
+    source_place = access.place(location)
+    return run_blocking(source_place.backend.get_ranges(source_place.key, ranges))
 
 
 def _through_zarr(

@@ -72,8 +72,8 @@ class RawArray:
     @property
     def attributes(self) -> Mapping[str, Any]:
         """Return the attributes."""
-        given: Mapping[str, Any] = self.metadata.get("attributes") or {}
-        return given
+        attributes: Mapping[str, Any] = self.metadata.get("attributes") or {}
+        return attributes
 
     @property
     def nbytes(self) -> int:
@@ -118,13 +118,15 @@ def describe(
         encoding = _encoding(array, arrays.get(parents.get(path, "")))
         if path in values and parse_units(values[path].units, values[path].calendar):
             encoding = {
-                name: each
-                for name, each in encoding.items()
+                name: array_described
+                for name, array_described in encoding.items()
                 if name not in {"units", "calendar", PARENT_UNITS}
             }
         schemas.append(_schema(path, array, options.concat, cut, encoding, path in helpers))
         attributes[path] = {
-            name: each for name, each in array.attributes.items() if name not in ENCODING_ATTRIBUTES
+            name: array_described
+            for name, array_described in array.attributes.items()
+            if name not in ENCODING_ATTRIBUTES
         }
     facts = FileFacts(
         state,
@@ -135,38 +137,38 @@ def describe(
         chunks,
         values,
         digests,
-        sum(len(each.references) for each in arrays.values()),
-        sum(len(each.references.inlined.data) for each in arrays.values()),
+        sum(len(array_described.references) for array_described in arrays.values()),
+        sum(len(array_described.references.inlined.data) for array_described in arrays.values()),
     )
     return ParsedFile(
         facts,
-        {path: each.references for path, each in arrays.items()},
-        {path: each.metadata for path, each in arrays.items()},
+        {path: array_described.references for path, array_described in arrays.items()},
+        {path: array_described.metadata for path, array_described in arrays.items()},
     )
 
 
 def _helpers(arrays: Mapping[str, RawArray], groups: Attributes) -> set[str]:
     """Name the arrays that describe others: coordinates, bounds, mappings."""
-    found = {path for path, each in arrays.items() if each.dimensions == (_name(path),)}
-    nodes = [(_group(path), each.attributes) for path, each in arrays.items()]
+    helpers = {path for path, array in arrays.items() if array.dimensions == (_name(path),)}
+    nodes = [(_group(path), array.attributes) for path, array in arrays.items()]
     nodes += list(groups.items())
     for group, attributes in nodes:
         for attribute in _POINTING:
             text = attributes.get(attribute)
             if isinstance(text, str):
-                found |= {_join(group, word.rstrip(":")) for word in text.split()}
-    return found & arrays.keys()
+                helpers |= {_join(group, word.rstrip(":")) for word in text.split()}
+    return helpers & arrays.keys()
 
 
 def _parents(arrays: Mapping[str, RawArray]) -> dict[str, str]:
     """For each array of bounds, name what it bounds."""
-    found: dict[str, str] = {}
-    for path, each in arrays.items():
+    parents: dict[str, str] = {}
+    for path, array in arrays.items():
         for attribute in ("bounds", "climatology"):
-            bounds = each.attributes.get(attribute)
+            bounds = array.attributes.get(attribute)
             if isinstance(bounds, str) and (named := _join(_group(path), bounds)) in arrays:
-                found[named] = path
-    return found
+                parents[named] = path
+    return parents
 
 
 def _with_dimension(
@@ -212,15 +214,15 @@ def _expanded(url: str, path: str, array: RawArray, dimension: str) -> RawArray:
 
 def _length(url: str, arrays: Mapping[str, RawArray], dimension: str) -> int:
     lengths = {
-        each.shape[each.dimensions.index(dimension)]: path
-        for path, each in arrays.items()
-        if dimension in each.dimensions
+        array.shape[array.dimensions.index(dimension)]: path
+        for path, array in arrays.items()
+        if dimension in array.dimensions
     }
     if len(lengths) != 1:
-        found = ", ".join(f"{length} in {path!r}" for length, path in lengths.items())
+        listed = ", ".join(f"{length} in {path!r}" for length, path in lengths.items())
         raise SourceError(
             f"files are to be joined along {dimension!r}, but {url} has "
-            + (f"lengths of it that differ: {found}" if found else "no data to give it to"),
+            + (f"lengths of it that differ: {listed}" if listed else "no data to give it to"),
             ErrorKind.SOURCE_UNSUPPORTED,
             url=url,
         )

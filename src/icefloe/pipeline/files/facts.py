@@ -21,15 +21,15 @@ from icefloe.pipeline.files.schema import DatasetSchema, Kind, canonical_json
 
 def text_column(values: Sequence[str | None]) -> "pa.Array":
     """Make a column of strings; None becomes null."""
-    return binary_column([None if each is None else each.encode() for each in values]).cast(
+    return binary_column([None if text is None else text.encode() for text in values]).cast(
         pa.string()
     )
 
 
 def binary_column(values: Sequence[bytes | None]) -> "pa.Array":
     """Make a column of byte strings; None becomes null."""
-    column = BytesColumn.from_list([each or b"" for each in values])
-    validity, nulls = _validity([each is not None for each in values])
+    column = BytesColumn.from_list([value or b"" for value in values])
+    validity, nulls = _validity([value is not None for value in values])
     buffers = [
         validity,
         pa.py_buffer(column.splits.astype(np.int32)),
@@ -43,8 +43,8 @@ def int_column(values: Sequence[int | None] | NDArray[np.int64]) -> "pa.Array":
     if isinstance(values, np.ndarray):
         whole = np.ascontiguousarray(values, np.int64)
         return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
-    validity, nulls = _validity([each is not None for each in values])
-    filled = np.array([each or 0 for each in values], np.int64)
+    validity, nulls = _validity([number is not None for number in values])
+    filled = np.array([number or 0 for number in values], np.int64)
     return pa.Array.from_buffers(pa.int64(), len(values), [validity, pa.py_buffer(filled)], nulls)
 
 
@@ -94,7 +94,9 @@ class LoadedValues:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LoadedValues):
             return NotImplemented
-        mine, others = ((each.units, each.calendar, each.inherits) for each in (self, other))
+        mine, others = (
+            (loaded.units, loaded.calendar, loaded.inherits) for loaded in (self, other)
+        )
         return (
             mine == others and self.values.dtype == other.values.dtype and self._same_values(other)
         )
@@ -245,20 +247,20 @@ def _numbers(facts: FileFacts) -> str:
 
 
 def _values_column(rows: Sequence[Mapping[str, LoadedValues]]) -> "pa.Array":
-    flat = [(path, each) for row in rows for path, each in row.items()]
-    shapes = [each.values.shape for _, each in flat]
+    flat = [(path, loaded) for row in rows for path, loaded in row.items()]
+    shapes = [loaded.values.shape for _, loaded in flat]
     items = pa.StructArray.from_arrays(
         [
             text_column([path for path, _ in flat]),
-            text_column([each.values.dtype.str for _, each in flat]),
+            text_column([loaded.values.dtype.str for _, loaded in flat]),
             list_column(
                 int_column([length for shape in shapes for length in shape]),
                 [len(shape) for shape in shapes],
             ),
-            binary_column([np.ascontiguousarray(each.values).tobytes() for _, each in flat]),
-            text_column([each.units for _, each in flat]),
-            text_column([each.calendar for _, each in flat]),
-            int_column([int(each.inherits) for _, each in flat]),
+            binary_column([np.ascontiguousarray(loaded.values).tobytes() for _, loaded in flat]),
+            text_column([loaded.units for _, loaded in flat]),
+            text_column([loaded.calendar for _, loaded in flat]),
+            int_column([int(loaded.inherits) for _, loaded in flat]),
         ],
         fields=list(facts_schema().field("values").type.value_type),
     )
@@ -280,7 +282,7 @@ def _from_row(
         attributes[row["attributes_digest"]],
         lengths,
         chunks,
-        {each["path"]: _loaded(each) for each in row["values"]},
+        {entry["path"]: _loaded(entry) for entry in row["values"]},
         digests,
         row["references"],
         row["inlined_bytes"],
@@ -289,6 +291,6 @@ def _from_row(
     )
 
 
-def _loaded(item: Mapping[str, Any]) -> LoadedValues:
-    values = np.frombuffer(item["data"], item["dtype"]).reshape(item["shape"])
-    return LoadedValues(values, item["units"], item["calendar"], inherits=bool(item["inherits"]))
+def _loaded(entry: Mapping[str, Any]) -> LoadedValues:
+    values = np.frombuffer(entry["data"], entry["dtype"]).reshape(entry["shape"])
+    return LoadedValues(values, entry["units"], entry["calendar"], inherits=bool(entry["inherits"]))

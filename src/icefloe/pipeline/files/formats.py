@@ -81,8 +81,8 @@ def describe_unknown(head: bytes) -> str:
         return "it is HDF4, which is not supported: convert it, or give its DMR++"
     if head.startswith(_GZIP):
         return "it is compressed with gzip as a whole, so parts of it cannot be read: unpack it"
-    known = ", ".join(each.value for each in Format)
-    return f"it begins with {head[:8]!r}, like no kind we know ({known})"
+    names = ", ".join(file_format.value for file_format in Format)
+    return f"it begins with {head[:8]!r}, like no kind we know ({names})"
 
 
 def stored_end(head: bytes) -> int | None:

@@ -55,8 +55,8 @@ def read_hdf5(
     `source` is the path of a local file, or something that reads as one; `url` is what references
     name. Of a path, nothing but this file is opened, whatever links there are in it.
     """
-    given: dict[str, Any] = {"locking": False} if isinstance(source, str) else {}
-    with h5py.File(source, "r", **given) as file:
+    options: dict[str, Any] = {"locking": False} if isinstance(source, str) else {}
+    with h5py.File(source, "r", **options) as file:
         root = file.get(group or "/")
         if not isinstance(root, h5py.Group):
             raise ValueError(f"there is no group {group!r}")  # noqa: TRY004 - of the file's content
@@ -125,15 +125,15 @@ class _Reading:
             self._names[info.addr] = None if info.addr in self._names else name
         return node
 
-    def _array(self, each: _Dataset) -> RawArray:
-        shape, kind = each.id.shape, each.id.dtype
+    def _array(self, dataset: _Dataset) -> RawArray:
+        shape, kind = dataset.id.shape, dataset.id.dtype
         is_number = kind.kind in _NUMBERS and kind.itemsize <= _WIDEST
         if shape is None or not (is_number or kind == np.bool_):
-            raise UnusualError(f"{each.name}: {kind}")
-        settings = each.id.get_create_plist()
+            raise UnusualError(f"{dataset.name}: {kind}")
+        settings = dataset.id.get_create_plist()
         codecs = _codecs(settings, kind)
         chunks = _chunk_shape(settings, shape)
-        attributes = _attributes(each.id)
+        attributes = _attributes(dataset.id)
         if "_FillValue" in attributes:
             attributes["_FillValue"] = _encoded_fill(attributes["_FillValue"], kind)
         metadata = {
@@ -146,54 +146,54 @@ class _Reading:
             "fill_value": _fill_value(settings, kind),
             "codecs": codecs,
             "attributes": attributes,
-            "dimension_names": self._dimensions(each, len(shape)),
+            "dimension_names": self._dimensions(dataset, len(shape)),
             "storage_transformers": (),
         }
-        return RawArray(metadata, self._references(each, settings, shape, chunks))
+        return RawArray(metadata, self._references(dataset, settings, shape, chunks))
 
     # -- dimensions --------------------------------------------------------------------------
 
-    def _dimensions(self, each: _Dataset, count: int) -> tuple[str, ...]:
+    def _dimensions(self, dataset: _Dataset, count: int) -> tuple[str, ...]:
         """Name the dimensions: by the scales at them, or by itself for a scale."""
         scales: list[Any] = [()] * count
-        if count and h5a.exists(each.id, b"DIMENSION_LIST"):
-            listed = _read_attribute(each.id, b"DIMENSION_LIST")
+        if count and h5a.exists(dataset.id, b"DIMENSION_LIST"):
+            listed = _read_attribute(dataset.id, b"DIMENSION_LIST")
             scales = [] if listed is None else list(listed)
-        is_scale = all(len(some) == 1 for some in scales) or h5ds.is_scale(each.id)
+        is_scale = all(len(some) == 1 for some in scales) or h5ds.is_scale(dataset.id)
         names = []
         for axis, some in enumerate(scales):
             if len(some) == 1:
-                names.append(_below(self._scale_name(each, some[0]), each.group))
+                names.append(_below(self._scale_name(dataset, some[0]), dataset.group))
             elif is_scale:
-                names.append(_below(each.name, each.group))
+                names.append(_below(dataset.name, dataset.group))
             elif len(some) > 1:
-                raise UnusualError(f"{each.name}: several scales at one dimension")
+                raise UnusualError(f"{dataset.name}: several scales at one dimension")
             else:
                 names.append(f"phony_dim_{axis}")
         return tuple(names)
 
-    def _scale_name(self, each: _Dataset, reference: Any) -> str:
-        scale = h5r.dereference(reference, each.id)
+    def _scale_name(self, dataset: _Dataset, reference: Any) -> str:
+        scale = h5r.dereference(reference, dataset.id)
         if scale is None:
-            raise UnusualError(f"{each.name}: a dimension without its scale")
+            raise UnusualError(f"{dataset.name}: a dimension without its scale")
         # Asking HDF5 for a name would make it search the whole file.
-        known = self._names.get(h5o.get_info(scale).addr)
-        return known or str(h5i.get_name(scale).decode())
+        name = self._names.get(h5o.get_info(scale).addr)
+        return name or str(h5i.get_name(scale).decode())
 
     # -- chunks ------------------------------------------------------------------------------
 
     def _references(
-        self, each: _Dataset, settings: Any, shape: tuple[int, ...], chunks: tuple[int, ...]
+        self, dataset: _Dataset, settings: Any, shape: tuple[int, ...], chunks: tuple[int, ...]
     ) -> References:
         match settings.get_layout():
             case h5d.CHUNKED:
-                return self._chunked(each, settings, shape, chunks)
+                return self._chunked(dataset, settings, shape, chunks)
             case h5d.CONTIGUOUS if not settings.get_external_count():
-                return self._contiguous(each.id, len(shape))
+                return self._contiguous(dataset.id, len(shape))
             case h5d.COMPACT:
-                return _compact(each.id, shape)
+                return _compact(dataset.id, shape)
             case _:
-                raise NotImplementedError(f"the data of {each.name!r} is in other files")
+                raise NotImplementedError(f"the data of {dataset.name!r} is in other files")
 
     def _contiguous(self, dataset: h5d.DatasetID, dimensions: int) -> References:
         offset = dataset.get_offset()
@@ -202,22 +202,24 @@ class _Reading:
         return self._rows(np.zeros((1, dimensions)), [offset], [dataset.get_storage_size()])
 
     def _chunked(
-        self, each: _Dataset, settings: Any, shape: tuple[int, ...], chunks: tuple[int, ...]
+        self, dataset: _Dataset, settings: Any, shape: tuple[int, ...], chunks: tuple[int, ...]
     ) -> References:
         infos: list[Any] = []
         if shape and 0 not in shape:
-            each.id.chunk_iter(infos.append)
+            dataset.id.chunk_iter(infos.append)
         if not infos:
             return self._rows(np.empty((0, len(shape))), [], [])
         starts, masks, offsets, sizes = zip(*infos, strict=True)
         if any(masks):
-            raise NotImplementedError(f"chunks of {each.name!r} were written without some filter")
+            raise NotImplementedError(
+                f"chunks of {dataset.name!r} were written without some filter"
+            )
         grid = np.array(starts, np.int64) // np.array(chunks, np.int64)
         counts = tuple(-(-length // chunk) for length, chunk in zip(shape, chunks, strict=True))
         flat = np.ravel_multi_index(tuple(grid.T), counts)
         order = np.argsort(flat, kind="stable")
         if chunks != settings.get_chunk():  # of a chunk that was cut, the beginning counts
-            sizes = (math.prod(chunks) * each.id.dtype.itemsize,) * len(sizes)
+            sizes = (math.prod(chunks) * dataset.id.dtype.itemsize,) * len(sizes)
         rows = self._rows(grid[order], offsets, sizes)
         return References(
             rows.coordinates,
@@ -251,7 +253,7 @@ def _compact(dataset: h5d.DatasetID, shape: tuple[int, ...]) -> References:
     values = np.empty(shape, dataset.dtype)
     if values.size:
         dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
-    held = [values.tobytes()] if values.size else []
+    payloads = [values.tobytes()] if values.size else []
     none = np.empty(0, np.uint64)
     return References(
         np.empty((0, len(shape)), np.int64),
@@ -259,8 +261,8 @@ def _compact(dataset: h5d.DatasetID, shape: tuple[int, ...]) -> References:
         none,
         (),
         np.empty(0, np.uint32),
-        np.zeros((len(held), len(shape)), np.int64),
-        BytesColumn.from_list(held),
+        np.zeros((len(payloads), len(shape)), np.int64),
+        BytesColumn.from_list(payloads),
     )
 
 
@@ -326,8 +328,8 @@ def _attributes(node: Any) -> dict[str, Any]:
     names: list[bytes] = []
     h5a.iterate(node, names.append)
     shown = {name.decode(): name for name in names}
-    found = {text: _plain(node, name) for text, name in shown.items() if text not in _HIDDEN}
-    return {text: value for text, value in found.items() if value != _SCALE}
+    attributes = {text: _plain(node, name) for text, name in shown.items() if text not in _HIDDEN}
+    return {text: value for text, value in attributes.items() if value != _SCALE}
 
 
 def _plain(node: Any, name: bytes) -> Any:
@@ -340,8 +342,8 @@ def _plain(node: Any, name: bytes) -> Any:
             return np.strings.decode(values, "utf-8").tolist()
         case "S":
             return bytes(values[()]).decode() or " "
-        case "O" if all(isinstance(each, bytes) for each in values.flat):
-            texts = [each.decode("utf-8", "surrogateescape") for each in values.flat]
+        case "O" if all(isinstance(text, bytes) for text in values.flat):
+            texts = [text.decode("utf-8", "surrogateescape") for text in values.flat]
             return texts[0] if len(texts) == 1 else _nested(texts, values.shape)
         case "b" | "i" | "u" | "f":
             return values.reshape(-1).tolist()[0] if values.size == 1 else values.tolist()

@@ -56,10 +56,10 @@ class CombineOptions:
     """Which files have values compared with an independent reader before anything is written."""
 
     def __post_init__(self) -> None:
-        wanted = self.check_values
-        is_number = isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0
-        if not is_number and wanted not in {"all", "none"}:
+        check = self.check_values
+        is_number = isinstance(check, int) and not isinstance(check, bool) and check > 0
+        if not is_number and check not in {"all", "none"}:
             raise InvalidInputError(
-                f"check_values is {wanted!r}: give a number of files above 0, 'all' or 'none'",
+                f"check_values is {check!r}: give a number of files above 0, 'all' or 'none'",
                 ErrorKind.BAD_METADATA,
             )

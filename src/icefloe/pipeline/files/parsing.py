@@ -125,7 +125,7 @@ def _look(
     by_name = options.format or format_of_name(url)
     if by_name is not None and by_name.is_directory:
         return by_name, b"", SourceState(url)
-    place = access.place(url)
+    source_place = access.place(url)
     state = listed
     if state is None or (state.etag is None and state.modified is None) or state.size is None:
         state = look_at(url, access)
@@ -134,26 +134,26 @@ def _look(
     head = b""
     if end:
         try:
-            head = bytes(run_blocking(place.backend.get(place.key, (0, end))).data)
+            head = bytes(run_blocking(source_place.backend.get(source_place.key, (0, end))).data)
         except InvalidInputError:
             raise _changed(url, "it is shorter now") from None
-    found = detect_format(head)
-    wanted = options.format or found
-    if wanted is None or found is not wanted:
+    detected = detect_format(head)
+    file_format = options.format or detected
+    if file_format is None or detected is not file_format:
         expected = "" if options.format is None else f" (expected {options.format.value})"
         raise SourceError(
             f"cannot use {url}{expected}: "
-            + (describe_unknown(head) if found is None else f"it is {found.value}"),
+            + (describe_unknown(head) if detected is None else f"it is {detected.value}"),
             ErrorKind.SOURCE_TRUNCATED if not head else ErrorKind.SOURCE_WRONG_FORMAT,
             url=url,
         )
-    return wanted, head, state
+    return file_format, head, state
 
 
 def look_at(url: str, access: SourceAccess) -> SourceState:
     """Return the state of a file now."""
-    place = access.place(url)
-    info = run_blocking(place.backend.head(place.key)).info
+    source_place = access.place(url)
+    info = run_blocking(source_place.backend.head(source_place.key)).info
     return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))
 
 
@@ -202,10 +202,10 @@ def _explained(
     error: Exception, url: str, kind: Format, head: bytes, state: SourceState
 ) -> IcefloeError:
     """Return what a parser's exception means for the user."""
-    for each in _causes(error):
-        if isinstance(each, IcefloeError):
-            return each
-        if (of_storage := as_storage_error(each, url)) is not None:
+    for cause in _causes(error):
+        if isinstance(cause, IcefloeError):
+            return cause
+        if (of_storage := as_storage_error(cause, url)) is not None:
             return of_storage
     end = stored_end(head)
     if end is not None and state.size is not None and end > state.size:
@@ -284,8 +284,8 @@ def _hdf5_content(url: str, options: ParseOptions, registry: Registry) -> tuple[
 
 
 def _general_hdf5_parser(options: ParseOptions, source: Any) -> _Parser:
-    made: _Parser = _library().HDFParser(options.group, options.drop or None, lambda *_: source)
-    return made
+    parser: _Parser = _library().HDFParser(options.group, options.drop or None, lambda *_: source)
+    return parser
 
 
 def _refuse_fits_tables(url: str, options: ParseOptions, registry: Registry) -> None:
@@ -334,8 +334,8 @@ def _library() -> Any:
 def _skipping(name: str) -> Callable[[ParseOptions], _Parser]:
     def parser(options: ParseOptions) -> _Parser:
         make = getattr(_library(), name)
-        made: _Parser = make(group=options.group, skip_variables=options.drop or None)
-        return made
+        parser_made: _Parser = make(group=options.group, skip_variables=options.drop or None)
+        return parser_made
 
     return parser
 
@@ -343,15 +343,15 @@ def _skipping(name: str) -> Callable[[ParseOptions], _Parser]:
 def _grib(options: ParseOptions) -> _Parser:
     from gribberish.virtualizarr import GribberishParser  # noqa: PLC0415 - large and optional
 
-    made: _Parser = GribberishParser(drop_variables=list(options.drop) or None)
-    return made
+    parser: _Parser = GribberishParser(drop_variables=list(options.drop) or None)
+    return parser
 
 
 def _tiff(_: ParseOptions) -> _Parser:
     from virtual_tiff import VirtualTIFF  # noqa: PLC0415 - large and optional
 
-    made: _Parser = VirtualTIFF(ifd_layout="flat")
-    return made
+    parser: _Parser = VirtualTIFF(ifd_layout="flat")
+    return parser
 
 
 _PARSERS: Final[dict[Format, Callable[[ParseOptions], _Parser]]] = {
@@ -377,7 +377,7 @@ def _flattened(root: "ManifestGroup", options: ParseOptions) -> Found:
         for name, array in group.arrays.items():
             if name not in options.drop:
                 arrays[_joined(path, name)] = _raw(array)
-        todo.extend((_joined(path, name), each) for name, each in group.groups.items())
+        todo.extend((_joined(path, name), subgroup) for name, subgroup in group.groups.items())
     return arrays, attributes
 
 

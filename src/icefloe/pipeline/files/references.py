@@ -88,13 +88,15 @@ class References:
         coordinates = np.repeat(self.coordinates, parts, axis=0)
         coordinates[:, axis] = coordinates[:, axis] * parts + within
         lengths = np.repeat(part_lengths, parts)
-        kept = coordinates[:, axis] < extent
+        is_inside = coordinates[:, axis] < extent
         return replace(
             self,
-            coordinates=coordinates[kept],
-            offsets=(np.repeat(self.offsets, parts) + lengths * within.astype(np.uint64))[kept],
-            lengths=lengths[kept],
-            location_rows=np.repeat(self.location_rows, parts)[kept],
+            coordinates=coordinates[is_inside],
+            offsets=(np.repeat(self.offsets, parts) + lengths * within.astype(np.uint64))[
+                is_inside
+            ],
+            lengths=lengths[is_inside],
+            location_rows=np.repeat(self.location_rows, parts)[is_inside],
         )
 
     def take(self, rows: NDArray[np.intp], inlined_rows: NDArray[np.intp]) -> Self:

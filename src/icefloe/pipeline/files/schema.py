@@ -109,7 +109,7 @@ class DatasetSchema:
     @classmethod
     def of(cls, arrays: "list[ArraySchema]") -> "DatasetSchema":
         """Gather arrays."""
-        return cls(tuple(sorted(arrays, key=lambda each: each.path)))
+        return cls(tuple(sorted(arrays, key=lambda array: array.path)))
 
     @cached_property
     def by_path(self) -> dict[str, ArraySchema]:
@@ -134,7 +134,7 @@ class DatasetSchema:
     @classmethod
     def from_json(cls, text: str) -> "DatasetSchema":
         """Read what `to_json` wrote."""
-        return cls(tuple(_array_from(each) for each in json.loads(text)))
+        return cls(tuple(_array_from(document) for document in json.loads(text)))
 
 
 def _array_from(tree: dict[str, Any]) -> ArraySchema:
@@ -147,62 +147,64 @@ def canonical_json(tree: Any) -> str:
     return json.dumps(tree, sort_keys=True, separators=(",", ":"))
 
 
-def misfits(expected: DatasetSchema, found: DatasetSchema) -> list[Difference]:
+def misfits(expected: DatasetSchema, actual: DatasetSchema) -> list[Difference]:
     """List everything in which a file's schema is not the expected one."""
-    if expected.digest == found.digest:
+    if expected.digest == actual.digest:
         return []
     differences: list[Difference] = []
-    for path in sorted(expected.by_path.keys() | found.by_path.keys()):
-        wanted, given = expected.by_path.get(path), found.by_path.get(path)
-        if given is None:
+    for path in sorted(expected.by_path.keys() | actual.by_path.keys()):
+        expected_array, actual_array = expected.by_path.get(path), actual.by_path.get(path)
+        if actual_array is None:
             differences.append(Difference(Kind.MISSING_VARIABLE, path, "present", "absent"))
-        elif wanted is None:
+        elif expected_array is None:
             differences.append(Difference(Kind.EXTRA_VARIABLE, path, "absent", "present"))
         else:
-            differences.extend(array_misfits(wanted, given))
+            differences.extend(array_misfits(expected_array, actual_array))
     return differences
 
 
-def array_misfits(expected: ArraySchema, found: ArraySchema) -> Iterator[Difference]:
+def array_misfits(expected: ArraySchema, actual: ArraySchema) -> Iterator[Difference]:
     """List everything in which an array is not the expected one."""
-    if expected == found:
+    if expected == actual:
         return
-    for kind, wanted, given in (
-        (Kind.DTYPE, expected.data_type, found.data_type),
-        (Kind.DIMENSIONS, expected.dimensions, found.dimensions),
-        (Kind.CODECS, expected.codecs, found.codecs),
-        (Kind.FILL_VALUE, expected.fill_value, found.fill_value),
-        (Kind.SCALE_OFFSET, *_picked(expected, found, (*_SCALE, "_Unsigned"))),
-        (Kind.FILL_VALUE, *_picked(expected, found, _FILL)),
-        (Kind.UNITS, *_picked(expected, found, _UNITS)),
+    for kind, expected_value, actual_value in (
+        (Kind.DTYPE, expected.data_type, actual.data_type),
+        (Kind.DIMENSIONS, expected.dimensions, actual.dimensions),
+        (Kind.CODECS, expected.codecs, actual.codecs),
+        (Kind.FILL_VALUE, expected.fill_value, actual.fill_value),
+        (Kind.SCALE_OFFSET, *_picked(expected, actual, (*_SCALE, "_Unsigned"))),
+        (Kind.FILL_VALUE, *_picked(expected, actual, _FILL)),
+        (Kind.UNITS, *_picked(expected, actual, _UNITS)),
     ):
-        if canonical_json(wanted) != canonical_json(given):
-            yield Difference(kind, expected.path, _shown(wanted), _shown(given))
-    if expected.dimensions == found.dimensions:
-        if expected.shape != found.shape:
-            yield Difference(Kind.SHAPE, expected.path, _shown(expected.shape), _shown(found.shape))
-        elif _other_chunks(expected, found):
+        if canonical_json(expected_value) != canonical_json(actual_value):
+            yield Difference(kind, expected.path, _shown(expected_value), _shown(actual_value))
+    if expected.dimensions == actual.dimensions:
+        if expected.shape != actual.shape:
             yield Difference(
-                Kind.CHUNK_SHAPE, expected.path, _shown(expected.chunks), _shown(found.chunks)
+                Kind.SHAPE, expected.path, _shown(expected.shape), _shown(actual.shape)
+            )
+        elif _other_chunks(expected, actual):
+            yield Difference(
+                Kind.CHUNK_SHAPE, expected.path, _shown(expected.chunks), _shown(actual.chunks)
             )
 
 
-def _other_chunks(expected: ArraySchema, found: ArraySchema) -> bool:
+def _other_chunks(expected: ArraySchema, actual: ArraySchema) -> bool:
     """Compare chunks; whether they can be cut hangs on the codecs, which are compared apart."""
-    if canonical_json(expected.codecs) == canonical_json(found.codecs):
-        return expected.chunks != found.chunks
+    if canonical_json(expected.codecs) == canonical_json(actual.codecs):
+        return expected.chunks != actual.chunks
     return any(
-        wanted != given and ANY_CHUNK not in {wanted, given}
-        for wanted, given in zip(expected.chunks, found.chunks, strict=True)
+        expected_length != actual_length and ANY_CHUNK not in {expected_length, actual_length}
+        for expected_length, actual_length in zip(expected.chunks, actual.chunks, strict=True)
     )
 
 
 def _picked(
-    expected: ArraySchema, found: ArraySchema, names: tuple[str, ...]
+    expected: ArraySchema, actual: ArraySchema, names: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     return (
         {name: expected.encoding[name] for name in names if name in expected.encoding},
-        {name: found.encoding[name] for name in names if name in found.encoding},
+        {name: actual.encoding[name] for name in names if name in actual.encoding},
     )
 
 

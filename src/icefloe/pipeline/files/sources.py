@@ -56,11 +56,11 @@ def list_sources(
     >>> batch.column("url").to_pylist()
     ['s3://bucket/a.nc']
     """
-    given = [patterns] if isinstance(patterns, (str, PathLike)) else list(patterns)
+    pattern_list = [patterns] if isinstance(patterns, (str, PathLike)) else list(patterns)
     reached = access or SourceAccess()
     seen: set[str] = set()
     rows: list[_Row] = []
-    for pattern in given:
+    for pattern in pattern_list:
         for row in _matches(as_url(pattern), reached):
             if row[0] not in seen:
                 seen.add(row[0])
@@ -81,12 +81,14 @@ def sources_from_table(table: "pa.Table") -> "pa.RecordBatch":
             ErrorKind.BAD_METADATA,
         )
     columns = [
-        table.column(each.name).cast(each.type).combine_chunks()
-        if each.name in table.column_names
-        else pa.nulls(table.num_rows, each.type)
-        for each in schema
+        table.column(column.name).cast(column.type).combine_chunks()
+        if column.name in table.column_names
+        else pa.nulls(table.num_rows, column.type)
+        for column in schema
     ]
-    flat = [each.chunk(0) if isinstance(each, pa.ChunkedArray) else each for each in columns]
+    flat = [
+        column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns
+    ]
     return pa.RecordBatch.from_arrays(flat, schema=schema)
 
 
@@ -97,25 +99,25 @@ def _matches(url: str, access: SourceAccess) -> Sequence[_Row]:
     if not _MAGIC.search(url) and not url.endswith("/"):
         return [(url, None, None, None)]
     fixed = _fixed_part(url)
-    place = access.place(fixed)
-    wanted = None if url.endswith("/") else compile_glob(unquote(url[len(place.root) :]))
-    found = sorted(
-        _row(place, info)
-        for batch in iterate_blocking(place.backend.list(place.key))
+    source_place = access.place(fixed)
+    glob = None if url.endswith("/") else compile_glob(unquote(url[len(source_place.root) :]))
+    matches = sorted(
+        _row(source_place, info)
+        for batch in iterate_blocking(source_place.backend.list(source_place.key))
         for info in batch
-        if wanted is None or wanted.fullmatch(info.key)
+        if glob is None or glob.fullmatch(info.key)
     )
-    if not found:
+    if not matches:
         raise NotFoundError(
             f"no file matches {url!r}: is the path right, and may it be listed?",
             ErrorKind.OBJECT_NOT_FOUND,
             pattern=url,
         )
-    return found
+    return matches
 
 
-def _row(place: Place, info: ObjectInfo) -> _Row:
-    return (place.url_of(info.key), info.size_bytes, info.version.etag, info.last_modified)
+def _row(source_place: Place, info: ObjectInfo) -> _Row:
+    return (source_place.url_of(info.key), info.size_bytes, info.version.etag, info.last_modified)
 
 
 def folder_of(url: str) -> str:

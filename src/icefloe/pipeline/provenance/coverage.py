@@ -159,7 +159,7 @@ class FamilyCoverage:
         return {
             "variables": list(self.variables),
             "files": self.files,
-            "steps": {each.value: self.steps(each) for each in Presence},
+            "steps": {presence.value: self.steps(presence) for presence in Presence},
             "late_files": list(self.late_files),
             "spans": [
                 {
@@ -189,7 +189,7 @@ class DatasetCoverage:
     def is_complete(self) -> bool:
         """Whether nothing is missing, in whole or in part."""
         lacking = (Presence.MISSING, Presence.PARTIAL)
-        return not any(family.steps(each) for family in self.families for each in lacking)
+        return not any(family.steps(presence) for family in self.families for presence in lacking)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -207,8 +207,8 @@ class DatasetCoverage:
 def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCoverage, ...]:
     """Return what the datasets of a version hold, or only that of one group ("" is the root)."""
     return tuple(
-        coverage_of(each, read_axis(session, each, record), record)
-        for each, record in read_records(session, group)
+        coverage_of(dataset_group, read_axis(session, dataset_group, record), record)
+        for dataset_group, record in read_records(session, group)
     )
 
 
@@ -216,9 +216,13 @@ def read_records(session: Session, group: str | None) -> list[tuple[str, SourceR
     """Read the records of all groups, or of one; it is an error if there is none."""
     store = session.store
     groups = recorded_groups(store)
-    wanted = groups if group is None else [group.strip("/")]
-    found = [(each, record) for each in wanted if (record := read_record(store, each))]
-    if not found:
+    wanted_groups = groups if group is None else [group.strip("/")]
+    records = [
+        (dataset_group, record)
+        for dataset_group in wanted_groups
+        if (record := read_record(store, dataset_group))
+    ]
+    if not records:
         where = "" if group is None else f" of the group {group!r}"
         others = f"; of these groups there are: {', '.join(map(repr, groups))}" if groups else ""
         raise NotFoundError(
@@ -226,7 +230,7 @@ def read_records(session: Session, group: str | None) -> list[tuple[str, SourceR
             " dataset that it makes",
             ErrorKind.NODE_NOT_FOUND,
         )
-    return found
+    return records
 
 
 def read_axis(session: Session, group: str, record: SourceRecord) -> Axis:
@@ -266,7 +270,7 @@ def late_rows(files: Sequence[RecordedFile]) -> NDArray[np.bool_]:
 
 def _family(axis: Axis, variables: str, files: Sequence[RecordedFile]) -> FamilyCoverage:
     is_late = late_rows(files)
-    urls = [each.state.url for each, late in zip(files, is_late.tolist(), strict=True) if late]
+    urls = [file.state.url for file, late in zip(files, is_late.tolist(), strict=True) if late]
     spans = _spans(axis, files, is_late)
     return FamilyCoverage(tuple(variables.split()), len(files), tuple(sorted(urls)), spans)
 
@@ -288,10 +292,11 @@ def _spans(
     codes[depth < depth.max()] = _code(Presence.PARTIAL)
     codes[depth == 0] = _code(Presence.MISSING)
     begins = np.flatnonzero(np.diff(codes, prepend=-1))
-    found = [
-        (int(edges[at]), int(code)) for at, code in zip(begins, codes[begins].tolist(), strict=True)
+    spans = [
+        (int(edges[begin]), int(code))
+        for begin, code in zip(begins, codes[begins].tolist(), strict=True)
     ]
-    return tuple(_with_gaps(axis, found))
+    return tuple(_with_gaps(axis, spans))
 
 
 def _covering(edges: Ints, starts: Ints, ends: Ints) -> Ints:
@@ -304,7 +309,7 @@ def _covering(edges: Ints, starts: Ints, ends: Ints) -> Ints:
 
 def _with_gaps(axis: Axis, runs: Sequence[tuple[int, int]]) -> list[Span]:
     """Make spans of runs, each known by its first step, and put gaps between the steps."""
-    gaps = {at + 1: count for at, count in axis.gaps()}
+    gaps = {position + 1: count for position, count in axis.gaps()}
     codes = dict(runs)
     cuts = sorted({*codes, *gaps, axis.length})
     spans: list[Span] = []
@@ -374,11 +379,11 @@ def read_sources(
     They come in the order of their places. `like` is a glob over whole URLs: `*` stays within a
     segment, `**` does not; without any slash it is compared with the last segment alone.
     """
-    wanted = None if like is None else _matcher(like)
+    matcher = None if like is None else _matcher(like)
     return [
-        held
-        for each, record in read_records(session, group)
-        for held in _held(each, record, read_axis(session, each, record), wanted)
+        file
+        for dataset_group, record in read_records(session, group)
+        for file in _held(dataset_group, record, read_axis(session, dataset_group, record), matcher)
     ]
 
 
@@ -392,19 +397,19 @@ def _matcher(like: str) -> re.Pattern[str]:
 
 
 def _held(
-    group: str, record: SourceRecord, axis: Axis, wanted: re.Pattern[str] | None
+    group: str, record: SourceRecord, axis: Axis, matcher: re.Pattern[str] | None
 ) -> Iterator[HeldFile]:
     families: dict[str, list[RecordedFile]] = {}
-    for each in record.files:
-        families.setdefault(each.variables, []).append(each)
+    for file in record.files:
+        families.setdefault(file.variables, []).append(file)
     rows = [
-        (each, late)
+        (file, late)
         for files in families.values()
-        for each, late in zip(files, late_rows(files).tolist(), strict=True)
-        if wanted is None or wanted.fullmatch(each.state.url)
+        for file, late in zip(files, late_rows(files).tolist(), strict=True)
+        if matcher is None or matcher.fullmatch(file.state.url)
     ]
-    for each, late in sorted(rows, key=lambda row: (row[0].start, row[0].state.url)):
-        yield _shown(group, axis, each, is_late=late)
+    for file, late in sorted(rows, key=lambda row: (row[0].start, row[0].state.url)):
+        yield _shown(group, axis, file, is_late=late)
 
 
 def _shown(group: str, axis: Axis, file: RecordedFile, *, is_late: bool) -> HeldFile:

@@ -61,12 +61,12 @@ def cells(family: FamilyCoverage, columns: int) -> list[Presence]:
     ]
 
 
-def _shown(found: set[Presence]) -> Presence:
-    if found == {Presence.MISSING}:
+def _shown(presences: set[Presence]) -> Presence:
+    if presences == {Presence.MISSING}:
         return Presence.MISSING
-    if Presence.MISSING in found or Presence.PARTIAL in found:
+    if Presence.MISSING in presences or Presence.PARTIAL in presences:
         return Presence.PARTIAL
-    return Presence.LATE if Presence.LATE in found else Presence.PRESENT
+    return Presence.LATE if Presence.LATE in presences else Presence.PRESENT
 
 
 # -- text ------------------------------------------------------------------------------------
@@ -78,15 +78,15 @@ def coverage_text(coverage: DatasetCoverage, columns: int = _USUAL_COLUMNS) -> s
     for family in coverage.families:
         lines += _family_lines(coverage, family, columns)
     shown = {cell for family in coverage.families for cell in cells(family, columns)}
-    legend = [f"{sign} {_WORDS[each]}" for each, sign in SIGNS.items() if each in shown]
+    legend = [f"{sign} {_WORDS[presence]}" for presence, sign in SIGNS.items() if presence in shown]
     lines.append("  " + "  ".join(legend))
     return "\n".join(lines)
 
 
 def _headline(coverage: DatasetCoverage) -> str:
-    place = f"group {printable(coverage.group)}" if coverage.group else "root group"
+    where = f"group {printable(coverage.group)}" if coverage.group else "root group"
     range_ = f": {coverage.first} … {coverage.last}" if coverage.length else ""
-    return f"{place}, {coverage.length} steps along {printable(coverage.dimension)}{range_}"
+    return f"{where}, {coverage.length} steps along {printable(coverage.dimension)}{range_}"
 
 
 def _family_lines(coverage: DatasetCoverage, family: FamilyCoverage, columns: int) -> Iterator[str]:

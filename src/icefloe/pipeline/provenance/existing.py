@@ -98,13 +98,13 @@ def _schema(path: str, array: "zarr.Array[Any]", options: CombineOptions) -> Arr
 
 
 def _parents(arrays: "Mapping[str, zarr.Array[Any]]") -> "dict[str, zarr.Array[Any]]":
-    found = {}
+    parents = {}
     for path, array in arrays.items():
         bounds = array.attrs.get("bounds") or array.attrs.get("climatology")
         if isinstance(bounds, str):
             group = path.rpartition("/")[0]
-            found[f"{group}/{bounds}" if group else bounds] = array
-    return found
+            parents[f"{group}/{bounds}" if group else bounds] = array
+    return parents
 
 
 def _values(array: "zarr.Array[Any]", parent: "zarr.Array[Any] | None") -> LoadedValues:

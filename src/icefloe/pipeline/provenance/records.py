@@ -42,7 +42,7 @@ _NUMBERS: Final = ("size", "modified", "start", "length", "ingested")
 _OPTIONS: Final = "icefloe"
 
 type OnChanged = Literal["report", "replace", "fail"]
-"""Files that are there in another state are left alone and reported, ingested again, or an error."""
+"""Recorded files that changed are kept and reported, ingested again, or an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class SourceRecord:
 
     def by_url(self) -> dict[str, tuple[int, RecordedFile]]:
         """Find files by their URL: their row, and what is known."""
-        return {each.state.url: (row, each) for row, each in enumerate(self.files)}
+        return {file.state.url: (row, file) for row, file in enumerate(self.files)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +152,15 @@ def sort_sources(record: SourceRecord | None, listed: Iterable[SourceState]) -> 
     What a listing does not say (a file given by name only) counts as unchanged.
     """
     there = {} if record is None else record.by_url()
-    new, known, changed = [], [], []
+    new, unchanged, changed = [], [], []
     for state in listed:
         if state.url not in there:
             new.append(state)
         elif _is_same(there[state.url][1].state, state):
-            known.append(state)
+            unchanged.append(state)
         else:
             changed.append(state)
-    return Sorted(tuple(new), tuple(known), tuple(changed))
+    return Sorted(tuple(new), tuple(unchanged), tuple(changed))
 
 
 def _is_same(recorded: SourceState, listed: SourceState) -> bool:
@@ -230,7 +230,7 @@ def _values(name: str, files: Sequence[RecordedFile]) -> NDArray[Any]:
 
 
 def _numbers(values: list[int | None]) -> NDArray[np.int64]:
-    return np.array([_UNKNOWN if each is None else each for each in values], np.int64)
+    return np.array([_UNKNOWN if number is None else number for number in values], np.int64)
 
 
 def _texts(values: list[str]) -> NDArray[Any]:
@@ -254,13 +254,15 @@ def options_from_json(whole: Mapping[str, Any]) -> tuple[CombineOptions, ParseOp
         combine = CombineOptions(
             **{**whole["combine"], "concat": tuple(whole["combine"]["concat"])}
         )
-        given = whole["parse"]
+        parse_options = whole["parse"]
         parse = ParseOptions(
             **{
-                **given,
-                "concat": tuple(given["concat"]),
-                "drop": tuple(given["drop"]),
-                "format": None if given["format"] is None else Format(given["format"]),
+                **parse_options,
+                "concat": tuple(parse_options["concat"]),
+                "drop": tuple(parse_options["drop"]),
+                "format": None
+                if parse_options["format"] is None
+                else Format(parse_options["format"]),
             }
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -300,8 +302,8 @@ def _box(file: FileFacts, combined: Combined, row: int, options: CombineOptions)
 
 def _recorded_box(file: RecordedFile) -> _Box:
     """Return the box of a file; only along the first dimension if the record has no more."""
-    found = [_PLACE.fullmatch(text) for text in file.further.split()]
-    others = [(int(each[1]), int(each[2])) for each in found if each is not None]
+    matches = [_PLACE.fullmatch(text) for text in file.further.split()]
+    others = [(int(match[1]), int(match[2])) for match in matches if match is not None]
     return ((file.start, file.length), *others)
 
 
@@ -323,13 +325,13 @@ def without_taken_places(
     if not refused:
         return combined
     if options.on_misfit == "fail":
-        found = (*combined.report.misfits, *refused.values())
-        return Combined(replace(combined.report, misfits=tuple(sorted(found))))
+        misfits = (*combined.report.misfits, *refused.values())
+        return Combined(replace(combined.report, misfits=tuple(sorted(misfits))))
     left = [
-        FileFacts(each.state, problem=Problem(refused[row].kind, refused[row].message))
+        FileFacts(fact.state, problem=Problem(refused[row].kind, refused[row].message))
         if row in refused
-        else each
-        for row, each in enumerate(facts)
+        else fact
+        for row, fact in enumerate(facts)
     ]
     return combine(left, options, existing)
 
@@ -337,8 +339,8 @@ def without_taken_places(
 def _refused(
     facts: Sequence[FileFacts], combined: Combined, options: CombineOptions, record: SourceRecord
 ) -> dict[int, Misfit]:
-    known = record.by_url()
-    boxes = {url: _recorded_box(file) for url, (_, file) in known.items()}
+    rows_by_url = record.by_url()
+    boxes = {url: _recorded_box(file) for url, (_, file) in rows_by_url.items()}
     taken = {
         variables: _Taken(
             {
@@ -354,7 +356,7 @@ def _refused(
     for row, number in enumerate(combined.files):
         file = facts[number]
         box = _box(file, combined, row, options)
-        if file.url in known:
+        if file.url in rows_by_url:
             if (moved := _moved(boxes[file.url], box, options)) is not None:
                 refused[number] = Misfit(file.url, Kind.COORDINATE, moved)
             continue
@@ -381,7 +383,7 @@ class _Taken:
     """Which files take which boxes of steps."""
 
     def __init__(self, boxes: Mapping[str, _Box], dimensions: int) -> None:
-        ordered = sorted(boxes.items(), key=lambda each: each[1])
+        ordered = sorted(boxes.items(), key=lambda entry: entry[1])
         self._urls = [url for url, _ in ordered]
         corners = np.array([box for _, box in ordered], np.int64).reshape(-1, dimensions, 2)
         self._starts, self._ends = corners[:, :, 0], corners.sum(axis=2)
@@ -394,8 +396,8 @@ class _Taken:
         low = int(np.searchsorted(first, starts[0] - self._longest, "right"))
         high = int(np.searchsorted(first, ends[0], "left"))
         meets = (self._starts[low:high] < ends) & (self._ends[low:high] > starts)
-        found = np.flatnonzero(meets.all(axis=1))
-        return self._urls[low + int(found[0])] if len(found) else None
+        rows = np.flatnonzero(meets.all(axis=1))
+        return self._urls[low + int(rows[0])] if len(rows) else None
 
 
 def _variables(facts: FileFacts) -> str:

@@ -62,11 +62,11 @@ async def build(
     table = concat_tables([_virtual_table(context, array, rows), inlined])
 
     async def note(ids: Sequence[ManifestId]) -> None:
-        await notes.add([manifest_key(each) for each in ids])
+        await notes.add([manifest_key(manifest_id) for manifest_id in ids])
 
     stored = array.parts.stored_in(region)
     gone = await vanished(context, array.node, stored, cleared, table.coordinates)
-    made = await build_region(
+    built = await build_region(
         context.assets,
         array.node,
         table,
@@ -77,20 +77,23 @@ async def build(
         before_writing=note,
     )
     changed = np.concatenate([table.coordinates, gone])
-    return BuiltRegion(made, changed, len(table), int(table.lengths.sum()))
+    return BuiltRegion(built, changed, len(table), int(table.lengths.sum()))
 
 
 def _virtual_table(
     context: RepoContext, array: ArrayPlan, rows: Sequence[tuple[Check, References]]
 ) -> ChunkTable:
-    filled = [(check, each) for check, each in rows if len(each)]
+    filled = [(check, references) for check, references in rows if len(references)]
     if not filled:
         return ChunkTable.empty(len(array.grid))
-    counts = np.array([len(each) for _, each in filled], np.int64)
-    tables = [each for _, each in filled]
+    counts = np.array([len(references) for _, references in filled], np.int64)
+    tables = [references for _, references in filled]
     firsts = np.cumsum([0, *(len(table.locations) for table in tables)])[:-1]
     targets = np.concatenate(
-        [each.location_rows.astype(np.int64) + at for each, at in zip(tables, firsts, strict=True)]
+        [
+            references.location_rows.astype(np.int64) + first
+            for references, first in zip(tables, firsts, strict=True)
+        ]
     )
     texts = BytesColumn.from_strings([text for table in tables for text in table.locations])
     recorded, _ = context.virtual.recorded(texts, validate=False)  # looked at when it was parsed
@@ -128,25 +131,29 @@ async def _inlined_table(
     notes: Notes,
 ) -> ChunkTable:
     """Keep data that came along: small chunks in the manifest, others as objects."""
-    filled = [each for _, each in rows if len(each.inlined)]
+    filled = [references for _, references in rows if len(references.inlined)]
     if not filled:
         return ChunkTable.empty(len(array.grid))
-    coordinates = np.concatenate([each.inlined_coordinates for each in filled]).astype(np.uint32)
-    data = concat_bytes([each.inlined for each in filled])
+    coordinates = np.concatenate([references.inlined_coordinates for references in filled]).astype(
+        np.uint32
+    )
+    data = concat_bytes([references.inlined for references in filled])
     lengths = data.lengths()
     is_large = lengths > context.config.inline_chunk_threshold_bytes
     small, large = np.flatnonzero(~is_large), np.flatnonzero(is_large)
-    kept = ChunkTable.inlined(coordinates[small], data.take(small))
+    inline_table = ChunkTable.inlined(coordinates[small], data.take(small))
     if not len(large):
-        return kept
+        return inline_table
     ids = [ChunkId.random() for _ in large]
-    await notes.add([chunk_key(each) for each in ids])
+    await notes.add([chunk_key(references) for references in ids])
 
-    async def save(item: tuple[ChunkId, int]) -> None:
-        await context.assets.save_chunk(item[0], data[item[1]])
+    async def save(chunk_and_row: tuple[ChunkId, int]) -> None:
+        await context.assets.save_chunk(chunk_and_row[0], data[chunk_and_row[1]])
 
     limit = context.write_concurrency
     await map_concurrently(save, list(zip(ids, large.tolist(), strict=True)), limit=limit)
-    raw = np.frombuffer(b"".join(each.raw for each in ids), np.uint8).reshape(-1, ChunkId.WIDTH)
+    raw = np.frombuffer(b"".join(references.raw for references in ids), np.uint8).reshape(
+        -1, ChunkId.WIDTH
+    )
     written = ChunkTable.native(coordinates[large], raw, lengths[large].astype(np.uint64))
-    return concat_tables([kept, written])
+    return concat_tables([inline_table, written])

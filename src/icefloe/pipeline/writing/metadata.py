@@ -33,8 +33,8 @@ def write_metadata(
         if array.path in there:
             if not array.growing:
                 continue
-            held = json.loads(get_document(store, key))
-            metadata: Mapping[str, Any] = {**held, "shape": array.metadata["shape"]}
+            stored = json.loads(get_document(store, key))
+            metadata: Mapping[str, Any] = {**stored, "shape": array.metadata["shape"]}
         else:
             metadata = array.metadata
         put_document(store, key, json.dumps(metadata).encode())
@@ -95,7 +95,7 @@ def put_document(store: IcechunkStore, key: str, data: bytes) -> None:
 
 def get_document(store: IcechunkStore, key: str) -> bytes:
     """Read the bytes under a key of Zarr; raise if there are none."""
-    found = store.get_sync(key, prototype=default_buffer_prototype())
-    if found is None:
+    buffer = store.get_sync(key, prototype=default_buffer_prototype())
+    if buffer is None:
         raise InvalidInputError(f"nothing is at {key!r}", ErrorKind.NODE_NOT_FOUND)
-    return found.to_bytes()
+    return buffer.to_bytes()

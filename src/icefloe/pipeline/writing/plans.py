@@ -44,7 +44,9 @@ def cells_of(box: CellBox) -> NDArray[np.int64]:
     axes = [np.arange(first, last) for first, last in box]
     if not axes:
         return np.zeros((1, 0), np.int64)
-    return np.stack([each.ravel() for each in np.meshgrid(*axes, indexing="ij")], axis=1)
+    return np.stack(
+        [axis_cells.ravel() for axis_cells in np.meshgrid(*axes, indexing="ij")], axis=1
+    )
 
 
 async def vanished(
@@ -56,8 +58,8 @@ async def vanished(
 ) -> Coordinates:
     """List the chunks that are stored within some boxes, and not among the new ones."""
     tables = [ChunkTable.empty(new.shape[1])]
-    for each in stored if boxes else ():
-        manifest = await context.assets.load_manifest(each.ref.id, each.size_bytes)
+    for coordinates in stored if boxes else ():
+        manifest = await context.assets.load_manifest(coordinates.ref.id, coordinates.size_bytes)
         tables.append(_within(manifest.table(node), boxes))
     return concat_tables(tables).without(new).coordinates
 
@@ -97,7 +99,7 @@ def plan_arrays(
     facts: Sequence[FileFacts],
     combined: Combined,
     *,
-    kept: AbstractSet[str] = frozenset(),
+    kept_paths: AbstractSet[str] = frozenset(),
 ) -> list[ArrayPlan]:
     """Plan all arrays that get references; they must exist in the session already.
 
@@ -106,7 +108,7 @@ def plan_arrays(
     virtual = [
         array
         for array in combined.arrays
-        if not array.is_native and (array.growing or array.path not in kept)
+        if not array.is_native and (array.growing or array.path not in kept_paths)
     ]
     return [
         _plan(session, number, group, facts, combined, array)
@@ -217,7 +219,7 @@ def places_schema() -> "pa.Schema":
 
 
 def places_table(
-    facts: Sequence[FileFacts], combined: Combined, known: AbstractSet[str] = frozenset()
+    facts: Sequence[FileFacts], combined: Combined, known_urls: AbstractSet[str] = frozenset()
 ) -> "pa.Table":
     """Write down where each file goes that is used; files are numbered as in `facts`.
 
@@ -226,39 +228,39 @@ def places_table(
     texts = []
     for row, (number, family) in enumerate(zip(combined.files, combined.families, strict=True)):
         starts = {name: int(column[row]) for name, column in combined.starts.items()}
-        is_again = facts[number].url in known
+        is_again = facts[number].url in known_urls
         texts.append(FilePlace(facts[number], family, starts, is_again).to_json())
     columns = [int_column(list(combined.files)), text_column(texts)]
     return pa.Table.from_arrays(columns, schema=places_schema())
 
 
 def put_in_place(
-    array: ArrayPlan, number: int, place: FilePlace, references: References, found: str
+    array: ArrayPlan, number: int, file_place: FilePlace, references: References, found: str
 ) -> References | None:
     """Move the references of a file to their place; None if the array is not for this file.
 
     `found` is the stamp of the state in which the file was when it was parsed. Workers that lost
     their work parse files again, and a file may have changed meanwhile.
     """
-    if place.family != array.target.family or array.donor not in {None, number}:
+    if file_place.family != array.target.family or array.donor not in {None, number}:
         return None
-    if found != stamp(place.facts.state):
+    if found != stamp(file_place.facts.state):
         raise SourceError(
-            f"{place.facts.url} changed after it was compared with the others: try again",
+            f"{file_place.facts.url} changed after it was compared with the others: try again",
             ErrorKind.SOURCE_CHANGED,
-            url=place.facts.url,
+            url=file_place.facts.url,
         )
     alone = Combined(
         _NO_REPORT,
-        starts={name: np.array([start], np.int64) for name, start in place.starts.items()},
+        starts={name: np.array([start], np.int64) for name, start in file_place.starts.items()},
     )
-    return placed_references(alone, array.target, 0, references, place.facts)
+    return placed_references(alone, array.target, 0, references, file_place.facts)
 
 
-def box_to_clear(array: ArrayPlan, place: FilePlace) -> CellBox | None:
+def box_to_clear(array: ArrayPlan, file_place: FilePlace) -> CellBox | None:
     """Return the chunks that a file had before, if it was there, or that others had of it."""
     growing = dict(array.target.growing)
-    if not place.is_again and (growing or not array.parts.stored):
+    if not file_place.is_again and (growing or not array.parts.stored):
         return None
     box = []
     for axis, cells in enumerate(array.grid):
@@ -266,8 +268,8 @@ def box_to_clear(array: ArrayPlan, place: FilePlace) -> CellBox | None:
         if name is None:
             box.append((0, cells))
             continue
-        start, chunk = place.starts[name], array.target.chunks[axis]
-        box.append((start // chunk, -(-(start + place.facts.lengths[name]) // chunk)))
+        start, chunk = file_place.starts[name], array.target.chunks[axis]
+        box.append((start // chunk, -(-(start + file_place.facts.lengths[name]) // chunk)))
     return tuple(box)
 
 
@@ -281,11 +283,11 @@ def cut_by_region(
     regions = _regions(array, references.coordinates)
     inlined = _regions(array, references.inlined_coordinates)
     cleared = _regions(array, _NO_CELLS if box is None else cells_of(box))
-    found: list[int] = np.unique(np.concatenate([regions, inlined, cleared])).tolist()
-    if len(found) == 1:
-        yield found[0], references
+    regions_met: list[int] = np.unique(np.concatenate([regions, inlined, cleared])).tolist()
+    if len(regions_met) == 1:
+        yield regions_met[0], references
         return
-    for region in found:
+    for region in regions_met:
         rows, inlined_rows = np.flatnonzero(regions == region), np.flatnonzero(inlined == region)
         yield region, references.take(rows, inlined_rows)
 
@@ -325,16 +327,16 @@ def _rows_of_waves(
 ) -> list[list[int]]:
     starts = combined.starts[name]
     waves: list[list[int]] = [[]]
-    held = 0
+    total = 0
     order = np.argsort(starts, kind="stable")
     edges = np.flatnonzero(np.diff(starts[order])) + 1
     for rows in np.split(order, edges):
         count = sum(facts[combined.files[row]].references for row in rows.tolist())
-        if waves[-1] and held + count > most:
+        if waves[-1] and total + count > most:
             waves.append([])
-            held = 0
+            total = 0
         waves[-1] += rows.tolist()
-        held += count
+        total += count
     return [sorted(rows) for rows in waves]
 
 
@@ -362,7 +364,7 @@ def _slice(combined: Combined, rows: Sequence[int], name: str, length: int) -> C
 
 def _shortened(array: TargetArray, name: str, length: int) -> TargetArray:
     shape = list(array.metadata["shape"])
-    for axis, each in array.growing:
-        if each == name:
+    for axis, growing_dimension in array.growing:
+        if growing_dimension == name:
             shape[axis] = length
     return replace(array, metadata={**array.metadata, "shape": shape})
