@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_requests import OPERATIONS, Traffic, counted
 from bench.engine_rows import Group, Row
 from bench.measure import scratch
@@ -44,16 +44,16 @@ class Bench:
     sides: tuple[str, ...]
     rounds: int | None
 
-    def place(self, group: Group) -> Place:
+    def location(self, group: Group) -> Location:
         name = uuid.uuid4().hex
         if not group.on_s3:
-            return Place(str(self.folder / name))
+            return Location(str(self.folder / name))
         assert self.endpoint is not None
-        return Place.on(self.endpoint, f"bench/{name}")
+        return Location.on(self.endpoint, f"bench/{name}")
 
-    def run(self, side: str, task: str, place: Place) -> Figures:
+    def run(self, side: str, task: str, location: Location) -> Figures:
         done = subprocess.run(
-            [sys.executable, "-m", "bench.engine_worker", side, task, place.dumps(), self.size],
+            [sys.executable, "-m", "bench.engine_worker", side, task, location.dumps(), self.size],
             capture_output=True,
             text=True,
             check=False,
@@ -65,7 +65,7 @@ class Bench:
         return figures
 
     def best(self, name: str, progress: Progress) -> tuple[dict[str, Figures], list[str]]:
-        """Give the best figures of each side, and what went wrong."""
+        """Return the best figures of each side, and what went wrong."""
         group = group_named(name)
         found: dict[str, Figures] = {side: {} for side in self.sides}
         failures: list[str] = []
@@ -74,7 +74,7 @@ class Bench:
                 if group.ours_only and side != OURS:
                     continue
                 try:
-                    figures = self.run(side, name, self.place(group))
+                    figures = self.run(side, name, self.location(group))
                 except RuntimeError as failure:
                     failures.append(str(failure))
                     continue
@@ -117,8 +117,8 @@ def verdict(row: Row, ours: float | None, theirs: float | None) -> str:
     return f"[{colour}]{ratio:.2f}x[/] (≤ {row.limit:g})"
 
 
-def add_rows(table: Table, group: Group, found: dict[str, Figures]) -> None:
-    reference, ours = found.get(REFERENCE, {}), found.get(OURS, {})
+def add_rows(table: Table, group: Group, figures: dict[str, Figures]) -> None:
+    reference, ours = figures.get(REFERENCE, {}), figures.get(OURS, {})
     for row in group.rows:
         mine = ours.get(row.key)
         others = [reference[key] for key in row.theirs or (row.key,) if key in reference]
@@ -135,9 +135,9 @@ def request_table(bench: Bench) -> Table:
     with cutting_proxy(bench.endpoint.url) as proxy:
         for side in bench.sides:
             prefix = f"bench/{uuid.uuid4().hex}"
-            bench.run(side, "prepare-requests", Place.on(bench.endpoint, prefix))
+            bench.run(side, "prepare-requests", Location.on(bench.endpoint, prefix))
             proxy.plan()
-            bench.run(side, "operate-requests", Place.on(bench.endpoint, prefix, proxy.url))
+            bench.run(side, "operate-requests", Location.on(bench.endpoint, prefix, proxy.url))
             found[side] = counted(proxy.exchanges)
     table = Table("operation", "requests", "icechunk", "bytes in", "bytes out", "icechunk in / out")
     nothing = dict.fromkeys(OPERATIONS, Traffic())

@@ -12,17 +12,17 @@ from typing import Any, Final
 import zarr
 
 from bench.archive import BUCKET, Archive
-from bench.engine_place import Place, best_of, seconds_of
+from bench.engine_location import Location, best_of, seconds_of
 from bench.engine_rows import Group, Row, Scale
 
 WORKERS: Final = 16
 
 
-def _session_with(lib: ModuleType, place: Place, rows: int) -> Any:
+def _session_with(lib: ModuleType, location: Location, rows: int) -> Any:
     config = lib.RepositoryConfig.default()
     store = lib.s3_store(region="us-east-1")
     config.set_virtual_chunk_container(lib.VirtualChunkContainer(BUCKET, store))
-    repo = place.create(lib, config=config)
+    repo = location.create(lib, config=config)
     session = repo.writable_session("main")
     zarr.create_array(
         session.store, name="a", shape=(rows,), chunks=(1,), dtype="u1", compressors=None
@@ -45,9 +45,9 @@ def _set_refs(session: Any, archive: Archive, start: int, count: int) -> None:
     )
 
 
-def telling(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def telling(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     rows = scale.of(1_000_000, 50_000)
-    session = _session_with(lib, place, rows)
+    session = _session_with(lib, location, rows)
     before = session.snapshot_id
     _set_refs(session, Archive(rows), 0, rows)
 
@@ -58,24 +58,24 @@ def telling(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
     after = session.commit("set")
 
     def diff() -> None:
-        found = place.open(lib).diff(from_snapshot_id=before, to_snapshot_id=after)
+        found = location.open(lib).diff(from_snapshot_id=before, to_snapshot_id=after)
         assert not found.is_empty()
 
     figures["diff"] = best_of(2, diff)
 
     def every_chunk() -> None:
-        told = place.open(lib).diff(from_snapshot_id=before, to_snapshot_id=after)
+        told = location.open(lib).diff(from_snapshot_id=before, to_snapshot_id=after)
         assert len(told.updated_chunks["/a"]) == rows
 
     figures["diff read"] = seconds_of(every_chunk)
     return figures
 
 
-def forks(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def forks(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Fork, let workers set references, bring them back: without the time of the setting."""
     each = scale.of(10_000, 1_000)
     archive = Archive(WORKERS * each)
-    session = _session_with(lib, place, WORKERS * each)
+    session = _session_with(lib, location, WORKERS * each)
     sent, figures = list[bytes](), dict[str, float]()
     figures["fork"] = seconds_of(lambda: sent.append(pickle.dumps(session.fork())))
     returned = []
@@ -96,7 +96,7 @@ def forks(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
     }
 
 
-def importing(lib: ModuleType, _place: Place, _scale: Scale) -> Mapping[str, float]:
+def importing(lib: ModuleType, _place: Location, _scale: Scale) -> Mapping[str, float]:
     """Time an import after that of zarr, in processes of their own, from compiled modules."""
     name = lib.__name__
     with TemporaryDirectory() as compiled:

@@ -10,7 +10,7 @@ import zarr
 from zarr.codecs import ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 
-from bench.engine_place import BATCHED, FUSED, Place, best_of, seconds_of
+from bench.engine_location import BATCHED, FUSED, Location, best_of, seconds_of
 from bench.engine_rows import Group, Row, Scale
 
 SMALL_ITEMS: Final = 1024  # of four bytes each
@@ -38,9 +38,9 @@ def _write(session: Any, data: Any, items: int, compressors: Any) -> None:
     session.commit("write")
 
 
-def _read(lib: ModuleType, place: Place, pipeline: str, data: Any) -> float:
+def _read(lib: ModuleType, location: Location, pipeline: str, data: Any) -> float:
     with zarr.config.set({"codec_pipeline.path": pipeline}):
-        session = place.open(lib).readonly_session("main")
+        session = location.open(lib).readonly_session("main")
         array = zarr.open_array(session.store, path="a", mode="r")
         found = []
         seconds = seconds_of(lambda: found.append(array[:]))
@@ -49,34 +49,34 @@ def _read(lib: ModuleType, place: Place, pipeline: str, data: Any) -> float:
 
 
 def _write_and_read(
-    lib: ModuleType, place: Place, data: Any, items: int, compressors: Any = None
+    lib: ModuleType, location: Location, data: Any, items: int, compressors: Any = None
 ) -> dict[str, float]:
-    session = place.create(lib).writable_session("main")
+    session = location.create(lib).writable_session("main")
     return {
         "write": seconds_of(lambda: _write(session, data, items, compressors)),
-        "read": _read(lib, place, BATCHED, data),
-        "read fused": _read(lib, place, FUSED, data),
+        "read": _read(lib, location, BATCHED, data),
+        "read fused": _read(lib, location, FUSED, data),
     }
 
 
-def small(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def small(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     data = _data(scale.of(2000, 200), SMALL_ITEMS)
-    figures = _write_and_read(lib, place.below("plain"), data, SMALL_ITEMS)
+    figures = _write_and_read(lib, location.below("plain"), data, SMALL_ITEMS)
     # Zarr's threads hand the interpreter to each other at every call to the system.
     with zarr.config.set({"codec_pipeline.max_workers": 1}):
-        figures["read one worker"] = _read(lib, place.below("plain"), FUSED, data)
+        figures["read one worker"] = _read(lib, location.below("plain"), FUSED, data)
     # The batched pipeline alone takes longer than the packing of chunks may.
     with zarr.config.set({"codec_pipeline.path": FUSED}):
-        fused = place.below("fused").create(lib).writable_session("main")
+        fused = location.below("fused").create(lib).writable_session("main")
         figures["write fused"] = seconds_of(lambda: _write(fused, data, SMALL_ITEMS, None))
         if lib.__name__ == "icefloe":
-            packed = place.below("packed")
+            packed = location.below("packed")
             session = packed.create(lib).writable_session("main", packing=lib.PackingOptions())
             figures["write packed"] = seconds_of(lambda: _write(session, data, SMALL_ITEMS, None))
             figures["read packed"] = _read(lib, packed, FUSED, data)
             with zarr.config.set({"codec_pipeline.max_workers": 1}):
                 session = (
-                    place.below("one")
+                    location.below("one")
                     .create(lib)
                     .writable_session("main", packing=lib.PackingOptions())
                 )
@@ -104,26 +104,26 @@ def _zarr_alone(data: Any) -> dict[str, float]:
     return figures
 
 
-def large(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def large(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     data = _data(scale.of(48, 6), LARGE_ITEMS)
-    plain = _write_and_read(lib, place.below("plain"), data, LARGE_ITEMS)
-    if not place.is_local:
+    plain = _write_and_read(lib, location.below("plain"), data, LARGE_ITEMS)
+    if not location.is_local:
         return plain
-    zstd = _write_and_read(lib, place.below("zstd"), data, LARGE_ITEMS, ZstdCodec())
+    zstd = _write_and_read(lib, location.below("zstd"), data, LARGE_ITEMS, ZstdCodec())
     return plain | {f"zstd {name}": value for name, value in zstd.items()}
 
 
-def lookups(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def lookups(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Single chunks at random, through zarr and straight from the store."""
     count = scale.of(2000, 200)
     data = _data(count, SMALL_ITEMS)
-    _write(place.create(lib).writable_session("main"), data, SMALL_ITEMS, None)
+    _write(location.create(lib).writable_session("main"), data, SMALL_ITEMS, None)
     wanted = np.random.default_rng(7).integers(count, size=RANDOM_READS).tolist()
     prototype = default_buffer_prototype()
 
     def through_zarr(pipeline: str) -> float:
         with zarr.config.set({"codec_pipeline.path": pipeline}):
-            session = place.open(lib).readonly_session("main")
+            session = location.open(lib).readonly_session("main")
             array: Any = zarr.open_array(session.store, path="a", mode="r")
 
             def work() -> None:
@@ -133,7 +133,7 @@ def lookups(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
             return seconds_of(work)
 
     async def from_store() -> None:
-        store = place.open(lib).readonly_session("main").store
+        store = location.open(lib).readonly_session("main").store
         for number in wanted:
             assert await store.get(f"a/c/{number}", prototype) is not None
 
@@ -144,9 +144,9 @@ def lookups(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
     }
 
 
-def first_chunk(lib: ModuleType, place: Place, _: Scale) -> Mapping[str, float]:
+def first_chunk(lib: ModuleType, location: Location, _: Scale) -> Mapping[str, float]:
     """Open a repository and read the first chunk of a coordinate."""
-    session = place.create(lib).writable_session("main")
+    session = location.create(lib).writable_session("main")
     root = zarr.group(session.store)
     for name in ("time", "lat", "lon"):
         root.create_array(name, shape=(1000,), chunks=(1000,), dtype="f8")[:] = np.arange(1000)
@@ -155,7 +155,7 @@ def first_chunk(lib: ModuleType, place: Place, _: Scale) -> Mapping[str, float]:
     session.commit("write")
 
     def work() -> None:
-        store = place.open(lib).readonly_session("main").store
+        store = location.open(lib).readonly_session("main").store
         array: Any = zarr.open_array(store, path="time", mode="r")
         assert array[:][1] == 1
 

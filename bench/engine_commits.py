@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import zarr
 
-from bench.engine_place import Place, best_of
+from bench.engine_location import Location, best_of
 from bench.engine_rows import Group, Row, Scale
 
 _SAMPLE: Final = 20
@@ -20,8 +20,8 @@ _SAMPLE: Final = 20
 PROCESSES, COMMITS_EACH = 8, 10
 
 
-def _start(lib: ModuleType, place: Place) -> Any:
-    repo = place.create(lib)
+def _start(lib: ModuleType, location: Location) -> Any:
+    repo = location.create(lib)
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(2000,), chunks=(1,), dtype="i4")
     session.commit("create")
@@ -37,11 +37,11 @@ def _tiny_commit(repo: Any, number: int) -> float:
     return time.perf_counter() - started
 
 
-def history(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
-    repo = _start(lib, place)
+def history(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
+    repo = _start(lib, location)
     short, long = scale.of(200, 40), scale.of(1000, 100)
     seconds = [_tiny_commit(repo, number) for number in range(long)]
-    fresh = place.open(lib)
+    fresh = location.open(lib)
 
     def ancestry() -> None:
         assert len(list(fresh.ancestry(branch="main"))) == long + 2
@@ -51,17 +51,17 @@ def history(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
         "long": statistics.median(seconds[-_SAMPLE:]),
         "ancestry": best_of(3, ancestry),
     }
-    if place.is_local:
-        backups = (Path(place.path) / "overwritten").iterdir()
+    if location.is_local:
+        backups = (Path(location.path) / "overwritten").iterdir()
         figures["left behind"] = sum(path.stat().st_size for path in backups)
     return figures
 
 
-def _commit_often(name: str, place: Place, worker: int, start: Barrier) -> None:
+def _commit_often(name: str, location: Location, worker: int, start: Barrier) -> None:
     lib = importlib.import_module(name)
     if hasattr(lib, "set_logs_filter"):
         lib.set_logs_filter("error")
-    repo = place.open(lib)
+    repo = location.open(lib)
     start.wait()
     for turn in range(COMMITS_EACH):
         session = repo.writable_session("main")
@@ -71,12 +71,12 @@ def _commit_often(name: str, place: Place, worker: int, start: Barrier) -> None:
         session.commit(f"commit {number}", rebase_with=lib.ConflictDetector())
 
 
-def concurrent(lib: ModuleType, place: Place, _: Scale) -> Mapping[str, float]:
-    repo = _start(lib, place)
+def concurrent(lib: ModuleType, location: Location, _: Scale) -> Mapping[str, float]:
+    repo = _start(lib, location)
     spawn = multiprocessing.get_context("spawn")
     start = spawn.Barrier(PROCESSES + 1)
     workers = [
-        spawn.Process(target=_commit_often, args=(lib.__name__, place, worker, start))
+        spawn.Process(target=_commit_often, args=(lib.__name__, location, worker, start))
         for worker in range(PROCESSES)
     ]
     for worker in workers:

@@ -9,13 +9,13 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from bench.engine_place import Place, best_of, seconds_of
+from bench.engine_location import Location, best_of, seconds_of
 from bench.engine_rows import Group, Row, Scale
 
 
-def many_arrays(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def many_arrays(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     count = scale.of(2000, 200)
-    repo = place.create(lib)
+    repo = location.create(lib)
     session = repo.writable_session("main")
     root = zarr.group(session.store)
 
@@ -33,7 +33,7 @@ def many_arrays(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, flo
         return len([name async for name in names])
 
     def listed(method: str) -> float:
-        store = place.open(lib).readonly_session("main").store
+        store = location.open(lib).readonly_session("main").store
 
         def work() -> None:
             assert asyncio.run(collect(getattr(store, method)(""))) > count
@@ -41,7 +41,7 @@ def many_arrays(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, flo
         return best_of(3, work)
 
     def members() -> None:
-        store = place.open(lib).readonly_session("main").store
+        store = location.open(lib).readonly_session("main").store
         assert len(list(zarr.open_group(store, mode="r").members())) == count
 
     figures["list_prefix"] = listed("list_prefix")
@@ -50,19 +50,19 @@ def many_arrays(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, flo
     return figures
 
 
-def xarray(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def xarray(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     count = scale.of(100, 20)
     values = np.random.default_rng(1).normal(size=(20, 50)).astype("f4")
     dataset = xr.Dataset(
         {f"v{number}": (("x", "y"), values) for number in range(count)},
         coords={"x": np.arange(20), "y": np.arange(50)},
     )
-    session = place.create(lib).writable_session("main")
+    session = location.create(lib).writable_session("main")
     dataset.to_zarr(session.store, mode="w", consolidated=False)
     session.commit("write")
 
     def opened() -> Any:
-        store = place.open(lib).readonly_session("main").store
+        store = location.open(lib).readonly_session("main").store
         return xr.open_zarr(store, consolidated=False, chunks=None)
 
     def load() -> None:

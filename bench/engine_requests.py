@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 from bench.engine_commits import _start, _tiny_commit
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_rows import Scale
 from tests.support.proxy import Exchange
 
@@ -44,52 +44,52 @@ class Traffic:
         )
 
 
-def prepare(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def prepare(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Write what the operations work on."""
-    session = place.below("data").create(lib).writable_session("main")
+    session = location.below("data").create(lib).writable_session("main")
     root = zarr.group(session.store)
     root.create_array("time", shape=(1000,), chunks=(1000,), dtype="f8")[:] = np.arange(1000)
     root.create_array("field", shape=(100, 100), chunks=(10, 10), dtype="f4")[:] = 1.5
     session.commit("write")
-    repo = _start(lib, place.below("history"))
+    repo = _start(lib, location.below("history"))
     for number in range(scale.of(1000, 50)):
         _tiny_commit(repo, number)
     return {}
 
 
-def _mark(place: Place, name: str) -> None:
-    """Say to the proxy which operation begins; names that it does not know are not counted."""
-    assert place.url is not None
-    connection = http.client.HTTPConnection(urlsplit(place.url).netloc)
+def _mark(location: Location, name: str) -> None:
+    """Mark the beginning of an operation for the proxy, which does not count unknown names."""
+    assert location.url is not None
+    connection = http.client.HTTPConnection(urlsplit(location.url).netloc)
     connection.request("GET", _MARK + name.replace(" ", "-"))
     connection.getresponse().read()  # "not found", but the proxy has seen it
     connection.close()
 
 
-def operate(lib: ModuleType, place: Place, _: Scale) -> Mapping[str, float]:
+def operate(lib: ModuleType, location: Location, _: Scale) -> Mapping[str, float]:
     """Do all operations, through a proxy that counts, with a mark before each."""
-    data, history = place.below("data"), place.below("history")
-    _mark(place, "open")
+    data, history = location.below("data"), location.below("history")
+    _mark(location, "open")
     data.open(lib)
-    _mark(place, "first chunk")
+    _mark(location, "first chunk")
     store = data.open(lib).readonly_session("main").store
     array: Any = zarr.open_array(store, path="time", mode="r")
     assert array[:][1] == 1
-    _mark(place, "nothing to count")
+    _mark(location, "nothing to count")
     repo = data.open(lib)
     for name in ("commit", "second commit"):
-        _mark(place, name)
+        _mark(location, name)
         session = repo.writable_session("main")
         array = zarr.open_array(session.store, path="field")
         array[:10, :10] = np.random.default_rng(1).normal(size=(10, 10))
         new = session.commit("one chunk")
-    _mark(place, "tag")
+    _mark(location, "tag")
     repo.create_tag("v1", new)
-    _mark(place, "nothing to count")
+    _mark(location, "nothing to count")
     repo = history.open(lib)
-    _mark(place, "ancestry")
+    _mark(location, "ancestry")
     assert len(list(repo.ancestry(branch="main"))) > 50
-    _mark(place, "end")
+    _mark(location, "end")
     return {}
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
-from bench.engine_place import Place
+from bench.engine_location import Location
 
-type Run = Callable[[ModuleType, Place, "Scale"], Mapping[str, float]]
-"""Works with one implementation at an empty place, and gives a figure for each row."""
+type Run = Callable[[ModuleType, Location, "Scale"], Mapping[str, float]]
+"""Works with one implementation at an empty location, and gives a figure for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Row:
     theirs: tuple[str, ...] = ()
     """Figures of the reference to compare with, the best of which counts; its own by default."""
     at_most: float | None = None
-    """An absolute limit in place of a ratio."""
+    """An absolute limit in location of a ratio."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import sys
 import warnings
 
 from bench import engine_requests
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_rows import Run, Scale
 from bench.sections import group_named
 
@@ -16,13 +16,13 @@ _REQUESTS: dict[str, Run] = {
 }
 
 
-def main(library: str, group: str, place: str, size: str) -> None:
+def main(library: str, group: str, location: str, size: str) -> None:
     warnings.simplefilter("ignore")
     lib = importlib.import_module(library)
     if library == "icechunk":
         lib.set_logs_filter("error")
     run = _REQUESTS[group] if group in _REQUESTS else group_named(group).run
-    print(json.dumps(dict(run(lib, Place.loads(place), Scale(size == "quick")))))
+    print(json.dumps(dict(run(lib, Location.loads(location), Scale(size == "quick")))))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import zarr
 
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_rows import Group, Row, Run, Scale
 
 WRITERS: Final = 6
@@ -42,7 +42,7 @@ def _branch(worker: int, *, shared: bool) -> str:
 
 def _commit_until(
     name: str,
-    place: Place,
+    location: Location,
     worker: int,
     shared: bool,  # noqa: FBT001 - an argument of a process
     duration: float,
@@ -52,7 +52,7 @@ def _commit_until(
     lib = importlib.import_module(name)
     if hasattr(lib, "set_logs_filter"):
         lib.set_logs_filter("error")
-    repo = place.open(lib)
+    repo = location.open(lib)
     branch = _branch(worker, shared=shared)
     options = {"rebase_with": lib.ConflictDetector(), "rebase_tries": 10_000} if shared else {}
     seconds: list[float] = []
@@ -76,10 +76,12 @@ def _commit_until(
     outcomes.put(Outcome(tuple(seconds), in_time, failed))
 
 
-def fight(lib: ModuleType, place: Place, scale: Scale, *, shared: bool) -> Mapping[str, float]:
+def fight(
+    lib: ModuleType, location: Location, scale: Scale, *, shared: bool
+) -> Mapping[str, float]:
     """Let all writers commit for a while."""
     duration = scale.of(10, 2)
-    repo = place.create(lib)
+    repo = location.create(lib)
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(_CHUNKS,), chunks=(1,), dtype="i4")
     tip = session.commit("create")
@@ -92,7 +94,7 @@ def fight(lib: ModuleType, place: Place, scale: Scale, *, shared: bool) -> Mappi
     writers = [
         spawn.Process(
             target=_commit_until,
-            args=(lib.__name__, place, worker, shared, float(duration), start, outcomes),
+            args=(lib.__name__, location, worker, shared, float(duration), start, outcomes),
         )
         for worker in range(WRITERS)
     ]
@@ -101,7 +103,7 @@ def fight(lib: ModuleType, place: Place, scale: Scale, *, shared: bool) -> Mappi
     results = [outcomes.get() for _ in writers]
     for writer in writers:
         writer.join()
-    return _figures(place.open(lib), results, duration, shared=shared)
+    return _figures(location.open(lib), results, duration, shared=shared)
 
 
 def _figures(

@@ -16,7 +16,7 @@ import numpy as np
 import zarr
 
 import icefloe
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.manifests_building import config_of
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import Bytes
@@ -27,13 +27,13 @@ _SHARED: Final = "shared"
 _DONE: Final = "done"
 
 
-def build_objects(place: Place, count: int) -> None:
+def build_objects(location: Location, count: int) -> None:
     """Make an array of chunks, each an object in the folder of chunks."""
-    repo = place.create(icefloe)
+    repo = location.create(icefloe)
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=count, chunks=1, dtype="i4")
     ids = _ids(count)
-    folder = os.open(_folder_of_chunks(place), os.O_RDONLY)
+    folder = os.open(_folder_of_chunks(location), os.O_RDONLY)
     for name in texts_of_rows(ids):
         file = os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=folder)
         os.write(file, bytes(CHUNK_BYTES))
@@ -43,9 +43,9 @@ def build_objects(place: Place, count: int) -> None:
     session.commit("references")
 
 
-def build_versions(place: Place, layout: str, count: int, versions: int) -> None:
+def build_versions(location: Location, layout: str, count: int, versions: int) -> None:
     """Make an array that grows by as many chunks in each version; there are no objects."""
-    repo = place.create(icefloe, config=config_of(icefloe, layout))
+    repo = location.create(icefloe, config=config_of(icefloe, layout))
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=count, chunks=1, dtype="i4")
     session.commit("created")
@@ -55,8 +55,8 @@ def build_versions(place: Place, layout: str, count: int, versions: int) -> None
         session.commit("more")
 
 
-def _folder_of_chunks(place: Place) -> Path:
-    folder = Path(place.path) / "chunks"
+def _folder_of_chunks(location: Location) -> Path:
+    folder = Path(location.path) / "chunks"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -77,11 +77,11 @@ def _refer(session: Any, first: int, ids: Bytes) -> None:
 _BUILDERS: Final = {"objects": build_objects, "versions": build_versions}
 
 
-def shared(place: Place, builder: str, *arguments: str | int) -> Place:
-    """Give the place of a repository that is built when first asked for."""
+def shared(location: Location, builder: str, *arguments: str | int) -> Location:
+    """Return the location of a repository that is built when first asked for."""
     texts = tuple(map(str, arguments))
-    folder = Path(place.path).parent / _SHARED / "-".join((builder, *texts))
-    at = Place(str(folder / "repository"))
+    folder = Path(location.path).parent / _SHARED / "-".join((builder, *texts))
+    at = Location(str(folder / "repository"))
     if not (folder / _DONE).exists():
         command = [sys.executable, "-m", "bench.maintenance_building", builder, at.dumps(), *texts]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ)
@@ -89,11 +89,11 @@ def shared(place: Place, builder: str, *arguments: str | int) -> Place:
     return at
 
 
-def main(builder: str, place: str, *arguments: str) -> None:
+def main(builder: str, location: str, *arguments: str) -> None:
     warnings.simplefilter("ignore")
     values = [int(one) if one.isdigit() else one for one in arguments]
     build: Any = _BUILDERS[builder]
-    build(Place.loads(place), *values)
+    build(Location.loads(location), *values)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import zarr
 
-from bench.engine_place import Place, seconds_of
+from bench.engine_location import Location, seconds_of
 from bench.engine_rows import Group, Row, Run, Scale
 from bench.maintenance_building import CHUNK_BYTES, shared
 from bench.measure import measured
@@ -35,9 +35,9 @@ def _later() -> datetime:
 # -- versions that nothing leads to --------------------------------------------------------
 
 
-def _with_dead_chunks(lib: ModuleType, place: Place, commits: int) -> int:
+def _with_dead_chunks(lib: ModuleType, location: Location, commits: int) -> int:
     """Make commits on a branch that is deleted; give how many chunks they wrote."""
-    repo = place.create(lib)
+    repo = location.create(lib)
     session = repo.writable_session("main")
     chunks = commits * _CHUNKS_EACH
     zarr.create_array(
@@ -64,41 +64,41 @@ def _collect(repo: Any, chunks: int) -> None:
     assert summary.chunks_deleted == chunks, summary
 
 
-def _best_of_copies(place: Place, work: Callable[[Place], float]) -> float:
+def _best_of_copies(location: Location, work: Callable[[Location], float]) -> float:
     """Do work that changes a repository on copies of it."""
     seconds = []
     for number in range(_COPIES):
-        copy = f"{place.path}-{number}"
-        shutil.copytree(place.path, copy)
-        seconds.append(work(Place(copy)))
+        copy = f"{location.path}-{number}"
+        shutil.copytree(location.path, copy)
+        seconds.append(work(Location(copy)))
         shutil.rmtree(copy)
     return min(seconds)
 
 
-def _dead(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
-    chunks = _with_dead_chunks(lib, place, scale.of(_COMMITS, 20))
+def _dead(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
+    chunks = _with_dead_chunks(lib, location, scale.of(_COMMITS, 20))
 
-    def collect(at: Place) -> float:
+    def collect(at: Location) -> float:
         repo = at.open(lib)
         return seconds_of(lambda: _collect(repo, chunks))
 
-    return {"seconds": _best_of_copies(place, collect)}
+    return {"seconds": _best_of_copies(location, collect)}
 
 
-def _dead_on_s3(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
-    chunks = _with_dead_chunks(lib, place, scale.of(_COMMITS, 20))
+def _dead_on_s3(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
+    chunks = _with_dead_chunks(lib, location, scale.of(_COMMITS, 20))
     time.sleep(_STORAGE_TICK_SECONDS)
-    repo = place.open(lib)
+    repo = location.open(lib)
     return {"seconds": seconds_of(lambda: _collect(repo, chunks))}
 
 
-def _requests_on_s3(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _requests_on_s3(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Count what passes a proxy, which takes time: so that is measured apart."""
-    chunks = _with_dead_chunks(lib, place, scale.of(_COMMITS, 20))
+    chunks = _with_dead_chunks(lib, location, scale.of(_COMMITS, 20))
     time.sleep(_STORAGE_TICK_SECONDS)
-    assert place.url is not None
-    with cutting_proxy(place.url) as proxy:
-        repo = replace(place, url=proxy.url).open(lib)
+    assert location.url is not None
+    with cutting_proxy(location.url) as proxy:
+        repo = replace(location, url=proxy.url).open(lib)
         proxy.plan()
         _collect(repo, chunks)
         exchanges = proxy.exchanges
@@ -111,9 +111,9 @@ def _requests_on_s3(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str,
 # -- nothing to do -------------------------------------------------------------------------
 
 
-def _nothing(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _nothing(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Collect where all is needed: what is found is the same every time."""
-    at = shared(place, "objects", scale.of(_MANY, _MANY // 20))
+    at = shared(location, "objects", scale.of(_MANY, _MANY // 20))
     repo = at.open(lib)
 
     def work() -> int:
@@ -127,15 +127,15 @@ def _nothing(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]
 # -- expiration ----------------------------------------------------------------------------
 
 
-def _expire(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _expire(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     commits = scale.of(_COMMITS, 20)
-    repo = place.create(lib)
+    repo = location.create(lib)
     for number in range(commits):
         session = repo.writable_session("main")
         zarr.group(session.store, attributes={"number": number}, overwrite=True)
         session.commit(f"commit {number}")
 
-    def expire(at: Place) -> float:
+    def expire(at: Location) -> float:
         copy = at.open(lib)
 
         def work() -> None:
@@ -143,16 +143,16 @@ def _expire(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
 
         return seconds_of(work)
 
-    return {"seconds": _best_of_copies(place, expire)}
+    return {"seconds": _best_of_copies(location, expire)}
 
 
 # -- statistics ----------------------------------------------------------------------------
 
 
 def _statistics(layout: str) -> Run:
-    def run(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    def run(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
         chunks = scale.of(_MANY, _MANY // 20)
-        at = shared(place, "versions", layout, chunks, _VERSIONS)
+        at = shared(location, "versions", layout, chunks, _VERSIONS)
         repo = at.open(lib)
 
         def work() -> int:

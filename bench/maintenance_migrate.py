@@ -7,25 +7,25 @@ from typing import Any, Final
 import zarr
 
 import icefloe
-from bench.engine_place import Place, seconds_of
+from bench.engine_location import Location, seconds_of
 from bench.engine_rows import Group, Row, Scale
 
 _COMMITS: Final = 1000
 
 
-def _migrate(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _migrate(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Migrate one repository with many commits; first say what would be done."""
-    _build(place, scale.of(_COMMITS, 50))
-    repo = place.open(lib)
+    _build(location, scale.of(_COMMITS, 50))
+    repo = location.open(lib)
     return {
         "dry run": seconds_of(lambda: lib.upgrade_icechunk_repository(repo, dry_run=True)),
         "migration": seconds_of(lambda: lib.upgrade_icechunk_repository(repo, dry_run=False)),
     }
 
 
-def _build(place: Place, commits: int) -> None:
+def _build(location: Location, commits: int) -> None:
     """Write the history with ours, for both: that is not what is measured."""
-    repo = place.create(icefloe, spec_version=1)
+    repo = location.create(icefloe, spec_version=1)
     session = repo.writable_session("main")
     for name in ("t2m", "pressure", "wind"):
         zarr.create_array(session.store, name=name, shape=2000, chunks=1, dtype="i4")

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 import icefloe
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_rows import Group, Row, Scale
 from bench.manifests_building import built
 from bench.measure import measured
@@ -24,9 +24,9 @@ _MOST_SECONDS: Final = 3.0
 _LENGTH: Final = 4
 
 
-def _verify(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _verify(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Verify virtual references, then native ones, each with an object of its own."""
-    virtual, native = place.below("virtual"), place.below("native")
+    virtual, native = location.below("virtual"), location.below("native")
     built(virtual, "default", 1, scale.of(_REFERENCES, _REFERENCES // 20))
     _build_native(native, scale.of(_OBJECTS, _OBJECTS // 20))
     figures = {}
@@ -45,13 +45,13 @@ def _verified(repo: Any) -> int:
     return 0
 
 
-def _build_native(place: Place, count: int) -> None:
+def _build_native(location: Location, count: int) -> None:
     """Write chunk objects beside the repository: a commit of this many would take minutes."""
-    repo = place.create(icefloe)
+    repo = location.create(icefloe)
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=count, chunks=1, dtype="i4")
     ids = np.random.default_rng(7).integers(0, 256, (count, 12), dtype=np.uint8)
-    folder = Path(place.path) / "chunks"
+    folder = Path(location.path) / "chunks"
     folder.mkdir(parents=True)
     for name in texts_of_rows(ids):
         (folder / name).write_bytes(bytes(_LENGTH))

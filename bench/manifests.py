@@ -14,7 +14,7 @@ import numpy as np
 import zarr
 
 from bench.archive import BUCKET, CHUNK_BYTES
-from bench.engine_place import Place, best_of, seconds_of
+from bench.engine_location import Location, best_of, seconds_of
 from bench.engine_rows import Group, Row, Run, Scale
 from bench.manifests_building import PART_CHUNKS, build, built, config_of, set_refs
 from bench.measure import measured
@@ -32,14 +32,14 @@ _MOST_PACKING_SECONDS: Final = 0.2
 
 
 def _layouts(lib: ModuleType) -> dict[str, str]:
-    """Say which layouts a side is measured with; the key is what figures begin with."""
+    """Return the layouts that a side is measured with, by the prefix of their figures."""
     if lib.__name__ == _REFERENCE:
         return {"": "one-each", "split ": "split"}
     return {"": "default"}
 
 
-def _open(lib: ModuleType, place: Place, layout: str = "default") -> Any:
-    return lib.Repository.open(place.storage(lib), config_of(lib, layout))
+def _open(lib: ModuleType, location: Location, layout: str = "default") -> Any:
+    return lib.Repository.open(location.storage(lib), config_of(lib, layout))
 
 
 # -- appending -----------------------------------------------------------------------------
@@ -48,14 +48,14 @@ def _open(lib: ModuleType, place: Place, layout: str = "default") -> Any:
 def _append(rows: int) -> Run:
     """Add 1,000 references at the end of an array, and commit."""
 
-    def run(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    def run(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
         figures: dict[str, float] = {}
-        warm = place.below("warm")
+        warm = location.below("warm")
         build(warm, "default", 1, _APPENDED)
         _append_once(lib, _open(lib, warm), _APPENDED)  # what a process loads for the first time
         count = scale.of(rows, rows // 20)
         for name, layout in _layouts(lib).items():
-            at = place.below(layout)
+            at = location.below(layout)
             built(at, layout, 1, count)
             repo = _open(lib, at, layout)
             sample = measured(partial(_append_once, lib, repo, count))
@@ -100,14 +100,14 @@ def _find(session: Any, index: int) -> None:
     raise AssertionError("a chunk of a bucket that does not exist was read")
 
 
-def _first_chunk(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _first_chunk(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     rows = scale.of(1_000_000, 50_000)
     figures = {}
     for name, layout in _layouts(lib).items():
-        at = place.below(layout)
+        at = location.below(layout)
         built(at, layout, 1, rows)
 
-        def work(at: Place = at, layout: str = layout) -> None:
+        def work(at: Location = at, layout: str = layout) -> None:
             _find(_open(lib, at, layout).readonly_session("main"), rows // 2)
 
         work()  # once for what the process loads for the first time
@@ -115,43 +115,43 @@ def _first_chunk(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, fl
     return figures
 
 
-def _first_coordinate(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _first_coordinate(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Read the first chunk of a coordinate of a dataset with many large variables."""
     variables, rows = scale.of(50, 5), scale.of(1_000_000, 50_000)
     layout = _layouts(lib)[""]
-    built(place, layout, variables, rows)
+    built(location, layout, variables, rows)
 
     def work() -> None:
-        session = _open(lib, place, layout).readonly_session("main")
+        session = _open(lib, location, layout).readonly_session("main")
         assert zarr.open_array(session.store, path="time", mode="r")[1] == 1
 
     work()
     figures = {"seconds": best_of(5, work)}
-    repo = _open(lib, place, layout)
+    repo = _open(lib, location, layout)
     files = repo.list_manifest_files(repo.lookup_branch("main"))
     own = min(file.size_bytes for file in files)
     if lib.__name__ != _REFERENCE:
-        figures["excess"] = _bytes_of_first_read(lib, place) / own
+        figures["excess"] = _bytes_of_first_read(lib, location) / own
     return figures
 
 
-def _bytes_of_first_read(lib: ModuleType, place: Place) -> int:
+def _bytes_of_first_read(lib: ModuleType, location: Location) -> int:
     """Count the bytes of manifests that are fetched for it."""
-    storage = WrappedStorage(place.storage(lib), FaultyBackend)
+    storage = WrappedStorage(location.storage(lib), FaultyBackend)
     session = lib.Repository.open(storage).readonly_session("main")
     assert zarr.open_array(session.store, path="time", mode="r")[1] == 1
     assert isinstance(storage.backend, FaultyBackend)
     fetched = [step.key for step in storage.backend.trace if step.key.startswith("manifests/")]
-    return sum((Path(place.path) / key).stat().st_size for key in fetched)
+    return sum((Path(location.path) / key).stat().st_size for key in fetched)
 
 
 # -- packing -------------------------------------------------------------------------------
 
 
-def _pack(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _pack(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Change a chunk of one of many small arrays; decide on the manifests of mixed ones."""
     count = scale.of(_ARRAYS, 200)
-    repo = place.create(lib)
+    repo = location.create(lib)
     session = repo.writable_session("main")
     root = zarr.group(session.store)
     for number in range(count):
@@ -184,10 +184,10 @@ def _packing_seconds(count: int) -> float:
 # -- rewriting -----------------------------------------------------------------------------
 
 
-def _rewrite(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _rewrite(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Turn one manifest of ten million references into many; both sides start with the same."""
-    built(place, "one-each", 1, scale.of(10_000_000, 200_000))
-    repo = _open(lib, place, "split")
+    built(location, "one-each", 1, scale.of(10_000_000, 200_000))
+    repo = _open(lib, location, "split")
 
     def work() -> int:
         new = repo.rewrite_manifests("split", branch="main")

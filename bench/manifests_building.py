@@ -16,7 +16,7 @@ import zarr
 
 import icefloe
 from bench.archive import BUCKET, CHUNK_BYTES, HEADER_BYTES
-from bench.engine_place import Place
+from bench.engine_location import Location
 
 PART_CHUNKS: Final = 50_000
 """Chunks in a manifest of the layout that is split by hand."""
@@ -34,7 +34,7 @@ def splitting(lib: Any, num_chunks: int) -> Any:
 
 
 def config_of(lib: Any, layout: str) -> Any:
-    """Give the configuration of a layout: `default`, `one-each` or `split`."""
+    """Return the configuration of a layout: `default`, `one-each` or `split`."""
     config = lib.RepositoryConfig()
     if layout == "split":
         config.manifest = splitting(lib, PART_CHUNKS)
@@ -63,9 +63,9 @@ def set_refs(session: Any, path: str, first: int, count: int) -> None:
     assert len(refused) == 0
 
 
-def build(place: Place, layout: str, variables: int, rows: int) -> None:
+def build(location: Location, layout: str, variables: int, rows: int) -> None:
     """Make a dataset: `time` with a few chunks, and variables with many references each."""
-    repo = place.create(icefloe, config=config_of(icefloe, layout))
+    repo = location.create(icefloe, config=config_of(icefloe, layout))
     session = repo.writable_session("main")
     root = zarr.group(session.store)
     root.create_array("time", shape=(1000,), chunks=(100,), dtype="u1")[:] = np.arange(1000) % 256
@@ -83,9 +83,9 @@ def build(place: Place, layout: str, variables: int, rows: int) -> None:
     session.commit("build")
 
 
-def built(place: Place, layout: str, variables: int, rows: int) -> None:
+def built(location: Location, layout: str, variables: int, rows: int) -> None:
     """Build in another process."""
-    arguments = (place.dumps(), layout, str(variables), str(rows))
+    arguments = (location.dumps(), layout, str(variables), str(rows))
     subprocess.run(
         [sys.executable, "-m", "bench.manifests_building", *arguments],
         check=True,
@@ -96,4 +96,4 @@ def built(place: Place, layout: str, variables: int, rows: int) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    build(Place.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    build(Location.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

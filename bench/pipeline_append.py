@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 import icefloe
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import DRIVER, cpu_seconds, session, watched
 from bench.synthetic_archive import MadeUp, commit_made_up
@@ -30,15 +30,15 @@ _NEW: Final = 10
 _MOST_SECONDS: Final = 3.0
 
 
-def _append(_: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _append(_: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     files = scale.of(_REFERENCES, _REFERENCES // 50) // _PER_FILE
-    folder = Path(place.path).absolute() / "data"
+    folder = Path(location.path).absolute() / "data"
     with session() as spark:
-        small = _repository(spark, place.below("small"), folder, _NEW)
+        small = _repository(spark, location.below("small"), folder, _NEW)
         first = _write(folder / "small", _NEW)
         append(spark, small, first)
         parsing = _parsing_seconds(first)
-        large = _repository(spark, place.below("large"), folder, files)
+        large = _repository(spark, location.below("large"), folder, files)
         more = _write(folder / "large", files)
         cpu, began = cpu_seconds(), time.perf_counter()
         with watched() as peaks:
@@ -54,14 +54,14 @@ def _append(_: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
     }
 
 
-def _repository(spark: Any, place: Place, folder: Path, files: int) -> icefloe.Repository:
+def _repository(spark: Any, location: Location, folder: Path, files: int) -> icefloe.Repository:
     load = MadeUp(files, _PER_FILE)
     config = icefloe.RepositoryConfig.default()
     there = icefloe.s3_store(region="us-east-1")
     here = icefloe.local_filesystem_store(str(folder))
     config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(load.prefix, there))
     config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(f"{folder.as_uri()}/", here))
-    repo: icefloe.Repository = place.create(icefloe, config=config)
+    repo: icefloe.Repository = location.create(icefloe, config=config)
     commit_made_up(spark, Target(repo, "main", "", None), load, references_per_commit=10**9)
     return repo
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Final
 
 import icefloe
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import CORES, DRIVER, JAVA, WORKER, session, watched
 from examples.archives import Archive, write_archive
@@ -28,9 +28,9 @@ _PER_FILE: Final = 2
 """Chunks of each file that grow with time."""
 
 
-def _archive(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _archive(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Write the files, then have each side measured in a process of its own."""
-    folder, files = Path(place.path).absolute(), scale.of(_FILES, _SOME)
+    folder, files = Path(location.path).absolute(), scale.of(_FILES, _SOME)
     write_archive(folder / "data", files)
     module = "bench.pipeline_archive" if lib is icefloe else "bench.pipeline_peer"
     done = subprocess.run(

@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 
 import icefloe
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import WORKER, session, watched
 from icefloe.pipeline.copying.copies import find_arrays
@@ -34,9 +34,9 @@ _LEAST_SPEED: Final = 0.6
 _LEAST_SCALING: Final = 1.7
 
 
-def _native(_: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _native(_: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Write the source, then measure one core, two cores and Zarr alone, each by itself."""
-    folder, steps = Path(place.path).absolute(), scale.of(_STEPS, _FEW_STEPS)
+    folder, steps = Path(location.path).absolute(), scale.of(_STEPS, _FEW_STEPS)
     _write_source(folder, steps)
     seconds = {how: _measured(folder, how) for how in ("zarr", "1", "2")}
     one, two, alone = (seconds[how]["seconds"] for how in ("1", "2", "zarr"))

@@ -58,7 +58,7 @@ class Peaks:
                 self.by_kind[kind] = max(self.by_kind.get(kind, 0), peak)
 
     def figures(self) -> Mapping[str, float]:
-        """Give them as figures of a comparison."""
+        """Return them as figures of a comparison."""
         return {f"{kind} rss": float(peak) for kind, peak in self.by_kind.items()}
 
 

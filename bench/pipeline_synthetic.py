@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Final
 
 import icefloe
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import CORES, DRIVER, JAVA, WORKER, cpu_seconds, session, watched
 from bench.synthetic_archive import MadeUp, commit_made_up
@@ -28,23 +28,23 @@ _WORKER_BYTES: Final = 600_000_000
 """The bound that executors' Python workers are held to."""
 
 
-def made_up_repository(place: Place, prefix: str = MadeUp(0, 0).prefix) -> icefloe.Repository:
+def made_up_repository(location: Location, prefix: str = MadeUp(0, 0).prefix) -> icefloe.Repository:
     """Create a repository that may refer to files that do not exist."""
     config = icefloe.RepositoryConfig.default()
     container = icefloe.VirtualChunkContainer(prefix, icefloe.s3_store(region="us-east-1"))
     config.set_virtual_chunk_container(container)
-    repo: icefloe.Repository = place.create(icefloe, config=config)
+    repo: icefloe.Repository = location.create(icefloe, config=config)
     return repo
 
 
-def measure(place: Place, references: int) -> Mapping[str, float]:
+def measure(location: Location, references: int) -> Mapping[str, float]:
     """Commit this many references, and say what it took."""
     load = MadeUp(references // PER_FILE, PER_FILE)
     with session() as spark:
-        warm = Target(made_up_repository(place.below("warm")), "main", "", None)
+        warm = Target(made_up_repository(location.below("warm")), "main", "", None)
         first = MadeUp(min(references, _MILLION) // PER_FILE, PER_FILE)
         commit_made_up(spark, warm, first, references_per_commit=REFERENCES_PER_COMMIT)
-        target = Target(made_up_repository(place.below("cold")), "main", "", None)
+        target = Target(made_up_repository(location.below("cold")), "main", "", None)
         cpu, began = cpu_seconds(), time.perf_counter()
         with watched() as peaks:
             done, _ = commit_made_up(
@@ -61,13 +61,13 @@ def measure(place: Place, references: int) -> Mapping[str, float]:
     }
 
 
-def _synthetic(_: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _synthetic(_: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     figures: dict[str, float] = {}
     found = []
     for references in _SIZES:
         name = f"{references // _MILLION}M"
         some = scale.of(references, references // 50)
-        one = _in_process(place.below(name), some)
+        one = _in_process(location.below(name), some)
         found.append(one)
         figures |= {f"{name} {key}": value for key, value in one.items()}
     for key in ("rate", f"{DRIVER} rss"):
@@ -76,11 +76,11 @@ def _synthetic(_: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]
     return figures
 
 
-def _in_process(place: Place, references: int) -> Mapping[str, float]:
+def _in_process(location: Location, references: int) -> Mapping[str, float]:
     """Measure in a process of its own: memory that was given back counts otherwise."""
-    Path(place.path).mkdir(parents=True)
+    Path(location.path).mkdir(parents=True)
     done = subprocess.run(
-        [sys.executable, "-m", "bench.pipeline_synthetic", place.dumps(), str(references)],
+        [sys.executable, "-m", "bench.pipeline_synthetic", location.dumps(), str(references)],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -115,4 +115,4 @@ def _rows() -> tuple[Row, ...]:
 GROUPS: Final = {"synthetic": Group(_synthetic, _rows(), rounds=1, ours_only=True)}
 
 if __name__ == "__main__":
-    print(json.dumps(measure(Place.loads(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(measure(Location.loads(sys.argv[1]), int(sys.argv[2]))))

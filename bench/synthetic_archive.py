@@ -75,7 +75,7 @@ class MadeUp:
         ]
 
     def references(self, number: int) -> References:
-        """Give the references of one file."""
+        """Return the references of one file."""
         columns = np.arange(self.chunks)
         return References(
             np.stack([np.zeros_like(columns), columns], axis=1),

@@ -13,7 +13,7 @@ import zarr
 from obstore.store import S3Store
 from zarr.core.buffer import default_buffer_prototype
 
-from bench.engine_place import Place, seconds_of
+from bench.engine_location import Location, seconds_of
 from bench.engine_rows import Group, Row, Scale
 from tests.support.proxy import cutting_proxy
 
@@ -24,7 +24,7 @@ HERD: Final = 64
 class Counted:
     """Hands out credentials, and counts how often; pickles by its name."""
 
-    place: Place
+    location: Location
     lib: ModuleType
     refreshes = 0
 
@@ -32,51 +32,51 @@ class Counted:
     def credentials(cls) -> Any:
         cls.refreshes += 1
         return cls.lib.S3StaticCredentials(
-            access_key_id=cls.place.access_key_id,
-            secret_access_key=cls.place.secret_access_key,
+            access_key_id=cls.location.access_key_id,
+            secret_access_key=cls.location.secret_access_key,
             expires_after=datetime.now(UTC) + timedelta(hours=1),
         )
 
 
 def refresh() -> Any:
-    """Give fresh credentials: a function, as the reference sends it around by its name."""
+    """Return fresh credentials: a function, as the reference sends it around by its name."""
     return Counted.credentials()
 
 
-def _prefix(place: Place) -> str:
-    return f"s3://{place.bucket}/{place.path}/files/"
+def _prefix(location: Location) -> str:
+    return f"s3://{location.bucket}/{location.path}/files/"
 
 
-def _config(lib: ModuleType, place: Place, url: str | None) -> Any:
+def _config(lib: ModuleType, location: Location, url: str | None) -> Any:
     config = lib.RepositoryConfig.default()
     store = lib.s3_store(
         region="us-east-1",
-        endpoint_url=url or place.url,
+        endpoint_url=url or location.url,
         allow_http=True,
         s3_compatible=True,
         force_path_style=True,
     )
-    config.set_virtual_chunk_container(lib.VirtualChunkContainer(_prefix(place), store))
+    config.set_virtual_chunk_container(lib.VirtualChunkContainer(_prefix(location), store))
     return config
 
 
-def _upload(place: Place, chunks: int) -> None:
+def _upload(location: Location, chunks: int) -> None:
     store = S3Store(
-        place.bucket,
-        endpoint=place.url,
+        location.bucket,
+        endpoint=location.url,
         region="us-east-1",
-        access_key_id=place.access_key_id,
-        secret_access_key=place.secret_access_key,
+        access_key_id=location.access_key_id,
+        secret_access_key=location.secret_access_key,
         client_options={"allow_http": True},
     )
     data = np.random.default_rng(5).integers(0, 256, chunks * CHUNK_BYTES, np.uint8)
     data[::CHUNK_BYTES] = np.arange(chunks) % 251
-    obstore.put(store, f"{place.path}/files/one.nc", data.tobytes())
+    obstore.put(store, f"{location.path}/files/one.nc", data.tobytes())
 
 
-def _prepare(lib: ModuleType, place: Place, chunks: int) -> None:
-    _upload(place, chunks)
-    repo = place.below("repo").create(lib, config=_config(lib, place, None))
+def _prepare(lib: ModuleType, location: Location, chunks: int) -> None:
+    _upload(location, chunks)
+    repo = location.below("repo").create(lib, config=_config(lib, location, None))
     session = repo.writable_session("main")
     zarr.create_array(
         session.store,
@@ -90,22 +90,22 @@ def _prepare(lib: ModuleType, place: Place, chunks: int) -> None:
     session.store.set_virtual_refs_arr(
         "a",
         (chunks,),
-        [f"{_prefix(place)}one.nc"] * chunks,
+        [f"{_prefix(location)}one.nc"] * chunks,
         offsets,
         np.full(chunks, CHUNK_BYTES, np.uint64),
     )
     session.commit("virtual")
 
 
-def _open(lib: ModuleType, place: Place, url: str | None = None, access: Any = None) -> Any:
+def _open(lib: ModuleType, location: Location, url: str | None = None, access: Any = None) -> Any:
     """Open a session whose virtual chunks are read from a URL, a proxy perhaps."""
     static = lib.s3_static_credentials(
-        access_key_id=place.access_key_id, secret_access_key=place.secret_access_key
+        access_key_id=location.access_key_id, secret_access_key=location.secret_access_key
     )
-    authorized = lib.containers_credentials({_prefix(place): access or static})
+    authorized = lib.containers_credentials({_prefix(location): access or static})
     repo = lib.Repository.open(
-        place.below("repo").storage(lib),
-        config=_config(lib, place, url),
+        location.below("repo").storage(lib),
+        config=_config(lib, location, url),
         authorize_virtual_chunk_access=authorized,
     )
     return repo.readonly_session("main")
@@ -127,16 +127,16 @@ def _read_each(session: Any, order: list[int]) -> None:
 
 
 @contextmanager
-def _counting(place: Place) -> Iterator[Any]:
-    assert place.url is not None
-    with cutting_proxy(place.url) as proxy:
+def _counting(location: Location) -> Iterator[Any]:
+    assert location.url is not None
+    with cutting_proxy(location.url) as proxy:
         yield proxy
 
 
-def reading(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def reading(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Time reads directly, then count requests of the same reads through a proxy."""
     chunks = scale.of(2_000, 100)
-    _prepare(lib, place, chunks)
+    _prepare(lib, location, chunks)
     ordered = list(range(chunks))
     shuffled = np.random.default_rng(3).permutation(chunks).tolist()
     work = {
@@ -146,21 +146,21 @@ def reading(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
     }
     figures = dict[str, float]()
     for name, (read, order) in work.items():
-        session = _open(lib, place)
+        session = _open(lib, location)
         figures[name] = seconds_of(lambda: read(session, order))  # noqa: B023 - called at once
-        with _counting(place) as proxy:
-            read(_open(lib, place, proxy.url), order)
+        with _counting(location) as proxy:
+            read(_open(lib, location, proxy.url), order)
             asked = [one for one in proxy.exchanges if "/files/" in one.path]
             figures[f"{name} requests"] = len(asked)
             figures[f"{name} bytes"] = sum(one.bytes_in for one in asked)
     return figures
 
 
-def herd(lib: ModuleType, place: Place, _: Scale) -> Mapping[str, float]:
+def herd(lib: ModuleType, location: Location, _: Scale) -> Mapping[str, float]:
     """Start many first reads at once, with credentials that have to be asked for."""
-    _prepare(lib, place, HERD)
-    Counted.place, Counted.lib, Counted.refreshes = place, lib, 0
-    session = _open(lib, place, access=lib.s3_refreshable_credentials(refresh))
+    _prepare(lib, location, HERD)
+    Counted.location, Counted.lib, Counted.refreshes = location, lib, 0
+    session = _open(lib, location, access=lib.s3_refreshable_credentials(refresh))
     before, store = Counted.refreshes, session.store
 
     async def read_all() -> None:

@@ -7,14 +7,14 @@ from types import ModuleType
 from typing import Any, Final
 
 from bench.archive import Archive
-from bench.engine_place import Place, seconds_of
+from bench.engine_location import Location, seconds_of
 from bench.engine_rows import Group, Row, Run, Scale
 from bench.virtual_writing import PER_FILE, locations_of, session_with
 
 
-def _session(lib: ModuleType, place: Place) -> Any:
+def _session(lib: ModuleType, location: Location) -> Any:
     """Open everything again, so that nothing is remembered."""
-    return place.open(lib).readonly_session("main")
+    return location.open(lib).readonly_session("main")
 
 
 async def _count_coordinates(session: Any) -> int:
@@ -31,14 +31,14 @@ def _streamed(session: Any) -> int:
     return sum(map(len, session.virtual_chunk_locations(distinct=False)))
 
 
-def _summed(lib: ModuleType, place: Place, by: str) -> None:
-    place.open(lib).virtual_dependencies(by=by)
+def _summed(lib: ModuleType, location: Location, by: str) -> None:
+    location.open(lib).virtual_dependencies(by=by)
 
 
 def _telling(per_file: int) -> Run:
-    def run(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    def run(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
         archive = Archive(scale.of(1_000_000, 50_000), per_file)
-        session = session_with(lib, place, archive.rows)
+        session = session_with(lib, location, archive.rows)
         session.store.set_virtual_refs_arr(
             "/a",
             archive.shape,
@@ -52,20 +52,20 @@ def _telling(per_file: int) -> Run:
         figures = dict[str, float]()
 
         def streamed() -> None:
-            assert _streamed(_session(lib, place)) == archive.rows
+            assert _streamed(_session(lib, location)) == archive.rows
 
         def listed() -> None:
-            assert len(_session(lib, place).all_virtual_chunk_locations()) == archive.rows
+            assert len(_session(lib, location).all_virtual_chunk_locations()) == archive.rows
 
         def coordinates() -> None:
-            assert asyncio.run(_count_coordinates(_session(lib, place))) == archive.rows
+            assert asyncio.run(_count_coordinates(_session(lib, location))) == archive.rows
 
         figures["streamed"] = seconds_of(streamed)
         figures["listed"] = seconds_of(listed)
         figures["coordinates"] = seconds_of(coordinates)
         if hasattr(lib.Repository, "virtual_dependencies"):
             for by in ("bucket", "file"):
-                summed = partial(_summed, lib, place, by)
+                summed = partial(_summed, lib, location, by)
                 figures[f"by {by}"] = seconds_of(summed)
         return figures
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import zarr
 
 from bench.archive import BUCKET, CHUNK_BYTES, HEADER_BYTES, Archive
-from bench.engine_place import Place
+from bench.engine_location import Location
 from bench.engine_rows import Group, Row, Run, Scale
 from bench.measure import Sample, measured
 
@@ -19,12 +19,12 @@ _MOST_BYTES: Final = 2_000_000_000
 _REFERENCE: Final = "icechunk"
 
 
-def session_with(lib: ModuleType, place: Place, rows: int) -> Any:
-    """Give a session on a repository with an empty array and a container for the archive."""
+def session_with(lib: ModuleType, location: Location, rows: int) -> Any:
+    """Return a session on a repository with an empty array and a container for the archive."""
     config = lib.RepositoryConfig.default()
     store = lib.s3_store(region="us-east-1")
     config.set_virtual_chunk_container(lib.VirtualChunkContainer(BUCKET, store))
-    repo = place.create(lib, config=config)
+    repo = location.create(lib, config=config)
     session = repo.writable_session("main")
     zarr.create_array(
         session.store, name="a", shape=(rows,), chunks=(1,), dtype="u1", compressors=None
@@ -39,10 +39,12 @@ def locations_of(archive: Archive) -> list[str]:
     return [files[number] for number in archive.file_of_row().tolist()]
 
 
-def _stored(place: Place) -> int:
+def _stored(location: Location) -> int:
     """Count what the session wrote for its references."""
     kinds = ("manifests", "transactions")
-    return sum(one.stat().st_size for kind in kinds for one in (Path(place.path) / kind).iterdir())
+    return sum(
+        one.stat().st_size for kind in kinds for one in (Path(location.path) / kind).iterdir()
+    )
 
 
 def _figures(sample: Sample) -> Mapping[str, float]:
@@ -56,9 +58,9 @@ def _figures(sample: Sample) -> Mapping[str, float]:
 def _same_call(per_file: int) -> Run:
     """Let both sides do `set_virtual_refs_arr` with the same list, then commit."""
 
-    def run(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    def run(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
         archive = Archive(scale.of(1_000_000, 50_000), per_file)
-        session = session_with(lib, place, archive.rows)
+        session = session_with(lib, location, archive.rows)
         locations = locations_of(archive)
         offsets, lengths = archive.offsets(), archive.lengths()
 
@@ -68,7 +70,7 @@ def _same_call(per_file: int) -> Run:
             )
             assert refused is None
             session.commit("set")
-            return _stored(place)
+            return _stored(location)
 
         return _figures(measured(work))
 
@@ -79,11 +81,11 @@ def _own_call(per_file: int) -> Run:
     """Let us do `set_virtual_refs_columns` with Arrow; the reference does what it can do best."""
     theirs = _same_call(per_file)
 
-    def run(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+    def run(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
         if lib.__name__ == _REFERENCE:
-            return theirs(lib, place, scale)
+            return theirs(lib, location, scale)
         archive = Archive(scale.of(1_000_000, 50_000), per_file)
-        session = session_with(lib, place, archive.rows)
+        session = session_with(lib, location, archive.rows)
         files = pa.DictionaryArray.from_arrays(
             pa.array(archive.file_of_row().astype("u4")), pa.array(archive.files())
         )
@@ -97,17 +99,17 @@ def _own_call(per_file: int) -> Run:
         def work() -> int:
             assert len(session.store.set_virtual_refs_columns("/a", **columns)) == 0
             session.commit("set")
-            return _stored(place)
+            return _stored(location)
 
         return _figures(measured(work))
 
     return run
 
 
-def _ten_million(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _ten_million(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Set ten million in ten calls, and commit them; all memory of it counts."""
     each = scale.of(1_000_000, 50_000)
-    session = session_with(lib, place, 10 * each)
+    session = session_with(lib, location, 10 * each)
 
     def work() -> int:
         for call in range(10):
@@ -122,15 +124,15 @@ def _ten_million(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, fl
                 lengths=CHUNK_BYTES,
             )
         session.commit("set")
-        return _stored(place)
+        return _stored(location)
 
     return _figures(measured(work))
 
 
-def _one_by_one(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, float]:
+def _one_by_one(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
     """Set references with a call for each."""
     rows = scale.of(20_000, 1_000)
-    session = session_with(lib, place, rows)
+    session = session_with(lib, location, rows)
 
     def work() -> int:
         for row in range(rows):
@@ -138,7 +140,7 @@ def _one_by_one(lib: ModuleType, place: Place, scale: Scale) -> Mapping[str, flo
                 f"a/c/{row}", f"{BUCKET}file-{row // 10}.nc", offset=row % 10 * 100, length=100
             )
         session.commit("set")
-        return _stored(place)
+        return _stored(location)
 
     return _figures(measured(work))
 

@@ -51,31 +51,31 @@ class Archive:
     faults: Mapping[int, Fault] = field(default_factory=dict)
 
     def path(self, number: int) -> Path:
-        """Give the path of a file; there are at most a hundred in a directory."""
+        """Return the path of a file; there are at most a hundred in a directory."""
         return self.folder / f"{number // 100:04d}" / f"model_{number:06d}.nc"
 
     def urls(self) -> list[str]:
-        """Give the URLs of all files, in order."""
+        """Return the URLs of all files, in order."""
         return [self.path(number).as_uri() for number in range(self.files)]
 
     @property
     def pattern(self) -> str:
-        """Give the glob that matches all files."""
+        """Return the glob that matches all files."""
         return str(self.folder / "*" / "model_*.nc")
 
     def packed_temperature(self, number: int) -> NDArray[np.int16]:
-        """Give what one file holds, as stored."""
+        """Return what one file holds, as stored."""
         first = number * self.steps
         steps = np.arange(first, first + self.steps)[:, None, None]
         cells = np.arange(self.grid[0] * self.grid[1]).reshape(1, *self.grid)
         return ((steps * 7 + cells) % 4000).astype(np.int16)
 
     def expected_temperature(self, number: int) -> NDArray[np.float64]:
-        """Give what one file means."""
+        """Return what one file means."""
         return self.packed_temperature(number).astype(np.float64) * _SCALE + _OFFSET
 
     def expected_pressure(self, number: int) -> NDArray[np.float32]:
-        """Give the other variable of one file."""
+        """Return the other variable of one file."""
         first = number * self.steps
         steps = np.arange(first, first + self.steps, dtype=np.float32)[:, None, None]
         return np.broadcast_to(1000 + steps, (self.steps, *self.grid)).copy()
@@ -168,7 +168,7 @@ class _Template:
             ]
 
     def with_values_of(self, number: int) -> bytes:
-        """Give the bytes of another file."""
+        """Return the bytes of another file."""
         copy = bytearray(self._bytes)
         for place, value in zip(self._places, self._values(number), strict=True):
             copy[place : place + len(value)] = value

@@ -24,7 +24,7 @@ type Field = npt.NDArray[np.float32]
 
 
 def main() -> None:
-    """Tell the story, checking each step."""
+    """Run all steps, and check each of them."""
     options = parse_options()
     console = Console(highlight=False)
     shutil.rmtree(options.folder, ignore_errors=True)
@@ -131,7 +131,7 @@ def settle_a_conflict(console: Console, repository: icefloe.Repository) -> None:
     try:
         ben.commit("Ben calibrates months 0 and 1", rebase_with=icefloe.ConflictDetector())
     except icefloe.RebaseFailedError as error:
-        console.print("Ben is second, and is told exactly what contradicts:")
+        console.print("Ben is second, and gets the exact conflicts:")
         for conflict in error.conflicts:
             console.print(f"  {conflict}", markup=False)
     else:

@@ -53,7 +53,7 @@ class SetupError(Exception):
 
 
 def say(text: str) -> None:
-    """Tell what happens, on the error stream: the output belongs to the command that follows."""
+    """Print a message on the error stream: the output belongs to the command that follows."""
     print("[setup] " + text, file=sys.stderr, flush=True)
 
 
@@ -114,7 +114,7 @@ def digest(*parts: object) -> str:
 
 
 def is_current(stamp: Path, key: str) -> bool:
-    """Tell whether a step was completed for this very key."""
+    """Return whether a step was completed for this very key."""
     return stamp.exists() and stamp.read_text() == key
 
 
@@ -148,7 +148,7 @@ def find_python() -> Path | None:
 
 
 def python_minor(python: Path) -> int | None:
-    """Tell 13 for a usable CPython 3.13; nothing for what is too old, or another kind."""
+    """Return 13 for a usable CPython 3.13; None if it is too old, or another kind."""
     probe = (
         "import sys, sysconfig;"
         "print(sys.implementation.name, *sys.version_info[:2],"
@@ -252,7 +252,7 @@ def _environment_key() -> str:
 
 
 def _belongs_here() -> bool:
-    """Tell whether `.venv` was made in this place: its scripts do not survive a move."""
+    """Return whether `.venv` was made in this place: its scripts do not survive a move."""
     activate = VENV / "bin" / "activate"
     return activate.exists() and str(VENV) in activate.read_text()
 
@@ -273,10 +273,10 @@ def prepare_java() -> None:
     say(f"Java: {home}")
 
 
-def find_java(given: str) -> Path | None:
+def find_java(java_home: str) -> Path | None:
     """Look at JAVA_HOME, then at PATH."""
-    given_program = str(Path(given, "bin", "java")) if given else None
-    for program in filter(None, (given_program, shutil.which("java"))):
+    configured = str(Path(java_home, "bin", "java")) if java_home else None
+    for program in filter(None, (configured, shutil.which("java"))):
         release, home = java_release(program)
         if home is not None and release >= OLDEST_JAVA:
             return home
@@ -374,7 +374,7 @@ def prepare_former_reference() -> None:
 
 def environment_for_tools() -> dict[str, str]:
     """Put the environment first on PATH and name the Java."""
-    # Without bytecode on disk, each of the many processes would compile everything anew.
+    # Without bytecode on disk, each of the many processes would compile everything again.
     unwanted = {"PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     environment["PATH"] = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", os.defpath)])

@@ -9,7 +9,7 @@ CONFLICT = re.compile(rb"^(<{7} |>{7} |\|{7} )", re.MULTILINE)
 
 
 def problems(path: Path) -> list[str]:
-    """Say what is wrong with a file."""
+    """Return what is wrong with a file."""
     content = path.read_bytes()
     found = []
     if len(content) > LARGEST_BYTES:

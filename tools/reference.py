@@ -65,7 +65,7 @@ def listed(modules: list[griffe.Module]) -> str:
 
 
 def public_names(package: griffe.Module) -> Iterator[tuple[str, griffe.Object]]:
-    """Give what the package exports, each with where it is defined."""
+    """Return what the package exports, each with where it is defined."""
     for name in sorted(map(str, package.exports or []), key=str.lower):
         member = package.members[name]
         found = member.final_target if isinstance(member, griffe.Alias) else member
@@ -121,7 +121,7 @@ def members_of(owner: griffe.Class) -> dict[str, griffe.Object]:
 
 
 def is_twin(name: str, members: dict[str, griffe.Object]) -> bool:
-    """Tell the async form of a method, which its blocking form speaks for."""
+    """Return whether a method is the async form of a documented blocking form."""
     plain = name.removesuffix("_async")
     return plain != name and plain in members and not docstring(members[name])
 
@@ -144,12 +144,12 @@ def render(member: griffe.Object) -> list[str]:
 
 
 def docstring(member: griffe.Object) -> str:
-    """Give the text of a docstring, or nothing."""
+    """Return the text of a docstring, or nothing."""
     return member.docstring.value if member.docstring else ""
 
 
 def summary(member: griffe.Object) -> str:
-    """Give the first line of a docstring."""
+    """Return the first line of a docstring."""
     return docstring(member).partition("\n")[0]
 
 

@@ -23,7 +23,7 @@ FEWEST_FILES = 30
 
 
 def main() -> None:
-    """Tell the story, checking each step."""
+    """Run all steps, and check each of them."""
     options = parse_options()
     begin = time.monotonic()
     console = Console(highlight=False)
@@ -111,13 +111,13 @@ def spark_here(console: Console) -> Iterator[Any]:
 
 
 def say_goodbye(console: Console, folder: Path, archive: Weather, seconds: float) -> None:
-    """Say where to go from here."""
+    """Show what to try next."""
     console.rule(f"Done in {seconds:.0f} seconds")
     cube, late = folder / "cube", archive.path(Deliveries(archive.files).late[0])
     pattern = folder / "archive" / "weather" / "*" / "*.nc"
     hints = {
         "the picture": f"{folder / 'picture.svg'} (any browser shows it)",
-        "what is there": f".venv/bin/icefloe coverage {cube}",
+        "coverage": f".venv/bin/icefloe coverage {cube}",
         "which files": f".venv/bin/icefloe sources {cube} --like '{late.stem[:-1]}?.nc'",
         "who needs a file": f".venv/bin/icefloe dependencies {cube} --by array --all-versions"
         f" --prefix {late.as_uri()}",

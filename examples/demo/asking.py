@@ -20,7 +20,7 @@ def ask(
     travel_in_time(console, repository, deliveries)
     select(console, repository, archive)
     find_who_needs(console, repository, archive, deliveries)
-    console.rule("What is there")
+    console.rule("Coverage")
     for dataset in read_coverage(repository.readonly_session("main")):
         console.print(coverage_text(dataset, min(72, console.width - 4)), markup=False)
         if not dataset.is_complete:

@@ -101,5 +101,5 @@ class Ingest:
         self.tell(report)
 
     def tell(self, report: JobReport) -> None:
-        """Say what a job did."""
+        """Print what a job did."""
         self.console.print(f"[bold]{report.group}[/]: {report.summary()}")

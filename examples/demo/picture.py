@@ -1,4 +1,4 @@
-"""The picture at the end: a map, a curve and what is there, as SVG without any library."""
+"""The picture at the end: a map, a curve and the coverage, as SVG without any library."""
 
 import base64
 import struct

@@ -44,8 +44,8 @@ class StorageCheckup:
     Print it, or let a notebook show it.
     """
 
-    def __init__(self, found: Checkup) -> None:
-        self._found = found
+    def __init__(self, checkup: Checkup) -> None:
+        self._found = checkup
 
     @property
     def guarantees(self) -> tuple[StorageGuarantee, ...]:

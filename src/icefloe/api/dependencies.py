@@ -40,9 +40,9 @@ class VirtualDependencies:
     Iterate over it for the rows, or take all as an Arrow table.
     """
 
-    def __init__(self, by: By, found: Dependencies) -> None:
+    def __init__(self, by: By, dependencies: Dependencies) -> None:
         self.by = by
-        self._found = found
+        self._found = dependencies
 
     def __len__(self) -> int:
         return len(self._found)

@@ -171,9 +171,9 @@ class StorageUse:
 class StorageUses(Sequence[StorageUse]):
     """What chunks take, a row for each version, array or container."""
 
-    def __init__(self, by: UsageBy, found: Mapping[str, Usage]) -> None:
+    def __init__(self, by: UsageBy, usages: Mapping[str, Usage]) -> None:
         self.by = by
-        self._rows = [StorageUse(place, **asdict(usage)) for place, usage in found.items()]
+        self._rows = [StorageUse(place, **asdict(usage)) for place, usage in usages.items()]
 
     @overload
     def __getitem__(self, row: int) -> StorageUse: ...
@@ -231,17 +231,17 @@ class ExpirationPlan:
     """The same in numbers of objects, by kind."""
 
     @classmethod
-    def of(cls, found: ExpirationOutlook) -> Self:
+    def of(cls, outlook: ExpirationOutlook) -> Self:
         """Show a plan to users."""
         entries = sorted(
-            found.entries.values(), key=lambda entry: (entry.flushed_at, entry.id), reverse=True
+            outlook.entries.values(), key=lambda entry: (entry.flushed_at, entry.id), reverse=True
         )
-        planned, room = found.planned, found.reclaimable
+        planned, room = outlook.planned, outlook.reclaimable
         return cls(
             tuple(map(SnapshotInfo.of, entries)),
             {name: str(tip) for name, tip in sorted(planned.branches.items())},
             {name: str(tip) for name, tip in sorted(planned.tags.items())},
-            found.kept,
+            outlook.kept,
             room.size_bytes,
             {str(kind): count for kind, count in room.objects.items()},
         )

@@ -155,7 +155,7 @@ class RepositoryMaintenance:
         """Delete files that no version needs and that were written before a time.
 
         That time must be further back than the beginning of the longest session that is still
-        to be committed: files of such sessions are told from garbage by their age alone.
+        to be committed: only their age distinguishes files of such sessions from garbage.
 
         `cutoffs` gives kinds of files times of their own; with None, none of a kind goes.
         `incremental` looks only for what versions that are gone leave behind, and so neither

@@ -458,7 +458,7 @@ class ForkSession(Session):
 
     @property
     def fork_id(self) -> str:
-        """Tells this fork from others; a pickled copy has the same."""
+        """The id of this fork; a pickled copy has the same id."""
         return self._session.id
 
     def __getstate__(self) -> object:

@@ -78,8 +78,8 @@ def exit_code(error: IcefloeError) -> int:
     return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - called by typer
-    if wanted:
+def _show_version(is_asked: bool) -> None:  # noqa: FBT001 - called by typer
+    if is_asked:
         echo(f"icefloe {VERSION}")
         raise typer.Exit
 

@@ -40,8 +40,8 @@ def migrate(
     """Migrate a repository from spec version 1 to 2; all versions, branches and tags stay.
 
     Writes one object, `repo`. Programs that use icefloe may go on: what they commit meanwhile is
-    migrated, and then they are told to open the repository again. Stop programs that write with
-    icechunk first: they do not notice. Can be interrupted at any time and run again.
+    migrated. They then get an error that says to open the repository again. Stop programs that
+    write with icechunk first: they do not notice. Can be interrupted at any time and run again.
 
     Exit code 0: done, or there was nothing to do. 11: migrated, but some files of spec 1 could
     not be removed; they do no harm, run it again.

@@ -30,7 +30,7 @@ def as_json_value(value: object, path: str = "metadata") -> JsonValue:
     return _Copier().copy(value, path, MAX_DEPTH)
 
 
-def as_metadata(given: object, path: str = "metadata") -> dict[str, JsonValue]:
+def as_metadata(mapping: object, path: str = "metadata") -> dict[str, JsonValue]:
     """Check and copy the metadata of a commit or of a repository.
 
     Raise `WrongTypeError` unless it is a mapping from strings to JSON values.
@@ -38,10 +38,10 @@ def as_metadata(given: object, path: str = "metadata") -> dict[str, JsonValue]:
     >>> as_metadata({"author": "nightly job", "runs": (1, 2)})
     {'author': 'nightly job', 'runs': [1, 2]}
     """
-    if not isinstance(given, Mapping):
-        raise _wrong_type(path, f"a dict is needed, got {type(given).__name__}")
+    if not isinstance(mapping, Mapping):
+        raise _wrong_type(path, f"a dict is needed, got {type(mapping).__name__}")
     return {
-        _key(key, path): as_json_value(value, f"{path}[{key!r}]") for key, value in given.items()
+        _key(key, path): as_json_value(value, f"{path}[{key!r}]") for key, value in mapping.items()
     }
 
 

@@ -157,7 +157,7 @@ def plan_among(
     tags: Refs,
     rules: ExpirationRules,
 ) -> Expiration:
-    """Plan for a repository of spec 1, of which all versions that refs lead to are given.
+    """Plan for a repository of spec 1, from all versions that are reachable from refs.
 
     Of each branch and tag that stays, the oldest version that is young enough becomes the first
     one after the initial snapshot; if none is, the newest does.

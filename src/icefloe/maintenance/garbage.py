@@ -3,7 +3,7 @@
 What must never happen is that something goes which a version needs. So:
 
 - Only files of the four kinds that have ids as names are ever looked at, and only those go that
-  were written before a cut-off, by the clock of the storage. Whoever is writing has files that
+  were written before a cut-off, by the clock of the storage. A writer has files that
   are younger, as long as the cut-off is further back than the longest session.
 - A cut-off in the future counts as now: what is written while the collection runs is young,
   however coarsely the storage tells time.
@@ -242,7 +242,7 @@ class _Collection:
     async def _keep_young_chunks(self, names: Iterable[str] = ()) -> None:
         """Keep the chunks of manifests that are in no history (yet); they stay themselves.
 
-        Whoever writes them may not be done, or another collection may delete them: those that
+        Their writer may not be done, or another collection may delete them: those that
         are missing refer to nothing. If a history comes to need them, they are read again.
         """
         young = {

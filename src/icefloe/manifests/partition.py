@@ -112,7 +112,7 @@ class Layout(Protocol):
     def next_cut(self, box: Box, num_refs: int) -> Cut | None:
         """Return the first cut of the references in a box, or None if they are one part.
 
-        Whoever goes on so with both halves comes to the same parts as `partition`.
+        Cutting both halves in the same way leads to the same parts as `partition`.
         """
         ...
 

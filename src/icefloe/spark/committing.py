@@ -160,7 +160,7 @@ class Committer:
         is_small = combined_files.references <= self.few_references
         with (
             cleaning(self._context, self.job) as outcome,
-            persisted(built, wanted=not is_small) as persisted_rows,
+            persisted(built, is_persistent=not is_small) as persisted_rows,
         ):
             with self.watch.stage("write", f"{combined_files.references} chunks"):
                 written = gather_regions(persisted_rows, with_changes=is_small)
@@ -283,9 +283,9 @@ class Outcome:
 
 
 @contextmanager
-def persisted(rows: "DataFrame", *, wanted: bool = True) -> "Iterator[DataFrame]":
+def persisted(rows: "DataFrame", *, is_persistent: bool = True) -> "Iterator[DataFrame]":
     """Keep rows on the disks of executors; they are never gathered."""
-    if not wanted:
+    if not is_persistent:
         yield rows
         return
     from pyspark import StorageLevel  # noqa: PLC0415 - only where there is a session

@@ -181,13 +181,13 @@ class CopyJob:
             )
         return 0
 
-    def _make(self, session: Session, found: FoundGroup) -> None:
+    def _make(self, session: Session, source_group: FoundGroup) -> None:
         """Make groups and arrays in the session; what is in their place makes way."""
         store, group = session.store, self._target.group
-        if occupied(store, group, found):
+        if occupied(store, group, source_group):
             forget_record(store, group)
-        make_groups(store, group, found)
-        for array in found.arrays:
+        make_groups(store, group, source_group)
+        for array in source_group.arrays:
             make_array(store, group, array, self._options.layout.compressors)
 
     # -- what a wave needs -------------------------------------------------------------------
@@ -274,7 +274,7 @@ class _Wave:
         with (
             attempts_may_differ(job.spark),
             cleaning(context, job.id) as outcome,
-            persisted(built, wanted=not is_small) as persisted_rows,
+            persisted(built, is_persistent=not is_small) as persisted_rows,
         ):
             with job.watch.stage("copy", _what(self.found, slabs, regions.objects)):
                 done = gather_copies(persisted_rows, with_changes=is_small)

@@ -202,10 +202,10 @@ def terminal_progress() -> Iterator[OnProgress | None]:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bars: dict[str, Any] = {}
 
-        def show(each: StageProgress) -> None:
-            if each.stage not in bars:
-                bars[each.stage] = progress.add_task(each.stage, total=None, what=each.what)
-            total = each.tasks if each.tasks or each.is_over else None
-            progress.update(bars[each.stage], completed=each.tasks_done, total=total)
+        def show(stage: StageProgress) -> None:
+            if stage.stage not in bars:
+                bars[stage.stage] = progress.add_task(stage.stage, total=None, what=stage.what)
+            total = stage.tasks if stage.tasks or stage.is_over else None
+            progress.update(bars[stage.stage], completed=stage.tasks_done, total=total)
 
         yield show

@@ -4,7 +4,7 @@ A context with credentials must not be part of a plan: plans are shown, logged a
 it lie in the files in which Spark brings variables and artifacts to executors, which stay for as
 long as a session lives. So it travels in two halves, each of which alone is random noise: one is
 part of the function that tasks run, the other a broadcast variable, or with Spark Connect, which
-has none, an artifact. Whoever has both has the credentials: those who can read the memory of the
+has none, an artifact. Who has both has the credentials: those who can read the memory of the
 driver or of a worker, or all of their traffic. For the latter, have Spark encrypt it.
 """
 

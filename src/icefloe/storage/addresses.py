@@ -186,9 +186,8 @@ class AddressGuard:
         if addresses and not harmless:
             raise InvalidInputError(
                 f"{host!r} is at {addresses[0][0]}, where clouds tell machines their credentials:"
-                " nothing is read from there, even if the reader authorises it. Record the chunks at"
-                " the"
-                " address of the server that has them",
+                " nothing is read from there, even if the reader authorises it. Record the chunks"
+                " at the address of the server that has them",
                 ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
                 host=host,
             )

@@ -183,7 +183,7 @@ class LocalBackend:
         while batch := await effects.offload(lambda: list(islice(batches, _LIST_BATCH))):
             yield batch
 
-    async def list_wanted(self, prefix: str, wanted: Wanted) -> AsyncIterator[Batch]:
+    async def list_wanted(self, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
         """Walk the files as `list` does, and look only at those that are wanted."""
         entries = self._walk_entries(encode_prefix(prefix) if self._encodes else prefix)
 
@@ -191,7 +191,7 @@ class LocalBackend:
             batch = list(islice(entries, _WANTED_BATCH))
             if not batch:
                 return None
-            chosen = wanted([key for key, _ in batch])
+            chosen = is_wanted([key for key, _ in batch])
             pairs = [pair for pair, yes in zip(batch, chosen, strict=True) if yes]
             return list(_infos(pairs))
 

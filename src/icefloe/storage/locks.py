@@ -62,7 +62,7 @@ def hold_lock(
         handle = open_lock_file(parent, LOCK_FILE) if in_file else _opened_again(parent)
         try:
             _wait_for_lock(handle, parent, patience_seconds, in_file=in_file)
-            # Whoever waited for a file that was deleted since has locked nothing.
+            # A writer that waited for a file that was deleted since has locked nothing.
             is_locked = os.fstat(handle).st_nlink > 0
             if is_locked:
                 yield

@@ -158,10 +158,10 @@ class MeteredBackend:
         if is_empty:
             self._meter.add("list")
 
-    async def list_wanted(self, prefix: str, wanted: Wanted) -> AsyncIterator[Batch]:
+    async def list_wanted(self, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
         """Count one request per batch, and one for an empty answer."""
         is_empty = True
-        async for batch in list_wanted(self._inner, prefix, wanted):
+        async for batch in list_wanted(self._inner, prefix, is_wanted):
             is_empty = False
             self._meter.add("list")
             yield batch

@@ -19,9 +19,9 @@ from icefloe.storage.port import (
 class ReadOnlyBackend:
     """Hands reads on to what can do no more, and refuses the rest."""
 
-    def __init__(self, inner: ReadableBackend, place: str) -> None:
+    def __init__(self, inner: ReadableBackend, name: str) -> None:
         self._inner = inner
-        self._place = place
+        self._place = name
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
         """Hand on."""
@@ -87,20 +87,20 @@ type Wanted = Callable[[Sequence[str]], Sequence[bool]]
 class SelectiveLister(Protocol):
     """A backend that can pass over objects by their keys alone."""
 
-    def list_wanted(self, prefix: str, wanted: Wanted) -> AsyncIterator[Batch]:
+    def list_wanted(self, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
         """Walk the objects whose key starts with `prefix` and that are wanted."""
         ...
 
 
-async def list_wanted(backend: Backend, prefix: str, wanted: Wanted) -> AsyncIterator[Batch]:
+async def list_wanted(backend: Backend, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
     """Walk some of the objects whose key starts with `prefix`, in batches, as `list` does.
 
     Batches may be empty.
     """
     if isinstance(backend, SelectiveLister):
-        async for batch in backend.list_wanted(prefix, wanted):
+        async for batch in backend.list_wanted(prefix, is_wanted):
             yield batch
         return
     async for batch in backend.list(prefix):
-        chosen = wanted([info.key for info in batch])
+        chosen = is_wanted([info.key for info in batch])
         yield [info for info, yes in zip(batch, chosen, strict=True) if yes]

@@ -2,7 +2,7 @@
 
 Every session is a writer of its own, and so is every copy of a fork that was unpickled. A writer
 divides its work into periods: a period ends when its changes go elsewhere, by a fork, a pickle or
-a merge. A change is stamped with its writer and the period. Whoever takes in one change of
+a merge. A change is stamped with its writer and the period. A session that takes in one change of
 a period has all changes of that writer up to the end of the period, so that one number for each
 writer tells what a session knows. Knowing a change means holding it, or something newer that
 took its place.

@@ -1,7 +1,7 @@
 """From changes to a new version.
 
 Manifests, snapshot and log are written first; nobody can see them. The last step moves the
-branch, on condition that it is still where the session began. Whoever dies before that step
+branch, on condition that it is still where the session began. A process that dies before that step
 leaves garbage, and nothing else.
 """
 

@@ -51,7 +51,7 @@ def settings_for_containers(settings: StorageSettings, usual: StorageSettings) -
     """Return the storage settings that also apply to containers: those that were chosen.
 
     `usual` is what suits the storage of the repository, and is stored with it; containers may
-    be of another kind. Whoever wrote the repository cannot have objects read in crumbs, each
+    be of another kind. The author of a repository cannot have objects read in crumbs, each
     of which the reader pays for.
     """
     concurrency = _chosen(settings.concurrency, usual.concurrency or StorageConcurrencySettings())

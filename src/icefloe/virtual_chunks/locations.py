@@ -167,7 +167,7 @@ def default_containers(
 ) -> tuple[VirtualChunkContainer, ...]:
     """List the default containers of the platforms for which a repository declares none.
 
-    Whoever declares a bucket says where the chunks on that platform are, and wants to hear of
+    A container for a bucket says where the chunks on that platform are, and wants to hear of
     those that are elsewhere.
     """
     platforms = set(map(_platform, declared))

@@ -20,7 +20,7 @@ class FlattenedIterator[T](AsyncCloseableIterator[T]):
     """What batches hold, for `async for` and for `for`; most items cost no suspension.
 
     Loops walk over generators, which take a fraction of the time that a method needs for each
-    item. Whoever stops goes on with the next item: batches belong to the iterator, not to a loop.
+    item. A loop that stops can go on with the next item: the iterator owns the batches.
 
     >>> async def batches():
     ...     yield [1, 2]

@@ -40,7 +40,7 @@ def refused(problem: str) -> InvalidInputError:
 # -- texts ---------------------------------------------------------------------------------
 
 
-def distinct_texts(given: TextColumn, name: str) -> tuple[BytesColumn, Ints]:
+def distinct_texts(user_column: TextColumn, name: str) -> tuple[BytesColumn, Ints]:
     """Return the distinct texts of a column, and which one each row has.
 
     Rows without a text (`None`, null or empty) have -1.
@@ -49,9 +49,9 @@ def distinct_texts(given: TextColumn, name: str) -> tuple[BytesColumn, Ints]:
     >>> texts.to_strings(), rows.tolist()
     (['a', 'b'], [0, 0, -1, 1])
     """
-    array = _as_arrow(given)
+    array = _as_arrow(user_column)
     if array is None:
-        column, rows = _distinct_objects(given, name)
+        column, rows = _distinct_objects(user_column, name)
     elif pa.types.is_dictionary(array.type):
         column, rows = _of_dictionary(array, name)
     else:
@@ -75,13 +75,13 @@ def _used(column: BytesColumn, rows: Ints) -> tuple[BytesColumn, Ints]:
     return column.take(np.flatnonzero(is_used)), numbers[rows]
 
 
-def _distinct_objects(given: Any, name: str) -> tuple[BytesColumn, Ints]:
+def _distinct_objects(objects: Any, name: str) -> tuple[BytesColumn, Ints]:
     """Pack texts that are objects of Python; runs of equal ones are packed once."""
-    if isinstance(given, str | bytes):
+    if isinstance(objects, str | bytes):
         raise refused(f"{name} must be a column with one text for each reference, not one text")
     data, lengths, is_head = bytearray(), list[NDArray[np.int64]](), list[NDArray[np.bool_]]()
     before: object = object()
-    for block in _blocks(given, name):
+    for block in _blocks(objects, name):
         flags = np.fromiter(map(ne, block, [before, *block[:-1]]), np.bool_, len(block))
         before = block[-1]
         heads = block if flags.all() else list(compress(block, flags.tolist()))
@@ -172,11 +172,11 @@ def _is_string_view(kind: "pa.DataType") -> bool:
 # -- numbers -------------------------------------------------------------------------------
 
 
-def counts(given: NumberColumn | int, rows: int, name: str) -> NDArray[np.uint64]:
+def counts(numbers: NumberColumn | int, rows: int, name: str) -> NDArray[np.uint64]:
     """Return whole numbers from 0, one for each row; a single number applies to all rows."""
-    if isinstance(given, int | np.integer):
-        return np.repeat(counts([int(given)], 1, name), rows)
-    column = _integers(given, name)
+    if isinstance(numbers, int | np.integer):
+        return np.repeat(counts([int(numbers)], 1, name), rows)
+    column = _integers(numbers, name)
     if column.shape != (rows,):
         raise refused(
             f"{name} have the shape {column.shape}, and there are {rows} locations: give one"
@@ -188,17 +188,17 @@ def counts(given: NumberColumn | int, rows: int, name: str) -> NDArray[np.uint64
     return column.astype(np.uint64, copy=False)
 
 
-def _integers(given: Any, name: str) -> NDArray[np.integer]:
-    array = _as_arrow(given)
+def _integers(numbers: Any, name: str) -> NDArray[np.integer]:
+    array = _as_arrow(numbers)
     if array is not None:
         if not pa.types.is_integer(array.type) or array.null_count:
             problem = "nulls" if pa.types.is_integer(array.type) else array.type
             raise refused(f"{name} must be whole numbers from 0, and this column holds {problem}")
         return numbers_of(array)
     try:
-        column = np.asarray(given)
-        if column.dtype.kind == "f" and not isinstance(given, np.ndarray):
-            column = np.array(given, object)  # perhaps whole numbers of which some are large
+        column = np.asarray(numbers)
+        if column.dtype.kind == "f" and not isinstance(numbers, np.ndarray):
+            column = np.array(numbers, object)  # perhaps whole numbers of which some are large
         if column.dtype == object and {*map(type, column.flat)} == {int}:
             column = column.astype(np.uint64)
     except (ValueError, OverflowError) as error:
@@ -307,8 +307,8 @@ def times_of(column: TimeColumn | datetime | int, rows: int) -> NDArray[np.uint3
     return seconds.astype(np.uint32)
 
 
-def _seconds_column(given: Any) -> NDArray[np.integer]:
-    array = _as_arrow(given)
+def _seconds_column(moments: Any) -> NDArray[np.integer]:
+    array = _as_arrow(moments)
     if array is not None:
         if pa.types.is_timestamp(array.type):
             seconds = array.cast(pa.timestamp("s", array.type.tz), safe=False)
@@ -318,9 +318,9 @@ def _seconds_column(given: Any) -> NDArray[np.integer]:
         else:
             raise refused(f"last_modified must be times, and this column holds {array.type}")
         return np.where(mask_of(pc.is_valid(array)), values, 0) if array.null_count else values
-    if not isinstance(given, np.ndarray):
-        given = [seconds_of(moment) if moment else 0 for moment in given]
-    column = np.asarray(given)
+    if not isinstance(moments, np.ndarray):
+        moments = [seconds_of(moment) if moment else 0 for moment in moments]
+    column = np.asarray(moments)
     if column.dtype.kind == "M":
         seconds = column.astype("datetime64[s]")
         return np.where(np.isnat(seconds), 0, seconds.astype(np.int64))

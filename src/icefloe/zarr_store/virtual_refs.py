@@ -1,6 +1,6 @@
 """References to chunks in foreign files, from what users give to what a session keeps.
 
-References are looked at as a whole: those whose location is refused are told to the caller, the
+References are looked at as a whole: those whose location is refused are returned to the caller, the
 others are recorded together, or none of them when there is an error.
 """
 

@@ -1,6 +1,6 @@
 """Rewrite all manifests: the same references in a new layout, as one commit.
 
-An array is partitioned again without loading all of its references. Stored pieces are told apart
+An array is partitioned again without loading all of its references. Stored pieces are distinguished
 by their boxes and counts alone. Only a piece that a new boundary cuts is opened during planning;
 the others are opened when their part is written.
 """

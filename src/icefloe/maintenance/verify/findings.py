@@ -312,10 +312,10 @@ class Unchecked:
 
 
 MOST_DAMAGES: Final = 1000
-"""That are told one by one."""
+"""Damages that are reported one by one."""
 MOST_KEYS: Final = 20
 _MOST_DRAFTS: Final = 20_000
-"""That are taken down; those that are alike are told together."""
+"""Damages that are recorded; damages of one kind are reported together."""
 _MOST_UNCHECKED: Final = 1000
 
 
@@ -373,7 +373,7 @@ class Findings:
         """By kind, and what tells those of a kind apart."""
         self._unchecked: dict[str, Unchecked] = {}
         self.left_out = 0
-        """Damages beyond those that are told one by one."""
+        """Damages beyond those that are reported one by one."""
         self.unchecked_objects = 0
 
     def __len__(self) -> int:

@@ -271,7 +271,7 @@ def _blaming(what: str, failures: Sequence[Exception]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A reader, whose failures are told from ours."""
+    """A reader whose failures are distinguished from ours."""
 
     reader: Reader
     failures: Sequence[Exception]

@@ -23,7 +23,7 @@ _MOST_HOLES: Final = 1000
 """As many as are listed."""
 
 type Axes = Mapping[str, LoadedValues | int]
-"""What is there already along each dimension: values, or only a length."""
+"""The existing steps along each dimension: values, or only a length."""
 
 
 @dataclass(frozen=True, slots=True)

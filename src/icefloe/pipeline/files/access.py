@@ -71,13 +71,13 @@ class SourceAccess:
         return Place(_storage_at(root), root, unquote(url[len(root) :]).split("?")[0])
 
 
-def as_url(given: str | os.PathLike[str]) -> str:
+def as_url(path_or_url: str | os.PathLike[str]) -> str:
     """Write a path as a URL; leave URLs as they are.
 
     >>> as_url("/data/march 2020.nc")
     'file:///data/march%202020.nc'
     """
-    text = os.fspath(given)
+    text = os.fspath(path_or_url)
     if "://" in text:
         return text
     path = os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111

@@ -1,6 +1,6 @@
 """From what a parser found to what combining files needs.
 
-Arrays are told apart by their part in the dataset: those along a dimension that files are joined
+Arrays are classified by their role in the dataset: those along a dimension that files are joined
 along grow; all others must be the same in every file, and come from one of them. Of the growing
 ones, those with a single dimension, and bounds of these, are small: their values are read here,
 and later written as they are. That makes them independent of how each file cuts them into chunks,

@@ -235,7 +235,7 @@ def places_table(
 
 
 def put_in_place(
-    array: ArrayPlan, number: int, file_place: FilePlace, references: References, found: str
+    array: ArrayPlan, number: int, file_place: FilePlace, references: References, parsed: str
 ) -> References | None:
     """Move the references of a file to their place; None if the array is not for this file.
 
@@ -244,7 +244,7 @@ def put_in_place(
     """
     if file_place.family != array.target.family or array.donor not in {None, number}:
         return None
-    if found != stamp(file_place.facts.state):
+    if parsed != stamp(file_place.facts.state):
         raise SourceError(
             f"{file_place.facts.url} changed after it was compared with the others: try again",
             ErrorKind.SOURCE_CHANGED,

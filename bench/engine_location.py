@@ -15,7 +15,7 @@ BATCHED = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A local folder, or a prefix of a bucket when there is an endpoint."""
 
     path: str
@@ -25,7 +25,7 @@ class Place:
     secret_access_key: str = ""
 
     @classmethod
-    def on(cls, endpoint: S3Endpoint, prefix: str, url: str | None = None) -> "Place":
+    def on(cls, endpoint: S3Endpoint, prefix: str, url: str | None = None) -> "Location":
         """Use a prefix, perhaps through a proxy at another URL."""
         return cls(
             prefix,
@@ -36,7 +36,7 @@ class Place:
         )
 
     @classmethod
-    def loads(cls, text: str) -> "Place":
+    def loads(cls, text: str) -> "Location":
         return cls(**json.loads(text))
 
     def dumps(self) -> str:
@@ -46,7 +46,7 @@ class Place:
     def is_local(self) -> bool:
         return self.url is None
 
-    def below(self, name: str) -> "Place":
+    def below(self, name: str) -> "Location":
         return replace(self, path=f"{self.path}/{name}")
 
     def storage(self, lib: ModuleType) -> Any:
