@@ -27,6 +27,8 @@ from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.repo_info import decode_repo_info, encode_repo_info
 from icefloe.printable import printable, printable_json
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = (
     *map(chr, [*range(0x20), *range(0x7F, 0xA0)]),
     *"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029",

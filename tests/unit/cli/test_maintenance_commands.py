@@ -21,6 +21,8 @@ from icefloe.errors import InvalidInputError, NotFoundError
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.port import DeleteReport
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:

@@ -48,6 +48,8 @@ from icefloe.testing.loopback import LoopbackServer, serving
 from icefloe.testing.processes import LOOPBACK
 from icefloe.testing.storage_suite import ODD_KEYS, StorageConformance, driven
 
+pytestmark = pytest.mark.slow
+
 DATA = random.Random(1).randbytes(3_000_000)
 SMALL = bytes(range(100))
 ONCE = StorageSettings(retries=StorageRetriesSettings(1, 0, 0))
