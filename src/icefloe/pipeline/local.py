@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from zarr.core.buffer import default_buffer_prototype
 
 from icefloe.api.session import Session
+from icefloe.engine.paths import joined_path
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
 from icefloe.pipeline.checking.opening import require_openable
@@ -142,9 +143,9 @@ def write_metadata(
         for depth in range(len(parts)):
             _put_group(store, "/".join(parts[:depth]), None)
         for path, attributes in combined.groups.items():
-            _put_group(store, _below(group, path), attributes)
+            _put_group(store, joined_path(group, path), attributes)
     for array in combined.arrays:
-        key = f"{_below(group, array.path)}/zarr.json"
+        key = f"{joined_path(group, array.path)}/zarr.json"
         if array.path in there:
             if not array.growing:
                 continue
@@ -167,7 +168,7 @@ def write_native(store: IcechunkStore, group: str, combined: Combined) -> None:
     """Write the values of small arrays; what is there already stays where nothing is new."""
     for array in combined.arrays:
         if array.is_native:
-            target = zarr.open_array(store, path=_below(group, array.path), mode="r+")
+            target = zarr.open_array(store, path=joined_path(group, array.path), mode="r+")
             values = np.array(target[...])
             for start, run in combined.native[array.path]:
                 values[start : start + len(run)] = run
@@ -204,7 +205,7 @@ def _write_references(
 def _write_inlined(
     store: IcechunkStore, group: str, array: TargetArray, references: References
 ) -> None:
-    path = _below(group, array.path)
+    path = joined_path(group, array.path)
     cells = references.inlined_coordinates.tolist()
     for cell, data in zip(cells, references.inlined.to_list(), strict=True):
         _put(store, "/".join([path, "c", *map(str, cell)]), data)
@@ -222,7 +223,7 @@ def _flush(
         return
     checks = [check_of(state, references) for state, references in held]
     refused = store.set_virtual_refs_columns(
-        _below(group, array.path),
+        joined_path(group, array.path),
         coordinates=np.concatenate([each.coordinates for _, each in held]).astype(np.uint32),
         locations=_locations([each for _, each in held]),
         offsets=np.concatenate([each.offsets for _, each in held]),
@@ -278,10 +279,6 @@ def check_of(state: SourceState, references: References, now: int | None = None)
     if is_own and state.modified is not None:
         return Check(None, -(-state.modified // 1_000_000))  # not modified later than that
     return Check(None, int(time.time()) if now is None else now)
-
-
-def _below(group: str, path: str) -> str:
-    return "/".join(part for part in (group.strip("/"), path) if part)
 
 
 def _put(store: IcechunkStore, key: str, data: bytes) -> None:

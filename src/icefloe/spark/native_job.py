@@ -19,13 +19,12 @@ from icefloe.engine.linking.plan import NewReferences
 from icefloe.engine.linking.regions import link_manifests, plan_array
 from icefloe.engine.manifests.splitting import append_order
 from icefloe.engine.packing import PackingOptions
-from icefloe.engine.paths import absolute_path
+from icefloe.engine.paths import absolute_path, joined_path
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.checking.opening import require_openable
 from icefloe.pipeline.combining.targets import TargetArray
 from icefloe.pipeline.copying.copies import (
     FoundGroup,
-    below,
     document_of,
     find_arrays,
     forget_record,
@@ -197,7 +196,7 @@ class CopyJob:
         """Plan the manifests of all arrays that get objects in a commit."""
         by_array = {slab.array: slab for slab in slabs}
         return [
-            self._part(session, number, below(self._target.group, array.about.path), by_array)
+            self._part(session, number, joined_path(self._target.group, array.about.path), by_array)
             for number, array in enumerate(found.arrays)
         ]
 
@@ -218,7 +217,7 @@ class CopyJob:
         return tuple(
             ArrayCopy(
                 array.about.path,
-                document_of(session.store, below(self._target.group, array.about.path)),
+                document_of(session.store, joined_path(self._target.group, array.about.path)),
                 len(array.about.shape),
             )
             for array in found.arrays

@@ -4,7 +4,7 @@ import base64
 import json
 import struct
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 import zarr
 from zarr.core.buffer import default_buffer_prototype
 
+from icefloe.engine.paths import joined_path
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.copying.layouts import (
     ArrayLayout,
@@ -127,7 +128,7 @@ def dimensions_of(array: "zarr.Array[Any]") -> tuple[str | None, ...]:
 
 def occupied(store: IcechunkStore, group: str, found: FoundGroup) -> list[str]:
     """Name the copies in whose place there is something already."""
-    paths = [below(group, array.about.path) for array in found.arrays]
+    paths = [joined_path(group, array.about.path) for array in found.arrays]
     return [path for path in paths if _read(store, f"{path}/zarr.json") is not None]
 
 
@@ -137,7 +138,7 @@ def make_groups(store: IcechunkStore, group: str, found: FoundGroup) -> None:
     for depth in range(len(parts)):
         _put_group(store, "/".join(parts[:depth]), {})
     for path in sorted(found.attributes):
-        _put_group(store, below(group, path), found.attributes[path])
+        _put_group(store, joined_path(group, path), found.attributes[path])
 
 
 def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any]) -> None:
@@ -155,7 +156,7 @@ def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any]) -
 
 def make_array(store: IcechunkStore, group: str, array: FoundArray, compressors: Any) -> None:
     """Make one copy, without values; what is in its place makes way."""
-    path, source = below(group, array.about.path), array.source
+    path, source = joined_path(group, array.about.path), array.source
     metadata: Any = source.metadata
     given = {} if metadata.fill_value is None else {"fill_value": metadata.fill_value}
     with warnings.catch_warnings():
@@ -208,15 +209,6 @@ def document_of(store: IcechunkStore, path: str) -> bytes:
 def forget_record(store: IcechunkStore, group: str) -> None:
     """Remove the record of the files that a group was made of: it is something else now."""
     store.delete_sync(f"{record_path(group)}/zarr.json")
-
-
-def below(group: str, path: str) -> str:
-    """Give the path of something in a group."""
-    return "/".join(_parts(group, path))
-
-
-def _parts(*paths: str) -> Iterator[str]:
-    return (part for path in paths if (part := path.strip("/")))
 
 
 def _read(store: IcechunkStore, key: str) -> bytes | None:

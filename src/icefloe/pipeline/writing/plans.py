@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from icefloe.engine.linking.plan import NewReferences, PartPlan
 from icefloe.engine.linking.regions import plan_array
 from icefloe.engine.manifests.splitting import append_order
-from icefloe.engine.paths import absolute_path
+from icefloe.engine.paths import absolute_path, joined_path
 from icefloe.engine.session import SessionState
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.arrow import pa
@@ -83,7 +83,7 @@ def _plan(
     combined: Combined,
     array: TargetArray,
 ) -> ArrayPlan:
-    path = absolute_path("/".join(part for part in (group.strip("/"), array.path) if part))
+    path = absolute_path(joined_path(group, array.path))
     node = session.tree.find(path)
     assert node is not None, f"{path} was made before"
     assert node.array is not None
