@@ -17,6 +17,7 @@ from icefloe.engine.virtual.matching import with_defaults
 from icefloe.errors import ErrorKind, ReadOnlyError, WrongTypeError
 from icefloe.format.json_value import as_metadata
 from icefloe.storage import ChunkType
+from icefloe.values.checks import require_text
 from icefloe.zarr_store import IcechunkStore
 from icefloe.zarr_store.flattening import FlattenedIterator
 
@@ -466,9 +467,4 @@ class ForkSession(Session):
 
 
 def _checked_message(message: object) -> str:
-    if not isinstance(message, str):
-        raise WrongTypeError(
-            f"the message of a commit must be a str, got {type(message).__name__}",
-            ErrorKind.BAD_METADATA,
-        )
-    return message
+    return require_text(message, "the message of a commit", ErrorKind.BAD_METADATA)

@@ -83,6 +83,13 @@ LocalMoment = Annotated[datetime, local_moment]
 TextMapping = Annotated[Mapping[str, str], text_mapping]
 
 
+def require_text(given: object, what: str, kind: ErrorKind) -> str:
+    """Return a text that a caller passed; raise `WrongTypeError` for anything else."""
+    if not isinstance(given, str):
+        raise WrongTypeError(f"{what} must be a str, got {type(given).__name__}", kind)
+    return given
+
+
 def _unfit(place: str, wanted: str, given: str) -> InvalidInputError:
     return InvalidInputError(f"{place} must be {wanted}, got {given}", ErrorKind.INVALID_CONFIG)
 

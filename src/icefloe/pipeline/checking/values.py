@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.effects import run_blocking
+from icefloe.engine.paths import joined_path
 from icefloe.errors import (
     ErrorKind,
     IcefloeError,
@@ -393,7 +394,7 @@ class _FileCheck:
         group, _, _ = array.path.rpartition("/")
         found = {}
         for name, span in zip(array.metadata["dimension_names"], part.region, strict=True):
-            path = f"{group}/{name}" if group else name
+            path = joined_path(group, name)
             target = next((one for one in self.plan.arrays if one.path == path), None)
             if target is None or len(target.metadata["shape"]) != 1:
                 continue
