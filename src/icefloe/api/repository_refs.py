@@ -1,9 +1,10 @@
 """Branches and tags of a repository."""
 
 from icefloe.effects import run_blocking
-from icefloe.errors import ErrorKind, WrongTypeError
+from icefloe.errors import ErrorKind
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import parse_snapshot
+from icefloe.values.checks import require_text
 
 
 class RepositoryRefs:
@@ -116,10 +117,4 @@ class RepositoryRefs:
 
 
 def _checked_name(name: object) -> str:
-    """Raise `WrongTypeError` unless the name of a branch or tag is a string."""
-    if not isinstance(name, str):
-        raise WrongTypeError(
-            f"the name of a branch or tag must be a str, got {type(name).__name__}",
-            ErrorKind.INVALID_REF_NAME,
-        )
-    return name
+    return require_text(name, "the name of a branch or tag", ErrorKind.INVALID_REF_NAME)

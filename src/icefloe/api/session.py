@@ -15,6 +15,7 @@ from icefloe.transactions.conflicts import ConflictSolver
 from icefloe.transactions.diffs import Diff, status
 from icefloe.transactions.rebase import rebase
 from icefloe.transactions.session import SessionMode, SessionState
+from icefloe.values.checks import require_text
 from icefloe.virtual_chunks.grouping import LocationQuery
 from icefloe.virtual_chunks.locations import with_defaults
 from icefloe.zarr_store import IcechunkStore
@@ -466,9 +467,4 @@ class ForkSession(Session):
 
 
 def _checked_message(message: object) -> str:
-    if not isinstance(message, str):
-        raise WrongTypeError(
-            f"the message of a commit must be a str, got {type(message).__name__}",
-            ErrorKind.BAD_METADATA,
-        )
-    return message
+    return require_text(message, "the message of a commit", ErrorKind.BAD_METADATA)

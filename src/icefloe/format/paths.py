@@ -76,6 +76,15 @@ def child_path(parent: str, name: str) -> str:
     return f"/{name}" if parent == ROOT else f"{parent}/{name}"
 
 
+def joined_path(*parts: str) -> str:
+    """Join parts of a relative path, as Zarr writes it; slashes around them do not matter.
+
+    >>> joined_path("", "a/b"), joined_path("/group/", "a"), joined_path("", "")
+    ('a/b', 'group/a', '')
+    """
+    return "/".join(stripped for part in parts if (stripped := part.strip("/")))
+
+
 def prefix_below(path: str) -> str:
     """Return the prefix of the paths of all nodes strictly below a path.
 

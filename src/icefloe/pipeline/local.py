@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
+from icefloe.format.paths import joined_path
 from icefloe.pipeline.checking.opening import require_opening
 from icefloe.pipeline.checking.values import (
     check_file,
@@ -29,7 +30,6 @@ from icefloe.pipeline.files.sources import Pattern, list_sources
 from icefloe.pipeline.provenance.existing import read_existing
 from icefloe.pipeline.writing.metadata import (
     check_of,
-    path_below,
     put_document,
     write_metadata,
     write_native,
@@ -151,7 +151,7 @@ def _write_references(
 def _write_inlined(
     store: IcechunkStore, group: str, array: TargetArray, references: References
 ) -> None:
-    path = path_below(group, array.path)
+    path = joined_path(group, array.path)
     cells = references.inlined_coordinates.tolist()
     for cell, data in zip(cells, references.inlined.to_list(), strict=True):
         put_document(store, "/".join([path, "c", *map(str, cell)]), data)
@@ -169,7 +169,7 @@ def _flush(
         return
     checks = [check_of(state, references) for state, references in pending]
     refused = store.set_virtual_refs_columns(
-        path_below(group, array.path),
+        joined_path(group, array.path),
         coordinates=np.concatenate([each.coordinates for _, each in pending]).astype(np.uint32),
         locations=_locations([each for _, each in pending]),
         offsets=np.concatenate([each.offsets for _, each in pending]),

@@ -14,14 +14,13 @@ import numpy as np
 from icefloe.api.session import Session
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.paths import absolute_path
+from icefloe.format.paths import absolute_path, joined_path
 from icefloe.manifests.external import NewReferences
 from icefloe.manifests.partition import append_order
 from icefloe.pipeline.checking.opening import require_openable
 from icefloe.pipeline.combining.combine import TargetArray
 from icefloe.pipeline.copying.copies import (
     FoundGroup,
-    below,
     document_of,
     find_arrays,
     forget_record,
@@ -196,7 +195,7 @@ class CopyJob:
         """Plan the manifests of all arrays that get objects in a commit."""
         by_array = {slab.array: slab for slab in slabs}
         return [
-            self._part(session, number, below(self._target.group, array.about.path), by_array)
+            self._part(session, number, joined_path(self._target.group, array.about.path), by_array)
             for number, array in enumerate(group.arrays)
         ]
 
@@ -217,7 +216,7 @@ class CopyJob:
         return tuple(
             ArrayCopy(
                 array.about.path,
-                document_of(session.store, below(self._target.group, array.about.path)),
+                document_of(session.store, joined_path(self._target.group, array.about.path)),
                 len(array.about.shape),
             )
             for array in group.arrays

@@ -90,15 +90,12 @@ def open_lock_file(parent: int, name: str) -> int:
             " or delete it while nobody writes",
             ErrorKind.IO,
         ) from None
-    _open_handles.add(handle)
-    return handle
+    return _noted(handle)
 
 
 def open_known_lock_file(path: str) -> int:
     """Open such a file that is there already."""
-    handle = os.open(path, _OPEN)
-    _open_handles.add(handle)
-    return handle
+    return _noted(os.open(path, _OPEN))
 
 
 def close_lock_file(handle: int) -> None:
@@ -108,7 +105,10 @@ def close_lock_file(handle: int) -> None:
 
 
 def _opened_again(parent: int) -> int:
-    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    return _noted(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent))
+
+
+def _noted(handle: int) -> int:
     _open_handles.add(handle)
     return handle
 

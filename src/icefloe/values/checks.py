@@ -83,6 +83,13 @@ LocalMoment = Annotated[datetime, local_moment]
 TextMapping = Annotated[Mapping[str, str], text_mapping]
 
 
+def require_text(value: object, name: str, kind: ErrorKind) -> str:
+    """Return a text that a caller passed; raise `WrongTypeError` for anything else."""
+    if not isinstance(value, str):
+        raise WrongTypeError(f"{name} must be a str, got {type(value).__name__}", kind)
+    return value
+
+
 def _unfit(name: str, expected: str, value: str) -> InvalidInputError:
     return InvalidInputError(f"{name} must be {expected}, got {value}", ErrorKind.INVALID_CONFIG)
 

@@ -27,6 +27,8 @@ from icefloe.printable import printable, printable_json
 from icefloe.transactions.chunks import put_ref
 from icefloe.transactions.nodes import require_array
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = (
     *map(chr, [*range(0x20), *range(0x7F, 0xA0)]),
     *"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029",

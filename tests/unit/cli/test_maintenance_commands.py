@@ -20,6 +20,8 @@ from icefloe.maintenance import expiration, garbage
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.port import DeleteReport
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:

@@ -80,6 +80,7 @@ def test_rewrite_with_a_configuration(place: str, tmp_path: Path) -> None:
     assert stored.chunk_manifests.sets[0].arrays_per_manifest == 2
 
 
+@pytest.mark.slow
 def test_what_is_suggested_can_be_used(tmp_path: Path) -> None:
     path = str(tmp_path / "repository")
     repository = icefloe.Repository.create(icefloe.local_filesystem_storage(path))

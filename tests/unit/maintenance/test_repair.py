@@ -40,6 +40,8 @@ from tests.support.checking import check_repository_blocking
 from tests.unit.testing.small_repository import BACKUPS, SECOND, SmallRepository
 from tests.unit.testing.test_invariants import BROKEN, V1_BROKEN, golden_files
 
+pytestmark = pytest.mark.slow
+
 EVERYTHING = RepairRules(
     recover_versions=True,
     drop_lost_versions=True,

@@ -43,6 +43,8 @@ from tests.unit.testing.small_repository import (
 )
 from tests.unit.testing.test_invariants import BROKEN, V1_BROKEN, backend_with, golden_files
 
+pytestmark = pytest.mark.slow
+
 K = DamageKind
 type Part = tuple[str, tuple[tuple[tuple[int, int], ...], ...]]
 WHOLE: Part = ("/a", ())

@@ -16,6 +16,8 @@ from tests.support.invariants import StoredInvariants
 from tests.unit.testing.small_repository import SmallRepository
 from tests.unit.testing.test_invariants import BROKEN, V1_BROKEN, golden_files
 
+pytestmark = pytest.mark.slow
+
 _EVERYTHING = VerificationRules(backups=BackupRules(most=None))
 _SORTED_BUT_NOT_SEARCHED = "no reader searches these lists, so that their order harms nobody"
 _OLD_STATE = "only the log of operations is read of a backup, until a repair puts the backup back"

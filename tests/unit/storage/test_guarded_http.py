@@ -48,6 +48,8 @@ from tests.support.http_server import (
 from tests.support.loopback import LoopbackServer, serving
 from tests.support.processes import LOOPBACK
 
+pytestmark = pytest.mark.slow
+
 DATA = random.Random(1).randbytes(3_000_000)
 SMALL = bytes(range(100))
 ONCE = StorageSettings(retries=StorageRetriesSettings(1, 0, 0))

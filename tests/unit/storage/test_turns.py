@@ -17,6 +17,8 @@ from icefloe.storage.turns import has_queue, turn
 from tests.conformance.waiting import wait_for
 from tests.faults.sessions import GROUP, put
 
+pytestmark = pytest.mark.slow
+
 SPAWN = multiprocessing.get_context("spawn")
 WRITERS = 6
 

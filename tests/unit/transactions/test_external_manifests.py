@@ -723,6 +723,7 @@ def least_traced_commit(count: int, *, elsewhere: bool) -> int:
     return min(traced_commit(count, elsewhere=elsewhere) for _ in range(3))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_references() -> None:
     small, large = (least_traced_commit(count, elsewhere=True) for count in (8, 160))
     assert large < small + 100_000, "40 manifests with 1.3 million references"

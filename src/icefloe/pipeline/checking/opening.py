@@ -12,6 +12,7 @@ import zarr
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, IcefloeError, SourceError
+from icefloe.format.paths import joined_path, node_name
 from icefloe.pipeline.combining.combine import Combined
 
 _MOST_BYTES: Final = 1 << 20
@@ -40,7 +41,7 @@ def require_openable(
         warnings.simplefilter("ignore")  # codecs that zarr finds unusual are no obstacle
         for path in sorted(paths):
             try:
-                zarr.open_array(session.store, path=_joined(group, path), mode="r")
+                zarr.open_array(session.store, path=joined_path(group, path), mode="r")
             except IcefloeError:
                 raise
             except Exception as error:
@@ -61,16 +62,16 @@ def _open_with_xarray(
     except ImportError:
         return (_NO_XARRAY,)
     for folder in sorted({path.rpartition("/")[0] for path in paths}):
-        names = {_name(path) for path in paths if path.rpartition("/")[0] == folder}
-        here = {_name(path) for path in stored if path.rpartition("/")[0] == folder}
-        whole = _joined(group, folder)
+        names = {node_name(path) for path in paths if path.rpartition("/")[0] == folder}
+        here = {node_name(path) for path in stored if path.rpartition("/")[0] == folder}
+        whole = joined_path(group, folder)
         try:
             _open(session, whole, here, without=())
         except IcefloeError:
             raise
         except Exception as error:
             name = _culprit(session, whole, names, here)
-            raise _unopenable(group, _joined(folder, name or ""), "xarray", error) from error
+            raise _unopenable(group, joined_path(folder, name or ""), "xarray", error) from error
     return ()
 
 
@@ -121,14 +122,6 @@ def _unopenable(group: str, path: str, library: str, error: Exception) -> Source
         ErrorKind.SOURCE_UNOPENABLE,
         path=path,
     )
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _joined(*parts: str) -> str:
-    return "/".join(stripped for part in parts if (stripped := part.strip("/")))
 
 
 def require_opening(session: Session, group: str, combined: Combined) -> tuple[str, ...]:

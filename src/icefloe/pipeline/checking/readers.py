@@ -20,6 +20,7 @@ import zarr
 from numpy.typing import NDArray
 
 from icefloe.effects import run_blocking
+from icefloe.format.paths import joined_path
 from icefloe.pipeline.copying.stores import ReadingStore
 from icefloe.pipeline.files.access import Place
 from icefloe.pipeline.files.formats import Format
@@ -605,7 +606,7 @@ class _Zarr:
         return Expected(np.asarray(self._array(path)[region]))
 
     def _array(self, path: str) -> "zarr.Array[Any]":
-        whole = "/".join(part for part in (self.group.strip("/"), path) if part)
+        whole = joined_path(self.group, path)
         try:
             return zarr.open_array(self.store, path=whole, mode="r")
         except FileNotFoundError as error:

@@ -19,6 +19,7 @@ from icefloe.errors import (
     ObjectNotFoundError,
     SourceError,
 )
+from icefloe.format.paths import joined_path
 from icefloe.pipeline.checking.readers import (
     Axis,
     ChunkPlace,
@@ -478,7 +479,7 @@ class _FileCheck:
         group, _, _ = array.path.rpartition("/")
         axes = {}
         for name, span in zip(array.metadata["dimension_names"], part.region, strict=True):
-            path = f"{group}/{name}" if group else name
+            path = joined_path(group, name)
             target = next(
                 (array_planned for array_planned in self.plan.arrays if array_planned.path == path),
                 None,

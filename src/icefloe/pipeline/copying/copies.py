@@ -4,7 +4,7 @@ import base64
 import json
 import struct
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -17,6 +17,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.ids import ChunkId, ManifestId, decode_ids
 from icefloe.format.layout import manifest_key
+from icefloe.format.paths import joined_path
 from icefloe.pipeline.copying.layouts import (
     ArrayLayout,
     CopyShape,
@@ -136,7 +137,7 @@ def dimensions_of(array: "zarr.Array[Any]") -> tuple[str | None, ...]:
 
 def occupied(store: IcechunkStore, group: str, source_group: FoundGroup) -> list[str]:
     """Name the copies in whose place there is something already."""
-    paths = [below(group, array.about.path) for array in source_group.arrays]
+    paths = [joined_path(group, array.about.path) for array in source_group.arrays]
     return [path for path in paths if _read(store, f"{path}/zarr.json") is not None]
 
 
@@ -146,7 +147,7 @@ def make_groups(store: IcechunkStore, group: str, source_group: FoundGroup) -> N
     for depth in range(len(parts)):
         _put_group(store, "/".join(parts[:depth]), {})
     for path in sorted(source_group.attributes):
-        _put_group(store, below(group, path), source_group.attributes[path])
+        _put_group(store, joined_path(group, path), source_group.attributes[path])
 
 
 def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any]) -> None:
@@ -164,7 +165,7 @@ def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any]) -
 
 def make_array(store: IcechunkStore, group: str, array: FoundArray, compressors: Any) -> None:
     """Make one copy, without values; what is in its place makes way."""
-    path, source = below(group, array.about.path), array.source
+    path, source = joined_path(group, array.about.path), array.source
     metadata: Any = source.metadata
     fill = {} if metadata.fill_value is None else {"fill_value": metadata.fill_value}
     with warnings.catch_warnings():
@@ -217,15 +218,6 @@ def document_of(store: IcechunkStore, path: str) -> bytes:
 def forget_record(store: IcechunkStore, group: str) -> None:
     """Remove the record of the files that a group was made of: it is something else now."""
     store.delete_sync(f"{record_path(group)}/zarr.json")
-
-
-def below(group: str, path: str) -> str:
-    """Return the path of something in a group."""
-    return "/".join(_parts(group, path))
-
-
-def _parts(*paths: str) -> Iterator[str]:
-    return (part for path in paths if (part := path.strip("/")))
 
 
 def _read(store: IcechunkStore, key: str) -> bytes | None:

@@ -14,6 +14,7 @@ from zarr.storage import ObjectStore
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
+from icefloe.format.paths import joined_path
 from icefloe.pipeline.copying.stores import ReadingStore
 from icefloe.pipeline.files.access import SourceAccess, as_url
 from icefloe.pipeline.files.sources import Pattern
@@ -91,7 +92,7 @@ class RepositorySource:
         """Open an array for reading, from threads that block."""
         store: IcechunkStore = self.session.store
         store._supports_sync_io = True  # noqa: SLF001 - also where requests wait for a network
-        return zarr.open_array(store, path=_joined(self.path, path), mode="r")
+        return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +122,13 @@ class ZarrSource:
         """Open it for looking around."""
         source_place = self.access.place(self.url)
         client = ObjectStore(open_foreign_client(source_place.storage), read_only=True)
-        return _opened(client, _joined(source_place.key, self.path), self.url)
+        return _opened(client, joined_path(source_place.key, self.path), self.url)
 
     def array(self, path: str) -> "zarr.Array[Any]":
         """Open an array for reading, from threads that block."""
         source_place = self.access.place(self.url)
         store = ReadingStore(source_place.backend, source_place.key)
-        return zarr.open_array(store, path=_joined(self.path, path), mode="r")
+        return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
 
 
 type Copyable = Session | Repository | Pattern
@@ -171,7 +172,3 @@ def _opened(store: Store, path: str, name: str) -> zarr.Group:
     raise InvalidInputError(
         f"{name} is an array: give the group that it is in", ErrorKind.NOT_A_GROUP
     )
-
-
-def _joined(*parts: str) -> str:
-    return "/".join(stripped for part in parts if (stripped := part.strip("/")))

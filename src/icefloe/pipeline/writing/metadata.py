@@ -11,6 +11,7 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.paths import joined_path
 from icefloe.pipeline.combining.combine import Combined, Existing
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.references import References
@@ -27,9 +28,9 @@ def write_metadata(
         for depth in range(len(parts)):
             _put_group(store, "/".join(parts[:depth]), None)
         for path, attributes in combined.groups.items():
-            _put_group(store, path_below(group, path), attributes)
+            _put_group(store, joined_path(group, path), attributes)
     for array in combined.arrays:
-        key = f"{path_below(group, array.path)}/zarr.json"
+        key = f"{joined_path(group, array.path)}/zarr.json"
         if array.path in there:
             if not array.growing:
                 continue
@@ -52,7 +53,7 @@ def write_native(store: IcechunkStore, group: str, combined: Combined) -> None:
     """Write the values of small arrays; existing values stay where nothing is new."""
     for array in combined.arrays:
         if array.is_native:
-            target = zarr.open_array(store, path=path_below(group, array.path), mode="r+")
+            target = zarr.open_array(store, path=joined_path(group, array.path), mode="r+")
             values = np.array(target[...])
             for start, run in combined.native[array.path]:
                 values[start : start + len(run)] = run
@@ -81,11 +82,6 @@ def check_of(state: SourceState, references: References, now: int | None = None)
     if is_own and state.modified is not None:
         return Check(None, -(-state.modified // 1_000_000))  # not modified later than that
     return Check(None, int(time.time()) if now is None else now)
-
-
-def path_below(group: str, path: str) -> str:
-    """Return the path of a node within a group."""
-    return "/".join(part for part in (group.strip("/"), path) if part)
 
 
 def put_document(store: IcechunkStore, key: str, data: bytes) -> None:

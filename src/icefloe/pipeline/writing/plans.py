@@ -19,7 +19,7 @@ from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.columns import Ints, ranges
 from icefloe.format.ids import NodeId
-from icefloe.format.paths import absolute_path
+from icefloe.format.paths import absolute_path, joined_path
 from icefloe.manifests.external import NewReferences, PartPlan, StoredManifest
 from icefloe.manifests.partition import append_order
 from icefloe.pipeline.combining.combine import Combined, Existing, TargetArray, placed_references
@@ -124,7 +124,7 @@ def _plan(
     combined: Combined,
     array: TargetArray,
 ) -> ArrayPlan:
-    path = absolute_path("/".join(part for part in (group.strip("/"), array.path) if part))
+    path = absolute_path(joined_path(group, array.path))
     node = session.tree.find(path)
     assert node is not None, f"{path} was made before"
     assert node.array is not None
