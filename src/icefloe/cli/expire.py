@@ -74,7 +74,7 @@ def expire(
     expired = set[str]()
     if is_needed and not dry_run:
         count = len(plan.snapshots)
-        require_consent(f"let {count} versions leave the history?", given=yes)
+        require_consent(f"let {count} versions leave the history?", is_given=yes)
         after = "the repository is whole; the same command, run again, finishes the work"
         with progress_bar("expiring"), interruptible(after):
             expired = repository.expire_snapshots(

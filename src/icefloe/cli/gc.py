@@ -71,7 +71,7 @@ def gc(
     done: GCSummary | None = None
     if not dry_run and (summary is None or summary.objects_deleted):
         if summary is not None:
-            require_consent(f"delete {summary.objects_deleted} objects?", given=yes)
+            require_consent(f"delete {summary.objects_deleted} objects?", is_given=yes)
         after = "nothing that is needed was lost; the same command, run again, goes on"
         with progress_bar("collecting garbage") as bar, interruptible(after):
             done = repository.garbage_collect(cutoff, incremental=incremental, on_progress=bar)

@@ -67,7 +67,7 @@ def migrate(
             report = run("looking", is_dry=True)
         if not dry_run:
             if not yes:
-                require_consent(f"{report.notes()[0]}. Migrate?", given=False)
+                require_consent(f"{report.notes()[0]}. Migrate?", is_given=False)
             report = run("migrating", is_dry=False)
     except SessionStateError as error:
         if error.kind != ErrorKind.INVALID_REPOSITORY_MIGRATION:

@@ -120,7 +120,7 @@ class EffectiveManifest:
 
     preload: EffectivePreload
     split_sizes: EffectiveSplitSizes | None
-    """None if no rules are set: then manifests are split by default, see `engine.splitting`."""
+    """None if no rules are set: then manifests are split by default, see `manifests.partition`."""
     virtual_chunk_location_compression: EffectiveLocationCompression
     max_concurrent_manifest_fetches_during_commit: int
 

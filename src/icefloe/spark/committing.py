@@ -145,7 +145,7 @@ class Committer:
             self.target.group,
             combined_files.facts,
             combined_files.combined,
-            kept=combined_files.kept(),
+            kept_paths=combined_files.kept(),
         )
         plan = WritePlan(self.job, int(time.time()), tuple(arrays))
         built = write(

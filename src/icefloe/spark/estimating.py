@@ -206,7 +206,7 @@ def _wave(
     cores: int,
 ) -> tuple[WavePlan, int]:
     state = session._session  # noqa: SLF001 - the same package
-    arrays = plan_arrays(state, group, facts, wave, kept=existing_paths)
+    arrays = plan_arrays(state, group, facts, wave, kept_paths=existing_paths)
     counts = {array.path: _references(array, wave, sampled) for array in arrays}
     parsed, references = (
         sum(facts[number].references for number in wave.files),

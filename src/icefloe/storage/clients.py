@@ -267,7 +267,7 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings, agent: str) -> 
             spec.bucket,
             prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
             config=config,  # type: ignore[arg-type]
-            client_options=_client_options(settings, agent, headers, given=of_client),
+            client_options=_client_options(settings, agent, headers, user_options=of_client),
             retry_config=_NO_RETRIES,
             credential_provider=provider,
         )
@@ -300,7 +300,7 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings, agent: str)
         spec.container,
         prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
         config=config,  # type: ignore[arg-type]
-        client_options=_client_options(settings, agent, {}, given=of_client),
+        client_options=_client_options(settings, agent, {}, user_options=of_client),
         retry_config=_NO_RETRIES,
         credential_provider=provider,
     )
@@ -327,7 +327,7 @@ def _open_http(spec: HttpSpec, settings: EffectiveStorageSettings, agent: str) -
             agent,
             spec.headers,
             allow_http=spec.url.startswith("http:"),
-            given=spec.config,
+            user_options=spec.config,
         ),
         retry_config=_NO_RETRIES,
     )

@@ -489,7 +489,7 @@ class _Rewriting:
         state = _state(session, node)
         if (cached := session.written.array(node.id, state)) is not None:
             return cached
-        parts = await divide(session, node, opened=opened, held=loaded)
+        parts = await divide(session, node, opened=opened, loaded=loaded)
         array: SplitArray | WholeArray
         if parts.is_whole:
             table = parts.tables[0].compacted()

@@ -29,7 +29,7 @@ class SessionMode(NamedNumber):
 
 
 class SessionState:
-    """The state that a user's session, its store and the engine share."""
+    """The state that a user's session, its store and the functions of this package share."""
 
     def __init__(
         self,

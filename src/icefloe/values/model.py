@@ -27,7 +27,19 @@ _SECRET_NAME: Final = re.compile(
     re.IGNORECASE,
 )
 
-_LAYERS_EXPORTED_AT_THE_TOP: Final = frozenset({"", "engine", "zarr_store", "api"})
+_PACKAGES_EXPORTED_AT_THE_TOP: Final = frozenset(
+    {
+        "",
+        "api",
+        "maintenance",
+        "manifests",
+        "repo",
+        "transactions",
+        "virtual_chunks",
+        "walk",
+        "zarr_store",
+    }
+)
 
 
 def setting(effective: object = None, *, replaced_whole: bool = False) -> Any:
@@ -168,9 +180,9 @@ def variant_of[V: type](union: type, name: str) -> Callable[[V], V]:
 def public_name(kind: type) -> str:
     """Name a class as users import it: `icefloe.config.CachingConfig`, `icefloe.SnapshotInfo`."""
     package, _, below = kind.__module__.partition(".")
-    layer = below.partition(".")[0]
-    places = [package] if layer in _LAYERS_EXPORTED_AT_THE_TOP else [package, layer]
-    return ".".join([*places, kind.__qualname__])
+    inner = below.partition(".")[0]
+    modules = [package] if inner in _PACKAGES_EXPORTED_AT_THE_TOP else [package, inner]
+    return ".".join([*modules, kind.__qualname__])
 
 
 def defaults_of[V: Value](kind: type[V]) -> V | None:

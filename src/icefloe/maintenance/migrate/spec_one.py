@@ -298,7 +298,7 @@ async def look_again(context: RepoContext, before: Look, *, at_once: int) -> Loo
         context,
         RefFiles.of(files, targets).tips,
         at_once=at_once,
-        known={
+        known_entries={
             snapshot_id: entry
             for snapshot_id, entry in before.entries.items()
             if snapshot_id not in rewritten
