@@ -22,7 +22,7 @@ from collections.abc import (
 )
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, ContextVar, copy_context
-from functools import cache
+from functools import cache, wraps
 from types import coroutine
 from typing import Any, Final, Literal, cast
 
@@ -53,6 +53,26 @@ def run_blocking[T](work: Coroutine[Any, Any, T], mode: Mode = "blocking") -> T:
         _mode.reset(token)
         work.close()
     raise RuntimeError("core code suspended while blocking: use icefloe.effects, not asyncio")
+
+
+def blocking[**P, T](function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return the blocking twin of an async function: same parameters, same documentation.
+
+    >>> class Counter:
+    ...     async def count_async(self, step: int = 1) -> int:
+    ...         return 40 + step
+    ...     count = blocking(count_async)
+    >>> Counter().count(step=2)
+    42
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_blocking(function(*args, **kwargs))
+
+    call.__name__ = function.__name__.removesuffix("_async")
+    call.__qualname__ = function.__qualname__.removesuffix("_async")
+    return call
 
 
 def stepped_context() -> Context:

@@ -62,11 +62,11 @@ def test_twins_give_the_same(kind: type, name: str) -> None:
 
 
 @PAIRS
-def test_only_the_twin_that_waits_is_documented(kind: type, name: str) -> None:
-    """One text for both, on the one that people look up first."""
-    functions = public_functions(kind)
-    assert functions[name].__doc__
-    assert not functions[f"{name}_async"].__doc__
+def test_the_twin_that_blocks_is_documented(kind: type, name: str) -> None:
+    function = public_functions(kind)[name]
+    assert function.__doc__
+    assert function.__name__ == name
+    assert not inspect.iscoroutinefunction(function)
 
 
 @pytest.mark.parametrize("kind", CLASSES)

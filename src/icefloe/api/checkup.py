@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from icefloe.api.tables import table_html, table_text
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.maintenance.doctor import GUARANTEES, Checkup, probe
 from icefloe.printable import printable
 from icefloe.storage import Storage
@@ -126,7 +126,9 @@ class StorageCheckup:
         return table_html(TRIAL_HEADINGS, self.rows()) + notes
 
 
-def check_storage(storage: Storage, *, on_progress: Progress | None = None) -> StorageCheckup:
+async def check_storage_async(
+    storage: Storage, *, on_progress: Progress | None = None
+) -> StorageCheckup:
     """Find out what a storage really does, and whether repositories are safe in it.
 
     Tries conditional writes (also in races), reads after writes, ranges, listings and deletions
@@ -138,11 +140,7 @@ def check_storage(storage: Storage, *, on_progress: Progress | None = None) -> S
     >>> str(checkup.verdict)
     'sound'
     """
-    return run_blocking(check_storage_async(storage, on_progress=on_progress))
-
-
-async def check_storage_async(
-    storage: Storage, *, on_progress: Progress | None = None
-) -> StorageCheckup:
-    """Find out the same as `check_storage`, to be awaited."""
     return StorageCheckup(await probe(storage, progress=on_progress))
+
+
+check_storage = blocking(check_storage_async)

@@ -6,7 +6,7 @@ from typing import Any, Never, Self, cast
 
 from icefloe.api.display import object_html, object_text
 from icefloe.api.repository import Repository
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError, RepositoryMigratedError
 from icefloe.maintenance.migrate.run import SET_ASIDE_PREFIX, Migration, MigrationRules, migrate
 from icefloe.printable import printable
@@ -88,7 +88,7 @@ class MigrationReport:
         return object_html("MigrationReport", self.to_dict())
 
 
-def migrate_repository(
+async def migrate_repository_async(
     storage: Storage,
     *,
     dry_run: bool = False,
@@ -111,30 +111,15 @@ def migrate_repository(
     >>> int(icefloe.Repository.open(storage).spec_version)
     2
     """
-    return run_blocking(
-        migrate_repository_async(
-            storage,
-            dry_run=dry_run,
-            delete_unused_v1_files=delete_unused_v1_files,
-            on_progress=on_progress,
-        )
-    )
-
-
-async def migrate_repository_async(
-    storage: Storage,
-    *,
-    dry_run: bool = False,
-    delete_unused_v1_files: bool = False,
-    on_progress: Progress | None = None,
-) -> MigrationReport:
-    """Do the same as `migrate_repository`, to be awaited."""
     context = await lifecycle.open_(storage)
     rules = MigrationRules(dry_run=dry_run, removes_old_files=delete_unused_v1_files)
     return MigrationReport.of(await migrate(context, rules, on_progress), dry_run=dry_run)
 
 
-def upgrade_icechunk_repository(
+migrate_repository = blocking(migrate_repository_async)
+
+
+async def upgrade_icechunk_repository_async(
     repo: Repository,
     *,
     dry_run: bool,
@@ -154,24 +139,6 @@ def upgrade_icechunk_repository(
     >>> int(new.spec_version)
     2
     """
-    return run_blocking(
-        upgrade_icechunk_repository_async(
-            repo,
-            dry_run=dry_run,
-            delete_unused_v1_files=delete_unused_v1_files,
-            prefetch_concurrency=prefetch_concurrency,
-        )
-    )
-
-
-async def upgrade_icechunk_repository_async(
-    repo: Repository,
-    *,
-    dry_run: bool,
-    delete_unused_v1_files: bool = True,
-    prefetch_concurrency: int | None = None,
-) -> Repository:
-    """Do the same as `upgrade_icechunk_repository`, to be awaited."""
     if prefetch_concurrency is not None and prefetch_concurrency < 1:
         raise InvalidInputError(
             f"prefetch_concurrency must be at least 1, got {prefetch_concurrency}",
@@ -187,6 +154,9 @@ async def upgrade_icechunk_repository_async(
     if not dry_run:
         repo._context = cast("RepoContext", _Replaced())  # noqa: SLF001
     return new
+
+
+upgrade_icechunk_repository = blocking(upgrade_icechunk_repository_async)
 
 
 class _Replaced:

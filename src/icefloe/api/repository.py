@@ -18,7 +18,7 @@ from icefloe.api.session import Session
 from icefloe.api.times import to_microseconds
 from icefloe.config import Attribution, RepositoryConfig, SpecVersion, StorageSettings
 from icefloe.credentials.access import Authorisations, checked_authorisations
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking, run_blocking
 from icefloe.errors import IcefloeError
 from icefloe.repo import history, lifecycle
 from icefloe.repo.context import RepoContext
@@ -218,19 +218,12 @@ class Repository(
             )
         )
 
-    def reopen(
-        self,
-        config: RepositoryConfig | None = None,
-        authorize_virtual_chunk_access: Authorisations | None = None,
-    ) -> Self:
-        """Return another object for the same repository, with other settings where given."""
-        return run_blocking(self.reopen_async(config, authorize_virtual_chunk_access))
-
     async def reopen_async(
         self,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Authorisations | None = None,
     ) -> Self:
+        """Return another object for the same repository, with other settings where given."""
         other = type(self)(
             await lifecycle.reopen(
                 self._context, config, access=checked_authorisations(authorize_virtual_chunk_access)
@@ -239,42 +232,36 @@ class Repository(
         other.set_default_commit_metadata(self._default_metadata)
         return other
 
-    @staticmethod
-    def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
-        """Return whether there is a repository in a storage."""
-        return run_blocking(Repository.exists_async(storage, storage_settings))
+    reopen = blocking(reopen_async)
 
     @staticmethod
     async def exists_async(
         storage: Storage, storage_settings: StorageSettings | None = None
     ) -> bool:
+        """Return whether there is a repository in a storage."""
         return await lifecycle.exists(storage, storage_settings)
 
-    @staticmethod
-    def fetch_spec_version(
-        storage: Storage, storage_settings: StorageSettings | None = None
-    ) -> SpecVersion | None:
-        """Return the spec version of a repository, or None if there is no repository."""
-        return run_blocking(Repository.fetch_spec_version_async(storage, storage_settings))
+    exists = staticmethod(blocking(exists_async))
 
     @staticmethod
     async def fetch_spec_version_async(
         storage: Storage, storage_settings: StorageSettings | None = None
     ) -> SpecVersion | None:
+        """Return the spec version of a repository, or None if there is no repository."""
         return await lifecycle.fetch_spec_version(storage, storage_settings)
 
-    @staticmethod
-    def fetch_config(storage: Storage) -> RepositoryConfig | None:
-        """Return the stored configuration of a repository; None if none was ever stored."""
-        return run_blocking(Repository.fetch_config_async(storage))
+    fetch_spec_version = staticmethod(blocking(fetch_spec_version_async))
 
     @staticmethod
     async def fetch_config_async(storage: Storage) -> RepositoryConfig | None:
+        """Return the stored configuration of a repository; None if none was ever stored."""
         return await lifecycle.fetch_config(storage)
+
+    fetch_config = staticmethod(blocking(fetch_config_async))
 
     # -- sessions --------------------------------------------------------------------------
 
-    def readonly_session(
+    async def readonly_session_async(
         self,
         branch: str | None = None,
         *,
@@ -286,18 +273,6 @@ class Repository(
 
         With a branch, `as_of` picks the version that was the newest at that time.
         """
-        return run_blocking(
-            self.readonly_session_async(branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
-        )
-
-    async def readonly_session_async(
-        self,
-        branch: str | None = None,
-        *,
-        tag: str | None = None,
-        snapshot_id: str | None = None,
-        as_of: datetime | None = None,
-    ) -> Session:
         resolved = history.resolve(
             self._context,
             branch=branch,
@@ -309,17 +284,16 @@ class Repository(
         base = await history.load_found(self._context, resolved, at_tip)
         return Session(begin_session(self._context, base, SessionMode.readonly))
 
-    def writable_session(self, branch: str, *, packing: PackingOptions | bool = False) -> Session:
+    readonly_session = blocking(readonly_session_async)
+
+    async def writable_session_async(
+        self, branch: str, *, packing: PackingOptions | bool = False
+    ) -> Session:
         """Open the newest version of a branch for writing.
 
         With `packing`, small chunks share chunk objects, which makes writing many of them much
         cheaper; `PackingOptions` choose the sizes.
         """
-        return run_blocking(self.writable_session_async(branch, packing=packing))
-
-    async def writable_session_async(
-        self, branch: str, *, packing: PackingOptions | bool = False
-    ) -> Session:
         tip = self._context.ledger.writable_tip(branch)
         return self._session(
             begin_session(
@@ -331,17 +305,18 @@ class Repository(
             )
         )
 
-    def rearrange_session(self, branch: str) -> Session:
-        """Open the newest version of a branch for moving groups and arrays, and nothing else."""
-        return run_blocking(self.rearrange_session_async(branch))
+    writable_session = blocking(writable_session_async)
 
     async def rearrange_session_async(self, branch: str) -> Session:
+        """Open the newest version of a branch for moving groups and arrays, and nothing else."""
         self._context.require_spec(2, "moving nodes")
         tip = self._context.ledger.writable_tip(branch, flag=MOVE_NODE)
         base = await history.load_found(self._context, tip, branch)
         return self._session(
             begin_session(self._context, base, SessionMode.rearrange, branch=branch)
         )
+
+    rearrange_session = blocking(rearrange_session_async)
 
     def _session(self, session: SessionState) -> Session:
         return Session(session, default_metadata=self._default_metadata)

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from icefloe.api.copies import CloneReport, ExportReport
 from icefloe.api.times import to_microseconds
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.errors import InvalidInputError
 from icefloe.format.ids import SnapshotId
 from icefloe.maintenance.clone.run import CloneRules, clone
@@ -22,7 +22,7 @@ class RepositoryCopies:
 
     _context: RepoContext
 
-    def clone_to(
+    async def clone_to_async(
         self,
         target: Storage,
         branch: str | None = None,
@@ -56,31 +56,6 @@ class RepositoryCopies:
         >>> [version.message for version in clone.ancestry(branch="main")]
         ['a version', 'Repository initialized']
         """
-        return run_blocking(
-            self.clone_to_async(
-                target,
-                branch,
-                tag=tag,
-                snapshot_id=snapshot_id,
-                as_of=as_of,
-                update=update,
-                deep=deep,
-                on_progress=on_progress,
-            )
-        )
-
-    async def clone_to_async(
-        self,
-        target: Storage,
-        branch: str | None = None,
-        *,
-        tag: str | None = None,
-        snapshot_id: str | None = None,
-        as_of: datetime | None = None,
-        update: bool = False,
-        deep: bool = False,
-        on_progress: Progress | None = None,
-    ) -> CloneReport:
         self._require_elsewhere(target)
         version = None
         if any(choice is not None for choice in (branch, tag, snapshot_id, as_of)):
@@ -89,7 +64,9 @@ class RepositoryCopies:
         rules = CloneRules(version, update=update, deep=deep)
         return CloneReport.of(await clone(self._context, target, rules, on_progress))
 
-    def export_to_zarr(
+    clone_to = blocking(clone_to_async)
+
+    async def export_to_zarr_async(
         self,
         target: Storage,
         branch: str | None = None,
@@ -121,39 +98,14 @@ class RepositoryCopies:
         >>> zarr.open_array(f"{folder}/t2m", mode="r")[:].tolist()
         [7, 8, 9]
         """
-        return run_blocking(
-            self.export_to_zarr_async(
-                target,
-                branch,
-                tag=tag,
-                snapshot_id=snapshot_id,
-                as_of=as_of,
-                group=group,
-                consolidated=consolidated,
-                deep=deep,
-                on_progress=on_progress,
-            )
-        )
-
-    async def export_to_zarr_async(
-        self,
-        target: Storage,
-        branch: str | None = None,
-        *,
-        tag: str | None = None,
-        snapshot_id: str | None = None,
-        as_of: datetime | None = None,
-        group: str = "/",
-        consolidated: bool = False,
-        deep: bool = False,
-        on_progress: Progress | None = None,
-    ) -> ExportReport:
         self._require_elsewhere(target)
         snapshot = await self._snapshot(branch, tag, snapshot_id, as_of)
         session = await open_session(self._context, snapshot, SessionMode.readonly)
         rules = ExportRules(group, consolidated=consolidated, deep=deep)
         done = await export(session, target, rules, on_progress)
         return ExportReport.of(str(snapshot), done)
+
+    export_to_zarr = blocking(export_to_zarr_async)
 
     async def _snapshot(
         self,

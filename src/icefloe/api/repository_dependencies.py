@@ -1,7 +1,7 @@
 """The external files that a repository depends on, and who may read them."""
 
 from icefloe.api.dependencies import AccessReport, VirtualDependencies
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.maintenance.dependencies.access import access_facts
 from icefloe.maintenance.dependencies.summary import By, Versions, dependencies
 from icefloe.repo.context import RepoContext
@@ -14,7 +14,7 @@ class RepositoryDependencies:
 
     _context: RepoContext
 
-    def describe_access(
+    async def describe_access_async(
         self,
         branch: str | None = None,
         *,
@@ -33,24 +33,12 @@ class RepositoryDependencies:
         >>> repository.describe_access()
         no virtual chunks, and no containers for any: nothing to authorise
         """
-        return run_blocking(
-            self.describe_access_async(
-                branch, tag=tag, snapshot_id=snapshot_id, on_progress=on_progress
-            )
-        )
-
-    async def describe_access_async(
-        self,
-        branch: str | None = None,
-        *,
-        tag: str | None = None,
-        snapshot_id: str | None = None,
-        on_progress: Progress | None = None,
-    ) -> AccessReport:
         versions = Versions(branch, tag, snapshot_id)
         return AccessReport(await access_facts(self._context, versions, on_progress))
 
-    def virtual_dependencies(
+    describe_access = blocking(describe_access_async)
+
+    async def virtual_dependencies_async(
         self,
         by: By = "container",
         *,
@@ -78,33 +66,6 @@ class RepositoryDependencies:
         >>> len(repository.virtual_dependencies("file", all_versions=True))
         0
         """
-        return run_blocking(
-            self.virtual_dependencies_async(
-                by,
-                prefix=prefix,
-                glob=glob,
-                branch=branch,
-                tag=tag,
-                snapshot_id=snapshot_id,
-                all_versions=all_versions,
-                depth=depth,
-                on_progress=on_progress,
-            )
-        )
-
-    async def virtual_dependencies_async(
-        self,
-        by: By = "container",
-        *,
-        prefix: str | None = None,
-        glob: str | None = None,
-        branch: str | None = None,
-        tag: str | None = None,
-        snapshot_id: str | None = None,
-        all_versions: bool = False,
-        depth: int = 1,
-        on_progress: Progress | None = None,
-    ) -> VirtualDependencies:
         summary = await dependencies(
             self._context,
             by,
@@ -114,3 +75,5 @@ class RepositoryDependencies:
             progress=on_progress,
         )
         return VirtualDependencies(by, summary)
+
+    virtual_dependencies = blocking(virtual_dependencies_async)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from icefloe.api.repair import RepairReport
 from icefloe.api.verification import VerificationReport
 from icefloe.credentials.access import Authorisations, checked_authorisations
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.maintenance.repair.repair_log import RepairRules
 from icefloe.maintenance.repair.run import repair
 from icefloe.maintenance.verify.run import VerificationRules, verify_repository, verify_storage
@@ -20,7 +20,7 @@ class RepositoryHealth:
 
     _context: RepoContext
 
-    def verify(
+    async def verify_async(
         self, *, deep: bool = False, on_progress: Progress | None = None
     ) -> VerificationReport:
         """Check that all versions are whole; nothing is changed.
@@ -38,18 +38,15 @@ class RepositoryHealth:
         >>> str(report.verdict), report.damages
         ('healthy', ())
         """
-        return run_blocking(self.verify_async(deep=deep, on_progress=on_progress))
-
-    async def verify_async(
-        self, *, deep: bool = False, on_progress: Progress | None = None
-    ) -> VerificationReport:
         rules = VerificationRules(deep=deep)
         return VerificationReport(
             await verify_repository(self._context, rules, progress=on_progress)
         )
 
+    verify = blocking(verify_async)
+
     @staticmethod
-    def verify_storage(
+    async def verify_storage_async(
         storage: Storage,
         *,
         deep: bool = False,
@@ -60,25 +57,6 @@ class RepositoryHealth:
 
         Raises `RepositoryNotFoundError` where nothing of a repository is.
         """
-        return run_blocking(
-            RepositoryHealth.verify_storage_async(
-                storage,
-                deep=deep,
-                authorize_virtual_chunk_access=checked_authorisations(
-                    authorize_virtual_chunk_access
-                ),
-                on_progress=on_progress,
-            )
-        )
-
-    @staticmethod
-    async def verify_storage_async(
-        storage: Storage,
-        *,
-        deep: bool = False,
-        authorize_virtual_chunk_access: Authorisations | None = None,
-        on_progress: Progress | None = None,
-    ) -> VerificationReport:
         outcome = await verify_storage(
             storage,
             VerificationRules(deep=deep),
@@ -87,8 +65,10 @@ class RepositoryHealth:
         )
         return VerificationReport(outcome)
 
+    verify_storage = staticmethod(blocking(verify_storage_async))
+
     @staticmethod
-    def repair_storage(
+    async def repair_storage_async(
         storage: Storage,
         *,
         dry_run: bool = True,
@@ -132,43 +112,6 @@ class RepositoryHealth:
         >>> [step.kind for step in report.steps], report.is_healthy
         (['restore-repo-object'], True)
         """
-        return run_blocking(
-            RepositoryHealth.repair_storage_async(
-                storage,
-                dry_run=dry_run,
-                backup=backup,
-                branches=branches,
-                tags=tags,
-                recover_versions=recover_versions,
-                drop_lost_versions=drop_lost_versions,
-                drop_lost_references=drop_lost_references,
-                drop_damaged_versions=drop_damaged_versions,
-                rebuild_logs=rebuild_logs,
-                deep=deep,
-                authorize_virtual_chunk_access=checked_authorisations(
-                    authorize_virtual_chunk_access
-                ),
-                on_progress=on_progress,
-            )
-        )
-
-    @staticmethod
-    async def repair_storage_async(
-        storage: Storage,
-        *,
-        dry_run: bool = True,
-        backup: str | None = None,
-        branches: Mapping[str, str] | None = None,
-        tags: Mapping[str, str] | None = None,
-        recover_versions: bool = False,
-        drop_lost_versions: bool = False,
-        drop_lost_references: bool = False,
-        drop_damaged_versions: bool = False,
-        rebuild_logs: bool = False,
-        deep: bool = False,
-        authorize_virtual_chunk_access: Authorisations | None = None,
-        on_progress: Progress | None = None,
-    ) -> RepairReport:
         rules = RepairRules(
             backup,
             {name: parse_snapshot(snapshot) for name, snapshot in (branches or {}).items()},
@@ -188,3 +131,5 @@ class RepositoryHealth:
             progress=on_progress,
         )
         return RepairReport(outcome)
+
+    repair_storage = staticmethod(blocking(repair_storage_async))

@@ -7,7 +7,7 @@ from typing import Any
 from icefloe.api.graph import AncestryGraph
 from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
 from icefloe.api.updates import Update
-from icefloe.effects import AsyncCloseableIterator, iterate_blocking, run_blocking
+from icefloe.effects import AsyncCloseableIterator, blocking, iterate_blocking
 from icefloe.format.description import DEFAULT_MAX_ROWS
 from icefloe.format.ids import ManifestId
 from icefloe.repo import history, inspection
@@ -73,7 +73,7 @@ class RepositoryHistory:
         async for page in pages:
             yield SnapshotInfo.of_page(page)
 
-    def ancestry_graph(
+    async def ancestry_graph_async(
         self,
         *,
         branch: str | None = None,
@@ -85,24 +85,14 @@ class RepositoryHistory:
 
         Print the result to see it as text, with colours unless `plain`.
         """
-        return run_blocking(
-            self.ancestry_graph_async(branch=branch, tag=tag, snapshot_id=snapshot_id, plain=plain)
-        )
-
-    async def ancestry_graph_async(
-        self,
-        *,
-        branch: str | None = None,
-        tag: str | None = None,
-        snapshot_id: str | None = None,
-        plain: bool = False,
-    ) -> AncestryGraph:
         start = None
         if (branch, tag, snapshot_id) != (None, None, None):
             start = await history.resolve(
                 self._context, branch=branch, tag=tag, snapshot_id=snapshot_id
             )
         return AncestryGraph(await commit_graph(self._context.ledger, start), plain)
+
+    ancestry_graph = blocking(ancestry_graph_async)
 
     def ops_log(self) -> Iterator[Update]:
         """Walk through everything that was done to the repository, newest first."""
@@ -115,44 +105,20 @@ class RepositoryHistory:
         async for entry in self._context.ledger.ops_log():
             yield Update.of(entry)
 
-    def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
-        """Return the time, message and metadata of a snapshot."""
-        return run_blocking(self.lookup_snapshot_async(snapshot_id))
-
     async def lookup_snapshot_async(self, snapshot_id: str) -> SnapshotInfo:
+        """Return the time, message and metadata of a snapshot."""
         return SnapshotInfo.of(await self._context.ledger.entry(parse_snapshot(snapshot_id)))
 
-    def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
-        """List the manifests that a snapshot uses."""
-        return run_blocking(self.list_manifest_files_async(snapshot_id))
+    lookup_snapshot = blocking(lookup_snapshot_async)
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
+        """List the manifests that a snapshot uses."""
         files = await inspection.manifest_files(self._context, parse_snapshot(snapshot_id))
         return [
             ManifestFileInfo(str(manifest_id), size, count) for manifest_id, size, count in files
         ]
 
-    def diff(
-        self,
-        *,
-        from_branch: str | None = None,
-        from_tag: str | None = None,
-        from_snapshot_id: str | None = None,
-        to_branch: str | None = None,
-        to_tag: str | None = None,
-        to_snapshot_id: str | None = None,
-    ) -> Diff:
-        """Return what changed from a version to one of its descendants."""
-        return run_blocking(
-            self.diff_async(
-                from_branch=from_branch,
-                from_tag=from_tag,
-                from_snapshot_id=from_snapshot_id,
-                to_branch=to_branch,
-                to_tag=to_tag,
-                to_snapshot_id=to_snapshot_id,
-            )
-        )
+    list_manifest_files = blocking(list_manifest_files_async)
 
     async def diff_async(
         self,
@@ -164,6 +130,7 @@ class RepositoryHistory:
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
+        """Return what changed from a version to one of its descendants."""
         older = await history.resolve(
             self._context, branch=from_branch, tag=from_tag, snapshot_id=from_snapshot_id
         )
@@ -172,47 +139,39 @@ class RepositoryHistory:
         )
         return await diffs.diff(self._context, older, newer)
 
-    # -- files -----------------------------------------------------------------------------
+    diff = blocking(diff_async)
 
-    def inspect_snapshot(
-        self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
-    ) -> dict[str, Any]:
-        """Describe a snapshot file in plain dictionaries, at most `max_rows` of each list."""
-        return run_blocking(self.inspect_snapshot_async(snapshot_id, max_rows=max_rows))
+    # -- files -----------------------------------------------------------------------------
 
     async def inspect_snapshot_async(
         self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> dict[str, Any]:
+        """Describe a snapshot file in plain dictionaries, at most `max_rows` of each list."""
         snapshot = parse_snapshot(snapshot_id)
         return await inspection.describe_snapshot(self._context, snapshot, max_rows)
 
-    def inspect_repo_info(self, *, max_rows: int = DEFAULT_MAX_ROWS) -> dict[str, Any]:
-        """Describe the object that holds branches, tags, history and settings."""
-        return run_blocking(self.inspect_repo_info_async(max_rows=max_rows))
+    inspect_snapshot = blocking(inspect_snapshot_async)
 
     async def inspect_repo_info_async(self, *, max_rows: int = DEFAULT_MAX_ROWS) -> dict[str, Any]:
+        """Describe the object that holds branches, tags, history and settings."""
         return await inspection.describe_repo_info(self._context, max_rows)
 
-    def inspect_manifest(
-        self, manifest_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
-    ) -> dict[str, Any]:
-        """Describe a manifest: which arrays and chunks it locates."""
-        return run_blocking(self.inspect_manifest_async(manifest_id, max_rows=max_rows))
+    inspect_repo_info = blocking(inspect_repo_info_async)
 
     async def inspect_manifest_async(
         self, manifest_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> dict[str, Any]:
+        """Describe a manifest: which arrays and chunks it locates."""
         manifest = ManifestId.parse(manifest_id)
         return await inspection.describe_manifest(self._context, manifest, max_rows)
 
-    def inspect_transaction_log(
-        self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
-    ) -> dict[str, Any]:
-        """Describe the log of the commit that made a snapshot."""
-        return run_blocking(self.inspect_transaction_log_async(snapshot_id, max_rows=max_rows))
+    inspect_manifest = blocking(inspect_manifest_async)
 
     async def inspect_transaction_log_async(
         self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> dict[str, Any]:
+        """Describe the log of the commit that made a snapshot."""
         snapshot = parse_snapshot(snapshot_id)
         return await inspection.describe_transaction_log(self._context, snapshot, max_rows)
+
+    inspect_transaction_log = blocking(inspect_transaction_log_async)

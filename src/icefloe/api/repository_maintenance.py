@@ -12,7 +12,7 @@ from icefloe.api.maintenance import (
     StorageUses,
 )
 from icefloe.api.times import to_microseconds
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.maintenance import expiration, garbage, reclaiming, statistics
 from icefloe.maintenance.expiration import ExpirationRules
@@ -33,7 +33,7 @@ class RepositoryMaintenance:
 
     _context: RepoContext
 
-    def plan_expiration(
+    async def plan_expiration_async(
         self,
         older_than: datetime,
         *,
@@ -55,25 +55,6 @@ class RepositoryMaintenance:
         >>> [version.message for version in plan.snapshots]
         ['no. 1', 'no. 0']
         """
-        return run_blocking(
-            self.plan_expiration_async(
-                older_than,
-                delete_expired_branches=delete_expired_branches,
-                delete_expired_tags=delete_expired_tags,
-                protected_branches=protected_branches,
-                protected_tags=protected_tags,
-            )
-        )
-
-    async def plan_expiration_async(
-        self,
-        older_than: datetime,
-        *,
-        delete_expired_branches: bool = False,
-        delete_expired_tags: bool = False,
-        protected_branches: Collection[str] = (),
-        protected_tags: Collection[str] = (),
-    ) -> ExpirationPlan:
         rules = _expiration_rules(
             older_than,
             delete_branches=delete_expired_branches,
@@ -83,7 +64,9 @@ class RepositoryMaintenance:
         )
         return ExpirationPlan.of(await reclaiming.outlook(self._context, rules))
 
-    def expire_snapshots(
+    plan_expiration = blocking(plan_expiration_async)
+
+    async def expire_snapshots_async(
         self,
         older_than: datetime,
         *,
@@ -108,25 +91,6 @@ class RepositoryMaintenance:
         >>> [version.message for version in repository.ancestry(branch="main")]
         ['no. 2', 'Repository initialized']
         """
-        return run_blocking(
-            self.expire_snapshots_async(
-                older_than,
-                delete_expired_branches=delete_expired_branches,
-                delete_expired_tags=delete_expired_tags,
-                protected_branches=protected_branches,
-                protected_tags=protected_tags,
-            )
-        )
-
-    async def expire_snapshots_async(
-        self,
-        older_than: datetime,
-        *,
-        delete_expired_branches: bool = False,
-        delete_expired_tags: bool = False,
-        protected_branches: Collection[str] = (),
-        protected_tags: Collection[str] = (),
-    ) -> set[str]:
         rules = _expiration_rules(
             older_than,
             delete_branches=delete_expired_branches,
@@ -136,7 +100,9 @@ class RepositoryMaintenance:
         )
         return set((await expiration.expire(self._context, rules)).released_texts())
 
-    def garbage_collect(
+    expire_snapshots = blocking(expire_snapshots_async)
+
+    async def garbage_collect_async(
         self,
         delete_object_older_than: datetime,
         *,
@@ -174,39 +140,6 @@ class RepositoryMaintenance:
         >>> repository.garbage_collect(datetime.now(UTC) - timedelta(days=7)).snapshots_deleted
         0
         """
-        return run_blocking(
-            self.garbage_collect_async(
-                delete_object_older_than,
-                dry_run=dry_run,
-                max_snapshots_in_memory=max_snapshots_in_memory,
-                max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
-                max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
-                max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
-                max_concurrent_deletes=max_concurrent_deletes,
-                max_consecutive_delete_failures=max_consecutive_delete_failures,
-                max_concurrent_listings=max_concurrent_listings,
-                cutoffs=cutoffs,
-                incremental=incremental,
-                on_progress=on_progress,
-            )
-        )
-
-    async def garbage_collect_async(
-        self,
-        delete_object_older_than: datetime,
-        *,
-        dry_run: bool = False,
-        max_snapshots_in_memory: int = 50,
-        max_compressed_manifest_mem_bytes: int = 536870912,
-        max_decoded_manifest_mem_bytes: int = 4294967296,
-        max_concurrent_manifest_fetches: int = 500,
-        max_concurrent_deletes: int = 10,
-        max_consecutive_delete_failures: int = 50,
-        max_concurrent_listings: int | None = None,
-        cutoffs: Mapping[KindOfFile, datetime | None] | None = None,
-        incremental: bool = False,
-        on_progress: Progress | None = None,
-    ) -> GCSummary:
         rules = GarbageRules(
             _cutoffs(delete_object_older_than, cutoffs or {}),
             dry_run=dry_run,
@@ -227,7 +160,9 @@ class RepositoryMaintenance:
         )
         return GCSummary.of(await garbage.collect(self._context, rules))
 
-    def chunk_storage_stats(
+    garbage_collect = blocking(garbage_collect_async)
+
+    async def chunk_storage_stats_async(
         self,
         *,
         max_snapshots_in_memory: int = 50,
@@ -252,25 +187,6 @@ class RepositoryMaintenance:
         >>> repository.chunk_storage_stats().native_bytes
         3000
         """
-        return run_blocking(
-            self.chunk_storage_stats_async(
-                max_snapshots_in_memory=max_snapshots_in_memory,
-                max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
-                max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
-                max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
-                on_progress=on_progress,
-            )
-        )
-
-    async def chunk_storage_stats_async(
-        self,
-        *,
-        max_snapshots_in_memory: int = 50,
-        max_compressed_manifest_mem_bytes: int = 536870912,
-        max_decoded_manifest_mem_bytes: int = 4294967296,
-        max_concurrent_manifest_fetches: int = 500,
-        on_progress: Progress | None = None,
-    ) -> ChunkStorageStats:
         limits = read_limits(
             max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes,
@@ -280,23 +196,7 @@ class RepositoryMaintenance:
         )
         return ChunkStorageStats.of(await statistics.total_usage(self._context, limits))
 
-    def total_chunks_storage(
-        self,
-        *,
-        max_snapshots_in_memory: int = 50,
-        max_compressed_manifest_mem_bytes: int = 536870912,
-        max_decoded_manifest_mem_bytes: int = 4294967296,
-        max_concurrent_manifest_fetches: int = 500,
-    ) -> int:
-        """Return the native part of `chunk_storage_stats`, which is better: use that."""
-        return run_blocking(
-            self.total_chunks_storage_async(
-                max_snapshots_in_memory=max_snapshots_in_memory,
-                max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
-                max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
-                max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
-            )
-        )
+    chunk_storage_stats = blocking(chunk_storage_stats_async)
 
     async def total_chunks_storage_async(
         self,
@@ -306,6 +206,7 @@ class RepositoryMaintenance:
         max_decoded_manifest_mem_bytes: int = 4294967296,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
+        """Return the native part of `chunk_storage_stats`, which is better: use that."""
         warnings.warn(
             "total_chunks_storage counts native chunks only: use"
             " chunk_storage_stats().native_bytes, which tells about the others too",
@@ -320,7 +221,9 @@ class RepositoryMaintenance:
         )
         return stats.native_bytes
 
-    def storage_use(
+    total_chunks_storage = blocking(total_chunks_storage_async)
+
+    async def storage_use_async(
         self, by: UsageBy = "snapshot", *, on_progress: Progress | None = None
     ) -> StorageUses:
         """Sum up what chunks take by version, by array or by container.
@@ -340,13 +243,10 @@ class RepositoryMaintenance:
         array  native  virtual  inline  chunks
         /t2m   1000 B  0 B      0 B          1
         """
-        return run_blocking(self.storage_use_async(by, on_progress=on_progress))
-
-    async def storage_use_async(
-        self, by: UsageBy = "snapshot", *, on_progress: Progress | None = None
-    ) -> StorageUses:
         limits = ReadLimits(progress=on_progress)
         return StorageUses(by, await statistics.usage(self._context, by, limits))
+
+    storage_use = blocking(storage_use_async)
 
 
 def _expiration_rules(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from icefloe.api.manifest_layout import ManifestAdvice, ManifestContents
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.format.ids import ManifestId
 from icefloe.maintenance.layout import rewriting
 from icefloe.maintenance.layout.advice import advise, growths
@@ -19,7 +19,7 @@ class RepositoryManifests:
     _context: RepoContext
     _default_metadata: dict[str, Any]
 
-    def rewrite_manifests(
+    async def rewrite_manifests_async(
         self,
         message: str,
         *,
@@ -47,25 +47,6 @@ class RepositoryManifests:
         >>> len(repository.list_manifest_files(new))
         1
         """
-        return run_blocking(
-            self.rewrite_manifests_async(
-                message,
-                branch=branch,
-                metadata=metadata,
-                commit_method=commit_method,
-                on_progress=on_progress,
-            )
-        )
-
-    async def rewrite_manifests_async(
-        self,
-        message: str,
-        *,
-        branch: str,
-        metadata: dict[str, Any] | None = None,
-        commit_method: CommitMethod = "new_commit",
-        on_progress: Progress | None = None,
-    ) -> str:
         new = await rewriting.rewrite_manifests(
             self._context,
             message,
@@ -76,7 +57,9 @@ class RepositoryManifests:
         )
         return str(new)
 
-    def suggest_manifests(self, branch: str = "main") -> ManifestAdvice:
+    rewrite_manifests = blocking(rewrite_manifests_async)
+
+    async def suggest_manifests_async(self, branch: str = "main") -> ManifestAdvice:
         """Propose a configuration of manifests, from the arrays of a branch and how they grew.
 
         Nothing is changed. The advice says what reading, appending and committing cost now, and
@@ -89,15 +72,14 @@ class RepositoryManifests:
         >>> repository.suggest_manifests().changes_config
         False
         """
-        return run_blocking(self.suggest_manifests_async(branch))
-
-    async def suggest_manifests_async(self, branch: str = "main") -> ManifestAdvice:
         context = self._context
         tip = await context.ledger.branch_tip(branch)
         arrays = await survey(context, await context.assets.load_snapshot(tip))
         return ManifestAdvice(advise(arrays, await growths(context, tip), context.config))
 
-    def manifest_layout(self, branch: str = "main") -> list[ManifestContents]:
+    suggest_manifests = blocking(suggest_manifests_async)
+
+    async def manifest_layout_async(self, branch: str = "main") -> list[ManifestContents]:
         """List the manifests of a branch with the arrays that have references in them.
 
         >>> import icefloe, zarr
@@ -108,9 +90,6 @@ class RepositoryManifests:
         >>> [(one.num_chunk_refs, one.arrays) for one in repository.manifest_layout()]
         [(6, ('/lat', '/lon'))]
         """
-        return run_blocking(self.manifest_layout_async(branch))
-
-    async def manifest_layout_async(self, branch: str = "main") -> list[ManifestContents]:
         snapshot = await self._context.assets.load_snapshot(
             await self._context.ledger.branch_tip(branch)
         )
@@ -123,3 +102,5 @@ class RepositoryManifests:
             ManifestContents(str(manifest_id), size, refs, tuple(paths))
             for manifest_id, (size, refs, paths) in files.items()
         ]
+
+    manifest_layout = blocking(manifest_layout_async)

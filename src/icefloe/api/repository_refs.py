@@ -1,6 +1,6 @@
 """Branches and tags of a repository."""
 
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.errors import ErrorKind
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import parse_snapshot
@@ -12,7 +12,7 @@ class RepositoryRefs:
 
     _context: RepoContext
 
-    def create_branch(self, branch: str, snapshot_id: str) -> None:
+    async def create_branch_async(self, branch: str, snapshot_id: str) -> None:
         """Make a branch that begins at a snapshot.
 
         >>> import icefloe
@@ -21,44 +21,38 @@ class RepositoryRefs:
         >>> sorted(repository.list_branches())
         ['main', 'try-out']
         """
-        run_blocking(self.create_branch_async(branch, snapshot_id))
-
-    async def create_branch_async(self, branch: str, snapshot_id: str) -> None:
         await self._context.ledger.create_branch(_checked_name(branch), parse_snapshot(snapshot_id))
 
-    def list_branches(self) -> set[str]:
-        """Name all branches."""
-        return run_blocking(self.list_branches_async())
+    create_branch = blocking(create_branch_async)
 
     async def list_branches_async(self) -> set[str]:
+        """Name all branches."""
         return await self._context.ledger.branch_names()
 
-    def lookup_branch(self, branch: str) -> str:
-        """Return the id of the newest snapshot of a branch."""
-        return run_blocking(self.lookup_branch_async(branch))
+    list_branches = blocking(list_branches_async)
 
     async def lookup_branch_async(self, branch: str) -> str:
+        """Return the id of the newest snapshot of a branch."""
         return str(await self._context.ledger.branch_tip(_checked_name(branch)))
 
-    def reset_branch(
+    lookup_branch = blocking(lookup_branch_async)
+
+    async def reset_branch_async(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
     ) -> None:
         """Let a branch end at another snapshot.
 
         With `from_snapshot_id`, only if it still ends there: else this is a `ConflictError`.
         """
-        run_blocking(
-            self.reset_branch_async(branch, snapshot_id, from_snapshot_id=from_snapshot_id)
-        )
-
-    async def reset_branch_async(
-        self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
-    ) -> None:
         expected = None if from_snapshot_id is None else parse_snapshot(from_snapshot_id)
         target = parse_snapshot(snapshot_id)
         await self._context.ledger.reset_branch(_checked_name(branch), target, expected=expected)
 
-    def delete_branch(self, branch: str, *, from_snapshot_id: str | None = None) -> None:
+    reset_branch = blocking(reset_branch_async)
+
+    async def delete_branch_async(
+        self, branch: str, *, from_snapshot_id: str | None = None
+    ) -> None:
         """Delete a branch; its snapshots stay. `main` cannot be deleted.
 
         With `from_snapshot_id`, only if the branch still ends there: else this is
@@ -72,15 +66,12 @@ class RepositoryRefs:
         >>> repository.list_branches()
         {'main'}
         """
-        run_blocking(self.delete_branch_async(branch, from_snapshot_id=from_snapshot_id))
-
-    async def delete_branch_async(
-        self, branch: str, *, from_snapshot_id: str | None = None
-    ) -> None:
         expected = None if from_snapshot_id is None else parse_snapshot(from_snapshot_id)
         await self._context.ledger.delete_branch(_checked_name(branch), expected=expected)
 
-    def create_tag(self, tag: str, snapshot_id: str) -> None:
+    delete_branch = blocking(delete_branch_async)
+
+    async def create_tag_async(self, tag: str, snapshot_id: str) -> None:
         """Name a snapshot for good: a tag never moves.
 
         >>> import icefloe
@@ -89,31 +80,27 @@ class RepositoryRefs:
         >>> repository.lookup_tag("v1") == repository.lookup_branch("main")
         True
         """
-        run_blocking(self.create_tag_async(tag, snapshot_id))
-
-    async def create_tag_async(self, tag: str, snapshot_id: str) -> None:
         await self._context.ledger.create_tag(_checked_name(tag), parse_snapshot(snapshot_id))
 
-    def list_tags(self) -> set[str]:
-        """Name all tags."""
-        return run_blocking(self.list_tags_async())
+    create_tag = blocking(create_tag_async)
 
     async def list_tags_async(self) -> set[str]:
+        """Name all tags."""
         return await self._context.ledger.tag_names()
 
-    def lookup_tag(self, tag: str) -> str:
-        """Return the id of the snapshot that a tag names."""
-        return run_blocking(self.lookup_tag_async(tag))
+    list_tags = blocking(list_tags_async)
 
     async def lookup_tag_async(self, tag: str) -> str:
+        """Return the id of the snapshot that a tag names."""
         return str(await self._context.ledger.tag_target(_checked_name(tag)))
 
-    def delete_tag(self, tag: str) -> None:
-        """Take a tag away; its name cannot be used again."""
-        run_blocking(self.delete_tag_async(tag))
+    lookup_tag = blocking(lookup_tag_async)
 
     async def delete_tag_async(self, tag: str) -> None:
+        """Take a tag away; its name cannot be used again."""
         await self._context.ledger.delete_tag(_checked_name(tag))
+
+    delete_tag = blocking(delete_tag_async)
 
 
 def _checked_name(name: object) -> str:

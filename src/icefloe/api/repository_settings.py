@@ -4,7 +4,7 @@ from typing import Any
 
 from icefloe.api.status import RepoStatus
 from icefloe.config import Attribution, FeatureFlag, RepositoryConfig, SpecVersion
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.format.json_value import as_metadata
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
@@ -41,12 +41,11 @@ class RepositorySettings:
         """The url prefixes from which virtual chunks may be read."""
         return set(self._context.virtual.authorised_prefixes)
 
-    def save_config(self) -> None:
-        """Store the configuration of this object, for everybody who opens the repository."""
-        run_blocking(self.save_config_async())
-
     async def save_config_async(self) -> None:
+        """Store the configuration of this object, for everybody who opens the repository."""
         await self._context.ledger.save_config(self._context.user_config)
+
+    save_config = blocking(save_config_async)
 
     # -- metadata --------------------------------------------------------------------------
 
@@ -71,26 +70,23 @@ class RepositorySettings:
         """The metadata of the whole repository, as stored at this moment."""
         return self.get_metadata()
 
-    def get_metadata(self) -> dict[str, Any]:
-        """Return the metadata of the whole repository."""
-        return run_blocking(self.get_metadata_async())
-
     async def get_metadata_async(self) -> dict[str, Any]:
+        """Return the metadata of the whole repository."""
         return dict(await self._context.ledger.metadata())
 
-    def set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Replace the metadata of the whole repository."""
-        run_blocking(self.set_metadata_async(metadata))
+    get_metadata = blocking(get_metadata_async)
 
     async def set_metadata_async(self, metadata: dict[str, Any]) -> None:
+        """Replace the metadata of the whole repository."""
         await self._context.ledger.set_metadata(as_metadata(metadata))
 
-    def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """Replace some entries of the metadata of the repository, and give all of it."""
-        return run_blocking(self.update_metadata_async(metadata))
+    set_metadata = blocking(set_metadata_async)
 
     async def update_metadata_async(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Replace some entries of the metadata of the repository, and give all of it."""
         return dict(await self._context.ledger.update_metadata(as_metadata(metadata)))
+
+    update_metadata = blocking(update_metadata_async)
 
     # -- status ----------------------------------------------------------------------------
 
@@ -99,14 +95,13 @@ class RepositorySettings:
         """Whether the repository takes changes at this moment."""
         return self.get_status()
 
-    def get_status(self) -> RepoStatus:
-        """Return whether the repository takes changes."""
-        return run_blocking(self.get_status_async())
-
     async def get_status_async(self) -> RepoStatus:
+        """Return whether the repository takes changes."""
         return RepoStatus.of(await self._context.ledger.status())
 
-    def set_status(self, status: RepoStatus) -> None:
+    get_status = blocking(get_status_async)
+
+    async def set_status_async(self, status: RepoStatus) -> None:
         """Close the repository to changes by anybody, or open it again.
 
         >>> import icefloe
@@ -118,45 +113,36 @@ class RepositorySettings:
             ...
         icefloe.errors.ReadOnlyError: ...
         """
-        run_blocking(self.set_status_async(status))
-
-    async def set_status_async(self, status: RepoStatus) -> None:
         await self._context.ledger.set_status(status.stored())
+
+    set_status = blocking(set_status_async)
 
     # -- feature flags ---------------------------------------------------------------------
 
-    def feature_flags(self) -> list[FeatureFlag]:
-        """List what a repository can forbid, and whether this one does."""
-        return run_blocking(self.feature_flags_async())
-
     async def feature_flags_async(self) -> list[FeatureFlag]:
+        """List what a repository can forbid, and whether this one does."""
         return await self._context.ledger.flags()
 
-    def enabled_feature_flags(self) -> list[FeatureFlag]:
-        """List what the repository allows."""
-        return run_blocking(self.enabled_feature_flags_async())
+    feature_flags = blocking(feature_flags_async)
 
     async def enabled_feature_flags_async(self) -> list[FeatureFlag]:
+        """List what the repository allows."""
         return [flag for flag in await self._context.ledger.flags() if flag.enabled]
 
-    def disabled_feature_flags(self) -> list[FeatureFlag]:
-        """List what the repository forbids."""
-        return run_blocking(self.disabled_feature_flags_async())
+    enabled_feature_flags = blocking(enabled_feature_flags_async)
 
     async def disabled_feature_flags_async(self) -> list[FeatureFlag]:
+        """List what the repository forbids."""
         return [flag for flag in await self._context.ledger.flags() if not flag.enabled]
 
-    def set_feature_flag(
-        self,
-        name: str,
-        setting: bool | None,  # noqa: FBT001 - the drop-in signature
-    ) -> None:
-        """Allow or forbid something to everybody; None returns to the default."""
-        run_blocking(self.set_feature_flag_async(name, setting))
+    disabled_feature_flags = blocking(disabled_feature_flags_async)
 
     async def set_feature_flag_async(
         self,
         name: str,
         setting: bool | None,  # noqa: FBT001 - the drop-in signature
     ) -> None:
+        """Allow or forbid something to everybody; None returns to the default."""
         await self._context.ledger.set_flag(name, setting)
+
+    set_feature_flag = blocking(set_feature_flag_async)

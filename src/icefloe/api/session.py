@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from icefloe.api.display import session_html, session_text
 from icefloe.config import RepositoryConfig
-from icefloe.effects import AsyncCloseableIterator, run_blocking
+from icefloe.effects import AsyncCloseableIterator, blocking
 from icefloe.errors import ErrorKind, ReadOnlyError, WrongTypeError
 from icefloe.format.json_value import as_metadata
 from icefloe.storage import ChunkType
@@ -158,7 +158,7 @@ class Session:
     async def move_async(self, from_path: str, to_path: str) -> None:
         rearrange.move(self._session, from_path, to_path)
 
-    def reindex_array(
+    async def reindex_array_async(
         self, array_path: str, forward: CoordinateMap, backward: CoordinateMap | None = None
     ) -> None:
         """Move the chunks of an array to other coordinates, without copying their bytes.
@@ -167,38 +167,32 @@ class Session:
         it is. A place that nothing moves to keeps its chunk, unless `backward`, the inverse, is
         given too: then a place whose origin it does not know is emptied.
         """
-        run_blocking(self.reindex_array_async(array_path, forward, backward))
-
-    async def reindex_array_async(
-        self, array_path: str, forward: CoordinateMap, backward: CoordinateMap | None = None
-    ) -> None:
         await rearrange.reindex_array(self._session, array_path, forward, backward)
 
-    def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
+    reindex_array = blocking(reindex_array_async)
+
+    async def shift_array_async(self, array_path: str, chunk_offset: Iterable[int]) -> None:
         """Move all chunks of an array by this many places along each dimension.
 
         What leaves the grid is dropped; vacated places are empty. No bytes are copied.
         """
-        run_blocking(self.shift_array_async(array_path, chunk_offset))
-
-    async def shift_array_async(self, array_path: str, chunk_offset: Iterable[int]) -> None:
         await rearrange.shift_array(self._session, array_path, chunk_offset)
+
+    shift_array = blocking(shift_array_async)
 
     # -- looking around --------------------------------------------------------------------
 
-    def get_node_id(self, path: str) -> str:
-        """Return the id that a group or array keeps for life, through every move."""
-        return run_blocking(self.get_node_id_async(path))
-
     async def get_node_id_async(self, path: str) -> str:
+        """Return the id that a group or array keeps for life, through every move."""
         return str(await inventory.node_id(self._session, path))
 
-    def all_virtual_chunk_locations(self) -> list[str]:
-        """List where virtual chunks lie: one entry for each."""
-        return run_blocking(self.all_virtual_chunk_locations_async())
+    get_node_id = blocking(get_node_id_async)
 
     async def all_virtual_chunk_locations_async(self) -> list[str]:
+        """List where virtual chunks lie: one entry for each."""
         return await inventory.virtual_locations(self._session)
+
+    all_virtual_chunk_locations = blocking(all_virtual_chunk_locations_async)
 
     @overload
     def virtual_chunk_locations(
@@ -256,18 +250,17 @@ class Session:
         """
         return FlattenedIterator(inventory.chunk_coordinates(self._session, array_path, batch_size))
 
-    def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
-        """Return how a chunk is stored, or that it does not exist."""
-        return run_blocking(self.chunk_type_async(array_path, chunk_coordinates))
-
     async def chunk_type_async(
         self, array_path: str, chunk_coordinates: Sequence[int]
     ) -> ChunkType:
+        """Return how a chunk is stored, or that it does not exist."""
         return await inventory.chunk_type(self._session, array_path, chunk_coordinates)
+
+    chunk_type = blocking(chunk_type_async)
 
     # -- making versions -------------------------------------------------------------------
 
-    def commit(
+    async def commit_async(
         self,
         message: str,
         metadata: dict[str, Any] | None = None,
@@ -283,25 +276,6 @@ class Session:
         new commits, and that is tried up to `rebase_tries` times. The session is read-only
         afterwards, on the new snapshot.
         """
-        return run_blocking(
-            self.commit_async(
-                message,
-                metadata,
-                rebase_with=rebase_with,
-                rebase_tries=rebase_tries,
-                allow_empty=allow_empty,
-            )
-        )
-
-    async def commit_async(
-        self,
-        message: str,
-        metadata: dict[str, Any] | None = None,
-        *,
-        rebase_with: ConflictSolver | None = None,
-        rebase_tries: int = 1000,
-        allow_empty: bool = False,
-    ) -> str:
         new = await commits.commit(
             self._session,
             _checked_message(message),
@@ -312,7 +286,9 @@ class Session:
         )
         return str(new)
 
-    def amend(
+    commit = blocking(commit_async)
+
+    async def amend_async(
         self,
         message: str,
         *,
@@ -336,23 +312,6 @@ class Session:
         >>> repository.lookup_branch("nightly") == repository.lookup_branch("main") == new
         True
         """
-        return run_blocking(
-            self.amend_async(
-                message,
-                metadata=metadata,
-                allow_empty=allow_empty,
-                move_other_branches=move_other_branches,
-            )
-        )
-
-    async def amend_async(
-        self,
-        message: str,
-        *,
-        metadata: dict[str, Any] | None = None,
-        allow_empty: bool = False,
-        move_other_branches: bool = False,
-    ) -> str:
         new = await commits.amend(
             self._session,
             _checked_message(message),
@@ -362,47 +321,46 @@ class Session:
         )
         return str(new)
 
-    def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
+    amend = blocking(amend_async)
+
+    async def flush_async(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         """Write a snapshot that no branch points at, and give its id.
 
         It can be opened, tagged or made a branch by that id. The session is then read-only.
         """
-        return run_blocking(self.flush_async(message, metadata=metadata))
-
-    async def flush_async(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         new = await commits.flush(
             self._session, _checked_message(message), metadata=self._with_defaults(metadata)
         )
         return str(new)
 
-    def rebase(self, solver: ConflictSolver) -> None:
+    flush = blocking(flush_async)
+
+    async def rebase_async(self, solver: ConflictSolver) -> None:
         """Put the changes on top of what was committed to the branch meanwhile.
 
         `RebaseFailedError` lists the contradictions that the solver leaves; the session then
         rests on the last commit that agrees with it, with all its changes.
         """
-        run_blocking(self.rebase_async(solver))
-
-    async def rebase_async(self, solver: ConflictSolver) -> None:
         await rebase(self._session, solver)
+
+    rebase = blocking(rebase_async)
 
     def _with_defaults(self, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         return {**self._default_metadata, **as_metadata({} if metadata is None else metadata)}
 
     # -- writing from many places ----------------------------------------------------------
 
-    def fork(self) -> "ForkSession":
+    async def fork_async(self) -> "ForkSession":
         """Make a session that can be sent to other processes, write there, and be merged back.
 
         Changes made so far are first written as a snapshot that nothing points at, on which the
         fork rests; this session keeps them as changes of its own.
         """
-        return run_blocking(self.fork_async())
-
-    async def fork_async(self) -> "ForkSession":
         return ForkSession(await merge.fork(self._session))
 
-    def merge(
+    fork = blocking(fork_async)
+
+    async def merge_async(
         self,
         *others: "ForkSession",
         expected: Iterable["ForkSession | str"] | None = None,
@@ -428,14 +386,6 @@ class Session:
         >>> zarr.open_array(session.store, path="a")[:].tolist()
         [1, 2]
         """
-        run_blocking(self.merge_async(*others, expected=expected, on_overlap=on_overlap))
-
-    async def merge_async(
-        self,
-        *others: "ForkSession",
-        expected: Iterable["ForkSession | str"] | None = None,
-        on_overlap: Overlap = "newest",
-    ) -> None:
         for other in others:
             if not isinstance(other, Session):
                 raise WrongTypeError(
@@ -448,6 +398,8 @@ class Session:
             ids = [fork if isinstance(fork, str) else fork.fork_id for fork in expected]
         forks = [other._session for other in others]  # noqa: SLF001 - sessions know each other
         await merge.merge(self._session, forks, expected=ids, on_overlap=on_overlap)
+
+    merge = blocking(merge_async)
 
 
 class ForkSession(Session):
