@@ -1,20 +1,22 @@
 """A repository copied elsewhere, as a repository or as plain Zarr."""
 
-from datetime import datetime
+from __future__ import annotations
 
-from icefloe.api.copies import CloneReport, ExportReport
+from datetime import datetime
+from typing import TYPE_CHECKING
+
 from icefloe.api.times import to_microseconds
 from icefloe.effects import blocking
 from icefloe.errors import InvalidInputError
 from icefloe.format.ids import SnapshotId
-from icefloe.maintenance.clone.run import CloneRules, clone
-from icefloe.maintenance.clone.selection import Version
 from icefloe.repo import history
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
 from icefloe.transactions.session import SessionMode, open_session
 from icefloe.values.model import Progress
-from icefloe.zarr_store.exporting import ExportRules, export
+
+if TYPE_CHECKING:
+    from icefloe.api.copies import CloneReport, ExportReport
 
 
 class RepositoryCopies:
@@ -56,6 +58,10 @@ class RepositoryCopies:
         >>> [version.message for version in clone.ancestry(branch="main")]
         ['a version', 'Repository initialized']
         """
+        from icefloe.api.copies import CloneReport
+        from icefloe.maintenance.clone.run import CloneRules, clone
+        from icefloe.maintenance.clone.selection import Version
+
         self._require_elsewhere(target)
         version = None
         if any(choice is not None for choice in (branch, tag, snapshot_id, as_of)):
@@ -98,6 +104,9 @@ class RepositoryCopies:
         >>> zarr.open_array(f"{folder}/t2m", mode="r")[:].tolist()
         [7, 8, 9]
         """
+        from icefloe.api.copies import ExportReport
+        from icefloe.zarr_store.exporting import ExportRules, export
+
         self._require_elsewhere(target)
         snapshot = await self._snapshot(branch, tag, snapshot_id, as_of)
         session = await open_session(self._context, snapshot, SessionMode.readonly)

@@ -1,12 +1,16 @@
 """The external files that a repository depends on, and who may read them."""
 
-from icefloe.api.dependencies import AccessReport, VirtualDependencies
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from icefloe.effects import blocking
-from icefloe.maintenance.dependencies.access import access_facts
-from icefloe.maintenance.dependencies.summary import By, Versions, dependencies
 from icefloe.repo.context import RepoContext
 from icefloe.values.model import Progress
-from icefloe.virtual_chunks.grouping import LocationQuery
+
+if TYPE_CHECKING:
+    from icefloe.api.dependencies import AccessReport, VirtualDependencies
+    from icefloe.maintenance.dependencies.summary import By
 
 
 class RepositoryDependencies:
@@ -33,6 +37,10 @@ class RepositoryDependencies:
         >>> repository.describe_access()
         no virtual chunks, and no containers for any: nothing to authorise
         """
+        from icefloe.api.dependencies import AccessReport
+        from icefloe.maintenance.dependencies.access import access_facts
+        from icefloe.maintenance.dependencies.summary import Versions
+
         versions = Versions(branch, tag, snapshot_id)
         return AccessReport(await access_facts(self._context, versions, on_progress))
 
@@ -66,6 +74,10 @@ class RepositoryDependencies:
         >>> len(repository.virtual_dependencies("file", all_versions=True))
         0
         """
+        from icefloe.api.dependencies import VirtualDependencies
+        from icefloe.maintenance.dependencies.summary import Versions, dependencies
+        from icefloe.virtual_chunks.grouping import LocationQuery
+
         summary = await dependencies(
             self._context,
             by,

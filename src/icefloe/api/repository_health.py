@@ -1,18 +1,20 @@
 """Whether what is stored is whole."""
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-from icefloe.api.repair import RepairReport
-from icefloe.api.verification import VerificationReport
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from icefloe.credentials.access import Authorisations, checked_authorisations
 from icefloe.effects import blocking
-from icefloe.maintenance.repair.repair_log import RepairRules
-from icefloe.maintenance.repair.run import repair
-from icefloe.maintenance.verify.run import VerificationRules, verify_repository, verify_storage
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import parse_snapshot
 from icefloe.storage import Storage
 from icefloe.values.model import Progress
+
+if TYPE_CHECKING:
+    from icefloe.api.repair import RepairReport
+    from icefloe.api.verification import VerificationReport
 
 
 class RepositoryHealth:
@@ -38,6 +40,9 @@ class RepositoryHealth:
         >>> str(report.verdict), report.damages
         ('healthy', ())
         """
+        from icefloe.api.verification import VerificationReport
+        from icefloe.maintenance.verify.run import VerificationRules, verify_repository
+
         rules = VerificationRules(deep=deep)
         return VerificationReport(
             await verify_repository(self._context, rules, progress=on_progress)
@@ -57,6 +62,9 @@ class RepositoryHealth:
 
         Raises `RepositoryNotFoundError` where nothing of a repository is.
         """
+        from icefloe.api.verification import VerificationReport
+        from icefloe.maintenance.verify.run import VerificationRules, verify_storage
+
         outcome = await verify_storage(
             storage,
             VerificationRules(deep=deep),
@@ -112,6 +120,10 @@ class RepositoryHealth:
         >>> [step.kind for step in report.steps], report.is_healthy
         (['restore-repo-object'], True)
         """
+        from icefloe.api.repair import RepairReport
+        from icefloe.maintenance.repair.repair_log import RepairRules
+        from icefloe.maintenance.repair.run import repair
+
         rules = RepairRules(
             backup,
             {name: parse_snapshot(snapshot) for name, snapshot in (branches or {}).items()},

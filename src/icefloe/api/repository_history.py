@@ -1,20 +1,23 @@
 """The versions of a repository: what they are, how they differ, and what is in their files."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Iterator
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from icefloe.api.graph import AncestryGraph
 from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
-from icefloe.api.updates import Update
 from icefloe.effects import AsyncCloseableIterator, blocking, iterate_blocking
 from icefloe.format.description import DEFAULT_MAX_ROWS
 from icefloe.format.ids import ManifestId
-from icefloe.repo import history, inspection
+from icefloe.repo import history
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import commit_graph, parse_snapshot, require_one_version
-from icefloe.transactions import diffs
-from icefloe.transactions.diffs import Diff
+
+if TYPE_CHECKING:
+    from icefloe.api.graph import AncestryGraph
+    from icefloe.api.updates import Update
+    from icefloe.transactions.diffs import Diff
 
 
 def _begun[T](items: Iterator[T]) -> Iterator[T]:
@@ -85,6 +88,8 @@ class RepositoryHistory:
 
         Print the result to see it as text, with colours unless `plain`.
         """
+        from icefloe.api.graph import AncestryGraph
+
         start = None
         if (branch, tag, snapshot_id) != (None, None, None):
             start = await history.resolve(
@@ -102,6 +107,8 @@ class RepositoryHistory:
         return AsyncCloseableIterator(self._ops_log())
 
     async def _ops_log(self) -> AsyncIterator[Update]:
+        from icefloe.api.updates import Update
+
         async for entry in self._context.ledger.ops_log():
             yield Update.of(entry)
 
@@ -113,6 +120,8 @@ class RepositoryHistory:
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """List the manifests that a snapshot uses."""
+        from icefloe.repo import inspection
+
         files = await inspection.manifest_files(self._context, parse_snapshot(snapshot_id))
         return [
             ManifestFileInfo(str(manifest_id), size, count) for manifest_id, size, count in files
@@ -131,6 +140,8 @@ class RepositoryHistory:
         to_snapshot_id: str | None = None,
     ) -> Diff:
         """Return what changed from a version to one of its descendants."""
+        from icefloe.transactions import diffs
+
         older = await history.resolve(
             self._context, branch=from_branch, tag=from_tag, snapshot_id=from_snapshot_id
         )
@@ -147,6 +158,8 @@ class RepositoryHistory:
         self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> dict[str, Any]:
         """Describe a snapshot file in plain dictionaries, at most `max_rows` of each list."""
+        from icefloe.repo import inspection
+
         snapshot = parse_snapshot(snapshot_id)
         return await inspection.describe_snapshot(self._context, snapshot, max_rows)
 
@@ -154,6 +167,8 @@ class RepositoryHistory:
 
     async def inspect_repo_info_async(self, *, max_rows: int = DEFAULT_MAX_ROWS) -> dict[str, Any]:
         """Describe the object that holds branches, tags, history and settings."""
+        from icefloe.repo import inspection
+
         return await inspection.describe_repo_info(self._context, max_rows)
 
     inspect_repo_info = blocking(inspect_repo_info_async)
@@ -162,6 +177,8 @@ class RepositoryHistory:
         self, manifest_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> dict[str, Any]:
         """Describe a manifest: which arrays and chunks it locates."""
+        from icefloe.repo import inspection
+
         manifest = ManifestId.parse(manifest_id)
         return await inspection.describe_manifest(self._context, manifest, max_rows)
 
@@ -171,6 +188,8 @@ class RepositoryHistory:
         self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> dict[str, Any]:
         """Describe the log of the commit that made a snapshot."""
+        from icefloe.repo import inspection
+
         snapshot = parse_snapshot(snapshot_id)
         return await inspection.describe_transaction_log(self._context, snapshot, max_rows)
 

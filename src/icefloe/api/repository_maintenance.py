@@ -1,27 +1,24 @@
 """Keeping a repository healthy: old versions go, and with them the files that nothing needs."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from icefloe.api.maintenance import (
-    ChunkStorageStats,
-    ExpirationPlan,
-    GCSummary,
-    StorageUses,
-)
 from icefloe.api.times import to_microseconds
 from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.maintenance import expiration, garbage, reclaiming, statistics
-from icefloe.maintenance.expiration import ExpirationRules
-from icefloe.maintenance.garbage import GarbageRules
-from icefloe.maintenance.statistics import UsageBy
-from icefloe.maintenance.sweeping import Kind
 from icefloe.repo.context import RepoContext
 from icefloe.values.model import Progress
-from icefloe.walk.reachability import ReadLimits
+
+if TYPE_CHECKING:
+    from icefloe.api.maintenance import ChunkStorageStats, ExpirationPlan, GCSummary, StorageUses
+    from icefloe.maintenance.expiration import ExpirationRules
+    from icefloe.maintenance.statistics import UsageBy
+    from icefloe.maintenance.sweeping import Kind
+    from icefloe.walk.reachability import ReadLimits
 
 type KindOfFile = Literal["snapshots", "transaction_logs", "manifests", "chunks"]
 
@@ -55,6 +52,9 @@ class RepositoryMaintenance:
         >>> [version.message for version in plan.snapshots]
         ['no. 1', 'no. 0']
         """
+        from icefloe.api.maintenance import ExpirationPlan
+        from icefloe.maintenance import reclaiming
+
         rules = _expiration_rules(
             older_than,
             delete_branches=delete_expired_branches,
@@ -91,6 +91,8 @@ class RepositoryMaintenance:
         >>> [version.message for version in repository.ancestry(branch="main")]
         ['no. 2', 'Repository initialized']
         """
+        from icefloe.maintenance import expiration
+
         rules = _expiration_rules(
             older_than,
             delete_branches=delete_expired_branches,
@@ -140,6 +142,10 @@ class RepositoryMaintenance:
         >>> repository.garbage_collect(datetime.now(UTC) - timedelta(days=7)).snapshots_deleted
         0
         """
+        from icefloe.api.maintenance import GCSummary
+        from icefloe.maintenance import garbage
+        from icefloe.maintenance.garbage import GarbageRules
+
         rules = GarbageRules(
             _cutoffs(delete_object_older_than, cutoffs or {}),
             dry_run=dry_run,
@@ -187,6 +193,9 @@ class RepositoryMaintenance:
         >>> repository.chunk_storage_stats().native_bytes
         3000
         """
+        from icefloe.api.maintenance import ChunkStorageStats
+        from icefloe.maintenance import statistics
+
         limits = read_limits(
             max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes,
@@ -243,6 +252,10 @@ class RepositoryMaintenance:
         array  native  virtual  inline  chunks
         /t2m   1000 B  0 B      0 B          1
         """
+        from icefloe.api.maintenance import StorageUses
+        from icefloe.maintenance import statistics
+        from icefloe.walk.reachability import ReadLimits
+
         limits = ReadLimits(progress=on_progress)
         return StorageUses(by, await statistics.usage(self._context, by, limits))
 
@@ -257,6 +270,8 @@ def _expiration_rules(
     protected_branches: Collection[str],
     protected_tags: Collection[str],
 ) -> ExpirationRules:
+    from icefloe.maintenance.expiration import ExpirationRules
+
     return ExpirationRules(
         to_microseconds(older_than, "older_than"),
         delete_branches,
@@ -277,6 +292,8 @@ def _names(names: Collection[str], parameter: str) -> frozenset[str]:
 def _cutoffs(
     usual: datetime, by_kind: Mapping[KindOfFile, datetime | None]
 ) -> dict[Kind, datetime | None]:
+    from icefloe.maintenance.sweeping import Kind
+
     unknown = sorted(set(map(str, by_kind)) - {str(kind) for kind in Kind})
     if unknown:
         kinds = ", ".join(map(repr, map(str, Kind)))
@@ -299,6 +316,8 @@ def read_limits(
     progress: Progress | None,
 ) -> ReadLimits:
     """Check how much to hold at once."""
+    from icefloe.walk.reachability import ReadLimits
+
     return ReadLimits(
         at_least_one("max_snapshots_in_memory", snapshots),
         at_least_one("max_concurrent_manifest_fetches", fetches),

@@ -1,16 +1,17 @@
 """The layout of the manifests of a repository."""
 
-from typing import Any
+from __future__ import annotations
 
-from icefloe.api.manifest_layout import ManifestAdvice, ManifestContents
+from typing import TYPE_CHECKING, Any
+
 from icefloe.effects import blocking
 from icefloe.format.ids import ManifestId
-from icefloe.maintenance.layout import rewriting
-from icefloe.maintenance.layout.advice import advise, growths
-from icefloe.maintenance.layout.rewriting import CommitMethod
-from icefloe.maintenance.layout.survey import survey
 from icefloe.repo.context import RepoContext
 from icefloe.values.model import Progress
+
+if TYPE_CHECKING:
+    from icefloe.api.manifest_layout import ManifestAdvice, ManifestContents
+    from icefloe.maintenance.layout.rewriting import CommitMethod
 
 
 class RepositoryManifests:
@@ -47,6 +48,8 @@ class RepositoryManifests:
         >>> len(repository.list_manifest_files(new))
         1
         """
+        from icefloe.maintenance.layout import rewriting
+
         new = await rewriting.rewrite_manifests(
             self._context,
             message,
@@ -72,6 +75,10 @@ class RepositoryManifests:
         >>> repository.suggest_manifests().changes_config
         False
         """
+        from icefloe.api.manifest_layout import ManifestAdvice
+        from icefloe.maintenance.layout.advice import advise, growths
+        from icefloe.maintenance.layout.survey import survey
+
         context = self._context
         tip = await context.ledger.branch_tip(branch)
         arrays = await survey(context, await context.assets.load_snapshot(tip))
@@ -90,6 +97,9 @@ class RepositoryManifests:
         >>> [(one.num_chunk_refs, one.arrays) for one in repository.manifest_layout()]
         [(6, ('/lat', '/lon'))]
         """
+        from icefloe.api.manifest_layout import ManifestContents
+        from icefloe.maintenance.layout.survey import survey
+
         snapshot = await self._context.assets.load_snapshot(
             await self._context.ledger.branch_tip(branch)
         )

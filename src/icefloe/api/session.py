@@ -1,5 +1,7 @@
 """Sessions: where users read and change the arrays of a repository."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -9,20 +11,16 @@ from icefloe.effects import AsyncCloseableIterator, blocking
 from icefloe.errors import ErrorKind, ReadOnlyError, WrongTypeError
 from icefloe.format.json_value import as_metadata
 from icefloe.storage import ChunkType
-from icefloe.transactions import commit as commits
-from icefloe.transactions import inventory, merge, rearrange
 from icefloe.transactions.conflicts import ConflictSolver
-from icefloe.transactions.diffs import Diff, status
-from icefloe.transactions.rebase import rebase
 from icefloe.transactions.session import SessionMode, SessionState
 from icefloe.values.checks import require_text
-from icefloe.virtual_chunks.grouping import LocationQuery
-from icefloe.virtual_chunks.locations import with_defaults
 from icefloe.zarr_store import IcechunkStore
 from icefloe.zarr_store.listing import FlattenedIterator
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from icefloe.transactions.diffs import Diff
 
 type Overlap = Literal["newest", "fail"]
 """What to do when several forks wrote the same chunk."""
@@ -118,6 +116,8 @@ class Session:
         (`s3://`, `gs://` and so on, where the repository declares none): programs that write
         virtual chunks ask for them here.
         """
+        from icefloe.virtual_chunks.locations import with_defaults
+
         config = self._session.context.user_config.merge(RepositoryConfig())
         config.virtual_chunk_containers = with_defaults(config.virtual_chunk_containers or {})
         return config
@@ -131,6 +131,8 @@ class Session:
 
     def status(self) -> Diff:
         """Return the uncommitted changes since the snapshot."""
+        from icefloe.transactions.diffs import status
+
         return status(self._session)
 
     def discard_changes(self) -> None:
@@ -153,9 +155,13 @@ class Session:
         >>> session.status().moved_nodes
         [('/draft', '/final')]
         """
+        from icefloe.transactions import rearrange
+
         rearrange.move(self._session, from_path, to_path)
 
     async def move_async(self, from_path: str, to_path: str) -> None:
+        from icefloe.transactions import rearrange
+
         rearrange.move(self._session, from_path, to_path)
 
     async def reindex_array_async(
@@ -167,6 +173,8 @@ class Session:
         it is. A place that nothing moves to keeps its chunk, unless `backward`, the inverse, is
         given too: then a place whose origin it does not know is emptied.
         """
+        from icefloe.transactions import rearrange
+
         await rearrange.reindex_array(self._session, array_path, forward, backward)
 
     reindex_array = blocking(reindex_array_async)
@@ -176,6 +184,8 @@ class Session:
 
         What leaves the grid is dropped; vacated places are empty. No bytes are copied.
         """
+        from icefloe.transactions import rearrange
+
         await rearrange.shift_array(self._session, array_path, chunk_offset)
 
     shift_array = blocking(shift_array_async)
@@ -184,12 +194,16 @@ class Session:
 
     async def get_node_id_async(self, path: str) -> str:
         """Return the id that a group or array keeps for life, through every move."""
+        from icefloe.transactions import inventory
+
         return str(await inventory.node_id(self._session, path))
 
     get_node_id = blocking(get_node_id_async)
 
     async def all_virtual_chunk_locations_async(self) -> list[str]:
         """List where virtual chunks lie: one entry for each."""
+        from icefloe.transactions import inventory
+
         return await inventory.virtual_locations(self._session)
 
     all_virtual_chunk_locations = blocking(all_virtual_chunk_locations_async)
@@ -214,7 +228,7 @@ class Session:
         distinct: bool = True,
         batch_size: int = 65536,
         arrow: Literal[True],
-    ) -> AsyncCloseableIterator["pa.LargeStringArray"]: ...
+    ) -> AsyncCloseableIterator[pa.LargeStringArray]: ...
 
     def virtual_chunk_locations(
         self,
@@ -224,13 +238,16 @@ class Session:
         distinct: bool = True,
         batch_size: int = 65536,
         arrow: bool = False,
-    ) -> AsyncCloseableIterator[list[str]] | AsyncCloseableIterator["pa.LargeStringArray"]:
+    ) -> AsyncCloseableIterator[list[str]] | AsyncCloseableIterator[pa.LargeStringArray]:
         """Walk over where virtual chunks lie, in batches: lists, or Arrow arrays with `arrow`.
 
         Each location comes once, or without `distinct` once for each chunk. `prefix` (a place
         and all below it) and `glob` (`*` within a segment, `**` across) choose some of them.
         Works with `for` and `async for`.
         """
+        from icefloe.transactions import inventory
+        from icefloe.virtual_chunks.grouping import LocationQuery
+
         batches = inventory.virtual_location_batches(
             self._session,
             LocationQuery(prefix, glob),
@@ -248,12 +265,16 @@ class Session:
 
         Works with `for` and `async for`; `batch_size` coordinates at a time become objects.
         """
+        from icefloe.transactions import inventory
+
         return FlattenedIterator(inventory.chunk_coordinates(self._session, array_path, batch_size))
 
     async def chunk_type_async(
         self, array_path: str, chunk_coordinates: Sequence[int]
     ) -> ChunkType:
         """Return how a chunk is stored, or that it does not exist."""
+        from icefloe.transactions import inventory
+
         return await inventory.chunk_type(self._session, array_path, chunk_coordinates)
 
     chunk_type = blocking(chunk_type_async)
@@ -276,6 +297,8 @@ class Session:
         new commits, and that is tried up to `rebase_tries` times. The session is read-only
         afterwards, on the new snapshot.
         """
+        from icefloe.transactions import commit as commits
+
         new = await commits.commit(
             self._session,
             _checked_message(message),
@@ -312,6 +335,8 @@ class Session:
         >>> repository.lookup_branch("nightly") == repository.lookup_branch("main") == new
         True
         """
+        from icefloe.transactions import commit as commits
+
         new = await commits.amend(
             self._session,
             _checked_message(message),
@@ -328,6 +353,8 @@ class Session:
 
         It can be opened, tagged or made a branch by that id. The session is then read-only.
         """
+        from icefloe.transactions import commit as commits
+
         new = await commits.flush(
             self._session, _checked_message(message), metadata=self._with_defaults(metadata)
         )
@@ -341,6 +368,8 @@ class Session:
         `RebaseFailedError` lists the contradictions that the solver leaves; the session then
         rests on the last commit that agrees with it, with all its changes.
         """
+        from icefloe.transactions.rebase import rebase
+
         await rebase(self._session, solver)
 
     rebase = blocking(rebase_async)
@@ -350,20 +379,22 @@ class Session:
 
     # -- writing from many places ----------------------------------------------------------
 
-    async def fork_async(self) -> "ForkSession":
+    async def fork_async(self) -> ForkSession:
         """Make a session that can be sent to other processes, write there, and be merged back.
 
         Changes made so far are first written as a snapshot that nothing points at, on which the
         fork rests; this session keeps them as changes of its own.
         """
+        from icefloe.transactions import merge
+
         return ForkSession(await merge.fork(self._session))
 
     fork = blocking(fork_async)
 
     async def merge_async(
         self,
-        *others: "ForkSession",
-        expected: Iterable["ForkSession | str"] | None = None,
+        *others: ForkSession,
+        expected: Iterable[ForkSession | str] | None = None,
         on_overlap: Overlap = "newest",
     ) -> None:
         """Take in the changes that forks of this session made elsewhere: all, or none.
@@ -386,6 +417,8 @@ class Session:
         >>> zarr.open_array(session.store, path="a")[:].tolist()
         [1, 2]
         """
+        from icefloe.transactions import merge
+
         for other in others:
             if not isinstance(other, Session):
                 raise WrongTypeError(
