@@ -3,11 +3,12 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from icefloe.records import replace
 from tests.support.servers import S3Endpoint
 
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"

@@ -3,7 +3,6 @@
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any, Final
@@ -15,6 +14,7 @@ from bench.engine_location import Location, seconds_of
 from bench.engine_rows import Group, Row, Run, Scale
 from bench.maintenance_building import CHUNK_BYTES, shared
 from bench.measure import measured
+from icefloe.records import replace
 from tests.support.proxy import cutting_proxy
 
 _COMMITS: Final = 300

@@ -5,7 +5,7 @@ one step of the array `value`, cut into `chunks` chunks.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.schema import ANY_LENGTH, ArraySchema, DatasetSchema
 from icefloe.pipeline.planning import FEW_REFERENCES
 from icefloe.pipeline.writing.plans import cut_into_waves, stamp
+from icefloe.records import replace
 from icefloe.spark.committing import Committed, Committer, Found, Target, persisted
 from icefloe.spark.scan import SCANNED
 from icefloe.spark.session import cores_of

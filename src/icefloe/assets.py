@@ -5,7 +5,6 @@ The caches are bounded in bytes. Files never change, so nothing in a cache can b
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
 
@@ -49,6 +48,7 @@ from icefloe.format.transaction_log import (
     decode_transaction_log,
     encode_transaction_log,
 )
+from icefloe.records import Record
 from icefloe.storage import Backend, Buffer
 
 
@@ -122,8 +122,7 @@ _FIXED_BYTES: Final = 1024
 _MOVE_BYTES: Final = 256
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedManifest:
+class EncodedManifest(Record, eq=False):
     """A manifest as it is, or is about to be, stored."""
 
     id: ManifestId

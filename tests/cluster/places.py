@@ -1,7 +1,7 @@
 """Repositories and archives that every process of a cluster can reach, and jobs on them."""
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import icefloe
 from examples.archives import Archive
 from icefloe.effects import run_blocking
 from icefloe.pipeline.files.access import SourceAccess
+from icefloe.records import replace
 from icefloe.spark import CopyReport, JobReport, append, rechunk, virtualize
 from icefloe.spark import ingest as ingest_natively
 from tests.spark.archives import TIME

@@ -1,11 +1,11 @@
 """Clocks that are wrong: of a storage, of whoever opens a repository."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import icefloe
 from icefloe.effects import run_blocking
+from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.repo.context import now_microseconds
 from icefloe.storage import Storage

@@ -6,7 +6,7 @@ reported as done is done; what was reported as failed can be repeated.
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.update_table import Status
+from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext, settled
 from icefloe.repo.repo_ledger import RepoObjectLedger

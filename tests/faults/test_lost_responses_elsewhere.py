@@ -1,7 +1,6 @@
 """The write id recognises our writes on Azure and GCS too, not only on S3."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -9,6 +8,7 @@ import pytest
 
 from icefloe.effects import run_blocking
 from icefloe.errors import OutcomeUnknownError, PreconditionFailedError
+from icefloe.records import replace
 from icefloe.storage import Backend, Storage
 from tests.conformance.storages import azure_storage_at, gcs_storage_at
 from tests.faults.conftest import QUICK_RETRIES

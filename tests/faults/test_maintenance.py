@@ -82,7 +82,7 @@ def run_with(storage: Storage, work: Work, *faults: Fault) -> tuple[Any, FaultyB
 
 
 def _rest(fault: Fault) -> tuple[Any, ...]:
-    return tuple(getattr(fault, name) for name in fault.__slots__ if name != "step")
+    return tuple(getattr(fault, name) for name in fault.__struct_fields__ if name != "step")
 
 
 def opening_steps(storage: Storage) -> int:

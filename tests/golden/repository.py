@@ -1,7 +1,7 @@
 """A golden repository, read with nothing but the format layer and plain files."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ from icefloe.format.nodes import Node
 from icefloe.format.repo_info import RepoInfo, decode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot
 from icefloe.format.update_table import UpdateEntry
+from icefloe.records import replace
 from tests.golden.files import GOLDEN, expected, read
 from tests.unit.format import oracle
 

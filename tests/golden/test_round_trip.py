@@ -1,7 +1,5 @@
 """What was decoded from a golden file, encoded by us and decoded again, is the same."""
 
-from dataclasses import replace
-
 import pytest
 
 from icefloe.format.envelope import FileType, open_envelope
@@ -11,6 +9,7 @@ from icefloe.format.manifest import ManifestFile, encode_manifest
 from icefloe.format.repo_info import decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import decode_snapshot, encode_snapshot
 from icefloe.format.transaction_log import decode_transaction_log, encode_transaction_log
+from icefloe.records import replace
 from tests.golden import describe
 from tests.golden.files import GOLDEN
 from tests.unit.format import oracle

@@ -1,7 +1,6 @@
 """What we decode from files, held against what the reference says about the same repository."""
 
 import datetime as dt
-from dataclasses import replace
 from typing import Any
 
 import icechunk as ic
@@ -25,6 +24,7 @@ from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import ID_LISTS, Move, TransactionLog
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind
+from icefloe.records import replace
 from tests.interop.observing import contents, listed_snapshots, operations
 from tests.interop.reference import RAW, Place
 from tests.interop.rewriting import Decoded, decode_all

@@ -1,7 +1,7 @@
 """A repository's own files, decoded and encoded again by us under the same names."""
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from icefloe.format.transaction_log import (
     decode_transaction_log,
     encode_transaction_log,
 )
+from icefloe.records import replace
 
 
 class Kind(StrEnum):

@@ -6,7 +6,7 @@ refuse only if both sides changed something without knowing of each other.
 """
 
 import pickle
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.paths import ancestors, parent_path
+from icefloe.records import replace
 from icefloe.storage import local_filesystem_storage
 from icefloe.transactions import nodes
 from icefloe.transactions.session import SessionState

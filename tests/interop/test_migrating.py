@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import icefloe
 from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.format.repo_info import decode_repo_info
 from icefloe.format.update_table import UpdateKind
+from icefloe.records import replace
 from icefloe.storage import Backend, Storage
 from icefloe.storage.hooks import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage

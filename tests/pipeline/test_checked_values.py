@@ -4,7 +4,6 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCh
 from icefloe.pipeline.files.parsing import parse_file
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.local import virtualize_locally
+from icefloe.records import replace
 from icefloe.storage import Storage
 from icefloe.storage.specs import MemorySpec
 from tests.pipeline.files_of_formats import FILES, FileOfFormat, grib_message, write_kerchunk

@@ -1,11 +1,11 @@
 """In what two schemas differ."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from icefloe.pipeline.files.schema import ArraySchema, DatasetSchema, Kind, misfits
+from icefloe.records import replace
 from tests.pipeline.made_up import PLAIN, ZLIB
 
 ARRAY = ArraySchema(

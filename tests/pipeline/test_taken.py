@@ -1,6 +1,5 @@
 """Files that would take the place of others are refused; one that changed takes its own."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from icefloe.pipeline.files.parsing import parse_file
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.provenance.existing import read_existing
 from icefloe.pipeline.provenance.records import SourceRecord, recorded_files, without_taken_places
+from icefloe.records import replace
 from tests.pipeline.repositories import repository_for
 
 TIME = CombineOptions(("time",))

@@ -1,7 +1,5 @@
 """Places of files that are joined along several dimensions: tiles."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from icefloe.pipeline.provenance.records import (
     recorded_files,
     without_taken_places,
 )
+from icefloe.records import replace
 from tests.pipeline.made_up import made_up
 
 TILES = CombineOptions(("time", "y"))

@@ -1,6 +1,5 @@
 """What is done row by row for few rows equals what is done in columns for many."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from icefloe.format.transaction_log import (
     encode_transaction_log,
 )
 from icefloe.format.update_table import UpdateEntry
+from icefloe.records import replace
 from tests.property.test_format_files import (
     log_as_dict,
     logs,

@@ -1,6 +1,5 @@
 """Whatever can be said is written, read back the same, and read the same by a scalar reader."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from icefloe.format.transaction_log import (
     encode_transaction_log,
 )
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
+from icefloe.records import replace
 from tests.property.test_format_tables import in_order, models, node_models, table_of, text
 from tests.unit.format import oracle
 from tests.unit.format.samples import expanded, manifest_id, node_id, snapshot_id, update_entry
@@ -253,7 +253,9 @@ def repos(draw: st.DrawFn) -> RepoInfo:
 
 def repo_as_dict(repo: RepoInfo) -> dict[str, Any]:
     return {
-        name: getattr(repo, name) for name in RepoInfo.__slots__ if name not in {"history", "log"}
+        name: getattr(repo, name)
+        for name in RepoInfo.__struct_fields__
+        if name not in {"history", "log"}
     } | {
         "snapshots": [repo.snapshots.entry(row) for row in range(len(repo.snapshots))],
         "updates": repo.updates.entries(),

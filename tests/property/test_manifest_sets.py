@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import count
 from random import Random
@@ -14,6 +13,7 @@ from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet
 from icefloe.config.manifests import EffectiveChunkManifests, effective_chunk_manifests
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.manifests.packer import ArrayFacts, ManifestPlan, closure, pack, send
+from icefloe.records import replace
 
 LARGEST = 24
 """Of array sizes; limits of manifests are of the same order."""

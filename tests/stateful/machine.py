@@ -4,7 +4,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -14,6 +13,7 @@ from hypothesis import note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from icefloe.records import replace
 from icefloe.storage.local import LocalBackend
 from tests.stateful.actors import Actor, chunk_key, key_of, put, seen_by, told_by
 from tests.stateful.edits import EDITS, NAMES, Open, attributes, create_node, set_chunks

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import count
 from typing import Any, Final
+
+from icefloe.records import replace
 
 type Coords = tuple[int, ...]
 type Content = dict[str, NodeModel]

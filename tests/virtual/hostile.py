@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.flexbuffers import encode_flexbuffer
 from icefloe.format.json_value import JsonValue
 from icefloe.format.repo_info import decode_repo_info, encode_repo_info
+from icefloe.records import replace
 from icefloe.transactions.chunks import put_ref
 from icefloe.transactions.nodes import require_array
 from tests.support.loopback import LoopbackHandler, LoopbackServer, serving

@@ -1,12 +1,13 @@
 """What copying a repository did, as users see it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from icefloe.api.display import object_html, object_text
 from icefloe.api.tables import shown_bytes
 from icefloe.maintenance.clone.run import Cloned
+from icefloe.records import asdict
 from icefloe.zarr_store.exporting import Exported
 
 CLONE_HEADINGS: Final = ("kind", "copied", "there already")

@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -12,14 +11,14 @@ from icefloe.format.columns import BytesColumn, numbers_to_arrow
 from icefloe.maintenance.dependencies.access import AccessFacts, ContainerAccess
 from icefloe.maintenance.dependencies.summary import By, Dependencies
 from icefloe.printable import printable
+from icefloe.records import Record, asdict
 
 _SHOWN_ROWS: Final = 30
 _SHORT_ID: Final = 8
 _HEADINGS: Final = ("chunks", "bytes", "arrays", "versions", "newest", "oldest")
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualDependency:
+class VirtualDependency(Record):
     """Virtual chunks in one place.
 
     Chunks, bytes and arrays are those of the newest version that has chunks there.

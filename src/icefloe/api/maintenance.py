@@ -1,7 +1,7 @@
 """What maintenance did, or would do, as users see it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self, overload
 
 from icefloe.api.display import object_html, object_text
@@ -11,6 +11,7 @@ from icefloe.maintenance.reclaiming import ExpirationOutlook
 from icefloe.maintenance.statistics import TotalUsage, Usage, UsageBy
 from icefloe.maintenance.sweeping import Collected, Kind
 from icefloe.printable import printable
+from icefloe.records import asdict
 
 GARBAGE_HEADINGS: Final = ("kind", "objects")
 STATS_HEADINGS: Final = ("kind", "bytes", "chunks")

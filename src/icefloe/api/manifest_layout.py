@@ -1,7 +1,6 @@
 """Where references are kept, and what would be better, as users see it."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from icefloe.api.tables import shown_bytes, table_html, table_text
@@ -9,6 +8,7 @@ from icefloe.config import RepositoryConfig
 from icefloe.format.config_file import encode_partial_config_yaml
 from icefloe.maintenance.layout.advice import Advice, Cost, Costs
 from icefloe.printable import printable
+from icefloe.records import Record, asdict
 
 COST_HEADINGS: Final = ("manifests for", "now", "bytes", "proposed", "bytes")
 LAYOUT_HEADINGS: Final = ("manifest", "arrays", "references", "bytes", "paths")
@@ -21,8 +21,7 @@ _WORK: Final = {
 _SHOWN_PATHS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestContents:
+class ManifestContents(Record):
     """A manifest of a version, and the arrays with references in it."""
 
     id: str

@@ -1,7 +1,7 @@
 """Repositories of spec 1 become repositories of spec 2, as users see it."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Never, Self, cast
 
 from icefloe.api.display import object_html, object_text
@@ -10,6 +10,7 @@ from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError, RepositoryMigratedError
 from icefloe.maintenance.migrate.run import SET_ASIDE_PREFIX, Migration, MigrationRules, migrate
 from icefloe.printable import printable
+from icefloe.records import asdict
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage

@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
@@ -10,6 +9,7 @@ from icefloe.api.tables import table_html, table_text
 from icefloe.maintenance.verify import findings as found
 from icefloe.maintenance.verify.run import Verification
 from icefloe.printable import printable
+from icefloe.records import Record
 
 type Region = tuple[tuple[tuple[int, int], ...], ...]
 """Boxes of chunk coordinates: first and first after, along each dimension."""
@@ -29,8 +29,7 @@ class Verdict(StrEnum):
     """No damage was found, but not everything could be looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class AffectedArray:
+class AffectedArray(Record):
     """The part of an array that a damage concerns."""
 
     path: str
@@ -46,8 +45,7 @@ class AffectedArray:
         return {"path": self.path, "region": region, "versions": list(self.versions)}
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Record):
     """One thing that is wrong with a repository."""
 
     kind: str
@@ -144,7 +142,7 @@ class VerificationReport:
     def checked(self) -> dict[str, int]:
         """How much was looked at."""
         checked = self._outcome.checked
-        return {name: getattr(checked, name) for name in checked.__slots__}
+        return {name: getattr(checked, name) for name in checked.__struct_fields__}
 
     @property
     def is_deep(self) -> bool:

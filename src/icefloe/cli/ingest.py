@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from icefloe.pipeline.combining.report import MisfitsError, Report, ValuesMismat
 from icefloe.pipeline.files.options import FILES_CHECKED, CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.provenance.coverage import read_coverage
 from icefloe.pipeline.writing.containers import container_at, container_prefixes
+from icefloe.records import asdict
 from icefloe.storage import Storage, storage_from_url
 
 _INTERRUPTED = 130

@@ -3,7 +3,6 @@
 The result is complete and frozen, so that the engine never has to ask "or what?".
 """
 
-from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, cast, get_type_hints
 
 from icefloe.config.conditions import (
@@ -25,11 +24,11 @@ from icefloe.config.repository import (
     StorageSettings,
     StorageTimeoutSettings,
 )
+from icefloe.records import Record
 from icefloe.values import Settings, once_per_class, overlaid, shared_defaults
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveRetries:
+class EffectiveRetries(Record):
     """How often and how long to try."""
 
     max_tries: int
@@ -37,16 +36,14 @@ class EffectiveRetries:
     max_backoff_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveConcurrency:
+class EffectiveConcurrency(Record):
     """How the transfer of one object is cut into requests."""
 
     max_concurrent_requests_for_object: int
     ideal_concurrent_request_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveTimeouts:
+class EffectiveTimeouts(Record):
     """How long to wait; None is as long as the client library does."""
 
     connect_timeout_ms: int | None
@@ -55,8 +52,7 @@ class EffectiveTimeouts:
     operation_attempt_timeout_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveStorageSettings:
+class EffectiveStorageSettings(Record):
     """How a storage is used."""
 
     concurrency: EffectiveConcurrency
@@ -71,16 +67,14 @@ class EffectiveStorageSettings:
     minimum_size_for_multipart_upload: int
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveCompression:
+class EffectiveCompression(Record):
     """How metadata files are compressed."""
 
     algorithm: CompressionAlgorithm
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveCaching:
+class EffectiveCaching(Record):
     """How much is kept in memory."""
 
     num_snapshot_nodes: int
@@ -90,8 +84,7 @@ class EffectiveCaching:
     num_bytes_chunks: int
 
 
-@dataclass(frozen=True, slots=True)
-class EffectivePreload:
+class EffectivePreload(Record):
     """Which manifests to fetch ahead."""
 
     max_total_refs: int
@@ -99,8 +92,7 @@ class EffectivePreload:
     max_arrays_to_scan: int
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveLocationCompression:
+class EffectiveLocationCompression(Record):
     """How locations of virtual chunks are compressed."""
 
     min_num_chunks: int
@@ -114,8 +106,7 @@ type EffectiveSplitSizes = tuple[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveManifest:
+class EffectiveManifest(Record):
     """How manifests are laid out and fetched."""
 
     preload: EffectivePreload
@@ -125,8 +116,7 @@ class EffectiveManifest:
     max_concurrent_manifest_fetches_during_commit: int
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveConfig:
+class EffectiveConfig(Record):
     """Everything that applies to an open repository."""
 
     inline_chunk_threshold_bytes: int
@@ -216,7 +206,7 @@ def _resolved[S: Settings](kind: type[S], *layers: S | None) -> S:
     return result
 
 
-def _frozen[T](kind: type[T], settings: object) -> T:
+def _frozen[T: Record](kind: type[T], settings: object) -> T:
     """Copy fully resolved settings, and those nested in them, into their frozen form."""
     values = {}
     for name, nested in _plan(kind).items():
@@ -227,19 +217,21 @@ def _frozen[T](kind: type[T], settings: object) -> T:
 
 
 @once_per_class
-def _plan(kind: type) -> dict[str, Any]:
+def _plan(kind: type[Record]) -> dict[str, Any]:
     """Name the fields of a frozen form, with the frozen forms of those that are nested."""
     hints = get_type_hints(kind)
     return {
-        field.name: hints[field.name] if is_dataclass(hints[field.name]) else None
-        for field in fields(kind)
+        name: hints[name]
+        if isinstance(hints[name], type) and issubclass(hints[name], Record)
+        else None
+        for name in kind.__struct_fields__
     }
 
 
-def _plain(kind: type, settings: Settings) -> dict[str, Any]:
+def _plain(kind: type[Record], settings: Settings) -> dict[str, Any]:
     """Take the plain values that a frozen form shares with its settings."""
     return {
-        field.name: value
-        for field in fields(kind)
-        if isinstance(value := getattr(settings, field.name, None), int)
+        name: value
+        for name in kind.__struct_fields__
+        if isinstance(value := getattr(settings, name, None), int)
     }

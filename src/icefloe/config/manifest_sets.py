@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from importlib import import_module
 from typing import Annotated, Any, Final, cast
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import importing
+from icefloe.records import MutableRecord, field
 from icefloe.values import U32, NonZeroU64, Value, integer
 from icefloe.values.model import public_name
 from icefloe.values.yaml_tree import Tagged, Tree, Unquoted
@@ -342,8 +343,7 @@ def _present(value: object, keys: Sequence[str]) -> dict[str, Any]:
     return {key: content for key, content in contents.items() if content is not None}
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(MutableRecord):
     """What was read, and what was wrong with it.
 
     What was wrong is replaced by something harmless, so that the rest can be looked at too.

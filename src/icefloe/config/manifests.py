@@ -18,6 +18,7 @@ from icefloe.config.manifest_sets import (
     to_tree,
 )
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.records import Record
 from icefloe.values import U16, U32, Settings, Value, integer, setting
 from icefloe.values.yaml_tree import Tree, decode_yaml, encode_yaml
 
@@ -118,8 +119,7 @@ DEFAULT_CHUNK_MANIFESTS: Final = ChunkManifestsConfig(
 """What applies where nothing is configured: small arrays share a manifest that is read quickly."""
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveChunkManifests:
+class EffectiveChunkManifests(Record):
     """Sets and rules that apply, complete."""
 
     sets: tuple[ManifestSet, ...]

@@ -6,7 +6,7 @@ range of a foreign file, or bytes stored inline) is stored once, however many ro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import reduce
 from itertools import accumulate
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes, is_ascending
 from icefloe.format.ids import ChunkId
+from icefloe.records import Record, replace
 
 type Coordinates = NDArray[np.uint32]
 """An (n, dimensions) matrix of chunk coordinates."""
@@ -34,8 +35,7 @@ class ChunkKind(IntEnum):
     INLINE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class NativeChunk:
+class NativeChunk(Record):
     """A range of a chunk object of the repository."""
 
     id: ChunkId
@@ -43,8 +43,7 @@ class NativeChunk:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualChunk:
+class VirtualChunk(Record):
     """A range of a file outside of the repository."""
 
     location: str
@@ -55,8 +54,7 @@ class VirtualChunk:
     """Whole seconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
-class InlineChunk:
+class InlineChunk(Record):
     """Bytes kept within the manifest."""
 
     data: bytes

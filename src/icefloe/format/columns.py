@@ -7,7 +7,6 @@ as buffers: `pyarrow.array`, `pyarrow.scalar` and `to_numpy` would import pandas
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import lt, ne
 from typing import Any, Final, Self
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
 from icefloe.format.arrow import pa, pc
+from icefloe.records import Record
 
 type Rows = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -158,8 +158,7 @@ _ROWS_OF_A_RUN: Final = 64
 """Unless this many of one length stand together on average, as names of files do."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BytesColumn:
+class BytesColumn(Record, eq=False):
     """Rows of bytes of any length, back to back in one buffer.
 
     >>> column = BytesColumn.from_list([b"s3://a", b"s3://b"])

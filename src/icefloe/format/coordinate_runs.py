@@ -7,7 +7,6 @@ along the first dimension do, are read one at a time; others are merged a part a
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -15,6 +14,7 @@ import numpy as np
 import zstandard
 
 from icefloe.format.chunk_table import Coordinates, sort_keys
+from icefloe.records import Record
 
 _RUN_ROWS: Final = 1 << 16
 _SAMPLE_ROWS: Final = 1 << 12
@@ -25,8 +25,7 @@ _QUICK_LEVEL: Final = 1
 type _Index = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Record):
     """Sorted rows, column after column, compressed."""
 
     first: _Index

@@ -5,13 +5,13 @@ Everything read here is untrusted: sizes are checked before memory is allocated.
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import zstandard
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.records import Record
 from icefloe.version import VERSION
 
 type Buffer = bytes | bytearray | memoryview
@@ -56,8 +56,7 @@ class FileType(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Record):
     """What the header says, and the payload it announces."""
 
     file_type: FileType

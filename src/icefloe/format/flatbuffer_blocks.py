@@ -9,7 +9,6 @@ Tables of coordinates alone are laid out tighter still, see `CoordinateSection`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -21,6 +20,7 @@ from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, framed_bytes
 from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import MAX_DIMENSIONS
 from icefloe.format.flatbuffer_writer import Field, Link, RecordLayout, Tail
+from icefloe.records import Record
 
 _BLOCK_BITS: Final = 9
 _BLOCK_ROWS: Final = 1 << _BLOCK_BITS
@@ -28,8 +28,7 @@ _IN_BLOCK: Final = _BLOCK_ROWS - 1
 _BATCH_BLOCKS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class SharedBlobs:
+class SharedBlobs(Record):
     """A field of strings or byte vectors, stored once and shared between rows."""
 
     slot: int

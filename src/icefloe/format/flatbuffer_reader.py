@@ -4,7 +4,6 @@ Tables that lie at constant distances, as writers of many tables place them, are
 which is several times as fast as reading them one by one.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NoReturn
 
@@ -14,13 +13,13 @@ from numpy.typing import NDArray
 from icefloe.errors import FormatError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes, ranges, splits_of
 from icefloe.format.envelope import MAX_DIMENSIONS
+from icefloe.records import Record
 
 _SHORTEST_ROW: Final = 64
 """Shorter rows are not worth looking for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Record):
     """Rows of things, all of the same length, and all the same distance apart."""
 
     shape: tuple[int, int]
@@ -141,8 +140,7 @@ def refuse(reason: str) -> NoReturn:
     raise FormatError(f"damaged or hostile metadata file: {reason}")
 
 
-@dataclass(frozen=True, slots=True)
-class Blobs:
+class Blobs(Record):
     """Byte vectors or strings, one per table; `present` says which tables have one."""
 
     buffer: Buffer
@@ -204,8 +202,7 @@ class Blobs:
         return Blobs(self.buffer, self.starts[mask], self.lengths[mask], self.present[mask])
 
 
-@dataclass(frozen=True, slots=True)
-class Vectors:
+class Vectors(Record):
     """Vectors of fixed-size items, one per table; an absent vector has no items."""
 
     buffer: Buffer

@@ -8,7 +8,6 @@ tables carry their vtable before them and their strings behind them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from struct import Struct, calcsize
 from typing import Any, Final, Protocol
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, framed_bytes, ranges, splits_of
 from icefloe.format.envelope import DEFAULT_LEVEL, MAX_BUFFER_BYTES, FileType, seal
+from icefloe.records import Record
 
 IDENTIFIER: Final = b"Ichk"
 
@@ -49,8 +49,7 @@ class Section(Target, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Record):
     """A column of offsets: for each row, which row of another section it points at."""
 
     target: Target
@@ -64,13 +63,11 @@ class Link:
         return self.target.positions(rows) - fields
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(Record):
     """A column of offsets to whatever lies right behind each table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Record):
     """One field of a table section: numbers, rows of bytes (a struct), or offsets."""
 
     slot: int
@@ -508,8 +505,7 @@ type Columns = Mapping[int, NDArray[Any]]
 """Fields by slot: numbers, or rows of bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(Record):
     """A field that points at bytes which lie behind its table."""
 
     slot: int

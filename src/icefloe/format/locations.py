@@ -5,7 +5,6 @@ distinct location once and plain gives smaller files, so that is our own default
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from icefloe.errors import FormatError
 from icefloe.format.columns import Bytes, BytesColumn, Ints, splits_of
 from icefloe.format.envelope import Buffer
+from icefloe.records import Record
 
 MAX_LOCATION_BYTES: Final = 1024
 """A compressed location that expands beyond this is not valid."""
@@ -27,8 +27,7 @@ _CONTENT_SIZE_BYTES: Final = np.array([0, 2, 4, 8])
 _UNKNOWN: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class LocationCompression:
+class LocationCompression(Record):
     """How to compress the locations of a manifest."""
 
     min_num_chunks: int = 1000

@@ -5,7 +5,6 @@ byte ranges of chunk objects without the coordinates of their chunks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -32,10 +31,10 @@ from icefloe.format.flatbuffer_scalar import ScalarTable, as_text
 from icefloe.format.flatbuffer_writer import OFFSET, Field, TableShape, Tree, number
 from icefloe.format.ids import ChunkId, id_rows
 from icefloe.format.locations import MAX_LOCATION_BYTES, expand_locations
+from icefloe.records import Record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NativeRanges:
+class NativeRanges(Record, eq=False):
     """A row for each chunk, in the order of coordinates."""
 
     first: tuple[int, ...]

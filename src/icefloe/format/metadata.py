@@ -4,7 +4,6 @@ Spec 1 encodes values as MessagePack, spec 2 as FlexBuffers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Final, Self
@@ -20,6 +19,7 @@ from icefloe.format.flatbuffer_writer import OFFSET, Carried, TableShape, Tree, 
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
 from icefloe.format.json_value import MAX_ENCODED_BYTES, JsonValue, as_json_value
 from icefloe.format.messagepack import decode_messagepack, encode_messagepack
+from icefloe.records import Record
 
 
 def encode_metadata_value(value: object, spec_version: int) -> bytes:
@@ -70,8 +70,7 @@ class _Item(IntEnum):
 _ITEM: Final = TableShape((_Item.NAME, OFFSET), (_Item.VALUE, OFFSET))
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataItems:
+class MetadataItems(Record):
     """The metadata of several owners (snapshots, say), one behind the other."""
 
     splits: Ints

@@ -1,7 +1,7 @@
 """The groups and arrays of a snapshot: as columns sorted by path, or read one by one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from itertools import chain, pairwise
@@ -27,10 +27,10 @@ from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_writer import OFFSET, TableShape, Tree
 from icefloe.format.ids import ManifestId, NodeId, id_rows, ids_of_rows, raw_rows
 from icefloe.format.lazy import StoredList
+from icefloe.records import Record, replace
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestRef:
+class ManifestRef(Record):
     """A manifest of an array, and the box of chunks that it covers."""
 
     id: ManifestId
@@ -38,8 +38,7 @@ class ManifestRef:
     """First chunk and first chunk after, for each dimension; none: everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayInfo:
+class ArrayInfo(Record):
     """What a snapshot knows of an array beyond its Zarr metadata."""
 
     shape: tuple[int, ...]
@@ -48,8 +47,7 @@ class ArrayInfo:
     manifests: tuple[ManifestRef, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Record):
     """A group or an array at a path."""
 
     id: NodeId

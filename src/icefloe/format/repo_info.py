@@ -1,7 +1,6 @@
 """The repo object of spec 2: refs, history, status, configuration and the log, in one file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from typing import Final
@@ -18,6 +17,7 @@ from icefloe.format.lazy import Deferred
 from icefloe.format.metadata import Metadata, read_metadata, write_metadata
 from icefloe.format.snapshot_table import SnapshotTable, read_snapshot_id
 from icefloe.format.update_table import Status, UpdateTable, read_status, write_status
+from icefloe.records import Record, field
 
 SPEC_VERSION = 2
 MAIN_BRANCH = "main"
@@ -47,8 +47,7 @@ _REF_NAME, _REF_SNAPSHOT = 0, 1
 _REF: Final = TableShape((_REF_NAME, OFFSET), (_REF_SNAPSHOT, "I"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RepoInfo:
+class RepoInfo(Record, eq=False):
     """Everything about a repository that is not in a snapshot."""
 
     branches: Mapping[str, SnapshotId]

@@ -1,6 +1,5 @@
 """Snapshots: the whole state of a repository at one commit, with the list of its manifests."""
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Self
 
@@ -55,6 +54,7 @@ from icefloe.format.nodes import (
     write_node,
 )
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.records import Record, field
 
 FEW_FILES: Final = 32
 """Up to this many are written and read one by one."""
@@ -71,8 +71,7 @@ FILE_STRUCT: Final = np.dtype(
 """What spec 1 has in place of a table."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ManifestFiles:
+class ManifestFiles(Record, eq=False):
     """The manifests that a snapshot uses, sorted by id."""
 
     ids: Bytes
@@ -222,8 +221,7 @@ _ROOT_V1: Final = TableShape(*_HEAD, _ID)
 _ROOT_V1_WITH_PARENT: Final = TableShape(*_HEAD, _ID, _PARENT_ID)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Snapshot:
+class Snapshot(Record, eq=False):
     """All nodes at one commit, and the manifests that hold their chunks."""
 
     id: SnapshotId

@@ -1,8 +1,8 @@
 """The snapshots that a repo object lists, as columns sorted by id."""
 
+import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import lt
 from typing import Final, Self, cast, overload
@@ -36,6 +36,7 @@ from icefloe.format.flatbuffer_writer import (
 )
 from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows, texts_of_rows
 from icefloe.format.metadata import LateMetadata, Metadata, MetadataItems, read_items
+from icefloe.records import Record, field
 
 NO_PARENT = -1
 
@@ -65,8 +66,7 @@ assert _SNAPSHOT_WITH_PRUNED.lead_bytes == _LEAD_BYTES
 _PARENT_WORD: Final = (_LEAD_BYTES + _SNAPSHOT.at[_Info.PARENT_OFFSET]) // 4
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotEntry:
+class SnapshotEntry(Record):
     """What a repo object says about one snapshot."""
 
     id: SnapshotId
@@ -79,7 +79,7 @@ class SnapshotEntry:
     """Ancestors that expiration took out of the history, whose logs still count; oldest first."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SnapshotTable:
     """Snapshots in columns; `parents` are row numbers, or `NO_PARENT`."""
 
@@ -91,7 +91,7 @@ class SnapshotTable:
     pruned_splits: Ints
     pruned_ids: Bytes
     spec_version: int = 2
-    _written: BytesColumn | None = field(default=None, init=False, repr=False)
+    _written: BytesColumn | None = dataclasses.field(default=None, init=False, repr=False)
     """The tables of a file that lists these snapshots, once they were written."""
 
     @classmethod
@@ -353,8 +353,7 @@ class SnapshotTable:
         return added
 
 
-@dataclass(frozen=True, slots=True)
-class Shortened:
+class Shortened(Record):
     """What comes before a snapshot once some of its ancestors are gone."""
 
     parent: int

@@ -1,7 +1,6 @@
 """Transaction logs: which nodes and chunks a commit touched."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -30,6 +29,7 @@ from icefloe.format.flatbuffer_writer import (
     seal_buffer,
 )
 from icefloe.format.ids import NodeId, SnapshotId, has_repeated_node, ids_of_rows
+from icefloe.records import Record, field
 
 ID_LISTS: Final = (
     "new_groups",
@@ -77,8 +77,7 @@ def _no_ids() -> Bytes:
     return np.empty((0, NodeId.WIDTH), np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Record):
     """A node that a commit renamed."""
 
     source: str
@@ -87,8 +86,7 @@ class Move:
     is_array: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TransactionLog:
+class TransactionLog(Record, eq=False):
     """What one commit did; columns of node ids are sorted by their bytes."""
 
     id: SnapshotId

@@ -25,6 +25,7 @@ from icefloe.format.flatbuffer_writer import (
     pack_tables,
 )
 from icefloe.format.ids import SnapshotId, id_rows
+from icefloe.records import Record
 
 
 class UpdateKind(IntEnum):
@@ -48,8 +49,7 @@ class UpdateKind(IntEnum):
     REPO_STATUS_CHANGED = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Record):
     """Whether a repository takes writes, and since when."""
 
     availability: int = 0
@@ -59,8 +59,7 @@ class Status:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateEntry:
+class UpdateEntry(Record):
     """One operation; which of the later fields mean something depends on its kind."""
 
     kind: UpdateKind
@@ -92,8 +91,7 @@ class _Status(IntEnum):
     REASON = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Payload:
+class _Payload(Record):
     """Which slot of its payload a kind keeps each thing in."""
 
     name: int | None = None

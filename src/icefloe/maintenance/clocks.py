@@ -11,13 +11,13 @@ import secrets
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from icefloe.effects import sleep
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.maintenance.sweeping import PREFIXES, Kind
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend
 from icefloe.storage.specs import LocalSpec
@@ -34,8 +34,7 @@ _MOST_PROBES: Final = 3
 _WHOLE_SECOND: Final = timedelta(seconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Record):
     """The clock of the storage as seen from this machine."""
 
     storage_time: datetime

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,7 @@ from icefloe.errors import (
 )
 from icefloe.format.layout import REPO_KEY, branch_key
 from icefloe.format.repo_info import MAIN_BRANCH
+from icefloe.records import MutableRecord, Record, field
 from icefloe.storage import Backend, ObjectInfo, Storage, Version
 from icefloe.storage.locks import LOCK_FILE, QUEUE_FILE
 from icefloe.storage.specs import LocalSpec
@@ -63,8 +63,7 @@ class Trial(StrEnum):
     CLOCK = "clock"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Record):
     """What came of one trial."""
 
     trial: Trial
@@ -85,8 +84,7 @@ def _expect(holds: object, otherwise: str) -> None:
         raise _RefutedError(otherwise)
 
 
-@dataclass(slots=True)
-class Trials:
+class Trials(MutableRecord):
     """Tries everything, and knows what it has written."""
 
     backend: Backend
@@ -360,8 +358,7 @@ SCRATCH: Final = "icefloe-doctor-"
 """How the names of scratch corners begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guarantee:
+class Guarantee(Record):
     """Something that users rely on, and what it takes."""
 
     name: str
@@ -405,8 +402,7 @@ GUARANTEES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Checkup:
+class Checkup(Record):
     """All trials of a storage."""
 
     probes: tuple[Probe, ...]

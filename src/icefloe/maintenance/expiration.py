@@ -1,7 +1,6 @@
 """Expiration: remove old versions from the history. Their files stay until they are collected."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -30,6 +29,7 @@ from icefloe.format.snapshot_table import NO_PARENT, Shortened, SnapshotEntry, S
 from icefloe.format.update_table import UpdateKind
 from icefloe.maintenance.clocks import compare_clocks
 from icefloe.maintenance.sweeping import PREFIXES, Kind
+from icefloe.records import Record, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.context import RepoContext
@@ -87,8 +87,7 @@ _RESOLUTION: Final = timedelta(seconds=2)
 """Clocks that differ by less agree: versions are dated by their writers, not by the storage."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpirationRules:
+class ExpirationRules(Record):
     """Which versions may go."""
 
     older_than: int
@@ -101,8 +100,7 @@ class ExpirationRules:
     protected_tags: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Expiration:
+class Expiration(Record, eq=False):
     """What goes."""
 
     released_ids: Bytes
@@ -274,8 +272,7 @@ def _change(rules: ExpirationRules, done: list[Expiration]) -> Change:
     return change
 
 
-@dataclass(frozen=True, slots=True)
-class FileHistory:
+class FileHistory(Record):
     """All versions of a repository of spec 1 that branches and tags lead to, as stored now."""
 
     branches: Refs

@@ -28,7 +28,6 @@ noticing; if there are none, some chunks.
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -61,6 +60,7 @@ from icefloe.maintenance.sweeping import (
     list_whole_kind,
     together,
 )
+from icefloe.records import Record, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.context import RepoContext
 from icefloe.repo.migration_state import require_unmigrated
@@ -82,8 +82,7 @@ _log = logging.getLogger(__name__)
 type _Phases = Mapping[Kind, AsyncIterator[Objects]]
 
 
-@dataclass(frozen=True, slots=True)
-class GarbageRules:
+class GarbageRules(Record):
     """What may go, and how."""
 
     cutoffs: Mapping[Kind, datetime | None]

@@ -1,7 +1,6 @@
 """What letting versions expire would make room for: a look ahead that changes nothing."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,22 +9,21 @@ from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance import expiration
 from icefloe.maintenance.expiration import Expiration, ExpirationRules
 from icefloe.maintenance.sweeping import Kind, list_whole_kind
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.walk.reachability import ManifestFact, Reachable, ReadLimits, chunk_objects, read_facts
 from icefloe.walk.spill import keys_of_ids
 
 
-@dataclass(frozen=True, slots=True)
-class Reclaimable:
+class Reclaimable(Record):
     """What nothing would need any more."""
 
     objects: Mapping[Kind, int]
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExpirationOutlook:
+class ExpirationOutlook(Record):
     """What would go, what is known about it, and what it would make room for."""
 
     planned: Expiration

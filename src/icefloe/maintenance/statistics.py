@@ -7,7 +7,6 @@ ranges of its parent; a repeated range is found by comparing columns and skipped
 
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import batched
 from typing import Final, Literal
@@ -25,6 +24,7 @@ from icefloe.format.manifest_refs import NativeRanges
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.dependencies.summary import NO_CONTAINER, container_numbers
+from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import history_lines, newest_first
 from icefloe.virtual_chunks.counts import PlaceIndex
@@ -47,8 +47,7 @@ _DECODED_BYTES: Final = 256 * 2**20
 """Of manifests that are decoded before what is in them is counted."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
+class Ranges(Record, eq=False):
     """Chunks of one kind."""
 
     offsets: NDArray[np.uint64]
@@ -81,8 +80,7 @@ class Ranges:
         return seen.add_new(keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Record):
     """The ranges of one array in one manifest, but for some that came in an earlier part."""
 
     version: str
@@ -95,8 +93,7 @@ class Part:
 # -- versions ------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Survey:
+class Survey(MutableRecord):
     """What all versions use, and since which of them."""
 
     versions: list[str] = field(default_factory=list)
@@ -275,8 +272,7 @@ _MOST_WAITING: Final = 4_000_000
 """Native chunks that are brought together before they are counted."""
 
 
-@dataclass(slots=True)
-class Usage:
+class Usage(MutableRecord):
     """Bytes and numbers of chunks, by how they are kept."""
 
     native_bytes: int = 0
@@ -301,7 +297,6 @@ class Usage:
                 self.inlined_chunks += len(lengths)
 
 
-@dataclass(slots=True)
 class TotalUsage(Usage):
     """The same for a whole repository, with what packing did."""
 

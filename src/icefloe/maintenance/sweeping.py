@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from itertools import batched
@@ -19,6 +18,7 @@ from icefloe.format.layout import (
     SNAPSHOTS_PREFIX,
     TRANSACTIONS_PREFIX,
 )
+from icefloe.records import MutableRecord, Record, field
 from icefloe.storage import Backend
 from icefloe.storage.read_only import list_wanted
 from icefloe.walk.spill import Keys, keys_of_names
@@ -49,8 +49,7 @@ PREFIXES: Final = {
 }
 
 
-@dataclass(slots=True)
-class Collected:
+class Collected(MutableRecord):
     """What went, or would go, and what did not."""
 
     objects: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
@@ -79,8 +78,7 @@ class Collected:
         self.size_bytes += sum(objects.sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class Objects:
+class Objects(Record):
     """Some objects of one kind: the last part of their keys, and how large they are."""
 
     names: Sequence[str] = ()
@@ -111,8 +109,7 @@ def together(parts: Iterable[Objects]) -> Objects:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Record):
     """Objects of one kind that are there."""
 
     old: Objects = field(default_factory=Objects)
@@ -217,8 +214,7 @@ class Sweeper:
         self._failures_in_a_row = 0 if went.any() else self._failures_in_a_row + 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Failures:
+class _Failures(Record):
     reasons: Mapping[str, str]
     """By key."""
     is_throttled: bool

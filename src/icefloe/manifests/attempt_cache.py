@@ -1,7 +1,6 @@
 """What an attempt to commit wrote, for the next one to find."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ManifestId, NodeId
@@ -9,10 +8,10 @@ from icefloe.format.nodes import ManifestRef
 from icefloe.manifests.build import Part
 from icefloe.manifests.packer import ArrayFacts
 from icefloe.manifests.partition import Box
+from icefloe.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayState:
+class ArrayState(Record):
     """What the manifests of an array are made from: if it is the same, so are they."""
 
     before: tuple[ManifestRef, ...]
@@ -20,8 +19,7 @@ class ArrayState:
     num_chunks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SplitArray:
+class SplitArray(Record):
     """An array whose manifests are its own: those that stayed, and new ones."""
 
     state: ArrayState
@@ -33,8 +31,7 @@ class SplitArray:
         return SplitArray(self.state, self.kept, tuple(part.written() for part in self.parts))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WholeArray:
+class WholeArray(Record, eq=False):
     """An array that goes into one manifest, maybe with others."""
 
     state: ArrayState | ManifestId
@@ -49,8 +46,7 @@ class WholeArray:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(Record):
     """A manifest of whole arrays, and the state of each that is in it."""
 
     states: Mapping[NodeId, ArrayState | ManifestId]

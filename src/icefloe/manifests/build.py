@@ -6,7 +6,6 @@ them linked by one commit: `make_part` writes one and gives back a summary of a 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from icefloe.assets import Assets, EncodedManifest
@@ -15,10 +14,10 @@ from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.nodes import ManifestRef
 from icefloe.manifests.partition import Box, boxes_meeting, boxes_of
+from icefloe.records import Record, replace
 
 
-@dataclass(frozen=True, slots=True)
-class NewManifest:
+class NewManifest(Record):
     """A manifest made for a commit, as the snapshot lists it."""
 
     id: ManifestId
@@ -26,8 +25,7 @@ class NewManifest:
     num_chunk_refs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Record):
     """A new manifest, and how the arrays in it link to it."""
 
     manifest: NewManifest

@@ -22,10 +22,10 @@ from icefloe.format.ids import ManifestId
 from icefloe.format.nodes import ManifestRef
 from icefloe.manifests.build import NewManifest
 from icefloe.manifests.partition import Box, Boxes, GridLayout, HalvingLayout, Layout, boxes_of
+from icefloe.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class StoredManifest:
+class StoredManifest(Record):
     """A manifest of an array as it is stored: what somebody needs who builds over it."""
 
     ref: ManifestRef
@@ -34,8 +34,7 @@ class StoredManifest:
     """Of all arrays in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedPart:
+class LinkedPart(Record):
     """A new manifest with references of one array only."""
 
     manifest: NewManifest
@@ -48,8 +47,7 @@ class LinkedPart:
         return ManifestRef(self.manifest.id, self.box)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedRegion:
+class LinkedRegion(Record):
     """What was built of one region of an array; small enough to be sent around by the thousand.
 
     >>> part = LinkedPart(NewManifest(ManifestId.random(), 512, 3), ((0, 2), (4, 7)))
@@ -149,8 +147,7 @@ def _first_chunk(ref: ManifestRef) -> Box:
 _NO_CELLS: Final = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NewReferences:
+class NewReferences(Record, eq=False):
     """Where new references of an array are, as far as it has to be known before building."""
 
     positions: NDArray[np.integer]
@@ -161,8 +158,7 @@ class NewReferences:
     """A box around all of them; without it, they may be anywhere in the grid."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunCells:
+class RunCells(Record, eq=False):
     """Cells that lie one behind the other in the order of the coordinates, axes rearranged."""
 
     axes: tuple[int, ...]
@@ -179,8 +175,7 @@ class RunCells:
         return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class GridCells:
+class GridCells(Record):
     """The cells of a fixed grid."""
 
     edges: tuple[range, ...]
@@ -194,8 +189,7 @@ class GridCells:
         return numbers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PartPlan:
+class PartPlan(Record, eq=False):
     """The regions of an array, each with the stored manifests that are rebuilt with it."""
 
     layout: Layout
@@ -314,8 +308,7 @@ def _cells_met(layout: GridLayout, box: NDArray[np.int64]) -> Ints:
 # -- halves --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cell:
+class _Cell(Record, eq=False):
     """A part of the array that was not cut yet."""
 
     box: tuple[tuple[int, int], ...]

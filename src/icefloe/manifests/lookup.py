@@ -1,7 +1,6 @@
 """Which manifest of an array holds a chunk."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +11,7 @@ from icefloe.format.ids import ManifestId, id_rows
 from icefloe.format.nodes import ManifestRef
 from icefloe.format.snapshot import ManifestFiles, StoredFiles
 from icefloe.manifests.partition import Boxes, boxes_of
+from icefloe.records import Record
 
 _NOWHERE = -1
 
@@ -55,8 +55,7 @@ class ArrayLookup:
         return _branch(self.manifests, boxes, np.arange(len(boxes)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
+class _Cut(Record):
     """Groups of boxes that lie one after the other along an axis."""
 
     axis: int
@@ -70,8 +69,7 @@ class _Cut:
         return self.groups[place] if place >= 0 and at < self.ends[place] else _NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
+class _Scan(Record):
     """Boxes that no straight cut tells apart: those that we write never need this."""
 
     manifests: tuple[ManifestRef, ...]

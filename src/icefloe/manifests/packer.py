@@ -7,13 +7,13 @@ logarithmic time.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import Final
 
 from icefloe.config.manifest_sets import DEFAULT_SET, ChunkRange, ManifestRule, ManifestSet
 from icefloe.config.manifests import EffectiveChunkManifests
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.manifests.partition import matches
+from icefloe.records import MutableRecord, Record, field
 
 
 class Rooms:
@@ -72,8 +72,7 @@ class Rooms:
         self._leaves *= 2
 
 
-@dataclass(slots=True)
-class Bin:
+class Bin(MutableRecord):
     """A manifest in the making."""
 
     members: list[int]
@@ -166,8 +165,7 @@ def evened(arrays: Sequence[int], size: int, cardinality: int | None) -> list[in
 _ANY_PATH: Final = (None, ".*")
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Record):
     """For each array: the set it is sent to, and the references it may bring."""
 
     targets: list[str]
@@ -222,8 +220,7 @@ _NOTHING_PLACED: Final[Mapping[NodeId, ManifestId]] = {}
 _NOTHING: Final[AbstractSet[NodeId]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayFacts:
+class ArrayFacts(Record):
     """What the rules and the packing have to know of an array."""
 
     node_id: NodeId
@@ -234,8 +231,7 @@ class ArrayFacts:
     """The chunks that exist; looked at only if the configuration `counts_initialized_chunks`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestPlan:
+class ManifestPlan(Record):
     """A manifest: the arrays to hold in it, in the order of their paths."""
 
     set_name: str
@@ -288,8 +284,7 @@ def pack(
     return _Packing(arrays, config, current, modified).plans()
 
 
-@dataclass(slots=True)
-class _Arrivals:
+class _Arrivals(MutableRecord):
     """What a set has to find room for: arrays, and manifests that need not change."""
 
     arrays: list[int] = field(default_factory=list)

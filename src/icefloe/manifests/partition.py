@@ -3,7 +3,6 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -29,6 +28,7 @@ from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.columns import Bools, BytesColumn, Ints
 from icefloe.format.nodes import Node
 from icefloe.format.paths import node_name
+from icefloe.records import Record
 
 
 @lru_cache(maxsize=4096)
@@ -80,8 +80,7 @@ type Rows = slice | Ints
 """The rows of a table that make up a part."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class Blocks(Record, eq=False):
     """Stored parts of an array that were not opened."""
 
     boxes: Boxes
@@ -92,8 +91,7 @@ class Blocks:
         return len(self.counts)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Partition:
+class Partition(Record, eq=False):
     """Where to cut, and what is missing."""
 
     parts: list[Rows]
@@ -117,8 +115,7 @@ class Layout(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class GridLayout:
+class GridLayout(Record):
     """Parts are the cells of a fixed grid."""
 
     edges: Edges
@@ -155,8 +152,7 @@ class GridLayout:
         return np.flatnonzero(boxes_holding(np.stack([low, high + 1], axis=2), filled))
 
 
-@dataclass(frozen=True, slots=True)
-class HalvingLayout:
+class HalvingLayout(Record):
     """Halves what is too large, along one axis after the other, down to single chunks."""
 
     axes: tuple[int, ...]
@@ -225,8 +221,7 @@ class HalvingLayout:
         ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cell:
+class _Cell(Record, eq=False):
     """Rows and blocks that have not been cut yet; all have the same place on earlier axes."""
 
     first: int

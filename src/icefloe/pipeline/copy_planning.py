@@ -1,6 +1,5 @@
 """What a copy will take, before anything runs."""
 
-from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any, Final
 
@@ -9,13 +8,13 @@ from icefloe.pipeline.copying.copies import FoundGroup
 from icefloe.pipeline.copying.layouts import Limits, values_bytes
 from icefloe.pipeline.copying.waves import cut_into_slabs, plan_slabs
 from icefloe.pipeline.planning import JobPlan, Range, copy_tasks, show_time, write_tasks
+from icefloe.records import Record, asdict
 
 _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
 """Bytes of values that one core copies: decompressing and compressing take most of the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopyEstimate:
+class CopyEstimate(Record):
     """What copying arrays will do and take."""
 
     arrays: int

@@ -1,7 +1,6 @@
 """Virtualising an archive in this process: every part of the pipeline, one after the other."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -34,6 +33,7 @@ from icefloe.pipeline.writing.metadata import (
     write_metadata,
     write_native,
 )
+from icefloe.records import replace
 from icefloe.zarr_store import IcechunkStore
 
 _ROWS_AT_ONCE: Final = 1_000_000

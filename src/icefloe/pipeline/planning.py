@@ -7,7 +7,6 @@ of the archive.
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from icefloe.api.tables import shown_bytes
@@ -16,6 +15,7 @@ from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
+from icefloe.records import Record, asdict, replace
 
 TASKS_PER_CORE: Final = 4
 """Work is divided over this many tasks for each core, as some take longer than others."""
@@ -56,16 +56,14 @@ def copy_tasks(regions: int, cores: int) -> int:
     return max(1, min(regions, max(few, regions // few)))
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Record):
     """Something that is known roughly."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Record):
     """What one core does, and what processes need; as measured on machines of today."""
 
     parsing: Range = Range(1.0, 2.5)
@@ -83,8 +81,7 @@ class Rates:
     """In the task that writes the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampledFile:
+class SampledFile(Record):
     """What parsing one file took and gave."""
 
     seconds: float
@@ -94,8 +91,7 @@ class SampledFile:
     """That its references take on their way."""
 
 
-@dataclass(frozen=True, slots=True)
-class WavePlan:
+class WavePlan(Record):
     """One commit."""
 
     files: int
@@ -115,8 +111,7 @@ class WavePlan:
         return self.parsed > FEW_REFERENCES
 
 
-@dataclass(frozen=True, slots=True)
-class JobPlan:
+class JobPlan(Record):
     """What a job will do and take."""
 
     files: int
@@ -291,8 +286,7 @@ SAMPLES: Final = 3
 """The first, the last, and some between."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(Record):
     """What a few files of an archive are like."""
 
     numbers: tuple[int, ...]

@@ -22,6 +22,7 @@ from icefloe.config import (
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.config_file import decode_config_flexbuffer
+from icefloe.records import Record
 from icefloe.repo.ledger import Ledger
 from icefloe.repo.ref_ledger import RefFilesLedger
 from icefloe.repo.repo_ledger import RepoObjectLedger, StoredRepo
@@ -32,8 +33,7 @@ from icefloe.virtual_chunks.clients import settings_for_containers
 from icefloe.virtual_chunks.reader import VirtualReader
 
 
-@dataclass(frozen=True, slots=True)
-class SettledConfig:
+class SettledConfig(Record):
     """A configuration and what follows from it; shared, so nobody may change any of it."""
 
     user: RepositoryConfig

@@ -6,7 +6,6 @@ columns so that no two share a column at the same height, and each joins another
 
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -16,12 +15,12 @@ from icefloe.format.ids import SnapshotId
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.repo.ledger import Ledger
 
 
-@dataclass(frozen=True, slots=True)
-class GraphRow:
+class GraphRow(Record):
     """One commit, in its place."""
 
     entry: SnapshotEntry
@@ -30,8 +29,7 @@ class GraphRow:
     tags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Record):
     """A line of commits: in which column, from which row to which.
 
     `joins` is the column of the row where it ends, if that row is of another lane.
@@ -43,8 +41,7 @@ class Lane:
     joins: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommitGraph:
+class CommitGraph(Record):
     """Commits newest first, and the lines between them."""
 
     rows: tuple[GraphRow, ...]

@@ -9,7 +9,6 @@ those before it; a writer that is not in the log goes at once.
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from icefloe.config import FeatureFlag, RepositoryConfig
@@ -25,6 +24,7 @@ from icefloe.format.json_value import JsonValue
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry, UpdateTable
+from icefloe.records import MutableRecord, field
 
 _ENTRIES: Final = 32
 _ACTIVE_MICROSECONDS: Final = 5_000_000
@@ -43,8 +43,7 @@ BACKUP_IDS: Final = SeriesOfIds()
 """Names the copies of repo objects that this process makes."""
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(MutableRecord):
     """How long something takes that several writers do one after the other."""
 
     seconds: float = 0.02
@@ -58,8 +57,7 @@ class Pace:
         return writers * self.seconds * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
 
-@dataclass(slots=True)
-class Rivals:
+class Rivals(MutableRecord):
     """What is known about others who commit to the repository at the same time."""
 
     pace: Pace = field(default_factory=Pace)

@@ -6,7 +6,6 @@ A marker in a storage records an unfinished clone, so that it is continued and n
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from icefloe.assets import Assets
@@ -34,6 +33,7 @@ from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
+from icefloe.records import Record
 from icefloe.repo.context import (
     Access,
     Clock,
@@ -55,8 +55,7 @@ CLONE_MARKER: Final = "clone-in-progress.json"
 EXPORT_MARKER: Final = "export-in-progress.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(Record):
     """Says what a place is being filled with; it goes when that is done."""
 
     key: str
@@ -129,8 +128,7 @@ _INITIAL_MESSAGE: Final = "Repository initialized"
 _INITIAL_METADATA: Final[Metadata] = {"__icechunk": {"is_root": True}}
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Record):
     """What a storage holds of a repository."""
 
     repo: StoredRepo | None

@@ -6,7 +6,6 @@ second write completes the migration.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from icefloe.errors import (
@@ -19,6 +18,7 @@ from icefloe.errors import (
 from icefloe.format.layout import REPO_KEY
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.update_table import Status, UpdateKind
+from icefloe.records import replace
 from icefloe.repo.repo_changes import READ_ONLY
 from icefloe.repo.repo_ledger import load_repo
 from icefloe.storage import Backend

@@ -7,7 +7,6 @@ do not touch it.
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, cast
@@ -32,6 +31,7 @@ from icefloe.format.json_value import JsonValue
 from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
+from icefloe.records import Record, replace
 from icefloe.repo.ledger import (
     branch_gone,
     no_branch,
@@ -150,8 +150,7 @@ OFFLINE: Final = 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Record):
     """The state after an operation, and what the log is to say about it."""
 
     repo: RepoInfo
@@ -518,7 +517,7 @@ def _settings(
     kind: UpdateKind, values: Callable[[RepoInfo], dict[str, object]], repo: RepoInfo
 ) -> Changed:
     require_online(repo)
-    return Changed(replace(repo, **values(repo)), kind)  # type: ignore[arg-type]
+    return Changed(replace(repo, **values(repo)), kind)
 
 
 def set_flag(name: str, setting: bool | None) -> Change:  # noqa: FBT001

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 
 from icefloe import effects
 from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
@@ -36,6 +35,7 @@ from icefloe.format.repo_info import (
 )
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
+from icefloe.records import Record, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.ledger import BACKUP_IDS, Pace, Rivals, author_of, is_contested, writers_before
@@ -77,8 +77,7 @@ _NOTICEABLE_LAG = 1_000_000
 _MOST_DOUBLINGS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRepo:
+class StoredRepo(Record):
     """A state of the repo object, and what the storage calls it."""
 
     info: RepoInfo
@@ -473,8 +472,7 @@ class RepoObjectLedger:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Unsettled:
+class _Unsettled(Record):
     """A write that may have landed."""
 
     backup_name: str

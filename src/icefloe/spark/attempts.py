@@ -9,7 +9,6 @@ while no job runs are those of a driver that was killed.
 import logging
 import secrets
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,6 +18,7 @@ from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageEr
 from icefloe.format.ids import SnapshotId, ids_of_rows
 from icefloe.format.layout import CHUNKS_PREFIX, SNAPSHOTS_PREFIX, manifest_key
 from icefloe.pipeline.copying.staging import STAGING_PREFIX, staging_key
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.walk.reachability import Reachable
@@ -31,8 +31,7 @@ JOB_METADATA: Final = "icefloe.job"
 """Under which a commit names the job that made it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Record):
     """A job that noted what it writes, and did not remove its notes."""
 
     job: str

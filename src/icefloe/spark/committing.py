@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from icefloe.api.repository import Repository
@@ -30,6 +29,7 @@ from icefloe.pipeline.provenance.records import (
 )
 from icefloe.pipeline.writing.metadata import write_metadata, write_native
 from icefloe.pipeline.writing.plans import places_table, plan_arrays
+from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.spark.attempts import JOB_METADATA, clear_attempt
 from icefloe.spark.watching import Watch
@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Record):
     """Where a job writes to."""
 
     repo: Repository
@@ -62,8 +61,7 @@ class Target:
     message: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Record):
     """Files that fit together, and fit the existing dataset."""
 
     facts: Sequence[FileFacts]
@@ -106,8 +104,7 @@ class Found:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Record):
     """What one commit did."""
 
     snapshot: str
@@ -117,8 +114,7 @@ class Committed:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Committer:
+class Committer(Record):
     """Writes and commits what was found, once or in several waves."""
 
     spark: "SparkSession"

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
@@ -32,6 +31,7 @@ from icefloe.pipeline.provenance.existing import holds_arrays, read_existing
 from icefloe.pipeline.provenance.records import Sorted, options_from_json, read_record, sort_sources
 from icefloe.pipeline.writing.metadata import write_metadata
 from icefloe.pipeline.writing.plans import ArrayPlan, cut_into_waves, plan_arrays
+from icefloe.records import Record, replace
 from icefloe.spark.listing import Sources, list_states
 from icefloe.spark.native import source_alone
 from icefloe.spark.native_job import MEMORY_PER_TASK, CopyOptions
@@ -109,8 +109,7 @@ def plan_copy(
     return estimate_copy(group, limits, most=references_per_commit, scan=scan)
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
+class _Files(Record):
     """What is to be planned, and how to get at it."""
 
     listed: Sorted
@@ -146,8 +145,7 @@ class _Files:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Waves:
+class _Waves(Record):
     """All commits of a job."""
 
     waves: Sequence[WavePlan] = ()

@@ -7,7 +7,6 @@ summaries of manifests. Nothing is written before all files were compared, and n
 before the commit, which is one conditional write.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from icefloe.api.repository import Repository
@@ -16,6 +15,7 @@ from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
 from icefloe.pipeline.provenance.records import OnChanged, options_from_json, read_record
+from icefloe.records import replace
 from icefloe.spark.committing import Target
 from icefloe.spark.listing import Sources
 from icefloe.spark.report import JobReport

@@ -11,7 +11,6 @@ job, and copied from there.
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +22,7 @@ from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
 from icefloe.pipeline.provenance.records import read_record
+from icefloe.records import replace
 from icefloe.spark.attempts import clear_staging
 from icefloe.spark.committing import Target
 from icefloe.spark.jobs import virtualize

@@ -5,7 +5,6 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -35,6 +34,7 @@ from icefloe.pipeline.copying.waves import Slab, cut_into_slabs, plan_slabs
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.planning import FEW_REFERENCES, REFERENCES_PER_COMMIT
 from icefloe.pipeline.writing.plans import ArrayPlan
+from icefloe.records import Record, replace
 from icefloe.spark.attempts import JOB_METADATA
 from icefloe.spark.committing import Target, cleaning, log_writer, persisted
 from icefloe.spark.native_report import CopiedWave, CopyReport
@@ -67,8 +67,7 @@ _FAR_IN_FLIGHT: Final = 8
 """Where requests wait for a network, this many are under way in each task."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopyOptions:
+class CopyOptions(Record):
     """How values are copied."""
 
     layout: LayoutOptions
@@ -243,8 +242,7 @@ class CopyJob:
         return self._cores
 
 
-@dataclass(frozen=True, slots=True)
-class _Wave:
+class _Wave(Record):
     """Copies and commits some slabs."""
 
     job: CopyJob

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from icefloe.pipeline.combining.report import Report
+from icefloe.records import Record, asdict, field, replace
 
 
-@dataclass(frozen=True, slots=True)
-class CopyReport:
+class CopyReport(Record):
     """What a job did that copied values.
 
     >>> report = CopyReport("0a", "main", "", arrays=2, objects=9, written=8, stored_bytes=4096)
@@ -89,8 +88,7 @@ class CopyReport:
         return json.dumps(self.to_dict())
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedWave:
+class CopiedWave(Record):
     """What one commit did; see `CopyReport`."""
 
     snapshot: str

@@ -6,7 +6,6 @@ the driver gathers is summaries of manifests, and which attempts they refer to.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ from icefloe.pipeline.files.references import References
 from icefloe.pipeline.planning import copy_tasks, write_tasks
 from icefloe.pipeline.writing.building import Notes
 from icefloe.pipeline.writing.plans import ArrayPlan, cut_by_region
+from icefloe.records import MutableRecord, Record
 from icefloe.spark.attempts import note_key
 from icefloe.spark.workers import Shipped
 from icefloe.spark.write import BUILT, WritePlan, Written, pack_coordinates
@@ -41,8 +41,7 @@ _ROLLS_BACK: Final = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetry
 type SentSource = Callable[[], CopySource]
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
+class Stages(Record):
     """All that tasks must know; secrets are behind `reach` and `source`."""
 
     copy: CopyPlan
@@ -70,8 +69,7 @@ def copy(spark: "SparkSession", stages: Stages, *, cores: int) -> "DataFrame":
     )
 
 
-@dataclass(slots=True)
-class _Changed:
+class _Changed(MutableRecord):
     """What a setting was before, and how many copies need it to be otherwise."""
 
     before: str | None
@@ -112,8 +110,7 @@ def _restore(spark: "SparkSession", before: str | None) -> None:
         spark.conf.set(_ROLLS_BACK, before)
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenCopies:
+class WrittenCopies(Record):
     """What the stages did."""
 
     written: Written

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from icefloe.pipeline.combining.report import Report
+from icefloe.records import Record, asdict, field, replace
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
+class JobReport(Record):
     """What a job did.
 
     >>> report = JobReport("0a", "main", "", Report(3, 2), snapshot="VY76", references=120)

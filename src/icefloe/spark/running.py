@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from icefloe.api.session import Session
@@ -23,6 +22,7 @@ from icefloe.pipeline.provenance.records import (
     without_taken_places,
 )
 from icefloe.pipeline.writing.plans import cut_into_waves
+from icefloe.records import asdict, replace
 from icefloe.spark.checking import check
 from icefloe.spark.committing import Committer, Found, Target, persisted
 from icefloe.spark.listing import Sources, list_states, look_at_known

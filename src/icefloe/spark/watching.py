@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from icefloe.records import Record, replace
 from icefloe.spark.workers import is_classic
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class StageProgress:
+class StageProgress(Record):
     """How far a stage of a job is."""
 
     stage: str

@@ -6,7 +6,6 @@ driver leaves these where they are, until a task writes the transaction log with
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +30,7 @@ from icefloe.pipeline.writing.plans import (
     cut_by_region,
     put_in_place,
 )
+from icefloe.records import Record
 from icefloe.spark.attempts import note_key
 from icefloe.spark.workers import Shipped
 from icefloe.transactions.external_manifests import write_log
@@ -45,8 +45,7 @@ BUILT: Final = "array long, linked binary, references long, bytes long, changed 
 _QUICK_LEVEL: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class WritePlan:
+class WritePlan(Record):
     """What all tasks of the stage must know."""
 
     job: str
@@ -55,8 +54,7 @@ class WritePlan:
     arrays: tuple[ArrayPlan, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Record):
     """What the stage did."""
 
     regions: dict[int, list[LinkedRegion]]

@@ -16,11 +16,11 @@ It wraps a real backend and keeps nothing of its own but the trace.
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
 from icefloe.errors import ObjectNotFoundError, StorageError
+from icefloe.records import Record
 from icefloe.storage.port import (
     Backend,
     Buffer,
@@ -43,8 +43,7 @@ class SimulatedCrash(BaseException):
     """The process died here; no `except Exception` may catch it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record):
     """One thing that was asked of the storage."""
 
     number: int
@@ -54,8 +53,7 @@ class Step:
     """For a listing its prefix, for a copy its source."""
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
+class Crash(Record):
     """Die at a step: it and all later ones raise `SimulatedCrash`."""
 
     step: int
@@ -63,8 +61,7 @@ class Crash:
     """Whether the step itself still takes effect (`after`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Record):
     """Fail one step with a `StorageError`; later ones work again."""
 
     step: int
@@ -72,8 +69,7 @@ class Fail:
     retryable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ShortRead:
+class ShortRead(Record):
     """Return fewer bytes than asked for, as a broken storage would."""
 
     step: int

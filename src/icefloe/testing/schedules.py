@@ -16,11 +16,11 @@ A coroutine that is closed at a pause is a process that died there.
 """
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.effects import pause, stepped_context
+from icefloe.records import MutableRecord, Record, field
 from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import (
     Backend,
@@ -34,8 +34,7 @@ MUTABLE_KEYS: Final = ("repo", "refs/", "config.yaml")
 """Only requests for these can race; all other files are written once, under names of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Record):
     """How one coroutine ended."""
 
     result: Any = None
@@ -50,8 +49,7 @@ class Outcome:
         return self.error is None and not self.crashed
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleRun:
+class ScheduleRun(Record):
     """What happened under one schedule."""
 
     outcomes: tuple[Outcome, ...]
@@ -62,8 +60,7 @@ class ScheduleRun:
     """Among how many each choice was made."""
 
 
-@dataclass(slots=True)
-class _Actor:
+class _Actor(MutableRecord):
     work: Coroutine[Any, Any, Any]
     crash_after: int | None
     steps: int = 0

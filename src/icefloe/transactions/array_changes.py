@@ -5,7 +5,6 @@ batches behind it. Both are folded into sorted columns when somebody needs to se
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from icefloe.format.chunk_table import (
 )
 from icefloe.format.columns import BytesColumn, is_ascending
 from icefloe.format.ids import ChunkId, id_rows
+from icefloe.records import Record, replace
 from icefloe.transactions.causality import Origin
 
 
@@ -46,8 +46,7 @@ type Origins = Origin | NDArray[np.uint32]
 """The origin of every row; one number if all rows have the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Record):
     """All chunk changes of an array: references set, and coordinates deleted; none in both."""
 
     table: ChunkTable

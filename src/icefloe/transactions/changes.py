@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, Final, Self
 
@@ -17,22 +16,21 @@ from icefloe.format.ids import NodeId, SnapshotId, id_rows
 from icefloe.format.nodes import Node
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.external import LinkedArray
+from icefloe.records import MutableRecord, Record, field
 from icefloe.transactions.array_changes import MISSING, ArrayChanges, Index, Missing, Settled
 from icefloe.transactions.causality import Clock, History, Origin
 
 _QUICK_LEVEL: Final = 1  # changes travel once: half the bytes are not worth twice the time
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedNode:
+class DeletedNode(Record):
     """A node of the base snapshot that the session deleted."""
 
     path: str
     is_array: bool
 
 
-@dataclass(slots=True)
-class NodeOrigins:
+class NodeOrigins(MutableRecord):
     """When the nodes of a change set were changed: origins in its history, by node."""
 
     created: dict[NodeId, Origin] = field(default_factory=dict)

@@ -8,7 +8,6 @@ leaves garbage, and nothing else.
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -25,6 +24,7 @@ from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.build import NewManifest
+from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_ledger import warn_of_lag
 from icefloe.repo.transaction_logs import unite_logs
@@ -53,8 +53,7 @@ class Publishing(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Record):
     """A version whose files are written but to which nothing points yet."""
 
     snapshot: Snapshot

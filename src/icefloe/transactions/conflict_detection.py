@@ -5,7 +5,6 @@ compared as columns, whatever their number; nodes by sets of ids and paths.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from icefloe.format.nodes import Node, NodeTable
 from icefloe.format.paths import ancestors
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.partition import Boxes, boxes_meeting, boxes_of
+from icefloe.records import Record
 from icefloe.transactions.changes import ChangeSet
 from icefloe.transactions.conflicts import Conflict, ConflictType
 from icefloe.transactions.rearrange import find_move_faults
@@ -44,8 +44,7 @@ def detect(
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
+class _Sides(Record):
     changes: ChangeSet
     base: NodeTable
     theirs: TransactionLog

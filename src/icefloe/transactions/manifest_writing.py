@@ -7,7 +7,6 @@ that share a manifest are packed together.
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
 from typing import Final
@@ -35,6 +34,7 @@ from icefloe.manifests.partition import (
     boxes_meeting,
     layout_of,
 )
+from icefloe.records import Record
 from icefloe.transactions.array_changes import Settled
 from icefloe.transactions.session import SessionState
 from icefloe.transactions.tree import BaseNodes
@@ -206,8 +206,7 @@ async def _num_refs(session: SessionState, nodes: list[Node]) -> list[int]:
 _NO_PLACES: Final = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ArrayParts:
+class ArrayParts(Record, eq=False):
     """The references of an array after a change."""
 
     kept: tuple[ManifestRef, ...]
@@ -372,8 +371,7 @@ _HELD_BACK_BYTES: Final = 16 * 1024
 type _Arrays = dict[NodeId, SplitArray | WholeArray]
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestChanges:
+class ManifestChanges(Record):
     """Where the references of arrays are in a new version."""
 
     refs: Mapping[NodeId, tuple[ManifestRef, ...]]

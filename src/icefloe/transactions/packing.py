@@ -15,6 +15,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import NativeChunk
 from icefloe.format.ids import ChunkId
+from icefloe.records import Record
 from icefloe.storage.port import Buffer
 
 _MEBIBYTE: Final = 2**20
@@ -22,8 +23,7 @@ _MOST_SEALED_PACKS: Final = 8
 """Full packs in memory at once; beyond, chunks are stored alone, which slows their writers."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackingOptions:
+class PackingOptions(Record):
     """How a session packs small chunks into shared chunk objects.
 
     >>> PackingOptions(max_chunk_bytes=64 * 1024)

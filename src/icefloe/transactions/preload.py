@@ -5,7 +5,6 @@ fails nobody notices. What was fetched is in the cache, within its limits.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from icefloe.assets import Assets
@@ -28,11 +27,11 @@ from icefloe.format.paths import node_name
 from icefloe.format.snapshot import Snapshot
 from icefloe.manifests.lookup import listed_in
 from icefloe.manifests.partition import is_found, matches
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(Record):
     """A manifest of an array."""
 
     path: str

@@ -5,7 +5,6 @@ node that ends elsewhere, however it came there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from operator import index
 
 import numpy as np
@@ -24,6 +23,7 @@ from icefloe.format.ids import NodeId, ids_of_rows
 from icefloe.format.nodes import Node, NodeTable
 from icefloe.format.paths import check_path, is_below, parent_path, prefix_below
 from icefloe.format.transaction_log import Move
+from icefloe.records import replace
 from icefloe.transactions.chunks import chunk_tables, require_in_grid
 from icefloe.transactions.conflicts import ConflictType
 from icefloe.transactions.nodes import require_array

@@ -1,7 +1,6 @@
 """Put the changes of a session on top of what others committed meanwhile."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from icefloe.effects import map_concurrently
 from icefloe.errors import (
@@ -15,6 +14,7 @@ from icefloe.errors import (
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
+from icefloe.records import Record
 from icefloe.repo.transaction_logs import unite_logs
 from icefloe.transactions.conflict_detection import detect, rows_of_paths
 from icefloe.transactions.conflicts import (
@@ -83,8 +83,7 @@ def _require_rebasing(session: SessionState) -> None:
 # -- the way from the base to the tip ------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Record):
     """A commit to go over; `pruned` are earlier ones of which only the logs are left."""
 
     snapshot: SnapshotId

@@ -2,11 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId, NodeId, raw_rows
 from icefloe.format.nodes import ManifestRef, Node, NodeTable, StoredNodes
+from icefloe.records import replace
 from icefloe.transactions.changes import ChangeSet
 
 

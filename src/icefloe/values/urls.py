@@ -7,11 +7,11 @@ like a known host is none.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import Record
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _URL: Final = re.compile(rf"({_SCHEME.pattern}):(//([^/?#]*))?([^?#]*)([?#].*)?", re.DOTALL)
@@ -31,8 +31,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
 _FAMILY: Final = {alias: first for first, aliases in ALIASES.items() for alias in aliases}
 
 
-@dataclass(frozen=True, slots=True)
-class UrlParts:
+class UrlParts(Record):
     """A URL taken apart, the scheme in lower case, nothing else changed."""
 
     scheme: str
@@ -43,8 +42,7 @@ class UrlParts:
     """Query and fragment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(Record):
     """The beginning of URLs, in decoded pieces."""
 
     scheme: str

@@ -11,7 +11,6 @@ otherwise the reader must pass the same container again, in the configuration pa
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, assert_never
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from icefloe.credentials import (
     S3Credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.records import Record
 from icefloe.storage.addresses import is_metadata
 from icefloe.storage.specs import without_secrets
 from icefloe.values.urls import Prefix, parse_prefix
@@ -171,8 +171,7 @@ _NEEDED: Final[dict[type[ObjectStoreConfig], tuple[type[Credentials], str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Record):
     """One entry of what the reader authorised, as it applies to a container."""
 
     prefix: str

@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 import warnings
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,6 +14,7 @@ from icefloe.config.containers import OnChange
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import VirtualChunk
+from icefloe.records import Record
 from icefloe.storage import ObjectInfo
 from icefloe.virtual_chunks.locations import shown
 
@@ -23,8 +23,7 @@ _REMEMBERED_OBJECTS: Final = 4096
 _ETAG_OF_FILE: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Record):
     """How an object differs from what was recorded."""
 
     what: str

@@ -5,7 +5,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from icefloe.config import (
 from icefloe.credentials import Credentials
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
+from icefloe.records import Record, replace
 from icefloe.storage import Backend, Storage
 from icefloe.storage.guarded_options import guarded_http_spec
 from icefloe.storage.specs import (
@@ -75,8 +76,7 @@ def _chosen[S: StorageConcurrencySettings | StorageRetriesSettings | StorageTime
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Record):
     """An open storage, and by what it is known."""
 
     key: Hashable

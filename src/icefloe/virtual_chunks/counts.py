@@ -1,7 +1,6 @@
 """How many virtual chunks of a manifest lie where, as columns."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.columns import BytesColumn, Ints, concat_bytes
 from icefloe.format.ids import NodeId
+from icefloe.records import Record, replace
 from icefloe.virtual_chunks.grouping import Grouped, LocationQuery, absolute_all, canonical_all
 
 type PlaceGrouping = Callable[[BytesColumn, BytesColumn], Grouped]
@@ -19,8 +19,7 @@ _LARGEST_CHUNK_BYTES: Final = 2**40
 _SMALL_SHARE: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class LocalCounts:
+class LocalCounts(Record):
     """The virtual chunks of one array in one manifest, by place; each place occurs once."""
 
     node: NodeId
@@ -29,8 +28,7 @@ class LocalCounts:
     bytes_: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class PartCounts:
+class PartCounts(Record):
     """The same, with the numbers of places."""
 
     node: NodeId
@@ -99,8 +97,7 @@ class PlaceIndex:
         self.size_bytes += len(places.data)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sorted:
+class _Sorted(Record):
     """What became of a column of locations: which are wanted, and where each of those belongs."""
 
     locations: BytesColumn

@@ -6,7 +6,6 @@ handled together; only unusual ones are taken apart one by one.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -15,6 +14,7 @@ import numpy as np
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa, pc
 from icefloe.format.columns import Bools, BytesColumn, Ints, concat_bytes, mask_of
+from icefloe.records import Record
 from icefloe.values.urls import Prefix, parse_prefix
 from icefloe.virtual_chunks.locations import RELATIVE_SCHEME, PrefixTable, parse_location, shown
 
@@ -90,8 +90,7 @@ def canonical(location: str) -> str:
 # -- choosing ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LocationQuery:
+class LocationQuery(Record):
     """Which locations somebody asks for: all of those that meet every condition given.
 
     `prefix` is compared by whole segments, as those of containers are: `s3://bucket/era5` is that

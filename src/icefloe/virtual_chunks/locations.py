@@ -7,7 +7,6 @@ location can lead out of the prefix that it matches. The longest matching prefix
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 from unicodedata import normalize
 from urllib.parse import unquote
@@ -19,6 +18,7 @@ from icefloe.config.containers import moved_container
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pc
 from icefloe.format.columns import Bools, BytesColumn, mask_of
+from icefloe.records import Record
 from icefloe.values.urls import (
     ALIASES,
     Prefix,
@@ -42,8 +42,7 @@ _KEYS_OF_ANY_SHAPE: Final = frozenset({"s3"})
 _MOST_ENCODINGS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(Record):
     """A URL taken apart, in the form in which it is stored."""
 
     scheme: str

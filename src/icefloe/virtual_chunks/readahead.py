@@ -11,17 +11,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Self
 
 from icefloe.effects import Company, Landing, company, let_others_join
 from icefloe.errors import ErrorKind, IcefloeError, StorageError
 from icefloe.forks import renew_lock_in_children
+from icefloe.records import MutableRecord, Record, replace
 from icefloe.storage import ByteRange, Fetched
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Record):
     """How much is read at once, read ahead and held."""
 
     gap_bytes: int = 8 << 10
@@ -41,8 +40,7 @@ class Limits:
     """For how many objects these places are remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Record):
     """What to fetch at once, and for which of the reads."""
 
     start: int
@@ -80,8 +78,7 @@ class Request:
         return self.start <= byte_range[0] and byte_range[1] <= self.end
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Record):
     """What is known about an object, and where it is being read."""
 
     streams: tuple[ByteRange, ...] = ()
@@ -171,8 +168,7 @@ def cut(fetched: Fetched, start: int, byte_range: ByteRange) -> Fetched:
     return Fetched(memoryview(fetched.data)[first - start : last - start], fetched.info)
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(MutableRecord):
     request: Request
     fetched: Fetched
     last_read: float

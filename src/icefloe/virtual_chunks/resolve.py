@@ -1,7 +1,6 @@
 """Places of virtual chunks: which container a location is in, and whether it may be read."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from icefloe.config import VirtualChunkContainer
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import Bools, BytesColumn, Ints
+from icefloe.records import Record
 from icefloe.values.urls import Prefix, parse_prefix
 from icefloe.virtual_chunks.access import Access, Grant, credential_for, unauthorised
 from icefloe.virtual_chunks.locations import (
@@ -30,8 +30,7 @@ _DEFAULTS = PrefixTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Record):
     """Where the bytes of a location are, and by what they may be read."""
 
     container: VirtualChunkContainer

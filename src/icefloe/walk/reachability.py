@@ -1,7 +1,6 @@
 """What versions need: their manifests, and every chunk object that those refer to."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
@@ -14,6 +13,7 @@ from icefloe.format.columns import Bools, Bytes
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.manifest import Manifest, WrittenManifest
 from icefloe.format.snapshot import Snapshot
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.values.model import Progress
 from icefloe.walk.spill import MAX_KEY_BYTES, Keys, KeySet, keys_of_ids
@@ -22,8 +22,7 @@ _REFERENCE_BYTES: Final = 128
 """What a reference takes in a manifest that is decompressed, with what is read from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
+class ReadLimits(Record):
     """How much to hold at once, and whom to tell how far it is."""
 
     snapshots: int = 50
@@ -42,8 +41,7 @@ class ReadLimits:
             self.progress(done, total)
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestFact:
+class ManifestFact(Record):
     """A manifest that a snapshot names."""
 
     id: ManifestId
@@ -51,8 +49,7 @@ class ManifestFact:
     num_chunk_refs: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFacts:
+class SnapshotFacts(Record):
     """What matters of a snapshot here."""
 
     id: SnapshotId
@@ -182,8 +179,7 @@ def portions(facts: Iterable[ManifestFact], limits: ReadLimits) -> Iterator[list
         yield some
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkObjects:
+class ChunkObjects(Record):
     """Chunk objects, each once, in the order of their ids."""
 
     ids: Bytes

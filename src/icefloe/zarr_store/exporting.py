@@ -7,7 +7,6 @@ is being written, so that the same can be finished by doing it again.
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.nodes import Node
 from icefloe.format.paths import ROOT, absolute_path, prefix_below
 from icefloe.maintenance.clone.contents import not_the_same, portions_by_size
+from icefloe.records import MutableRecord, Record, replace
 from icefloe.repo.lifecycle import EXPORT_MARKER, Marker
 from icefloe.storage import Backend, Buffer, Storage
 from icefloe.storage.keys import encode_key
@@ -35,8 +35,7 @@ _JSON: Final = "application/json"
 _CONSOLIDATED: Final = "consolidated_metadata"
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRules:
+class ExportRules(Record):
     """What to write, and how to make sure of it."""
 
     group: str = ROOT
@@ -47,8 +46,7 @@ class ExportRules:
     """Whether to read everything again in the end."""
 
 
-@dataclass(slots=True)
-class Exported:
+class Exported(MutableRecord):
     """What was written."""
 
     groups: int = 0
@@ -188,8 +186,7 @@ class _Exporting:
             self._progress(self._steps, max(self._total, self._steps))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Record):
     """A chunk, where it is, and where it goes."""
 
     table: ChunkTable
@@ -247,8 +244,7 @@ def _inline(documents: dict[str, Any]) -> dict[str, Any]:
 # -- keys ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(Record):
     """What nodes and chunks are called below the group that becomes the root."""
 
     group: str

@@ -1,7 +1,6 @@
 """List the keys of a session, in batches or one at a time."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import ChunkTable, Extents
 from icefloe.format.nodes import Node
 from icefloe.format.paths import prefix_below
+from icefloe.records import Record
 from icefloe.transactions.chunks import chunk_tables, delete_chunks
 from icefloe.transactions.nodes import delete_node, find_node, paths_below, subtree
 from icefloe.transactions.session import SessionState
@@ -67,8 +67,7 @@ class FlattenedIterator[T](AsyncCloseableIterator[T]):
         await self._batches.aclose()
 
 
-@dataclass(frozen=True, slots=True)
-class _ChunkRegion:
+class _ChunkRegion(Record):
     """The chunks of an array whose first coordinates are given."""
 
     node: Node

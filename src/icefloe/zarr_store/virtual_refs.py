@@ -6,7 +6,6 @@ others are recorded together, or none of them when there is an error.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -19,6 +18,7 @@ from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, Virtu
 from icefloe.format.columns import BytesColumn, Ints
 from icefloe.format.nodes import Node
 from icefloe.format.paths import absolute_path
+from icefloe.records import Record
 from icefloe.transactions.chunks import put_ref, put_refs, require_in_grid
 from icefloe.transactions.nodes import require_array
 from icefloe.transactions.session import SessionState
@@ -44,8 +44,7 @@ type Checksum = str | int | datetime
 _LARGEST_INDEX: Final = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class GivenRefs:
+class GivenRefs(Record):
     """References of one array as somebody gave them: in any order, perhaps several for a chunk."""
 
     coordinates: Coordinates

@@ -6,7 +6,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.repo_info import decode_repo_info, encode_repo_info
 from icefloe.printable import printable, printable_json
+from icefloe.records import replace
 from icefloe.transactions.chunks import put_ref
 from icefloe.transactions.nodes import require_array
 

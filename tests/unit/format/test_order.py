@@ -1,7 +1,5 @@
 """Lists that readers search must be in order: a wrong one would hide entries, so it is refused."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -16,6 +14,7 @@ from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_inf
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.update_table import UpdateEntry, UpdateKind, UpdateTable
+from icefloe.records import replace
 
 
 @pytest.mark.parametrize("coordinates", [[[1], [0]], [[1], [1]], [[0, 1], [0, 0]], [[], []]])

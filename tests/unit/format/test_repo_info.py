@@ -1,7 +1,5 @@
 """The repo object: its snapshots, its log of operations, its refs."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot_table import NO_PARENT, SnapshotEntry, SnapshotTable
 from icefloe.format.update_table import Status, UpdateKind, UpdateTable
+from icefloe.records import replace
 from tests.fuzz.bombs import Layout, enclosed
 from tests.unit.format import oracle, samples
 from tests.unit.format.samples import NOW, expanded, snapshot_id

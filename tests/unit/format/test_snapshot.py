@@ -1,7 +1,5 @@
 """Snapshots and their nodes."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -21,6 +19,7 @@ from icefloe.format.snapshot import (
     encode_snapshot,
     open_snapshot,
 )
+from icefloe.records import replace
 from tests.fuzz.bombs import Layout, enclosed
 from tests.unit.format import oracle, samples
 from tests.unit.format.samples import node_id, snapshot_id

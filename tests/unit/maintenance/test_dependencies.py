@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import SnapshotId
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.records import replace
 from icefloe.virtual_chunks.counts import PlaceIndex
 from icefloe.virtual_chunks.grouping import LocationQuery, absolute_all
 

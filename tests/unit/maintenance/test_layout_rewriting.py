@@ -1,7 +1,6 @@
 """Rewriting manifests as one commit: what it writes, when it refuses, and who comes between."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,6 +33,7 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.maintenance.layout.rewriting import rewrite_manifests
 from icefloe.maintenance.layout.survey import survey
 from icefloe.manifests.partition import Box
+from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage

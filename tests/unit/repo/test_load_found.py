@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -14,6 +13,7 @@ from icefloe.errors import RefNotFoundError
 from icefloe.format.ids import SnapshotId
 from icefloe.format.layout import snapshot_key
 from icefloe.format.snapshot import Snapshot
+from icefloe.records import replace
 from icefloe.repo import history, lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend, s3_storage

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from icefloe.format.transaction_log import (
     encode_transaction_log,
 )
 from icefloe.format.update_table import UpdateEntry, UpdateKind, UpdateTable
+from icefloe.records import replace
 
 FIRST, SECOND = SnapshotId(b"snapshot one"), SnapshotId(b"snapshot two")
 INLINE, NATIVE = ManifestId(b"manifest one"), ManifestId(b"manifest two")

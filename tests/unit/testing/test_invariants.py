@@ -1,7 +1,6 @@
 """The checker accepts sound repositories and finds each way to break one."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from icefloe.format.layout import (
 from icefloe.format.nodes import ManifestRef, Node
 from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.transaction_log import Move
+from icefloe.records import replace
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.memory import MemoryBackend
 from icefloe.testing.invariants import (
@@ -85,7 +85,7 @@ def test_no_repository_at_all_is_a_violation() -> None:
 
 def with_array(node: Node, **fields: object) -> Node:
     assert node.array is not None
-    return replace(node, array=replace(node.array, **fields))  # type: ignore[arg-type]
+    return replace(node, array=replace(node.array, **fields))
 
 
 def nodes(*ids: NodeId) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

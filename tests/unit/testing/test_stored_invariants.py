@@ -1,7 +1,5 @@
 """The independent checker remembers what it saw, and accepts what the format allows."""
 
-from dataclasses import replace
-
 import pytest
 
 from icefloe.effects import run_blocking
@@ -16,6 +14,7 @@ from icefloe.format.layout import (
     tag_tombstone_key,
 )
 from icefloe.format.snapshot import decode_snapshot, encode_snapshot
+from icefloe.records import replace
 from icefloe.testing.invariants import BrokenRepositoryError
 from tests.golden.files import expected
 from tests.support.checking import InvariantChecker, check_repository

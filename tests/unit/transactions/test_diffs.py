@@ -1,7 +1,5 @@
 """What sessions and versions say that they changed."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, RebaseFailedError, SessionStateError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.records import replace
 from icefloe.transactions.conflicts import ConflictDetector
 from icefloe.transactions.diffs import Diff
 from tests.support.sides import Ours, furnish

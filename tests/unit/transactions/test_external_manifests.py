@@ -3,7 +3,6 @@
 import pickle
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from icefloe.format.transaction_log import TransactionLog, decode_transaction_lo
 from icefloe.manifests.build import NewManifest
 from icefloe.manifests.external import LinkedPart, LinkedRegion
 from icefloe.manifests.partition import HalvingLayout
+from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.testing.invariants import check_repository_blocking
 from icefloe.transactions import chunks, commit, nodes

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from threading import Event
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from icefloe.config import (
 )
 from icefloe.effects import is_blocking, run_blocking
 from icefloe.format.ids import ManifestId
+from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.storage import Backend, s3_storage
 from icefloe.storage.port import ByteRange, Fetched

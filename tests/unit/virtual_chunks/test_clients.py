@@ -1,7 +1,5 @@
 """Which storage serves a place of virtual chunks."""
 
-from dataclasses import replace
-
 import pytest
 
 from icefloe.config import (
@@ -25,6 +23,7 @@ from icefloe.credentials import (
     s3_credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import replace
 from icefloe.storage.specs import AzureSpec, GcsSpec, GuardedHttpSpec, LocalSpec, S3Spec, Spec
 from icefloe.virtual_chunks.reader import VirtualReader
 

@@ -10,7 +10,7 @@ import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -41,6 +41,7 @@ from icefloe.credentials import (
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.chunk_table import VirtualChunk
+from icefloe.records import replace
 from icefloe.storage import Storage
 from icefloe.virtual_chunks.clients import Clients, settings_for_containers
 from icefloe.virtual_chunks.reader import VirtualReader

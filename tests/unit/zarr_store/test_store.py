@@ -3,7 +3,6 @@
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -36,6 +35,7 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.chunk_table import ChunkRef, VirtualChunk
+from icefloe.records import replace
 from icefloe.repo.lifecycle import create
 from icefloe.storage import in_memory_storage, s3_storage
 from icefloe.testing import FaultyBackend

@@ -10,7 +10,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -33,6 +32,7 @@ from icefloe.format.layout import (
 )
 from icefloe.maintenance.clone.selection import Selection
 from icefloe.maintenance.verify.objects import ChunkObjects, Faults, native_needs
+from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend, Buffer, ObjectInfo, Storage, Version
 from icefloe.storage.read_only import list_wanted
@@ -59,8 +59,7 @@ type ServerCopy = Callable[[str], Awaitable[None]]
 """Copies an object without its bytes coming here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Record):
     """Brings objects from one storage to another, under the same keys."""
 
     source: Backend
@@ -229,8 +228,7 @@ _MAY_BE_MISSING: Final = frozenset({TRANSACTIONS_PREFIX, BACKUPS_PREFIX})
 """Of these the history of a repository can lack some, and all versions are whole nevertheless."""
 
 
-@dataclass(slots=True)
-class Done:
+class Done(MutableRecord):
     """What was copied, by kind of object."""
 
     copied: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_NAMES.values(), 0))

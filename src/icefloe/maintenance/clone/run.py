@@ -5,7 +5,6 @@ those are there, there is none, only a note that a clone was begun. What is copi
 copied again, so that work that was interrupted is finished by doing it again.
 """
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from icefloe.errors import (
@@ -19,6 +18,7 @@ from icefloe.format.layout import REFS_PREFIX
 from icefloe.format.repo_info import RepoInfo, decode_repo_info
 from icefloe.maintenance.clone.contents import Contents, Done, Transfer
 from icefloe.maintenance.clone.selection import LastFile, Selection, Version, select
+from icefloe.records import Record, field
 from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.context import RepoContext
 from icefloe.repo.lifecycle import CLONE_MARKER, Marker
@@ -30,8 +30,7 @@ from icefloe.walk.reachability import ReadLimits
 _SPEC_2: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class CloneRules:
+class CloneRules(Record):
     """What to copy, and how to make sure of it."""
 
     version: Version | None = None
@@ -43,8 +42,7 @@ class CloneRules:
     limits: ReadLimits = field(default_factory=ReadLimits)
 
 
-@dataclass(frozen=True, slots=True)
-class Cloned:
+class Cloned(Record):
     """What was done."""
 
     spec_version: int
@@ -89,8 +87,7 @@ async def clone(
 # -- the place -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Record):
     """What is in the place where a clone is to be."""
 
     has_repository: bool = False

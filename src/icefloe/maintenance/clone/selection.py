@@ -1,7 +1,6 @@
 """What a clone consists of: fixed once, so that it does not matter what others do meanwhile."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -29,6 +28,7 @@ from icefloe.format.snapshot import with_parent
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
 from icefloe.maintenance import expiration
 from icefloe.maintenance.migrate.spec_one import list_small_files, read_history
+from icefloe.records import Record, field
 from icefloe.repo import repo_ledger
 from icefloe.repo.context import RepoContext
 from icefloe.repo.migration_state import require_unmigrated
@@ -41,8 +41,7 @@ _REF_FILE: Final = "/ref.json"
 _DELETED: Final = ".deleted"
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Record):
     """One version of a repository, and by which name it was asked for."""
 
     snapshot: SnapshotId
@@ -50,8 +49,7 @@ class Version:
     tag: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LastFile:
+class LastFile(Record):
     """A file by which a place becomes a repository."""
 
     key: str
@@ -66,8 +64,7 @@ class LastFile:
         return "application/json" if self.key.endswith(".json") else None
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Record):
     """The files of a clone; chunks and manifests follow from the snapshots."""
 
     spec_version: int

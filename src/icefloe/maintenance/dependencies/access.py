@@ -1,7 +1,6 @@
 """What a reader needs to read the virtual chunks of a repository, told before anything is read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.format.columns import BytesColumn, concat_bytes
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.dependencies.summary import Versions, container_numbers, summary
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.storage.specs import without_secrets
 from icefloe.values.model import Progress
@@ -37,8 +37,7 @@ _DEFAULTS: Final = PrefixTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerAccess:
+class ContainerAccess(Record):
     """One container, or one bucket that no container covers, and what it takes to read it."""
 
     url_prefix: str
@@ -70,8 +69,7 @@ class ContainerAccess:
         return self.references > 0
 
 
-@dataclass(frozen=True, slots=True)
-class AccessFacts:
+class AccessFacts(Record):
     """All places of virtual chunks, for one version."""
 
     version: SnapshotEntry

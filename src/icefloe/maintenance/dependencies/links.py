@@ -5,7 +5,6 @@ newer one has not, and the reverse: a walk over the steps meets every part of a 
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import batched
 from typing import Final
@@ -20,6 +19,7 @@ from icefloe.format.nodes import NodeTable
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.manifests.lookup import sizes_of
+from icefloe.records import MutableRecord, Record, field
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import newest_first
 
@@ -27,8 +27,7 @@ _SNAPSHOTS_AT_ONCE: Final = 8
 _GRID_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestPart:
+class ManifestPart(Record):
     """The references of one array in one manifest."""
 
     manifest: ManifestId
@@ -38,8 +37,7 @@ class ManifestPart:
     """The chunks that the array has; None if the manifest has no others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record):
     """How a version differs from the newer one before it; `added` and `removed` number parts."""
 
     rank: int
@@ -50,8 +48,7 @@ class Step:
     """Nothing came before: `added` is all that the version links."""
 
 
-@dataclass(slots=True)
-class ManifestLinks:
+class ManifestLinks(MutableRecord):
     """All parts of manifests that some versions link."""
 
     versions: list[SnapshotEntry]
@@ -105,8 +102,7 @@ async def _snapshots(
             yield snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class _LinkTable:
+class _LinkTable(Record):
     """The links of a snapshot from arrays to manifests."""
 
     rows: Mapping[bytes, int]
@@ -129,8 +125,7 @@ class _LinkTable:
         return cls(rows, node_rows, is_clipped)
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
+class _Link(Record):
     """One row of such a table."""
 
     snapshot: Snapshot

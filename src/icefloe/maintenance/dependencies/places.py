@@ -13,6 +13,7 @@ import numpy as np
 
 from icefloe.format.columns import Ints
 from icefloe.format.ids import NodeId
+from icefloe.records import Record
 from icefloe.virtual_chunks.counts import PartCounts
 
 _NEVER: Final = np.iinfo(np.int64).max
@@ -43,8 +44,7 @@ class _Columns:
         return columns
 
 
-@dataclass(frozen=True, slots=True)
-class UsedPlaces:
+class UsedPlaces(Record):
     """The places that are used by any version, with ranks of the newest and oldest of those."""
 
     places: Ints

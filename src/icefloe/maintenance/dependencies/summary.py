@@ -6,7 +6,6 @@ version yet to come links too, and a few manifests that are read at the same tim
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
@@ -22,6 +21,7 @@ from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.dependencies.links import ManifestLinks, ManifestPart, manifest_links
 from icefloe.maintenance.dependencies.places import PlaceSummary, UsedPlaces
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import history_lines, resolve
 from icefloe.values.model import Progress
@@ -53,8 +53,7 @@ _BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 _WAITING_BYTES: Final = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(Record):
     """Which versions are meant: one, all before it too, or all of every branch and tag."""
 
     branch: str | None = None
@@ -74,8 +73,7 @@ class Versions:
         return [[await context.ledger.entry(snapshot)]]
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
+class Dependencies(Record):
     """What lies where, a row for each place; most bytes first."""
 
     places: BytesColumn

@@ -9,7 +9,7 @@ arrays of a branch grow.
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import prod
 from statistics import median_low
 from typing import Final
@@ -50,6 +50,7 @@ from icefloe.manifests.partition import (
     boxes_of,
     layout_of,
 )
+from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import RepoContext
 
 _FILE_BYTES: Final = 200
@@ -57,16 +58,14 @@ _FILE_BYTES: Final = 200
 _MOST_NEW_CHUNKS: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Record):
     """What decides on the layout."""
 
     split_sizes: EffectiveSplitSizes | None
     sets: EffectiveChunkManifests
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Record):
     """Manifests fetched and written, and their bytes."""
 
     fetched: int = 0
@@ -80,24 +79,21 @@ class Cost:
         return 0.03 * (self.fetched + self.written) + (self.bytes_in + self.bytes_out) / 50e6
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(Record):
     """How an array is usually extended: this many chunks in a commit, at the end of an axis."""
 
     axis: int
     num_chunks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Record):
     """The references of one array in one manifest."""
 
     box: Box
     num_refs: float
 
 
-@dataclass(slots=True)
-class ModelManifest:
+class ModelManifest(MutableRecord):
     """A manifest, as far as its costs go."""
 
     size_bytes: float
@@ -341,8 +337,7 @@ _MUCH_BETTER: Final = 0.9
 _UNCUT: Final = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(Record):
     """The costs of common work."""
 
     first_read: Cost
@@ -363,8 +358,7 @@ class Costs:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Record):
     """A proposal."""
 
     now: Costs
@@ -416,8 +410,7 @@ def advise(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Observed:
+class _Observed(Record):
     """The arrays that the costs are about."""
 
     known: Mapping[NodeId, ArrayPieces]

@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
@@ -29,6 +28,7 @@ from icefloe.manifests.attempt_cache import ArrayState, Pack, SplitArray
 from icefloe.manifests.build import Part, link_parts, make_part
 from icefloe.manifests.packer import pack
 from icefloe.manifests.partition import Blocks, Box, Cut, Layout, layout_of
+from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.transactions.commit import (
     RESERVED_KEY,
@@ -46,8 +46,7 @@ type Open = Callable[[Sequence[Piece]], Awaitable[list[ChunkTable]]]
 """Gives the references of some pieces."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class Share(Record, eq=False):
     """References that belong together: pieces not opened yet, and rows of those that were."""
 
     pieces: tuple[Piece, ...]

@@ -20,11 +20,11 @@ from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.manifests.lookup import listed_in
 from icefloe.manifests.packer import ArrayFacts
 from icefloe.manifests.partition import Box
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Record):
     """The references of one array in one manifest."""
 
     ref: ManifestRef

@@ -1,7 +1,6 @@
 """Migrate a repository from spec 1 to spec 2: write the repo object that replaces small files."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 from icefloe.effects import map_concurrently
@@ -28,6 +27,7 @@ from icefloe.maintenance.migrate.spec_one import (
     look_again,
     read_targets,
 )
+from icefloe.records import Record, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.repo.migration_state import is_unfinished, unfinished
 from icefloe.repo.repo_changes import ONLINE
@@ -127,8 +127,7 @@ _AT_ONCE: Final = 64
 _MOST_LOOKS: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationRules:
+class MigrationRules(Record):
     """What to do."""
 
     dry_run: bool = False
@@ -138,8 +137,7 @@ class MigrationRules:
     """How many files to read at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Record):
     """What was done, or would be."""
 
     repo: RepoInfo

@@ -26,6 +26,7 @@ from icefloe.format.layout import (
 )
 from icefloe.format.snapshot import decode_snapshot_entry
 from icefloe.format.snapshot_table import SnapshotEntry
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.repo.ref_ledger import parse_ref
 from icefloe.storage import Backend, ObjectInfo
@@ -38,8 +39,7 @@ _REF_FILE: Final = "/ref.json"
 _TOMBSTONE: Final = "/ref.json.deleted"
 
 
-@dataclass(frozen=True, slots=True)
-class SmallFiles:
+class SmallFiles(Record):
     """The files that change in spec 1, and the states that they are in."""
 
     infos: Mapping[str, ObjectInfo]
@@ -77,8 +77,7 @@ async def list_small_files(backend: Backend, expected: Iterable[str] = ()) -> Sm
     return SmallFiles(infos)
 
 
-@dataclass(frozen=True, slots=True)
-class RefFiles:
+class RefFiles(Record):
     """Where branches and tags lead, by name."""
 
     branches: Mapping[str, SnapshotId]

@@ -5,7 +5,6 @@ state before is kept as a backup, as with every operation.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -28,6 +27,7 @@ from icefloe.maintenance.repair.repo_objects import (
     restore_first_snapshot,
 )
 from icefloe.maintenance.verify.findings import Damage, DamageKind, Harm
+from icefloe.records import MutableRecord, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.repo_changes import Changed
 from icefloe.repo.repo_ledger import RepoObjectLedger
@@ -39,8 +39,7 @@ _MOST_BACKUPS: Final = 64
 """That are asked for what came before a version."""
 
 
-@dataclass(slots=True)
-class Mending:
+class Mending(MutableRecord):
     """What is to be put right."""
 
     truths: Mapping[SnapshotId, Snapshot] = field(default_factory=dict)

@@ -5,7 +5,6 @@ is not, if its file is lost. Assumptions are reported, and can be overridden.
 """
 
 import json
-from dataclasses import dataclass, field
 from typing import Final
 
 from icefloe.config import RepositoryConfig
@@ -26,6 +25,7 @@ from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot import Snapshot, with_parent
 from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
 from icefloe.maintenance.repair.repo_objects import leaves_of
+from icefloe.records import MutableRecord, field
 from icefloe.repo.ref_ledger import bury_ref, ref_bytes
 from icefloe.storage import Version
 
@@ -36,8 +36,7 @@ _SPEC_1: Final = 1
 _SHOWN_ENDS: Final = 10
 
 
-@dataclass(slots=True)
-class _Ref:
+class _Ref(MutableRecord):
     kind: str
     name: str
     target: SnapshotId | None
@@ -50,8 +49,7 @@ class _Ref:
         return branch_key(self.name) if self.kind == "branch" else tag_key(self.name)
 
 
-@dataclass(slots=True)
-class _History:
+class _History(MutableRecord):
     """What the files of a repository of spec 1 tell."""
 
     refs: list[_Ref]

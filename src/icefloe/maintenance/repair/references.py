@@ -5,7 +5,6 @@ chunks had never been written. References that can be read are kept as they are.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final
 
@@ -32,6 +31,7 @@ from icefloe.maintenance.verify.objects import (
     virtual_needs,
 )
 from icefloe.manifests.build import NewManifest, Part, make_part
+from icefloe.records import MutableRecord, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.transactions.commit import write_version
 from icefloe.transactions.manifest_writing import ManifestChanges
@@ -44,8 +44,7 @@ _MOST_NAMED: Final = 10_000_000
 those it covered it had."""
 
 
-@dataclass(slots=True)
-class _Link:
+class _Link(MutableRecord):
     """What an array has in one manifest."""
 
     node: Node
@@ -62,8 +61,7 @@ class _Link:
         return self.table is not None and self.lost is None and not self.is_loose
 
 
-@dataclass(slots=True)
-class _Survey:
+class _Survey(MutableRecord):
     """All references of a version."""
 
     links: list[_Link] = field(default_factory=list)

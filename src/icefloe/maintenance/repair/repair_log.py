@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -19,6 +18,7 @@ from icefloe.format.layout import (
 from icefloe.format.snapshot import Snapshot, decode_snapshot
 from icefloe.maintenance.verify.findings import Affected
 from icefloe.maintenance.verify.run import Verification
+from icefloe.records import MutableRecord, Record, field
 from icefloe.repo.conditional_put import put_settled
 from icefloe.storage import Backend, Fetched, Version
 
@@ -42,8 +42,7 @@ class RepairKind(StrEnum):
     REBUILD_LOG = "rebuild-log"
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Record):
     """One step."""
 
     kind: RepairKind
@@ -59,8 +58,7 @@ class Repair:
     """Versions that are made, recovered or dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class RepairRules:
+class RepairRules(Record):
     """What may be done, beyond putting back what makes a repository one."""
 
     backup: str | None = None
@@ -82,8 +80,7 @@ class RepairRules:
     """Also count chunks as lost that cannot be read to their end, and foreign files."""
 
 
-@dataclass(frozen=True, slots=True)
-class RepairOutcome:
+class RepairOutcome(Record):
     """What came of it."""
 
     is_dry: bool
@@ -102,8 +99,7 @@ _DAMAGED: Final = "damaged."
 """What the names of objects begin with that are kept aside, so that none is taken for a backup."""
 
 
-@dataclass(slots=True)
-class Workshop:
+class Workshop(MutableRecord):
     """One repair under way."""
 
     backend: Backend

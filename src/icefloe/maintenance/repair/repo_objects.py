@@ -6,7 +6,6 @@ version is the child of another if the log explains all differences between them
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import batched
 from typing import Final
@@ -41,6 +40,7 @@ from icefloe.format.transaction_log import (
 from icefloe.format.update_table import UpdateKind
 from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
 from icefloe.maintenance.verify.log_rules import NodeStates
+from icefloe.records import Record, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.lifecycle import initial_snapshot
 from icefloe.repo.repo_changes import Change, Changed
@@ -350,8 +350,7 @@ _AT_ONCE: Final = 16
 """Backups that are read and compared; names tell their order but for the clocks of writers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
+class Backup(Record):
     """A backup that can be read."""
 
     name: str

@@ -5,7 +5,6 @@ boxes, which people can read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from threading import Lock
@@ -18,6 +17,7 @@ from icefloe.format.chunk_table import Coordinates
 from icefloe.format.columns import Ints
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.snapshot import Snapshot
+from icefloe.records import MutableRecord, Record, field, replace
 
 type Box = tuple[tuple[int, int], ...]
 """First chunk and first chunk after, along each dimension; none for a scalar's only chunk."""
@@ -90,8 +90,7 @@ type UseKey = tuple[bytes, bytes, bytes, bytes]
 """Manifest, node, number of chunks along each dimension, extents."""
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestUse:
+class ManifestUse(Record):
     """A manifest as an array uses it."""
 
     manifest: ManifestId
@@ -265,8 +264,7 @@ _REMEDIES: Final = {
 assert set(_REMEDIES) == set(DamageKind)
 
 
-@dataclass(frozen=True, slots=True)
-class Affected:
+class Affected(Record):
     """The part of an array that a damage concerns."""
 
     array: str
@@ -277,8 +275,7 @@ class Affected:
     """Newest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Record):
     """One thing that is wrong."""
 
     kind: DamageKind
@@ -303,8 +300,7 @@ class Damage:
         return self.kind.remedy
 
 
-@dataclass(frozen=True, slots=True)
-class Unchecked:
+class Unchecked(Record):
     """Something that could not be looked at."""
 
     key: str
@@ -319,8 +315,7 @@ _MOST_DRAFTS: Final = 20_000
 _MOST_UNCHECKED: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Record):
     """Where a damage lies: the references of arrays in one manifest."""
 
     manifest: ManifestId
@@ -338,8 +333,7 @@ class Site:
         return use.manifest == self.manifest and self.node in (None, use.node)
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(MutableRecord):
     kind: DamageKind
     message: str
     keys: dict[str, None] = field(default_factory=dict)
@@ -350,8 +344,7 @@ class _Draft:
     sites: dict[Site, None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownUse:
+class KnownUse(Record):
     """A use of a manifest, and the versions that have it."""
 
     path: str

@@ -1,7 +1,6 @@
 """Whether transaction logs tell what happened between a version and its parent."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -16,6 +15,7 @@ from icefloe.format.nodes import ManifestRef, Node
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import ID_LISTS, Move, TransactionLog
 from icefloe.maintenance.verify.findings import DamageKind, Findings
+from icefloe.records import Record, replace
 
 type TableReader = Callable[[ManifestRef, NodeId], Awaitable[ChunkTable | None]]
 """Gives the references of an array in a manifest; None where that was found to be damaged."""
@@ -26,8 +26,7 @@ MOST_REFS: Final = 8_000_000
 """References that are compared at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record):
     """How a snapshot came from its parent."""
 
     child: Snapshot

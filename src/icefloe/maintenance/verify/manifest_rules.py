@@ -1,7 +1,6 @@
 """What must hold of manifests: by themselves, and as the arrays of versions use them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -30,22 +29,21 @@ from icefloe.maintenance.verify.objects import (
     virtual_needs,
 )
 from icefloe.maintenance.verify.version_rules import report_listed
+from icefloe.records import MutableRecord, Record, field
 from icefloe.walk.spill import Keys, Values
 
 AT_ONCE: Final = 8
 """Manifests that are decoded at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Record):
     """What is worth remembering of a manifest."""
 
     size_bytes: int
     num_chunk_refs: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Record):
     """What is worth remembering of the references of one array in it."""
 
     rows: int
@@ -54,8 +52,7 @@ class _Part:
     """Tight bounds of the coordinates."""
 
 
-@dataclass(slots=True)
-class _Examined:
+class _Examined(MutableRecord):
     """What came of reading a manifest."""
 
     manifest: ManifestId

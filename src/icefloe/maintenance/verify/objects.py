@@ -1,7 +1,6 @@
 """Check the objects of references: chunk objects by one listing, foreign objects one by one."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Self
 
@@ -14,6 +13,7 @@ from icefloe.format.columns import Bytes, BytesColumn, Ints, concat_bytes
 from icefloe.format.ids import ChunkId
 from icefloe.format.layout import CHUNKS_PREFIX
 from icefloe.maintenance.verify.findings import DamageKind
+from icefloe.records import MutableRecord, Record, field
 from icefloe.storage import Backend, ObjectInfo
 from icefloe.virtual_chunks.checksums import find_change
 from icefloe.virtual_chunks.counts import PlaceIndex
@@ -68,8 +68,7 @@ def objects_of(table: ChunkTable) -> Bytes:
     return names.view(np.uint8).reshape(-1, ChunkId.WIDTH)
 
 
-@dataclass(slots=True)
-class Faults:
+class Faults(MutableRecord):
     """Chunk objects with something wrong, by key, in order."""
 
     keys: Keys = field(default_factory=lambda: np.empty(0, np.uint64))
@@ -209,8 +208,7 @@ type Checksum = tuple[str | None, int | None]
 """Etag and time of the last modification, as far as they were recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualNeeds:
+class VirtualNeeds(Record):
     """What one array in one manifest needs of foreign objects."""
 
     locations: BytesColumn
@@ -244,8 +242,7 @@ def _checksums(table: ChunkTable, rows: Ints, targets: Ints) -> Ints:
     return columns
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualFault:
+class VirtualFault(Record):
     """What is wrong with a foreign object."""
 
     kind: DamageKind
@@ -260,14 +257,12 @@ type VirtualFaults = Mapping[bytes, VirtualFault]
 """By location."""
 
 
-@dataclass(slots=True)
-class _Outcome:
+class _Outcome(MutableRecord):
     fault: VirtualFault | None = None
     unchecked: str | None = None
 
 
-@dataclass(slots=True)
-class VirtualReport:
+class VirtualReport(MutableRecord):
     """What came of looking at all foreign objects."""
 
     objects: int = 0

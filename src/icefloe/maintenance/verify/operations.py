@@ -1,7 +1,6 @@
 """The log of operations of spec 2, and the backups of the repo object in which it goes on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Final
 
@@ -11,12 +10,12 @@ from icefloe.format.repo_info import RepoInfo, decode_repo_info
 from icefloe.format.update_table import UpdateEntry, UpdateKind
 from icefloe.maintenance.verify.files import CheckedFiles
 from icefloe.maintenance.verify.findings import DamageKind
+from icefloe.records import Record, replace
 
 _AT_ONCE: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class BackupRules:
+class BackupRules(Record):
     """How far to look into the past of the repo object."""
 
     most: int | None = 16

@@ -4,7 +4,6 @@ The repository need not be openable.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import batched
 from typing import Any, Final
@@ -64,6 +63,7 @@ from icefloe.maintenance.verify.version_rules import (
     check_times,
 )
 from icefloe.maintenance.verify.versions import Versions, list_versions, read_versions
+from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import Access, RepoContext
 from icefloe.repo.lifecycle import open_
 from icefloe.storage import Backend, Storage
@@ -81,8 +81,7 @@ _CHUNK_FAULTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationRules:
+class VerificationRules(Record):
     """How thoroughly to look."""
 
     deep: bool = False
@@ -94,8 +93,7 @@ class VerificationRules:
     """References of neighbouring versions that are compared at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Record):
     """How much was looked at."""
 
     snapshots: int = 0
@@ -105,8 +103,7 @@ class Checked:
     virtual_objects: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(Record):
     """What came of it."""
 
     rules: VerificationRules
@@ -146,8 +143,7 @@ async def verify(
         return await run.verify()
 
 
-@dataclass(slots=True)
-class _Loaded:
+class _Loaded(MutableRecord):
     """A version and the logs of how it came about."""
 
     snapshot: Snapshot | None

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import lt
 from typing import Final
 
@@ -25,6 +24,7 @@ from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.verify.files import CheckedFiles
 from icefloe.maintenance.verify.findings import DamageKind, Findings
 from icefloe.maintenance.verify.operations import BackupRules, check_operations
+from icefloe.records import Record, field
 from icefloe.storage import Buffer
 
 _REF_FILE: Final = "/ref.json"
@@ -32,8 +32,7 @@ _TOMBSTONE: Final = "/ref.json.deleted"
 _CONCURRENT_REFS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+class Versions(Record):
     """All versions that a repository lists, or that its refs lead to."""
 
     spec_version: int

@@ -11,7 +11,6 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final, Protocol, cast, override
 
@@ -25,6 +24,7 @@ from icefloe.pipeline.copying.stores import ReadingStore
 from icefloe.pipeline.files.access import Place
 from icefloe.pipeline.files.formats import Format
 from icefloe.pipeline.files.parsing import fits_names
+from icefloe.records import Record, field
 from icefloe.storage.specs import LocalSpec
 
 _BLOCK_BYTES: Final = 256 * 1024
@@ -171,8 +171,7 @@ class OtherChunkError(Exception):
         self.expected, self.got = expected, got
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Record):
     """The values of a coordinate over a region."""
 
     values: NDArray[Any]
@@ -180,8 +179,7 @@ class Axis:
     """The attribute `axis`: T, Z, Y or X."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkPlace:
+class ChunkPlace(Record):
     """What our side says of a chunk; formats without names of arrays need it."""
 
     offset: int | None = None
@@ -192,8 +190,7 @@ class ChunkPlace:
     """Of the array."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Record):
     """What a reader reads, and how much another one may differ."""
 
     values: NDArray[Any]
@@ -220,8 +217,7 @@ class Reader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Record):
     """A file to open."""
 
     place: Place
@@ -277,8 +273,7 @@ _EXTRAS: Final = {Format.HDF5: "virtual"}
 # -- HDF5 and netCDF-4 -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Hdf5:
+class _Hdf5(Record):
     root: Any
     name: str = "h5py"
 
@@ -305,8 +300,7 @@ def _hdf5(source: Source) -> Iterator[Reader]:
 # -- netCDF-3 --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Netcdf3:
+class _Netcdf3(Record):
     file: Any
     copy: SparseCopy | None
     name: str = "scipy"
@@ -351,8 +345,7 @@ def _netcdf3(source: Source) -> Iterator[Reader]:
 # -- FITS ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Fits:
+class _Fits(Record):
     units: Mapping[str, Any]
     name: str = "astropy"
 
@@ -397,8 +390,7 @@ def _fits(source: Source) -> Iterator[Reader]:
 # -- TIFF ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Tiff:
+class _Tiff(Record):
     file: Any
     name: str = "tifffile"
 
@@ -461,8 +453,7 @@ def _tiff(source: Source) -> Iterator[Reader]:
 # -- GRIB ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Grib:
+class _Grib(Record):
     """Messages have no names: the one at the place of a chunk is read, and must be the right one.
 
     Its parameter must be that of the array, and its valid time, its level and its grid those of the
@@ -593,8 +584,7 @@ def _grib(source: Source) -> Iterator[Reader]:
 # -- Zarr ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Zarr:
+class _Zarr(Record):
     store: ReadingStore
     group: str
     name: str = "zarr"

@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from icefloe.pipeline.checking.readers import NotComparableError, Region
 from icefloe.pipeline.combining.combine import TargetArray
 from icefloe.pipeline.files.references import References
+from icefloe.records import Record, replace
 
 _PART_BYTES: Final = 1 << 20
 """Chunks of plain bytes that are larger are compared in such parts."""
@@ -21,8 +21,7 @@ _POINTWISE: Final = frozenset({"numcodecs.fixedscaleoffset"})
 """Codecs that treat each value by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Record):
     """A chunk, or a part of one."""
 
     cell: tuple[int, ...]

@@ -5,7 +5,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -49,6 +48,7 @@ from icefloe.pipeline.files.formats import HEAD_BYTES, Format, detect_format
 from icefloe.pipeline.files.options import ValueCheck
 from icefloe.pipeline.files.parsing import is_unchanged, look_at
 from icefloe.pipeline.files.references import References
+from icefloe.records import MutableRecord, Record, field, replace
 
 
 def first_difference(got: NDArray[Any], expected: Expected) -> tuple[int, ...] | None:
@@ -146,8 +146,7 @@ _INDIRECT: Final = frozenset({Format.KERCHUNK_JSON, Format.KERCHUNK_PARQUET, For
 """Formats that only point at other files: these are what is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileToCheck:
+class FileToCheck(Record):
     """A file of the sample."""
 
     facts: FileFacts
@@ -157,8 +156,7 @@ class FileToCheck:
     """By dimension, where it begins in the dataset."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckPlan:
+class CheckPlan(Record):
     """What the check of any file must know."""
 
     arrays: tuple[TargetArray, ...]
@@ -270,8 +268,7 @@ def _blaming(what: str, failures: Sequence[Exception]) -> Iterator[None]:
         raise NotComparableError(f"{what}: {_shown(error)}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Record):
     """A reader whose failures are distinguished from ours."""
 
     reader: Reader
@@ -286,8 +283,7 @@ class _Asked:
             return self.reader.read(path, region, chunk)
 
 
-@dataclass(slots=True)
-class _FileCheck:
+class _FileCheck(MutableRecord):
     file: FileToCheck
     references: Mapping[str, References]
     plan: CheckPlan

@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from icefloe.pipeline.files.facts import FileFacts, LoadedValues
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.schema import Kind
 from icefloe.pipeline.files.times import parse_units, show_moment
+from icefloe.records import Record, field, replace
 
 _MOST_HOLES: Final = 1000
 """As many as are listed."""
@@ -26,8 +26,7 @@ type Axes = Mapping[str, LoadedValues | int]
 """The existing steps along each dimension: values, or only a length."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedFiles:
+class PlacedFiles(Record):
     """Where each file begins along each dimension."""
 
     files: tuple[int, ...]
@@ -55,8 +54,7 @@ class PlacedFiles:
         return [] if axis is None else axis.filled(target)
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(Record):
     placed: Placed
     calendar: str | None
     fills_gaps: bool

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -22,13 +21,13 @@ from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.schema import ANY_CHUNK, PARENT_UNITS, ArraySchema, DatasetSchema, Kind
 from icefloe.pipeline.files.times import parse_units
+from icefloe.records import Record, field
 
 NATIVE_CHUNK: Final = 8192
 """Steps in a chunk of the small arrays that are written as they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class TargetArray:
+class TargetArray(Record):
     """An array of the dataset."""
 
     path: str
@@ -131,8 +130,7 @@ def promoted_target(
     return TargetArray(path, metadata, ((0, name),), is_native=True, family=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Existing:
+class Existing(Record):
     """What is in the repository already, for files to be added to."""
 
     schema: DatasetSchema
@@ -141,8 +139,7 @@ class Existing:
     """Of the small arrays along the dimensions that files are joined along."""
 
 
-@dataclass(frozen=True, slots=True)
-class Combined:
+class Combined(Record):
     """How files make one dataset."""
 
     report: Report

@@ -7,7 +7,6 @@ that the odd ones are reported, whichever comes first.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from icefloe.pipeline.combining.report import Misfit
@@ -25,12 +24,12 @@ from icefloe.pipeline.files.schema import (
     misfits,
 )
 from icefloe.pipeline.files.times import parse_units
+from icefloe.records import Record, field, replace
 
 _TIME: Final = frozenset({"units", "calendar"})
 
 
-@dataclass(frozen=True, slots=True)
-class Families:
+class Families(Record):
     """The expected schema of each family of files, and to which one each file belongs."""
 
     schemas: tuple[DatasetSchema, ...]
@@ -174,8 +173,7 @@ def digest_misfits(files: Sequence[FileFacts], usable: Sequence[int]) -> dict[in
     return misfits
 
 
-@dataclass(frozen=True, slots=True)
-class CommonAttributes:
+class CommonAttributes(Record):
     """Attributes to write, and those that differ."""
 
     attributes: dict[str, dict[str, Any]]

@@ -7,7 +7,6 @@ other, in the direction that most of them have.
 
 from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.files.options import GapRule
 from icefloe.pipeline.files.schema import Kind
+from icefloe.records import Record, field
 
 type Values = NDArray[Any]
 type Ints = NDArray[np.int64]
@@ -25,8 +25,7 @@ _STEP_TOLERANCE: Final = 1e-6
 _NO_DIRECTION: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Record):
     """Why a block has no place, and the block it contradicts, if there is one."""
 
     kind: Kind
@@ -34,8 +33,7 @@ class Refusal:
     against: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Record):
     """The outcome: for each block where it starts, or why it has no place."""
 
     starts: Ints

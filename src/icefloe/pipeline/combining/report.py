@@ -3,15 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.files.schema import Kind
+from icefloe.records import Record, asdict, field, replace
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Misfit:
+class Misfit(Record, order=True):
     """Why one file does not fit."""
 
     url: str
@@ -21,8 +20,7 @@ class Misfit:
     """The array it is about; empty for the whole file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Record):
     """Steps between two files that no file has."""
 
     dimension: str
@@ -32,8 +30,7 @@ class Gap:
     """About how many steps, at the usual distance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
+class Hole(Record):
     """A place between others, along all dimensions, for which there is no file."""
 
     variables: tuple[str, ...]
@@ -41,8 +38,7 @@ class Hole:
     lengths: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Record):
     """How much of each dimension there is."""
 
     lengths: dict[str, int] = field(default_factory=dict)
@@ -57,8 +53,7 @@ class Coverage:
     """Files that fell into place before the end of what was there."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Mismatch:
+class Mismatch(Record, order=True):
     """A value that reads otherwise through our references than with an independent reader."""
 
     url: str
@@ -81,8 +76,7 @@ class Mismatch:
         )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Unchecked:
+class Unchecked(Record, order=True):
     """Values that could not be compared."""
 
     reason: str
@@ -98,8 +92,7 @@ class Unchecked:
         return f"not compared: {what} in {self.url}{more}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedValues:
+class CheckedValues(Record):
     """How much was compared with independent readers, and what could not be."""
 
     files: int = 0
@@ -154,8 +147,7 @@ def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:
     return CheckedValues(files, chunks, values, dict(readers), left, wrong, seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Record):
     """What a scan of all files found."""
 
     files: int

@@ -5,7 +5,6 @@ import json
 import struct
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from icefloe.pipeline.files.references import References
 from icefloe.pipeline.provenance.records import is_record, record_path
 from icefloe.pipeline.writing.building import BuiltRegion, Notes
 from icefloe.pipeline.writing.plans import ArrayPlan
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.transactions.external_manifests import build_region
 from icefloe.zarr_store import IcechunkStore
@@ -41,8 +41,7 @@ _TEXT_BYTES: Final = 64
 """What a text of any length is taken for: what it really takes is known too late."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FoundArray:
+class FoundArray(Record, eq=False):
     """An array to copy, and how its copy is to be stored."""
 
     source: "zarr.Array[Any]"
@@ -57,8 +56,7 @@ class FoundArray:
         return CopyShape(about.shape, about.item_bytes, about.chunks, self.layout.objects, shards)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FoundGroup:
+class FoundGroup(Record, eq=False):
     """Everything in a group that is to be copied."""
 
     attributes: Mapping[str, Mapping[str, Any]]

@@ -4,11 +4,11 @@ A region is a box of whole objects that fits into the memory of a task.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import gcd, lcm, prod
 from typing import Any, Final
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import Record, field
 
 WHOLE: Final = -1
 """Stands for the length of a dimension."""
@@ -17,8 +17,7 @@ _COORDINATE_BYTES: Final = 2**20
 """Coordinates are not cut into smaller chunks than this: they are read whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutOptions:
+class LayoutOptions(Record):
     """How the copies are to be stored."""
 
     chunks: Mapping[str, int] = field(default_factory=dict)
@@ -39,8 +38,7 @@ class LayoutOptions:
                     )
 
 
-@dataclass(frozen=True, slots=True)
-class SourceArray:
+class SourceArray(Record):
     """What of an array decides on the layout of its copy."""
 
     path: str
@@ -56,8 +54,7 @@ class SourceArray:
         return self.dimensions == (self.path.rpartition("/")[2],)
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayLayout:
+class ArrayLayout(Record):
     """Chunks and shards of a copy."""
 
     chunks: tuple[int, ...]
@@ -141,8 +138,7 @@ _REGIONS_PER_CORE: Final = 4
 _MOST_SPLITS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class CopyShape:
+class CopyShape(Record):
     """An array that is to be copied, in what counts for memory and for reading twice."""
 
     shape: tuple[int, ...]
@@ -167,8 +163,7 @@ class CopyShape:
         return self.item_bytes * prod(inside)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Record):
     """What a plan has to keep to."""
 
     memory_bytes: int
@@ -180,8 +175,7 @@ class Limits:
     """What a task holds besides, such as packs of small chunks."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegionPlan:
+class RegionPlan(Record):
     """A part of an array, divided into boxes of whole target objects, all alike but the last.
 
     >>> plan = RegionPlan((0, 0), (5, 7), (2, 7), (2, 3), 80, 12)
@@ -287,8 +281,7 @@ def _comfort(total: int, limits: Limits) -> int:
     return min(_COMFORTABLE_BYTES, total // (_REGIONS_PER_CORE * limits.cores))
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
+class _Box(Record):
     """A possible shape of regions, as far as it was chosen."""
 
     bytes: int

@@ -3,7 +3,6 @@
 Both travel to workers, and open their clients there.
 """
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -18,6 +17,7 @@ from icefloe.format.paths import joined_path
 from icefloe.pipeline.copying.stores import ReadingStore
 from icefloe.pipeline.files.access import SourceAccess, as_url
 from icefloe.pipeline.files.sources import Pattern
+from icefloe.records import Record
 from icefloe.storage import storage_from_url
 from icefloe.storage.specs import LocalSpec, MemorySpec
 from icefloe.storage.storage import open_foreign_client
@@ -51,8 +51,7 @@ class CopySource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RepositorySource:
+class RepositorySource(Record):
     """A group of a version of a repository, with native or virtual chunks."""
 
     session: Session
@@ -95,8 +94,7 @@ class RepositorySource:
         return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
 
 
-@dataclass(frozen=True, slots=True)
-class ZarrSource:
+class ZarrSource(Record):
     """A group of a Zarr hierarchy, of format 2 or 3, on any storage."""
 
     url: str

@@ -5,7 +5,6 @@ to the files wherever they are, in the way that the job reaches them: no contain
 no version of the target ever refers to them.
 """
 
-from dataclasses import replace
 from typing import Any, Final, override
 
 import numpy as np
@@ -16,6 +15,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import Bools, BytesColumn
 from icefloe.pipeline.files.access import Place, SourceAccess
+from icefloe.records import replace
 from icefloe.storage import Buffer, ObjectInfo, Storage
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
 from icefloe.virtual_chunks.clients import Client

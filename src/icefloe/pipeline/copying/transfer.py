@@ -7,7 +7,6 @@ failed left behind can be found that way, and removed.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from icefloe.pipeline.copying.stores import CapturingStore
 from icefloe.pipeline.copying.waves import Regions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.writing.building import Notes
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.storage.port import Buffer
 from icefloe.transactions.packing import ChunkPacker, PackingOptions
@@ -35,8 +35,7 @@ type NewNote = Callable[[], str]
 """Gives the key of a new note."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayCopy:
+class ArrayCopy(Record):
     """An array to copy, as workers know it."""
 
     source: str
@@ -46,8 +45,7 @@ class ArrayCopy:
     dimensions: int
 
 
-@dataclass(frozen=True, slots=True)
-class CopyPlan:
+class CopyPlan(Record):
     """What all workers must know. Plain, and nothing in it is secret."""
 
     arrays: tuple[ArrayCopy, ...]
@@ -56,8 +54,7 @@ class CopyPlan:
     packing: PackingOptions | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Copied:
+class Copied(Record, eq=False):
     """What became of some regions of an array."""
 
     array: int

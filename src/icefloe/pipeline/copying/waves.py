@@ -6,15 +6,14 @@ whole rows of objects along the first dimension; each commit takes some of them.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 
 from icefloe.pipeline.copying.layouts import CopyShape, Limits, RegionPlan, plan_regions
+from icefloe.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Slab:
+class Slab(Record):
     """Some rows of target objects of an array, along its first dimension."""
 
     array: int
@@ -51,8 +50,7 @@ def cut_into_slabs(grids: Sequence[Sequence[int]], most: int) -> list[list[Slab]
     return [wave for wave in waves if wave]
 
 
-@dataclass(frozen=True, slots=True)
-class Regions:
+class Regions(Record):
     """The regions of several slabs, numbered one after the other."""
 
     slabs: tuple[Slab, ...]

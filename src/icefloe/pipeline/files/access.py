@@ -6,11 +6,12 @@ process opens its clients there, once, when they are first needed.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import Record, replace
 from icefloe.storage import Backend, Storage, storage_from_url
 from icefloe.storage.specs import AzureSpec, GcsSpec, HttpSpec, LocalSpec, S3Spec
 from icefloe.storage.storage import open_foreign_client
@@ -22,8 +23,7 @@ _SEGMENTS_OF_ROOT: Final = {"az": 1, "azure": 1, "abfs": 1}
 """How many segments of the path belong to the root of a storage, besides the host."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Record):
     """Where an object is: a storage, the URL of its root, the key below it."""
 
     storage: Storage

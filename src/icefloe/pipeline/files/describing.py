@@ -10,7 +10,6 @@ and of its time units.
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from icefloe.pipeline.files.schema import (
     DatasetSchema,
 )
 from icefloe.pipeline.files.times import parse_units
+from icefloe.records import Record, field
 
 _POINTING: Final = ("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables")
 """Attributes that name arrays which describe others."""
@@ -46,8 +46,7 @@ _TO_BYTES: Final = frozenset({"bytes", "gribberish"})
 _UNKNOWN_BYTES: Final = 64  # taken for the size of a value of variable length
 
 
-@dataclass(frozen=True, slots=True)
-class RawArray:
+class RawArray(Record):
     """An array as a parser found it: its `zarr.json`, and its references."""
 
     metadata: Mapping[str, Any]
@@ -81,8 +80,7 @@ class RawArray:
         return math.prod(self.shape) * (_itemsize(self.metadata["data_type"]) or _UNKNOWN_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedFile:
+class ParsedFile(Record):
     """Everything that was found in a file; only `facts` is small."""
 
     facts: FileFacts

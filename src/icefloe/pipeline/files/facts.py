@@ -6,7 +6,6 @@ Facts travel as Arrow columns, built from buffers: `pyarrow.array` would import 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from icefloe.format.arrow import pa
 from icefloe.format.columns import BytesColumn
 from icefloe.pipeline.files.schema import DatasetSchema, Kind, canonical_json
+from icefloe.records import Record, field
 
 
 def text_column(values: Sequence[str | None]) -> "pa.Array":
@@ -62,8 +62,7 @@ def _validity(present: Sequence[bool]) -> "tuple[pa.Buffer | None, int]":
     return pa.py_buffer(np.packbits(np.array(present, np.bool_), bitorder="little")), absent
 
 
-@dataclass(frozen=True, slots=True)
-class SourceState:
+class SourceState(Record):
     """Which state of a file was parsed."""
 
     url: str
@@ -73,16 +72,14 @@ class SourceState:
     """Microseconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Record):
     """Why a file could not be parsed."""
 
     kind: Kind
     message: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedValues:
+class LoadedValues(Record, eq=False):
     """The values of a small array along a dimension that files are joined along."""
 
     values: NDArray[Any]
@@ -114,8 +111,7 @@ type Attributes = Mapping[str, Mapping[str, Any]]
 """Attributes by path of group ("" for the root) or array, those in the schema left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileFacts(Record):
     """What is known of one file."""
 
     state: SourceState

@@ -9,7 +9,6 @@ import base64
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import h5py
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from icefloe.format.columns import BytesColumn
 from icefloe.pipeline.files.describing import RawArray
 from icefloe.pipeline.files.references import References
+from icefloe.records import Record
 
 type Found = tuple[dict[str, RawArray], dict[str, dict[str, Any]]]
 """Arrays by path, and the attributes of groups by path."""
@@ -63,8 +63,7 @@ def read_hdf5(
         return _Reading(url, root, frozenset(drop)).found()
 
 
-@dataclass(frozen=True, slots=True)
-class _Dataset:
+class _Dataset(Record):
     path: str
     """Below the group that is taken as the root."""
     name: str

@@ -1,11 +1,11 @@
 """What users choose about parsing and combining, as plain values that travel."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.files.formats import Format
+from icefloe.records import Record, field
 
 _ONE_MEBIBYTE: Final = 1 << 20
 
@@ -23,8 +23,7 @@ independent reader; `"all"` compares every chunk of every file."""
 FILES_CHECKED: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ParseOptions:
+class ParseOptions(Record):
     """How files are parsed."""
 
     concat: tuple[str, ...]
@@ -39,8 +38,7 @@ class ParseOptions:
     """Values of arrays with one dimension are read up to this many bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class CombineOptions:
+class CombineOptions(Record):
     """How files are put together."""
 
     concat: tuple[str, ...]

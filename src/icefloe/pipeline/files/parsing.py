@@ -10,7 +10,6 @@ another format, damaged, uses something unsupported, or changed while it was rea
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -43,6 +42,7 @@ from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.schema import Kind
 from icefloe.pipeline.files.sources import microseconds
+from icefloe.records import replace
 from icefloe.storage.storage import as_storage_error
 
 if TYPE_CHECKING:

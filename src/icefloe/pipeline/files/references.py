@@ -6,7 +6,6 @@ comes along as bytes.
 """
 
 import struct
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
 from icefloe.format.columns import BytesColumn
+from icefloe.records import Record, field, replace
 
 type Grid = NDArray[np.int64]
 """One row for each chunk, one column for each dimension."""
@@ -28,8 +28,7 @@ def _no_rows(dimensions: int = 0) -> Grid:
     return np.empty((0, dimensions), np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class References:
+class References(Record, eq=False):
     """References to the chunks of an array, by their place in the grid of chunks."""
 
     coordinates: Grid

@@ -8,10 +8,12 @@ attributes that do not change the meaning of stored numbers.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
+
+from icefloe.records import Record, asdict, field
 
 ANY_LENGTH: Final = -1
 """The length of a dimension that files are joined along."""
@@ -60,8 +62,7 @@ class Kind(StrEnum):
     LATE = "late"
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Record):
     """One respect in which an array, or a file, is not as expected."""
 
     kind: Kind
@@ -70,8 +71,7 @@ class Difference:
     found: str
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySchema:
+class ArraySchema(Record):
     """How the values of one array are stored; metadata in the terms of Zarr, version 3."""
 
     path: str

@@ -6,7 +6,6 @@ unit; values are converted as columns.
 """
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
+from icefloe.records import Record
 
 _SINCE: Final = re.compile(r"^\s*([A-Za-z]+)\s+since\s+(.+?)\s*$")
 _MICROSECONDS: Final[dict[str, int]] = {
@@ -32,8 +32,7 @@ _SAME_CALENDAR: Final = {
 _EPOCH: Final = "microseconds since 1970-01-01"
 
 
-@dataclass(frozen=True, slots=True)
-class TimeUnits:
+class TimeUnits(Record):
     """What numbers of a time coordinate count, and from when on."""
 
     step: int

@@ -5,7 +5,6 @@ The coordinate gives the steps their names; the record of sources gives each fil
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -29,6 +28,7 @@ from icefloe.pipeline.provenance.records import (
     read_record,
     recorded_groups,
 )
+from icefloe.records import Record
 
 _DAY: Final = 86_400_000_000
 _DATES: Final = range(-1969 * 366 * _DAY, 8029 * 365 * _DAY)
@@ -38,8 +38,7 @@ _MOST_STEPS: Final = 1 << 62
 """Beyond this, sums of positions would overflow; nobody has that many."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Axis:
+class Axis(Record, eq=False):
     """The steps along one dimension; without values they are known by their numbers."""
 
     name: str
@@ -120,8 +119,7 @@ class Presence(StrEnum):
 _BY_CODE: Final = tuple(Presence)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Record):
     """Slots that follow each other and are alike."""
 
     presence: Presence
@@ -132,8 +130,7 @@ class Span:
     """The number of its first step in the dataset; None if no place was left."""
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyCoverage:
+class FamilyCoverage(Record):
     """The files that give the same variables."""
 
     variables: tuple[str, ...]
@@ -174,8 +171,7 @@ class FamilyCoverage:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetCoverage:
+class DatasetCoverage(Record):
     """What a dataset holds along one dimension."""
 
     group: str
@@ -331,8 +327,7 @@ def _code(presence: Presence) -> int:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldFile:
+class HeldFile(Record):
     """One file of a dataset."""
 
     url: str

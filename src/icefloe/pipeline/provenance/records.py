@@ -16,7 +16,6 @@ answers which positions of the dataset are taken.
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 from urllib.parse import quote, unquote
 
@@ -31,6 +30,7 @@ from icefloe.pipeline.files.facts import FileFacts, Problem, SourceState
 from icefloe.pipeline.files.formats import Format
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.schema import Kind
+from icefloe.records import Record, asdict, field, replace
 from icefloe.zarr_store import IcechunkStore
 
 RECORDS_GROUP: Final = "icefloe/sources"
@@ -45,8 +45,7 @@ type OnChanged = Literal["report", "replace", "fail"]
 """Recorded files that changed are kept and reported, ingested again, or an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedFile:
+class RecordedFile(Record):
     """One file of the record."""
 
     state: SourceState
@@ -59,8 +58,7 @@ class RecordedFile:
     """Where it lies along further dimensions, as start+length, separated by spaces."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRecord:
+class SourceRecord(Record):
     """All files of a dataset, and how they were put together."""
 
     files: tuple[RecordedFile, ...] = ()
@@ -71,8 +69,7 @@ class SourceRecord:
         return {file.state.url: (row, file) for row, file in enumerate(self.files)}
 
 
-@dataclass(frozen=True, slots=True)
-class Sorted:
+class Sorted(Record):
     """Listed files, by what the record says of them."""
 
     new: tuple[SourceState, ...]

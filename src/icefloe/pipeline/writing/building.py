@@ -1,7 +1,6 @@
 """The references of many files to whole manifests: what a worker does with one region."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +14,13 @@ from icefloe.manifests.external import LinkedRegion
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.writing.metadata import Check
 from icefloe.pipeline.writing.plans import ArrayPlan, CellBox, vanished
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend
 from icefloe.transactions.external_manifests import build_region
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BuiltRegion:
+class BuiltRegion(Record, eq=False):
     """What became of one region."""
 
     region: LinkedRegion

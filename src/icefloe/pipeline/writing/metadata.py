@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from icefloe.format.paths import joined_path
 from icefloe.pipeline.combining.combine import Combined, Existing
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.references import References
+from icefloe.records import Record
 from icefloe.zarr_store import IcechunkStore
 
 
@@ -60,8 +60,7 @@ def write_native(store: IcechunkStore, group: str, combined: Combined) -> None:
             target[...] = values
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Record):
     """What readers compare an object with, to notice that it changed."""
 
     etag: str | None

@@ -7,7 +7,6 @@ one commit, one after the other along the first dimension.
 import json
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Self
 
@@ -27,6 +26,7 @@ from icefloe.pipeline.combining.report import Report
 from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
+from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.transactions.external_manifests import plan_array
 from icefloe.transactions.session import SessionState
@@ -76,8 +76,7 @@ _NO_REPORT: Final = Report(0, 0)
 _NO_CELLS: Final = np.empty((0, 0), np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayPlan:
+class ArrayPlan(Record):
     """An array whose manifests are to be built."""
 
     number: int
@@ -180,8 +179,7 @@ def stamp(state: SourceState) -> str:
     return f"{state.size}/{state.etag}/{state.modified}"
 
 
-@dataclass(frozen=True, slots=True)
-class FilePlace:
+class FilePlace(Record):
     """Where one file goes."""
 
     facts: FileFacts

@@ -1,0 +1,66 @@
+"""Records: classes of named fields that are quick to make, both the class and its objects.
+
+A module with dataclasses spends most of its import time on them: `dataclass` compiles source code
+for each class. These bases are `msgspec` structs, which Zarr loads in any case. Settings and
+reports that users see are dataclasses all the same.
+"""
+
+import dataclasses
+from typing import Any, cast, dataclass_transform
+
+from msgspec import Struct, field, structs
+
+__all__ = ["MutableRecord", "Record", "asdict", "field", "replace"]
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Record(Struct, frozen=True):
+    """Base of frozen records, which are equal if their fields are.
+
+    >>> class Box(Record):
+    ...     first: int
+    ...     last: int = 9
+    >>> replace(Box(3), last=5)
+    Box(first=3, last=5)
+    """
+
+
+@dataclass_transform(field_specifiers=(field,))
+class MutableRecord(Struct):
+    """Base of records whose fields may be set.
+
+    >>> class Tally(MutableRecord):
+    ...     rows: int = 0
+    >>> tally = Tally()
+    >>> tally.rows += 2
+    >>> tally
+    Tally(rows=2)
+    """
+
+
+def replace[T](record: T, /, **changes: Any) -> T:
+    """Return a copy of a record, or of a dataclass, in which some fields have other values."""
+    if isinstance(record, Struct):
+        return cast("T", structs.replace(record, **changes))
+    return cast("T", dataclasses.replace(cast("Any", record), **changes))
+
+
+def asdict(record: object) -> dict[str, Any]:
+    """Return the fields of a record, or of a dataclass, and of those within, as dictionaries."""
+    return {name: _plain(getattr(record, name)) for name in _fields(record)}
+
+
+def _fields(record: object) -> tuple[str, ...]:
+    if isinstance(record, Struct):
+        return record.__struct_fields__
+    return tuple(field.name for field in dataclasses.fields(cast("Any", record)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Struct) or dataclasses.is_dataclass(value):
+        return asdict(value)
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    if isinstance(value, dict):
+        return {key: _plain(content) for key, content in value.items()}
+    return value
