@@ -1,13 +1,12 @@
 """Whether a repository takes writes."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self, cast
 
 from icefloe.api.times import to_datetime, to_microseconds
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.update_table import Status
-from icefloe.values import Moment, NamedNumber, Value
+from icefloe.values import Moment, NamedNumber, Value, value_class
 
 
 class RepoAvailability(NamedNumber):
@@ -26,7 +25,7 @@ class RepoAvailability(NamedNumber):
     offline = 2
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class RepoStatus(Value):
     """Whether a repository takes writes, since when, and why not.
 
@@ -38,7 +37,7 @@ class RepoStatus(Value):
     """
 
     availability: RepoAvailability
-    set_at: Moment = cast("datetime", None)  # noqa: RUF009 - replaced below by the present time
+    set_at: Moment = cast("datetime", None)
     limited_availability_reason: str | None = None
 
     def __post_init__(self) -> None:

@@ -3,7 +3,6 @@
 # Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
 # ruff: noqa: UP040
 
-from dataclasses import dataclass
 from typing import Self, TypeAlias
 
 from icefloe.api.status import RepoStatus
@@ -11,7 +10,7 @@ from icefloe.api.times import to_datetime
 from icefloe.config import SpecVersion
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.update_table import UpdateEntry, UpdateKind
-from icefloe.values import U16, Moment, Value, Variant, variant_of
+from icefloe.values import U16, Moment, Value, Variant, value_class, variant_of
 
 
 class UpdateType(Variant):
@@ -43,13 +42,13 @@ class UpdateType(Variant):
 
 
 @variant_of(UpdateType, "RepoInitialized")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _RepoInitialized(UpdateType):
     """The repository was created."""
 
 
 @variant_of(UpdateType, "RepoMigrated")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _RepoMigrated(UpdateType):
     """The repository was rewritten in another version of the format."""
 
@@ -58,7 +57,7 @@ class _RepoMigrated(UpdateType):
 
 
 @variant_of(UpdateType, "RepoStatusChanged")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _RepoStatusChanged(UpdateType):
     """The repository was opened or closed for writing."""
 
@@ -66,19 +65,19 @@ class _RepoStatusChanged(UpdateType):
 
 
 @variant_of(UpdateType, "ConfigChanged")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _ConfigChanged(UpdateType):
     """A configuration was saved."""
 
 
 @variant_of(UpdateType, "MetadataChanged")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _MetadataChanged(UpdateType):
     """The metadata of the repository changed."""
 
 
 @variant_of(UpdateType, "FeatureFlagChanged")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _FeatureFlagChanged(UpdateType):
     """A part of the behaviour was switched; None returned it to its default."""
 
@@ -87,7 +86,7 @@ class _FeatureFlagChanged(UpdateType):
 
 
 @variant_of(UpdateType, "TagCreated")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _TagCreated(UpdateType):
     """A tag was created."""
 
@@ -95,7 +94,7 @@ class _TagCreated(UpdateType):
 
 
 @variant_of(UpdateType, "TagDeleted")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _TagDeleted(UpdateType):
     """A tag was deleted; it pointed at `previous_snap_id`."""
 
@@ -104,7 +103,7 @@ class _TagDeleted(UpdateType):
 
 
 @variant_of(UpdateType, "BranchCreated")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _BranchCreated(UpdateType):
     """A branch was created."""
 
@@ -112,7 +111,7 @@ class _BranchCreated(UpdateType):
 
 
 @variant_of(UpdateType, "BranchDeleted")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _BranchDeleted(UpdateType):
     """A branch was deleted; it pointed at `previous_snap_id`."""
 
@@ -121,7 +120,7 @@ class _BranchDeleted(UpdateType):
 
 
 @variant_of(UpdateType, "BranchReset")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _BranchReset(UpdateType):
     """A branch was made to point elsewhere than at `previous_snap_id`."""
 
@@ -130,7 +129,7 @@ class _BranchReset(UpdateType):
 
 
 @variant_of(UpdateType, "NewCommit")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _NewCommit(UpdateType):
     """A commit moved a branch."""
 
@@ -139,7 +138,7 @@ class _NewCommit(UpdateType):
 
 
 @variant_of(UpdateType, "CommitAmended")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _CommitAmended(UpdateType):
     """The newest commit of a branch was replaced by another."""
 
@@ -149,7 +148,7 @@ class _CommitAmended(UpdateType):
 
 
 @variant_of(UpdateType, "NewDetachedSnapshot")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _NewDetachedSnapshot(UpdateType):
     """A snapshot was written that no branch points at."""
 
@@ -157,18 +156,18 @@ class _NewDetachedSnapshot(UpdateType):
 
 
 @variant_of(UpdateType, "GCRan")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _GCRan(UpdateType):
     """Files that nothing refers to were deleted."""
 
 
 @variant_of(UpdateType, "ExpirationRan")
-@dataclass(frozen=True, slots=True)
+@value_class
 class _ExpirationRan(UpdateType):
     """Old snapshots were dropped from the history."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Update(Value):
     """One operation on a repository: what it did, and when.
 

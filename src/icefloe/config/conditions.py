@@ -4,11 +4,10 @@
 # ruff: noqa: UP040
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values import U32, U64, Check, Variant, variant_of
+from icefloe.values import U32, U64, Check, Variant, value_class, variant_of
 
 
 def _conditions(kind: type) -> Check:
@@ -77,7 +76,7 @@ type _SplitConditions = tuple[ManifestSplitCondition, ...]
 
 
 @variant_of(ManifestSplitCondition, "Or")
-@dataclass(frozen=True, slots=True)
+@value_class
 class SplitOr(ManifestSplitCondition):
     """Any of these holds."""
 
@@ -86,7 +85,7 @@ class SplitOr(ManifestSplitCondition):
 
 
 @variant_of(ManifestSplitCondition, "And")
-@dataclass(frozen=True, slots=True)
+@value_class
 class SplitAnd(ManifestSplitCondition):
     """All of these hold."""
 
@@ -95,7 +94,7 @@ class SplitAnd(ManifestSplitCondition):
 
 
 @variant_of(ManifestSplitCondition, "PathMatches")
-@dataclass(frozen=True, slots=True)
+@value_class
 class SplitPathMatches(ManifestSplitCondition):
     """The pattern is found in the path."""
 
@@ -104,7 +103,7 @@ class SplitPathMatches(ManifestSplitCondition):
 
 
 @variant_of(ManifestSplitCondition, "NameMatches")
-@dataclass(frozen=True, slots=True)
+@value_class
 class SplitNameMatches(ManifestSplitCondition):
     """The pattern is found in the name."""
 
@@ -113,7 +112,7 @@ class SplitNameMatches(ManifestSplitCondition):
 
 
 @variant_of(ManifestSplitCondition, "AnyArray")
-@dataclass(frozen=True, slots=True)
+@value_class
 class SplitAnyArray(ManifestSplitCondition):
     """Every array."""
 
@@ -128,7 +127,7 @@ class ManifestSplitDimCondition(Variant):
 
 
 @variant_of(ManifestSplitDimCondition, "Axis")
-@dataclass(frozen=True, slots=True)
+@value_class
 class SplitAxis(ManifestSplitDimCondition):
     """The dimension with this number, from 0."""
 
@@ -136,7 +135,7 @@ class SplitAxis(ManifestSplitDimCondition):
 
 
 @variant_of(ManifestSplitDimCondition, "DimensionName")
-@dataclass(frozen=True, slots=True)
+@value_class
 class SplitDimensionName(ManifestSplitDimCondition):
     """Dimensions with a match of the pattern anywhere in their name."""
 
@@ -144,7 +143,7 @@ class SplitDimensionName(ManifestSplitDimCondition):
 
 
 @variant_of(ManifestSplitDimCondition, "Any")
-@dataclass(frozen=True, slots=True)
+@value_class
 class SplitAnyDimension(ManifestSplitDimCondition):
     """Every dimension that no earlier rule is for."""
 
@@ -217,7 +216,7 @@ type _PreloadConditions = tuple[ManifestPreloadCondition, ...]
 
 
 @variant_of(ManifestPreloadCondition, "Or")
-@dataclass(frozen=True, slots=True)
+@value_class
 class PreloadOr(ManifestPreloadCondition):
     """Any of these holds."""
 
@@ -226,7 +225,7 @@ class PreloadOr(ManifestPreloadCondition):
 
 
 @variant_of(ManifestPreloadCondition, "And")
-@dataclass(frozen=True, slots=True)
+@value_class
 class PreloadAnd(ManifestPreloadCondition):
     """All of these hold."""
 
@@ -235,7 +234,7 @@ class PreloadAnd(ManifestPreloadCondition):
 
 
 @variant_of(ManifestPreloadCondition, "PathMatches")
-@dataclass(frozen=True, slots=True)
+@value_class
 class PreloadPathMatches(ManifestPreloadCondition):
     """The pattern is found in the path."""
 
@@ -244,7 +243,7 @@ class PreloadPathMatches(ManifestPreloadCondition):
 
 
 @variant_of(ManifestPreloadCondition, "NameMatches")
-@dataclass(frozen=True, slots=True)
+@value_class
 class PreloadNameMatches(ManifestPreloadCondition):
     """The pattern is found in the name."""
 
@@ -253,7 +252,7 @@ class PreloadNameMatches(ManifestPreloadCondition):
 
 
 @variant_of(ManifestPreloadCondition, "NumRefs")
-@dataclass(frozen=True, slots=True)
+@value_class
 class PreloadNumRefs(ManifestPreloadCondition):
     """The manifest has at least `from_refs` and fewer than `to` references."""
 
@@ -267,7 +266,7 @@ setattr(PreloadNumRefs, "from", property(lambda condition: condition.from_refs))
 
 
 @variant_of(ManifestPreloadCondition, "True")
-@dataclass(frozen=True, slots=True)
+@value_class
 class PreloadTrue(ManifestPreloadCondition):
     """Always."""
 
@@ -275,7 +274,7 @@ class PreloadTrue(ManifestPreloadCondition):
 
 
 @variant_of(ManifestPreloadCondition, "False")
-@dataclass(frozen=True, slots=True)
+@value_class
 class PreloadFalse(ManifestPreloadCondition):
     """Never."""
 

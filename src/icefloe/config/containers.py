@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -17,6 +17,8 @@ from icefloe.values import (
     Value,
     Variant,
     integer,
+    settings_class,
+    value_class,
     variant_of,
 )
 from icefloe.values.checks import check_for
@@ -51,7 +53,7 @@ class ChecksumAlgorithm(NamedNumber):
     Sha256 = 4
 
 
-@dataclass(slots=True)
+@settings_class
 class S3Options(Settings):
     """How to reach S3 or a storage that speaks its protocol.
 
@@ -84,13 +86,13 @@ class ObjectStoreConfig(Variant):
 
 
 @variant_of(ObjectStoreConfig, "InMemory")
-@dataclass(frozen=True, slots=True)
+@value_class
 class InMemoryStore(ObjectStoreConfig):
     """Objects in the memory of one process."""
 
 
 @variant_of(ObjectStoreConfig, "LocalFileSystem")
-@dataclass(frozen=True, slots=True)
+@value_class
 class LocalFileSystemStore(ObjectStoreConfig):
     """Files below a directory."""
 
@@ -98,7 +100,7 @@ class LocalFileSystemStore(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "S3Compatible")
-@dataclass(frozen=True, slots=True)
+@value_class
 class S3CompatibleStore(ObjectStoreConfig):
     """A storage that speaks the protocol of S3."""
 
@@ -106,7 +108,7 @@ class S3CompatibleStore(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "S3")
-@dataclass(frozen=True, slots=True)
+@value_class
 class S3Store(ObjectStoreConfig):
     """Amazon S3."""
 
@@ -114,7 +116,7 @@ class S3Store(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "Gcs")
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsStore(ObjectStoreConfig):
     """Google Cloud Storage, with client options by name."""
 
@@ -122,7 +124,7 @@ class GcsStore(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "Azure")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureStore(ObjectStoreConfig):
     """Azure Blob Storage, with client options by name; `account` is one of them."""
 
@@ -130,7 +132,7 @@ class AzureStore(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "Tigris")
-@dataclass(frozen=True, slots=True)
+@value_class
 class TigrisStore(ObjectStoreConfig):
     """Tigris."""
 
@@ -138,7 +140,7 @@ class TigrisStore(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "Http")
-@dataclass(frozen=True, slots=True)
+@value_class
 class HttpStore(ObjectStoreConfig):
     """An HTTP(S) server, with client options by name and headers to send."""
 
@@ -294,7 +296,7 @@ def _coordinates(value: object, name: str) -> list[int]:
     return [_coordinate(element, name) for element in value]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class VirtualChunkSpec(Value):
     """A chunk of an array that lies in a foreign object: where, and how to notice changes of it.
 
@@ -362,7 +364,7 @@ def _policy(value: Any, name: str) -> OnChange:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class VirtualChunkContainer(Value):
     """A url prefix below which virtual chunks may lie, and the store that serves it.
 

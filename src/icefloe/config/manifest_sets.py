@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, fields
 from importlib import import_module
 from typing import Annotated, Any, Final, cast
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import importing
 from icefloe.records import MutableRecord, field
-from icefloe.values import U32, NonZeroU64, Value, integer
+from icefloe.values import U32, NonZeroU64, Value, integer, value_class
 from icefloe.values.model import public_name
 from icefloe.values.yaml_tree import Tagged, Tree, Unquoted
 
@@ -51,7 +51,7 @@ def _cardinality(value: Any, name: str) -> Any:
     return value if value is _UNSAID else _positive(value, name)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ManifestSet(Value):
     """A group of manifests that are packed alike.
 
@@ -91,7 +91,7 @@ def _one_line(value: "ManifestSet | ManifestRule", first: str, **usual: object) 
     return f"{public_name(type(value))}({', '.join([repr(first), *shown])})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ManifestRule(Value):
     """Sends the arrays for which all conditions hold to a manifest set; the first rule counts.
 
@@ -118,7 +118,7 @@ def _patterns(value: Any, name: str) -> tuple[str, ...]:
     return _tuple_of(str, value, name)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ManifestSetPreload(Value):
     """Whose manifests to fetch ahead when a session opens: of arrays with a matching path.
 

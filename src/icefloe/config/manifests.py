@@ -1,7 +1,7 @@
 """Settings of manifests: how arrays are split and shared, what to preload, how to compress."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Annotated, Any, Final, Self
 
 from icefloe.config.conditions import ManifestPreloadCondition, ManifestSplitCondition
@@ -19,14 +19,14 @@ from icefloe.config.manifest_sets import (
 )
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.records import Record
-from icefloe.values import U16, U32, Settings, Value, integer, setting
+from icefloe.values import U16, U32, Settings, Value, integer, setting, settings_class, value_class
 from icefloe.values.yaml_tree import Tree, decode_yaml, encode_yaml
 
 KEY: Final = "chunk-manifests"
 """Under which the configuration is written."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ChunkManifestsConfig(Value):
     """Manifest sets, the rules that send arrays to them, and which manifests to fetch ahead.
 
@@ -178,7 +178,7 @@ def _unfit_rules(name: str) -> InvalidInputError:
     )
 
 
-@dataclass(slots=True)
+@settings_class
 class ManifestPreloadConfig(Settings):
     """Which manifests to fetch ahead when a session opens, and how many at most."""
 
@@ -187,7 +187,7 @@ class ManifestPreloadConfig(Settings):
     max_arrays_to_scan: U32 | None = setting(50)
 
 
-@dataclass(slots=True)
+@settings_class
 class ManifestSplittingConfig(Settings):
     """Rules that split the references of one array over several manifests.
 
@@ -225,7 +225,7 @@ def _items(rules: Any) -> Iterable[tuple[ManifestSplitCondition, Mapping[Dimensi
     return rules.items()
 
 
-@dataclass(slots=True)
+@settings_class
 class ManifestVirtualChunkLocationCompressionConfig(Settings):
     """When and how the locations of virtual chunks are compressed with a shared dictionary.
 
@@ -241,7 +241,7 @@ class ManifestVirtualChunkLocationCompressionConfig(Settings):
     compression_level: Annotated[int, integer(-(2**31), 2**31 - 1)] | None = setting(3)
 
 
-@dataclass(slots=True)
+@settings_class
 class ManifestConfig(Settings):
     """All settings of manifests."""
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import Annotated, Any, Final
 
 from icefloe.config.containers import VirtualChunkContainer, added, found
@@ -21,6 +21,8 @@ from icefloe.values import (
     Value,
     merged,
     setting,
+    settings_class,
+    value_class,
 )
 
 
@@ -45,7 +47,7 @@ _PRODUCT: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(/[!#$%&'*+.^_`|~0-9A-
 _COMMENT: Final = re.compile(r"[^\x00-\x1f\x7f-\U0010ffff\"();=\\]*")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Attribution(Value):
     """Labels added to the user agent of every request.
 
@@ -94,7 +96,7 @@ def _check(name: str, label: str | None, pattern: re.Pattern[str], expected: str
         )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class FeatureFlag(Value):
     """A part of the behaviour, and whether a repository allows it.
 
@@ -115,7 +117,7 @@ class FeatureFlag(Value):
         return self.default_enabled if self.setting is None else self.setting
 
 
-@dataclass(slots=True)
+@settings_class
 class StorageConcurrencySettings(Settings):
     """How the transfer of one large object is cut into concurrent requests."""
 
@@ -123,7 +125,7 @@ class StorageConcurrencySettings(Settings):
     ideal_concurrent_request_size: NonZeroU64 | None = setting(12 * 2**20)
 
 
-@dataclass(slots=True)
+@settings_class
 class StorageRetriesSettings(Settings):
     """How often a request is tried, and how long the pauses grow."""
 
@@ -132,7 +134,7 @@ class StorageRetriesSettings(Settings):
     max_backoff_ms: U32 | None = setting(180_000)
 
 
-@dataclass(slots=True)
+@settings_class
 class StorageTimeoutSettings(Settings):
     """How long to wait; unset means as long as the client library does.
 
@@ -145,7 +147,7 @@ class StorageTimeoutSettings(Settings):
     operation_attempt_timeout_ms: U32 | None = None
 
 
-@dataclass(slots=True)
+@settings_class
 class StorageSettings(Settings):
     """How a repository uses its storage.
 
@@ -179,7 +181,7 @@ class CompressionAlgorithm(NamedNumber):
         return CompressionAlgorithm.Zstd
 
 
-@dataclass(slots=True)
+@settings_class
 class CompressionConfig(Settings):
     """How metadata files are compressed."""
 
@@ -192,7 +194,7 @@ class CompressionConfig(Settings):
         return CompressionConfig()
 
 
-@dataclass(slots=True)
+@settings_class
 class CachingConfig(Settings):
     """How much of the metadata and of the chunks is kept in memory; 0 turns a cache off."""
 
@@ -208,7 +210,7 @@ class CachingConfig(Settings):
         return CachingConfig()
 
 
-@dataclass(slots=True)
+@settings_class
 class RepoUpdateRetryConfig(Settings):
     """How often an update of the repository's root object is tried against other writers."""
 
@@ -229,7 +231,7 @@ def _containers(value: Any, name: str) -> dict[str, VirtualChunkContainer]:
     return containers
 
 
-@dataclass(slots=True)
+@settings_class
 class RepositoryConfig(Settings):
     """What can be configured for a repository; None is "not set", so that settings can be merged.
 

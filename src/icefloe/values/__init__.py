@@ -25,7 +25,9 @@ from icefloe.values.model import (
     public_name,
     secret,
     setting,
+    settings_class,
     shared_defaults,
+    value_class,
     variant_of,
 )
 
@@ -52,6 +54,8 @@ __all__ = [
     "public_name",
     "secret",
     "setting",
+    "settings_class",
     "shared_defaults",
+    "value_class",
     "variant_of",
 ]

@@ -11,12 +11,12 @@ A value is a dataclass. This module gives it, from its fields alone:
 import html
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, field, fields
+from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
 from datetime import datetime
 from enum import Enum, IntEnum
 from functools import cache
 from textwrap import indent
-from typing import Any, ClassVar, Final, Self, cast, get_type_hints
+from typing import Any, ClassVar, Final, Self, cast, dataclass_transform, get_type_hints
 
 from icefloe.printable import printable
 from icefloe.values.checks import Check, check_for
@@ -73,9 +73,8 @@ class NamedNumber(IntEnum):
 
 
 class Value:
-    """Base of printable values; subclasses are frozen, slotted dataclasses."""
+    """Base of printable values, frozen and compared by their fields; see `value_class`."""
 
-    __slots__ = ()
     _positional: ClassVar[bool] = False
     _made_by: ClassVar[str | None] = None
     """The function of the union that makes this variant, where `repr` should show that."""
@@ -84,6 +83,22 @@ class Value:
         # A dataclass would write a `repr` that shows secrets, but spares one that it finds.
         if "__repr__" not in cls.__dict__:
             cls.__repr__ = Value.__repr__  # type: ignore[method-assign]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in self.__dict__:
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and all(
+            getattr(self, name) == getattr(other, name) for name in _compared(type(self))
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(getattr(self, name) for name in _compared(type(self)))))
 
     def __post_init__(self) -> None:
         for name, check in _checks(type(self)).items():
@@ -111,18 +126,20 @@ class Value:
 
 
 class Settings(Value):
-    """Base of settings: mutable dataclasses, checked at every assignment, compared by value."""
+    """Base of settings, which are checked at every assignment; see `settings_class`."""
 
-    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # they change
 
     def __post_init__(self) -> None:
         """Leave the checks to the assignments that the constructor makes."""
 
     def __setattr__(self, name: str, value: object) -> None:
+        if name not in _field_names(type(self)):
+            raise AttributeError(f"{public_name(type(self))} has no setting {name!r}")
         check = _checks(type(self)).get(name)
         if check is not None:
             value = check(value, f"{public_name(type(self))}.{name}")
-        super().__setattr__(name, value)
+        object.__setattr__(self, name, value)
 
 
 class Variant(Value):
@@ -131,7 +148,6 @@ class Variant(Value):
     The values of a variant without field names of its own can be had by position too.
     """
 
-    __slots__ = ()
     _positional = True
 
     def __new__(cls, *_: object, **__: object) -> Self:
@@ -176,6 +192,22 @@ def variant_of[V: type](union: type, name: str) -> Callable[[V], V]:
     return bind
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def value_class[V: Value](kind: type[V]) -> type[V]:
+    """Make a subclass of `Value` a dataclass, which gets a constructor and nothing else.
+
+    What else a dataclass has is written once, in `Value`: `dataclass` would compile it for
+    each class, which takes most of the time that their modules need to load.
+    """
+    return dataclass(eq=False, repr=False)(kind)
+
+
+@dataclass_transform(field_specifiers=(field,))
+def settings_class[S: Settings](kind: type[S]) -> type[S]:
+    """Make a subclass of `Settings` a dataclass, as `value_class` does."""
+    return dataclass(eq=False, repr=False)(kind)
+
+
 @once_per_class
 def public_name(kind: type) -> str:
     """Name a class as users import it: `icefloe.config.CachingConfig`, `icefloe.SnapshotInfo`."""
@@ -195,6 +227,11 @@ def defaults_of[V: Value](kind: type[V]) -> V | None:
 def shared_defaults[S: Settings](kind: type[S]) -> S:
     """Return the defaults of settings as an object that everybody shares: for reading only."""
     return cast("S", _defaults_once(kind))
+
+
+@once_per_class
+def _compared(kind: type) -> tuple[str, ...]:
+    return tuple(field_.name for field_ in fields(cast("Any", kind)) if field_.compare)
 
 
 @once_per_class
@@ -259,13 +296,13 @@ def overlaid[S: Settings](base: S, over: S) -> S:
 def _twin[S: Settings](value: S) -> S:
     """Make another object with the same values, without checking them again."""
     twin = object.__new__(type(value))
-    for name in _slots_once(type(value)):
+    for name in _field_names(type(value)):
         object.__setattr__(twin, name, getattr(value, name))
     return twin
 
 
 @once_per_class
-def _slots_once(kind: type) -> tuple[str, ...]:
+def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(field_.name for field_ in fields(cast("Any", kind)))
 
 
