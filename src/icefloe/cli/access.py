@@ -1,11 +1,11 @@
 """`icefloe access`: what it takes to read a repository's virtual chunks."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icefloe.api.dependencies import ACCESS_HEADINGS, AccessReport, access_rows
-from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     AnonymousOption,
     JsonOption,
@@ -15,7 +15,9 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.api.dependencies import AccessReport
 
 
 def access(
@@ -36,6 +38,9 @@ def access(
 
     Example: icefloe access s3://bucket/repository --branch main
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
     with progress_bar("reading manifests") as on_progress:
         report = repository.describe_access(
@@ -48,6 +53,8 @@ def access(
 
 
 def _show(report: AccessReport) -> None:
+    from icefloe.api.dependencies import ACCESS_HEADINGS, access_rows
+
     if not report.containers:
         echo(repr(report))
         return

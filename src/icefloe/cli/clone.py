@@ -1,11 +1,11 @@
 """`icefloe clone`: a repository copied to another place."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icefloe.api.copies import CLONE_HEADINGS, CloneReport
-from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     JsonOption,
     RepositoryArgument,
@@ -16,7 +16,9 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.api.copies import CloneReport
 
 
 def clone(
@@ -53,6 +55,9 @@ def clone(
 
     Example: icefloe clone s3://bucket/repository /backup/repository --deep
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     repository = Repository.open(storage_from_url(source, anonymous=anonymous))
     after = "the destination is no repository yet; the same command, run again, goes on"
     with progress_bar("copying") as on_progress, interruptible(after):
@@ -73,6 +78,8 @@ def clone(
 
 
 def _show(report: CloneReport) -> None:
+    from icefloe.api.copies import CLONE_HEADINGS
+
     if not report.was_complete:
         show_table(CLONE_HEADINGS, report.rows())
     for note in report.notes():

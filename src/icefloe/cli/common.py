@@ -1,12 +1,14 @@
 """What commands share: arguments and options, progress, tables, JSON, questions, times, access."""
 
+from __future__ import annotations
+
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -15,16 +17,11 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from icefloe.api.tables import table_text
-from icefloe.credentials import (
-    AnyCredential,
-    AzureCredentials,
-    Credentials,
-    GcsCredentials,
-    S3Credentials,
-)
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.printable import printable, printable_json
+
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
 
 RepositoryArgument = Annotated[
     str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
@@ -79,6 +76,8 @@ def show_json(value: Any) -> None:
 
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table: drawn on a terminal, plain columns that other programs can cut elsewhere."""
+    from icefloe.api.tables import table_text
+
     if sys.stdout.isatty():
         Console().print(drawn_table(headings, rows))
     else:
@@ -142,6 +141,8 @@ def authorised(
 
 
 def _credential(prefix: str, *, is_anonymous: bool) -> AnyCredential:
+    from icefloe.credentials import AzureCredentials, Credentials, GcsCredentials, S3Credentials
+
     match prefix.partition("://")[0].lower():
         case "file":
             return Credentials.LocalFileSystemAccess()

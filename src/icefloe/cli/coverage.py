@@ -1,25 +1,26 @@
 """`icefloe coverage`: what the datasets of a repository hold, lack, and got late."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from icefloe.api.repository import Repository
 from icefloe.cli.common import AnonymousOption, RepositoryArgument, echo, show_json
-from icefloe.pipeline.provenance.coverage import DatasetCoverage, Presence, read_coverage
-from icefloe.pipeline.provenance.drawing import SIGNS, coverage_svg, coverage_text
-from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.pipeline.provenance.coverage import DatasetCoverage
 
 _COLOURS: Final = {
-    Presence.PRESENT: "green",
-    Presence.LATE: "yellow",
-    Presence.PARTIAL: "cyan",
-    Presence.MISSING: "bold red",
+    "present": "green",
+    "late": "yellow",
+    "partial": "cyan",
+    "missing": "bold red",
 }
 _INDENT: Final = 4
 _MOST_COLUMNS: Final = 120
@@ -50,6 +51,10 @@ def coverage(
 
     Example: icefloe coverage ./cube --plot coverage.svg
     """
+    from icefloe.api.repository import Repository
+    from icefloe.pipeline.provenance.coverage import read_coverage
+    from icefloe.storage import storage_from_url
+
     checked_plot(plot)
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
     is_default = (branch, tag, snapshot) == (None, None, None)
@@ -66,6 +71,8 @@ def coverage(
 
 def show_coverage(datasets: Sequence[DatasetCoverage]) -> None:
     """Print what datasets hold, in colours on a terminal."""
+    from icefloe.pipeline.provenance.drawing import coverage_text
+
     if not sys.stdout.isatty():
         echo("\n\n".join(coverage_text(dataset) for dataset in datasets))
         return
@@ -78,6 +85,8 @@ def show_coverage(datasets: Sequence[DatasetCoverage]) -> None:
 
 
 def _coloured(text: str) -> Text:
+    from icefloe.pipeline.provenance.drawing import SIGNS
+
     drawn = Text(text)
     for presence, sign in SIGNS.items():
         drawn.highlight_regex(f"{sign}+", _COLOURS[presence])
@@ -94,6 +103,8 @@ def checked_plot(plot: Path | None) -> None:
 
 def write_plot(plot: Path | None, datasets: Sequence[DatasetCoverage]) -> None:
     """Write the drawing, if one is wanted, and say where."""
+    from icefloe.pipeline.provenance.drawing import coverage_svg
+
     if plot is not None:
         plot.write_text(coverage_svg(datasets), encoding="utf-8")
         echo(f"drawn in {plot}", err=True)

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     AllRowsJsonOption,
     AnonymousOption,
@@ -16,7 +15,6 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.storage import storage_from_url
 
 
 class Grouping(StrEnum):
@@ -63,6 +61,9 @@ def dependencies(
     Who needs this file?
     icefloe dependencies ./repo --by array --all-versions --prefix s3://bucket/file.nc
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
     with progress_bar("reading manifests") as on_progress:
         virtual_dependencies = repository.virtual_dependencies(

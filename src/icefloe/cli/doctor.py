@@ -4,15 +4,13 @@ from typing import Annotated, Final
 
 import typer
 
-from icefloe.api.checkup import TRIAL_HEADINGS, StorageVerdict, check_storage
 from icefloe.cli.common import JsonOption, echo, progress_bar, show_json, show_table
-from icefloe.storage import storage_from_url
 
 VERDICT_CODES: Final = {
-    StorageVerdict.SOUND: 0,
-    StorageVerdict.UNSAFE: 10,
-    StorageVerdict.READ_ONLY: 11,
-    StorageVerdict.INCOMPLETE: 11,
+    "sound": 0,
+    "unsafe": 10,
+    "read-only": 11,
+    "incomplete": 11,
 }
 """What the shell sees; errors have codes of their own."""
 
@@ -35,6 +33,9 @@ def doctor(
 
     Example: icefloe doctor s3://bucket/prefix
     """
+    from icefloe.api.checkup import TRIAL_HEADINGS, check_storage
+    from icefloe.storage import storage_from_url
+
     with progress_bar("trying out") as on_progress:
         storage = check_storage(storage_from_url(url, anonymous=anonymous), on_progress=on_progress)
     if as_json:

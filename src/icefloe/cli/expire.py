@@ -1,11 +1,11 @@
 """`icefloe expire`: old versions leave the history."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icefloe.api.maintenance import VERSION_HEADINGS, ExpirationPlan
-from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     OLDER_THAN_HELP,
     JsonOption,
@@ -18,7 +18,9 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.api.maintenance import ExpirationPlan
 
 
 def expire(
@@ -57,6 +59,9 @@ def expire(
 
     Example: icefloe expire s3://bucket/repository --older-than 30d --protect-tag v1
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     cutoff = moment(older_than)
     repository = Repository.open(storage_from_url(url))
     branches, tags = protect_branch or (), protect_tag or ()
@@ -92,6 +97,8 @@ def expire(
 
 
 def _show(plan: ExpirationPlan, max_rows: int) -> None:
+    from icefloe.api.maintenance import VERSION_HEADINGS
+
     if plan.snapshots and max_rows:
         show_table(VERSION_HEADINGS, plan.rows()[:max_rows])
     for note in plan.notes():

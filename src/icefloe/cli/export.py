@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     AnonymousOption,
     AuthorizeAnonymousOption,
@@ -18,7 +17,6 @@ from icefloe.cli.common import (
     progress_bar,
     show_json,
 )
-from icefloe.storage import storage_from_url
 
 
 def export(
@@ -54,6 +52,9 @@ def export(
 
     Example: icefloe export s3://bucket/repository ./t2m.zarr --tag v1 --group era5
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     if branch is tag is snapshot is None:
         branch = "main"
     repository = Repository.open(

@@ -1,12 +1,11 @@
 """`icefloe gc`: files that no version needs go."""
 
-from typing import Annotated, Final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from icefloe.api.maintenance import GARBAGE_HEADINGS, GCSummary
-from icefloe.api.repository import Repository
-from icefloe.api.tables import shown_bytes
 from icefloe.cli.common import (
     OLDER_THAN_HELP,
     JsonOption,
@@ -19,7 +18,9 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.api.maintenance import GCSummary
 
 INCOMPLETE: Final = 11
 """What the shell sees if not all that should go did; errors have codes of their own."""
@@ -57,6 +58,11 @@ def gc(
 
     Example: icefloe gc s3://bucket/repository --older-than 7d
     """
+    from icefloe.api.maintenance import GARBAGE_HEADINGS
+    from icefloe.api.repository import Repository
+    from icefloe.api.tables import shown_bytes
+    from icefloe.storage import storage_from_url
+
     cutoff = moment(older_than)
     repository = Repository.open(storage_from_url(url))
     summary: GCSummary | None = None
@@ -79,6 +85,9 @@ def gc(
 
 
 def _report(summary: GCSummary | None, cutoff: str, *, is_done: bool, as_json: bool) -> None:
+    from icefloe.api.maintenance import GARBAGE_HEADINGS
+    from icefloe.api.tables import shown_bytes
+
     assert summary is not None
     if as_json:
         show_json({"older_than": cutoff, "dry_run": not is_done, **summary.to_dict()})

@@ -1,24 +1,25 @@
 """`icefloe ingest` and `icefloe append`: archives to repositories, on Spark."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 import icefloe.spark as jobs  # names load when they are used: Spark is large
-from icefloe.api.repository import Repository
 from icefloe.cli.common import echo, show_json, show_table
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
-from icefloe.config import RepositoryConfig
-from icefloe.pipeline.combining.report import MisfitsError, Report, ValuesMismatchError
-from icefloe.pipeline.files.options import FILES_CHECKED, CombineOptions, ParseOptions, ValueCheck
-from icefloe.pipeline.provenance.coverage import read_coverage
-from icefloe.pipeline.writing.containers import container_at, container_prefixes
 from icefloe.records import asdict
-from icefloe.storage import Storage, storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.api.repository import Repository
+    from icefloe.pipeline.combining.report import Report
+    from icefloe.pipeline.files.options import ValueCheck
+    from icefloe.storage import Storage
 
 _INTERRUPTED = 130
 _MOST_ROWS = 100
@@ -42,6 +43,9 @@ SkipOption = Annotated[
     bool,
     typer.Option("--skip-misfits", help="Leave out files that do not fit, instead of failing."),
 ]
+FILES_CHECKED: Final = "2"
+"""The default of `icefloe.spark`, written here because the pipeline takes long to load."""
+
 CheckValuesOption = Annotated[
     str,
     typer.Option(
@@ -116,7 +120,7 @@ def ingest_virtual(
     message: MessageOption = None,
     drop: DropOption = None,
     skip_misfits: SkipOption = False,
-    check_values: CheckValuesOption = str(FILES_CHECKED),
+    check_values: CheckValuesOption = FILES_CHECKED,
     master: MasterOption = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
@@ -129,6 +133,9 @@ def ingest_virtual(
 
     Example: icefloe ingest virtual 'era5/*.nc' --repo ./cube --concat time
     """
+    from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+    from icefloe.storage import storage_from_url
+
     checked_plot(plot)
     options = CombineOptions(
         tuple(concat),
@@ -166,7 +173,7 @@ def append(
         Changed, typer.Option(help="What to do with files that changed since they were ingested.")
     ] = Changed.REPORT,
     skip_misfits: SkipOption = False,
-    check_values: CheckValuesOption = str(FILES_CHECKED),
+    check_values: CheckValuesOption = FILES_CHECKED,
     master: MasterOption = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
@@ -178,6 +185,9 @@ def append(
 
     Example: icefloe append 'era5/*.nc' --repo ./cube
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     checked_plot(plot)
     checks = parse_check(check_values)
     repository = Repository.open(storage_from_url(repo))
@@ -223,6 +233,10 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 def _open_or_create(
     storage: Storage, sources: Sequence[str], containers: Sequence[str]
 ) -> Repository:
+    from icefloe.api.repository import Repository
+    from icefloe.config import RepositoryConfig
+    from icefloe.pipeline.writing.containers import container_at, container_prefixes
+
     is_there = Repository.exists(storage)
     prefixes = container_prefixes(containers if is_there or containers else sources)
     config = RepositoryConfig() if is_there else RepositoryConfig.default()
@@ -239,6 +253,8 @@ def _open_or_create(
 @contextmanager
 def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any]]:
     """Open a session with a progress bar; report misfits and interruptions."""
+    from icefloe.pipeline.combining.report import MisfitsError, ValuesMismatchError
+
     try:
         with jobs.session_while(master) as spark, jobs.terminal_progress() as on_progress:
             yield spark, on_progress
@@ -278,6 +294,8 @@ def show_notes(report: Report) -> None:
 
 def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bool) -> None:
     """Report what was done, and what the dataset holds afterwards."""
+    from icefloe.pipeline.provenance.coverage import read_coverage
+
     session = repository.readonly_session(report.branch)
     is_there = report.snapshot is not None or report.known
     coverage = read_coverage(session, report.group) if is_there else ()

@@ -1,7 +1,9 @@
 """`icefloe inspect`: any metadata file of a repository, as JSON."""
 
+from __future__ import annotations
+
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,24 +16,12 @@ from icefloe.errors import (
     ObjectNotFoundError,
     RepositoryNotFoundError,
 )
-from icefloe.format.config_file import decode_config_yaml, encode_config_flexbuffer
-from icefloe.format.description import DEFAULT_MAX_ROWS, describe_file
-from icefloe.format.envelope import MAGIC
-from icefloe.format.flexbuffers import decode_flexbuffer
-from icefloe.format.ids import SnapshotId
-from icefloe.format.layout import (
-    BACKUPS_PREFIX,
-    CHUNKS_PREFIX,
-    CONFIG_KEY,
-    MANIFESTS_PREFIX,
-    REFS_PREFIX,
-    REPO_KEY,
-    SNAPSHOTS_PREFIX,
-    TRANSACTIONS_PREFIX,
-)
-from icefloe.storage import Backend, storage_from_url
 
-_PLACES_OF_IDS = (SNAPSHOTS_PREFIX, MANIFESTS_PREFIX, TRANSACTIONS_PREFIX)
+if TYPE_CHECKING:
+    from icefloe.storage import Backend
+
+_MOST_ROWS: Final = 1000
+_PREFIXES_OF_IDS: Final = ("snapshots/", "manifests/", "transactions/")
 
 
 def inspect(
@@ -45,13 +35,15 @@ def inspect(
     *,
     max_rows: Annotated[
         int, typer.Option(help="Show at most this many entries of each list.", min=0)
-    ] = DEFAULT_MAX_ROWS,
+    ] = _MOST_ROWS,
     anonymous: Annotated[bool, typer.Option(help="Send no credentials.")] = False,
 ) -> None:
     """Print any metadata file of a repository as JSON.
 
     Examples: icefloe inspect ./repo;  icefloe inspect ./repo snapshots/1CECHNKREP0F1RSTCMT0
     """
+    from icefloe.storage import storage_from_url
+
     backend = storage_from_url(url, anonymous=anonymous).open()
     described = run_blocking(describe(backend, path, max_rows))
     show_json(described)
@@ -59,6 +51,8 @@ def inspect(
 
 async def describe(backend: Backend, path: str | None, max_rows: int) -> Any:
     """Describe a file, or the repository as a whole."""
+    from icefloe.format.layout import CHUNKS_PREFIX, CONFIG_KEY, REPO_KEY
+
     if path is None:
         return await _describe_repository(backend, max_rows)
     key = path.strip("/")
@@ -73,6 +67,12 @@ async def describe(backend: Backend, path: str | None, max_rows: int) -> Any:
 
 
 def _describe_object(key: str, data: bytes, max_rows: int) -> Any:
+    from icefloe.format.config_file import decode_config_yaml, encode_config_flexbuffer
+    from icefloe.format.description import describe_file
+    from icefloe.format.envelope import MAGIC
+    from icefloe.format.flexbuffers import decode_flexbuffer
+    from icefloe.format.layout import BACKUPS_PREFIX, CONFIG_KEY, REFS_PREFIX
+
     if data.startswith(MAGIC):
         return describe_file(data, max_rows)
     if key == CONFIG_KEY or key.startswith(f"{BACKUPS_PREFIX}{CONFIG_KEY}"):
@@ -91,8 +91,10 @@ def _describe_ref(key: str, data: bytes) -> Any:
 
 async def _find(backend: Backend, name: str) -> str:
     """Find which kind of file an id names; snapshots come first."""
+    from icefloe.format.ids import SnapshotId
+
     SnapshotId.parse(name)  # teaches what an id looks like when this is none
-    for prefix in _PLACES_OF_IDS:
+    for prefix in _PREFIXES_OF_IDS:
         try:
             await backend.head(key := f"{prefix}{name.upper()}")
         except ObjectNotFoundError:
@@ -105,6 +107,8 @@ async def _find(backend: Backend, name: str) -> str:
 
 
 async def _describe_repository(backend: Backend, max_rows: int) -> Any:
+    from icefloe.format.layout import REPO_KEY
+
     try:
         return _describe_object(REPO_KEY, bytes((await backend.get(REPO_KEY)).data), max_rows)
     except ObjectNotFoundError:
@@ -113,6 +117,8 @@ async def _describe_repository(backend: Backend, max_rows: int) -> Any:
 
 async def _describe_spec_1(backend: Backend, max_rows: int) -> Any:
     """Gather refs and configuration, which spec 1 keeps in files of their own."""
+    from icefloe.format.layout import CONFIG_KEY, REFS_PREFIX
+
     keys = [info.key async for batch in backend.list(REFS_PREFIX) for info in batch]
     if not keys:
         raise RepositoryNotFoundError(

@@ -1,12 +1,12 @@
 """`icefloe manifests`: show where references are kept, suggest what is better, rewrite."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icefloe.api.manifest_layout import COST_HEADINGS, LAYOUT_HEADINGS
-from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     AnonymousOption,
     JsonOption,
@@ -17,10 +17,10 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.config import RepositoryConfig
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.config_file import decode_config_yaml
-from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.config import RepositoryConfig
 
 _Branch = Annotated[str, typer.Option(help="The branch to look at.")]
 
@@ -37,6 +37,10 @@ def show(
 
     Example: icefloe manifests show ./repo
     """
+    from icefloe.api.manifest_layout import LAYOUT_HEADINGS
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
     manifest_layout = sorted(
         repository.manifest_layout(branch), key=lambda manifest: (-manifest.size_bytes, manifest.id)
@@ -73,6 +77,10 @@ def suggest(
 
     Example: icefloe manifests suggest ./repo
     """
+    from icefloe.api.manifest_layout import COST_HEADINGS
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     advice = Repository.open(storage_from_url(url, anonymous=anonymous)).suggest_manifests(branch)
     if as_json:
         show_json(advice.to_dict())
@@ -107,6 +115,9 @@ def rewrite(
 
     Example: icefloe manifests rewrite ./repo --branch main
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     repository = Repository.open(storage_from_url(url), None if config is None else _read(config))
     with progress_bar("rewriting manifests") as on_progress:
         new = repository.rewrite_manifests(
@@ -121,6 +132,8 @@ def rewrite(
 
 
 def _read(path: Path) -> RepositoryConfig:
+    from icefloe.format.config_file import decode_config_yaml
+
     try:
         return decode_config_yaml(path.read_bytes())
     except OSError as reason:

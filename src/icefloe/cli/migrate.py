@@ -1,10 +1,11 @@
 """`icefloe migrate`: a repository of spec 1 becomes one of spec 2."""
 
-from typing import Annotated, Final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from icefloe.api.migration import MigrationReport, migrate_repository
 from icefloe.cli.common import (
     JsonOption,
     RepositoryArgument,
@@ -15,7 +16,9 @@ from icefloe.cli.common import (
     show_json,
 )
 from icefloe.errors import ErrorKind, SessionStateError
-from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.api.migration import MigrationReport
 
 INCOMPLETE: Final = 11
 """What the shell sees if old files could not be removed; errors have codes of their own."""
@@ -48,6 +51,9 @@ def migrate(
 
     Example: icefloe migrate s3://bucket/repository --dry-run
     """
+    from icefloe.api.migration import migrate_repository
+    from icefloe.storage import storage_from_url
+
     storage = storage_from_url(url)
 
     def run(title: str, *, is_dry: bool) -> MigrationReport:

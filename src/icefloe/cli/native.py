@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 import icefloe.spark as jobs  # names load when they are used: Spark is large
-from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     AuthorizeAnonymousOption,
     AuthorizeOption,
@@ -16,6 +15,7 @@ from icefloe.cli.common import (
     show_json,
 )
 from icefloe.cli.ingest import (
+    FILES_CHECKED,
     BranchOption,
     CheckValuesOption,
     DropOption,
@@ -31,8 +31,6 @@ from icefloe.cli.ingest import (
     show_misfits,
     show_notes,
 )
-from icefloe.pipeline.files.options import FILES_CHECKED, CombineOptions, ParseOptions
-from icefloe.storage import storage_from_url
 
 ChunksOption = Annotated[
     str,
@@ -90,7 +88,7 @@ def ingest_native(
     message: MessageOption = None,
     drop: DropOption = None,
     skip_misfits: SkipOption = False,
-    check_values: CheckValuesOption = str(FILES_CHECKED),
+    check_values: CheckValuesOption = FILES_CHECKED,
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,6 +100,10 @@ def ingest_native(
 
     Example: icefloe ingest native 'era5/*.nc' --repo ./cube --concat time --chunks time=720,lat=90
     """
+    from icefloe.api.repository import Repository
+    from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+    from icefloe.storage import storage_from_url
+
     how = _options(chunks, shards, codec, level, memory)
     rule: Literal["skip", "fail"] = "skip" if skip_misfits else "fail"
     checks = parse_check(check_values)
@@ -165,6 +167,9 @@ def rechunk(
 
     Example: icefloe rechunk s3://bucket/cube --repo ./series --chunks time=-1,lat=10,lon=10
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     how = _options(chunks, shards, codec, level, memory)
     storage = storage_from_url(source)
     origin: Any = source

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import icefloe.spark as jobs  # names load when they are used
-from icefloe.api.repository import Repository
 from icefloe.cli.common import echo, show_json, show_table
 from icefloe.cli.ingest import BranchOption, GroupOption, JsonOption, RepoOption, SourcesArgument
 from icefloe.cli.native import (
@@ -16,9 +15,6 @@ from icefloe.cli.native import (
     parse_bytes,
     parse_lengths,
 )
-from icefloe.config import RepositoryConfig
-from icefloe.pipeline.files.options import CombineOptions
-from icefloe.storage import in_memory_storage, storage_from_url
 
 if TYPE_CHECKING:
     from icefloe.pipeline.copy_planning import CopyEstimate
@@ -57,6 +53,11 @@ def plan(
 
     Example: icefloe plan 'era5/*.nc' --repo ./cube --concat time --cores 64
     """
+    from icefloe.api.repository import Repository
+    from icefloe.config import RepositoryConfig
+    from icefloe.pipeline.files.options import CombineOptions
+    from icefloe.storage import in_memory_storage, storage_from_url
+
     storage = storage_from_url(repo)
     if Repository.exists(storage):
         repository = Repository.open(storage)

@@ -1,12 +1,12 @@
 """`icefloe repair`: put back what makes a repository one; drop what is lost, on request."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icefloe.api.repair import REPAIR_HEADINGS, RepairReport
-from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     AuthorizeAnonymousOption,
     AuthorizeOption,
@@ -22,7 +22,9 @@ from icefloe.cli.common import (
     show_table,
 )
 from icefloe.cli.verify import VERDICT_CODES
-from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.api.repair import RepairReport
 
 
 def repair(
@@ -92,6 +94,9 @@ def repair(
 
     Example: icefloe repair ./repository --drop-lost-references
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     after = "each step leaves the repository no worse; the same command, run again, goes on"
     with progress_bar("looking") as on_progress, interruptible(after):
         report = Repository.repair_storage(
@@ -119,6 +124,8 @@ def repair(
 
 
 def _show(report: RepairReport, max_rows: int) -> None:
+    from icefloe.api.repair import REPAIR_HEADINGS
+
     if report.steps and max_rows:
         show_table(REPAIR_HEADINGS, report.rows(max_rows))
     for note in report.notes():

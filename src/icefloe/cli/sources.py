@@ -1,11 +1,11 @@
 """`icefloe sources`: which files a version holds, in which state and at which place."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icefloe.api.repository import Repository
-from icefloe.api.tables import shown_bytes
 from icefloe.cli.common import (
     AllRowsJsonOption,
     AnonymousOption,
@@ -15,8 +15,9 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.pipeline.provenance.coverage import HeldFile, read_sources
-from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.pipeline.provenance.coverage import HeldFile
 
 _HEADINGS = ("file", "from", "to", "steps", "size", "modified", "ingested", "note")
 
@@ -44,6 +45,10 @@ def sources(
 
     Example: icefloe sources ./cube --like '*_2024*.nc'
     """
+    from icefloe.api.repository import Repository
+    from icefloe.pipeline.provenance.coverage import read_sources
+    from icefloe.storage import storage_from_url
+
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
     is_default = (branch, tag, snapshot) == (None, None, None)
     session = repository.readonly_session(
@@ -59,6 +64,8 @@ def sources(
 
 
 def _row(file: HeldFile) -> tuple[object, ...]:
+    from icefloe.api.tables import shown_bytes
+
     minute = "%Y-%m-%d %H:%M"
     return (
         file.url,

@@ -6,8 +6,6 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from icefloe.api.maintenance import STATS_HEADINGS
-from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     AllRowsJsonOption,
     AnonymousOption,
@@ -19,7 +17,6 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.storage import storage_from_url
 
 
 class By(StrEnum):
@@ -58,6 +55,10 @@ def stats(
 
     Example: icefloe stats ./repo --by array
     """
+    from icefloe.api.maintenance import STATS_HEADINGS
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
     with progress_bar("reading manifests") as bar, interruptible("nothing was changed"):
         if by is By.kind:

@@ -1,11 +1,11 @@
 """`icefloe verify`: whether all versions of a repository are whole."""
 
-from typing import Final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from icefloe.api.repository import Repository
-from icefloe.api.verification import DAMAGE_HEADINGS, Verdict, VerificationReport
 from icefloe.cli.common import (
     AnonymousOption,
     AuthorizeAnonymousOption,
@@ -20,9 +20,11 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.storage import storage_from_url
 
-VERDICT_CODES: Final = {Verdict.HEALTHY: 0, Verdict.DAMAGED: 10, Verdict.INCOMPLETE: 11}
+if TYPE_CHECKING:
+    from icefloe.api.verification import VerificationReport
+
+VERDICT_CODES: Final = {"healthy": 0, "damaged": 10, "incomplete": 11}
 """What the shell sees; errors have codes of their own."""
 
 
@@ -45,6 +47,9 @@ def verify(
 
     Example: icefloe verify s3://bucket/repository --json
     """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
     with progress_bar("verifying") as on_progress:
         report = Repository.verify_storage(
             storage_from_url(url, anonymous=anonymous),
@@ -61,6 +66,8 @@ def verify(
 
 
 def _show(report: VerificationReport, max_rows: int) -> None:
+    from icefloe.api.verification import DAMAGE_HEADINGS
+
     if report.damages:
         show_table(DAMAGE_HEADINGS, report.rows(max_rows))
     for note in report.notes():
