@@ -110,7 +110,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "modules/index.md", _module_index(packages)
 
 
-# What there is
+# Names and modules
 
 
 def names_by_subject() -> dict[str, dict[str, Any]]:
