@@ -18,14 +18,15 @@ from tools.bootstrap import ROOT
 SOURCES: Final = ("src", "examples", "bench", "tools")
 PAGES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs")
 ODD_PHRASES: Final = re.compile(
-    r"\b(?:for who|who asks|[Ww]hoever|so (?:many|far as)|(?:is )?of no use|of which all|let go|"
+    r"\b(?:for who|who asks|whoever|Whoever|so (?:many|far as)|of no use|of which all|let go|"
     r"of which(?=[.;:])|[Ww]hat (?:is there|there is)|leave to|without a word|"
     r"(?:is|be|are) told|anew)\b"
 )
 """Of sources and pages."""
 ODD_IN_PAGES: Final = re.compile(
-    rf"{ODD_PHRASES.pattern}|\b(?:by (?:itself|themselves)|as far as|told|(?:is|are|be|was|were) said|in vain|for nothing|"
-    r"under way|gone|[Ww]hat (?:is|was) (?:asked|done|given|left|lost|missing|needed|new|wanted))\b"
+    rf"{ODD_PHRASES.pattern}|\b(?:by (?:itself|themselves)|as far as|told|in vain|for nothing|"
+    r"(?:is|are|be|was|were) said|under way|gone|"
+    r"[Ww]hat (?:is|was) (?:asked|done|given|left|lost|missing|needed|new|wanted))\b"
 )
 """Of pages: these and more."""
 ODD_STARTS: Final = frozenset({"Give", "Gives", "Hold", "Say", "Says", "Tell", "Tells"})
