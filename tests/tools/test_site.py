@@ -11,6 +11,7 @@ from tools import site
 from tools.reference import FOR_USERS, SUBJECTS
 
 LOADED = re.compile(r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"?((?:https?:)?//[^\" >]+)")
+IMPORTED = re.compile(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^\"')]+")
 
 
 def navigation(entries: list[Any]) -> list[str]:
@@ -41,6 +42,8 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
         assert (target / _built(name)).exists(), name
     for page in target.rglob("*.html"):
         assert LOADED.findall(page.read_text()) == [], page
+    for style in target.rglob("*.css"):
+        assert IMPORTED.findall(style.read_text()) == [], style
     assert (target / "search.json").exists()
 
 
