@@ -45,7 +45,7 @@ def show_versions(console: Console, repository: icefloe.Repository) -> None:
 def travel_in_time(
     console: Console, repository: icefloe.Repository, deliveries: Deliveries
 ) -> None:
-    """Compare the first delivery with what there is now."""
+    """Compare the first delivery with the present version."""
     console.rule("Back in time")
     before = repository.readonly_session(tag="first-delivery")
     [coverage] = read_coverage(before, "weather")

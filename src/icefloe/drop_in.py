@@ -87,7 +87,7 @@ def _finder() -> "_Finder | None":
 
 
 class _StandIn(ModuleType):
-    """A module that has the names of others, and is only imported so far as they are used."""
+    """A module with the names of others, which imports them when they are first used."""
 
     def __init__(self, name: str, sources: tuple[str, ...]) -> None:
         super().__init__(name, f"Icefloe, in the place of {name}.")

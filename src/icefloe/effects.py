@@ -30,7 +30,7 @@ from icefloe.forks import renew_lock_in_children
 
 type Mode = Literal["async", "blocking", "worker", "stepped"]
 """`worker` is blocking inside a pool thread, where nested fan-out must stay inline; `stepped`
-is blocking too, but for `pause` and `sleep`, where somebody else may be let go on."""
+is blocking too, but for `pause` and `sleep`, where other tasks may run."""
 
 _mode: ContextVar[Mode] = ContextVar("icefloe_mode", default="async")
 

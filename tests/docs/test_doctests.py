@@ -9,10 +9,16 @@ import pytest
 
 import icefloe
 
+TOOLS = Path(__file__).parents[2] / "tools"
 MODULES = sorted(
-    module.name
-    for module in pkgutil.walk_packages(icefloe.__path__, "icefloe.")
-    if not module.name.endswith("__main__")
+    [
+        *(
+            module.name
+            for module in pkgutil.walk_packages(icefloe.__path__, "icefloe.")
+            if not module.name.endswith("__main__")
+        ),
+        *(f"tools.{path.stem}" for path in TOOLS.glob("*.py")),
+    ]
 )
 
 

@@ -88,7 +88,7 @@ class RepositoryCopies:
         """Write one version as plain Zarr (format 3), which every Zarr library reads.
 
         The place must be empty. Chunks are copied byte for byte, also those that lie in other
-        files, so far as their containers were authorised. The document of the root comes last:
+        files, if their containers were authorised. The document of the root comes last:
         if the work is interrupted before, nothing can be opened, and the same call finishes
         it. `consolidated` repeats all documents in that of the root, which saves readers over a
         network many requests. `deep` reads all chunks once more and compares them.

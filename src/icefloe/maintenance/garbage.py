@@ -186,7 +186,7 @@ class _Collection:
     # -- what is needed --------------------------------------------------------------------
 
     async def _list_small(self) -> dict[Kind, Listed]:
-        """List what there is not so much of; chunks are listed when all else is known."""
+        """List the kinds with few objects; chunks are listed when all else is known."""
         kinds = [Kind.SNAPSHOTS, Kind.TRANSACTION_LOGS]
         if not self._rules.incremental:
             kinds.append(Kind.MANIFESTS)

@@ -53,7 +53,7 @@ class Pace(MutableRecord):
         self.seconds += _SMOOTHING * (seconds - self.seconds)
 
     def pause_for(self, writers: int) -> float:
-        """Choose how many seconds to leave to this many other writers."""
+        """Choose how many seconds to wait for this many other writers."""
         return writers * self.seconds * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
 

@@ -154,7 +154,7 @@ DEFAULT_CONTAINERS: Final = tuple(
         ("https", ObjectStoreConfig.Http()),
     )
 )
-"""Where virtual chunks may be recorded without a word in the configuration.
+"""Where virtual chunks may be recorded without an entry in the configuration.
 
 They declare places and authorise nothing: reading takes the word of the reader. They are not
 stored, come after all that is configured, and do not include local files.

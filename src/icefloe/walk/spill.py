@@ -198,7 +198,7 @@ class KeySet:
 
 
 def _taken(pieces: list[Keys]) -> Keys:
-    """Put pieces together, and let go of each as soon as it is copied: it may be all we hold."""
+    """Join pieces, and free each as soon as it is copied: they may fill most of the memory."""
     whole = np.empty(sum(map(len, pieces)), np.uint64)
     end = len(whole)
     while pieces:

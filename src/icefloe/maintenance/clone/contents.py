@@ -243,7 +243,7 @@ class Done(MutableRecord):
 
 
 class Contents:
-    """Copies what a selection needs, so far as it is not there yet."""
+    """Copies the objects of a selection that the target does not have yet."""
 
     def __init__(
         self,

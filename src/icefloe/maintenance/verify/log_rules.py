@@ -245,7 +245,7 @@ class LogRules:
             if logged is not None:
                 before, after = before.without(logged), after.without(logged)
             if old.array.num_chunks != new.array.num_chunks and len(before):
-                # Chunks that a smaller grid cuts off go without a word.
+                # Chunks that a smaller grid cuts off are dropped without an entry.
                 grid = np.array([(0, n) for n in new.array.num_chunks], np.uint32)
                 before = before.within(grid)
             if before != after:

@@ -41,7 +41,7 @@ class _PlainStore(Store):
     @property
     @override
     def supports_listing(self) -> bool:
-        """Never: who copies knows what there is."""
+        """Never: a copy knows its keys."""
         return False
 
     @override
