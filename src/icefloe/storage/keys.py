@@ -100,10 +100,8 @@ def _is_text(key: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in key)
 
 
-def check_conditions(*, if_absent: bool, if_version: Version | None) -> None:
+def check_expected_version(if_version: Version, *, if_absent: bool) -> None:
     """Refuse a write with two conditions, or with a version that says nothing."""
-    if if_version is None:
-        return
     if if_absent:
         raise InvalidInputError("`if_absent` and `if_version` exclude each other: give one")
     if if_version.etag is None and if_version.generation is None:

@@ -4,25 +4,17 @@ Each attempt counts, so a request that was tried three times counts three times.
 `obstore` or we split into concurrent parts is one request here.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from threading import Lock
-from typing import cast
+from typing import Any, Final, cast
 
 from icefloe.errors import PreconditionFailedError
 from icefloe.forks import renew_lock_in_children
-from icefloe.storage.port import (
-    Backend,
-    Buffer,
-    ByteRange,
-    DeleteReport,
-    Fetched,
-    ObjectInfo,
-    Version,
-)
-from icefloe.storage.read_only import Batch, Wanted, list_wanted
-from icefloe.storage.turns import Queueing, has_queue
+from icefloe.storage.capabilities import Batch, Queueing, Wanted, has_queue, list_wanted
+from icefloe.storage.port import Backend
+from icefloe.storage.wrapper import BackendWrapper, Verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,94 +87,54 @@ class Meter:
             return counts
 
 
-class MeteredBackend:
-    """Counts what goes to another backend."""
+class MeteredBackend(BackendWrapper):
+    """Counts the requests to another backend, also those that fail."""
 
     def __init__(self, inner: Backend, meter: Meter) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._meter = meter
         self.has_queue = has_queue(inner)
 
-    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
-        """Count a read, also one that fails."""
-        size = 0
+    async def around(self, verb: Verb, *arguments: Any, **options: Any) -> Any:
+        """Count a request; the bytes of a write count even if the answer was lost."""
+        bytes_in = 0
         try:
-            fetched = await self._inner.get(key, byte_range)
-            size = len(fetched.data)
-            return fetched
-        finally:
-            self._meter.add("get", bytes_in=size)
-
-    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Count a read of several ranges."""
-        size = 0
-        try:
-            ranges = await self._inner.get_ranges(key, byte_ranges)
-            size = sum(map(len, ranges))
-            return ranges
-        finally:
-            self._meter.add("get_ranges", bytes_in=size)
-
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
-        """Count a write; the bytes count even if the answer was lost."""
-        self._meter.add("put", bytes_out=memoryview(data).nbytes)
-        try:
-            return await self._inner.put(
-                key,
-                data,
-                if_absent=if_absent,
-                if_version=if_version,
-                attributes=attributes,
-                content_type=content_type,
-            )
+            answer = await getattr(self.inner, verb)(*arguments, **options)
+            if verb == "get":
+                bytes_in = len(answer.data)
+            elif verb == "get_ranges":
+                bytes_in = sum(map(len, answer))
         except PreconditionFailedError:
-            self._meter.add("conflicts")
+            if verb == "put":
+                self._meter.add("conflicts")
             raise
+        else:
+            return answer
+        finally:
+            bytes_out = memoryview(arguments[1]).nbytes if verb == "put" else 0
+            self._meter.add(_COUNTERS.get(verb, verb), bytes_in, bytes_out)
 
-    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+    def list(self, prefix: str = "") -> AsyncIterator[Batch]:
         """Count one request per batch, and one for an empty answer."""
+        return self._count_batches(self.inner.list(prefix))
+
+    def list_wanted(self, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
+        """Count as `list` does."""
+        return self._count_batches(list_wanted(self.inner, prefix, is_wanted))
+
+    async def _count_batches(self, batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
         is_empty = True
-        async for batch in self._inner.list(prefix):
+        async for batch in batches:
             is_empty = False
             self._meter.add("list")
             yield batch
         if is_empty:
             self._meter.add("list")
-
-    async def list_wanted(self, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
-        """Count one request per batch, and one for an empty answer."""
-        is_empty = True
-        async for batch in list_wanted(self._inner, prefix, is_wanted):
-            is_empty = False
-            self._meter.add("list")
-            yield batch
-        if is_empty:
-            self._meter.add("list")
-
-    async def head(self, key: str) -> Fetched:
-        """Count a look."""
-        self._meter.add("head")
-        return await self._inner.head(key)
-
-    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        """Count a copy."""
-        self._meter.add("copy")
-        await self._inner.copy(source, target, if_version=if_version)
-
-    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
-        """Count a batch."""
-        self._meter.add("delete")
-        return await self._inner.delete_many(keys)
 
     def turn(self, key: str) -> AbstractAsyncContextManager[None]:
         """Wait for a turn; that is no request."""
-        return cast("Queueing", self._inner).turn(key)
+        return cast("Queueing", self.inner).turn(key)
+
+
+_COUNTERS: Final[dict[Verb, str]] = {"delete_many": "delete"}
+"""The counters that are not called as the verb."""

@@ -24,7 +24,7 @@ from icefloe.errors import (
 )
 from icefloe.storage.connection import Clients, require_request_threads
 from icefloe.storage.keys import (
-    check_conditions,
+    check_expected_version,
     check_key,
     check_order,
     decode_key,
@@ -129,7 +129,8 @@ class ObjectStoreBackend:
         content_type: str | None = None,
     ) -> Version:
         """Write an object; a large one in parts, unless there is a condition on it."""
-        check_conditions(if_absent=if_absent, if_version=if_version)
+        if if_version is not None:
+            check_expected_version(if_version, if_absent=if_absent)
         sent = self._attributes(key, attributes or {}, content_type)
         if if_absent and not self._settings.unsafe_use_conditional_create:
             await self._look_before_creating(key)

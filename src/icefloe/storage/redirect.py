@@ -11,24 +11,17 @@ chose.
 import http.client
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urljoin, urlsplit
 
 from icefloe import effects
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.backoff import Attempts
-from icefloe.storage.port import (
-    Backend,
-    Buffer,
-    ByteRange,
-    DeleteReport,
-    Fetched,
-    ObjectInfo,
-    Version,
-)
+from icefloe.storage.port import Backend, ObjectInfo
+from icefloe.storage.retrying import Attempts
 from icefloe.storage.specs import RedirectSpec, Spec, without_secrets
 from icefloe.storage.urls import WEB_STORAGE_SCHEMES, spec_from_url
+from icefloe.storage.wrapper import BackendWrapper, Verb
 
 MOST_STEPS: Final = 10
 _TARGETS: Final = frozenset({"s3", "gs", "gcs", "az", "r2", "tigris"}) | WEB_STORAGE_SCHEMES
@@ -133,67 +126,26 @@ def _bad(url: str, reason: str) -> StorageError:
     return StorageError(text, ErrorKind.BAD_REDIRECT)
 
 
-class RedirectBackend:
-    """Finds the real storage at the first request, then hands everything on to it."""
+class RedirectBackend(BackendWrapper):
+    """Finds the real storage at the first request, then sends everything on to it."""
 
     def __init__(self, find: Callable[[], Backend], attempts: Callable[[], Attempts]) -> None:
         self._find = find
         self._attempts = attempts
-        self._found: Backend | None = None
+        self._target: Backend | None = None
 
-    async def _target(self) -> Backend:
-        if self._found is None:
-            # Two callers may both look; they find the same.
-            self._found = await self._attempts().repeat(lambda: effects.offload(self._find))
-        return self._found
-
-    async def _ask[T](self, request: Callable[[Backend], Awaitable[T]]) -> T:
-        return await request(await self._target())
-
-    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
-        """Hand on."""
-        return await self._ask(lambda target: target.get(key, byte_range))
-
-    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Hand on."""
-        return await self._ask(lambda target: target.get_ranges(key, byte_ranges))
-
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
-        """Hand on."""
-        return await self._ask(
-            lambda target: target.put(
-                key,
-                data,
-                if_absent=if_absent,
-                if_version=if_version,
-                attributes=attributes,
-                content_type=content_type,
-            )
-        )
+    async def around(self, verb: Verb, *arguments: Any, **options: Any) -> Any:
+        """Send a request to the storage that was found."""
+        target = self._target or await self._find_target()
+        return await getattr(target, verb)(*arguments, **options)
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
-        """Hand on."""
-        target = await self._target()
+        """Walk the objects of the storage that was found."""
+        target = self._target or await self._find_target()
         async for batch in target.list(prefix):
             yield batch
 
-    async def head(self, key: str) -> Fetched:
-        """Hand on."""
-        return await self._ask(lambda target: target.head(key))
-
-    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        """Hand on."""
-        await self._ask(lambda backend: backend.copy(source, target, if_version=if_version))
-
-    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
-        """Hand on."""
-        return await self._ask(lambda target: target.delete_many(keys))
+    async def _find_target(self) -> Backend:
+        # Two callers may both look; they find the same.
+        self._target = await self._attempts().repeat(lambda: effects.offload(self._find))
+        return self._target

@@ -25,7 +25,6 @@ from icefloe.config import (
 from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
-from icefloe.storage.backoff import Attempts
 from icefloe.storage.clients import open_clients, user_agent
 from icefloe.storage.guarded_http import GuardedHttpReader
 from icefloe.storage.local import LocalBackend
@@ -35,9 +34,8 @@ from icefloe.storage.metering import Meter, MeteredBackend, RequestCounts
 from icefloe.storage.object_store import ObjectStoreBackend
 from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
 from icefloe.storage.port import Backend
-from icefloe.storage.read_only import ReadOnlyBackend
 from icefloe.storage.redirect import RedirectBackend, resolve
-from icefloe.storage.retrying import RetryingBackend
+from icefloe.storage.retrying import Attempts, RetryingBackend
 from icefloe.storage.sandbox import Confinement
 from icefloe.storage.specs import (
     AzureSpec,
@@ -59,6 +57,7 @@ from icefloe.storage.specs import (
     s3_spec,
     tigris_spec,
 )
+from icefloe.storage.wrapper import ReadOnlyBackend
 from icefloe.values import Value
 
 _KINDS: Final[dict[type, str]] = {
