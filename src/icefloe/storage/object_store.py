@@ -22,16 +22,19 @@ from icefloe.errors import (
     ReadOnlyError,
     StorageError,
 )
-from icefloe.storage.connection import Clients, require_request_threads
+from icefloe.storage.clients import Clients, require_request_threads
 from icefloe.storage.keys import (
     check_expected_version,
     check_key,
     check_order,
+    cut_range,
     decode_key,
     encode_key,
     encode_prefix,
+    merge_ranges,
     range_past_end,
     same_state,
+    split_range,
 )
 from icefloe.storage.obstore_errors import FOREIGN_ERRORS, plain_conflict, translate
 from icefloe.storage.port import (
@@ -43,7 +46,6 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
-from icefloe.storage.ranges import cut_range, merge_ranges, split_range
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta, PutMode

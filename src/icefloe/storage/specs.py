@@ -176,7 +176,7 @@ class GuardedHttpSpec:
 
     url: str = field(repr=False)
     private_hosts: frozenset[str] = frozenset()
-    """Hosts whose addresses may be private; see `icefloe.storage.guarded_options`."""
+    """Hosts whose addresses may be private; see `icefloe.storage.guarded_http`."""
     allow_private: bool = False
     """Whether the addresses of all hosts may be."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

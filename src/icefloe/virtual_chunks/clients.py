@@ -23,7 +23,7 @@ from icefloe.credentials import Credentials
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
 from icefloe.storage import Backend, Storage
-from icefloe.storage.guarded_options import guarded_http_spec
+from icefloe.storage.guarded_http import guarded_http_spec
 from icefloe.storage.specs import (
     AzureSpec,
     GcsSpec,
