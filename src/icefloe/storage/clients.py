@@ -256,26 +256,16 @@ def _open_s3(spec: S3Spec, settings: EffectiveStorageSettings, agent: str) -> Cl
     if region is not None:
         config.setdefault("region", region)
 
-    def make(headers: Mapping[str, str]) -> S3Store:
-        return S3Store(
-            spec.bucket,
-            prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
-            config=config,  # type: ignore[arg-type]
-            client_options=_client_options(
-                settings,
-                agent,
-                headers,
-                allow_http=options.allow_http,
-                stall_seconds=options.network_stream_timeout_seconds,
-            ),
-            retry_config=_NO_RETRIES,
-            credential_provider=provider,
+    def client_options(headers: Mapping[str, str]) -> "ClientConfig":
+        return _client_options(
+            settings,
+            agent,
+            headers,
+            allow_http=options.allow_http,
+            stall_seconds=options.network_stream_timeout_seconds,
         )
 
-    reader, writer = _make_both(make, spec.headers)
-    return Clients(
-        reader, writer if spec.can_write else None, spec.place, spec.encodes_keys, provider
-    )
+    return _open_bucket(S3Store, spec.bucket, spec, config, provider, client_options)
 
 
 def _s3_credentials(spec: S3Spec) -> tuple[CredentialSource | None, str | None]:
@@ -318,18 +308,10 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings, agent: str) -> 
         case GcsCredentials.Refreshable() as refreshable:
             provider = CredentialSource(lambda: _gcs_token(refreshable))
 
-    def make(headers: Mapping[str, str]) -> GCSStore:
-        return GCSStore(
-            spec.bucket,
-            prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
-            config=config,  # type: ignore[arg-type]
-            client_options=_client_options(settings, agent, headers, user_options=of_client),
-            retry_config=_NO_RETRIES,
-            credential_provider=provider,
-        )
+    def client_options(headers: Mapping[str, str]) -> "ClientConfig":
+        return _client_options(settings, agent, headers, user_options=of_client)
 
-    reader, writer = _make_both(make, spec.headers)
-    return Clients(reader, writer, spec.place, spec.encodes_keys, provider)
+    return _open_bucket(GCSStore, spec.bucket, spec, config, provider, client_options)
 
 
 def _gcs_token(refreshable: GcsCredentials.Refreshable) -> dict[str, Any]:
@@ -352,15 +334,11 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings, agent: str)
             config |= {"token": token, "credential_type": "bearer_token"}
         case AzureCredentials.Refreshable() as refreshable:
             provider = CredentialSource(lambda: _azure_token(refreshable))
-    store = AzureStore(
-        spec.container,
-        prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
-        config=config,  # type: ignore[arg-type]
-        client_options=_client_options(settings, agent, {}, user_options=of_client),
-        retry_config=_NO_RETRIES,
-        credential_provider=provider,
-    )
-    return Clients(store, store, spec.place, spec.encodes_keys, provider)
+
+    def client_options(headers: Mapping[str, str]) -> "ClientConfig":
+        return _client_options(settings, agent, headers, user_options=of_client)
+
+    return _open_bucket(AzureStore, spec.container, spec, config, provider, client_options)
 
 
 def _azure_token(refreshable: AzureCredentials.Refreshable) -> dict[str, Any]:
@@ -397,15 +375,33 @@ def _part_config(config: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, A
     return remaining, of_client
 
 
-def _make_both[S](make: Callable[[Mapping[str, str]], S], headers: Headers) -> tuple[S, S]:
-    reader = make(headers.reads)
-    return reader, reader if headers.reads == headers.writes else make(headers.writes)
+def _open_bucket(
+    make: Callable[..., "ObjectStore"],
+    name: str,
+    spec: S3Spec | GcsSpec | AzureSpec,
+    config: Mapping[str, Any],
+    provider: CredentialSource | None,
+    client_options: Callable[[Mapping[str, str]], "ClientConfig"],
+) -> Clients:
+    """Make a client, or two if reads and writes send other headers."""
 
+    prefix = encode_key(spec.prefix) if spec.prefix and spec.encodes_keys else spec.prefix
 
-def _prefix(prefix: str, *, encoded: bool) -> str | None:
-    if not prefix:
-        return None
-    return encode_key(prefix) if encoded else prefix
+    def open_with(headers: Mapping[str, str]) -> "ObjectStore":
+        return make(
+            name,
+            prefix=prefix or None,
+            config=config,
+            client_options=client_options(headers),
+            retry_config=_NO_RETRIES,
+            credential_provider=provider,
+        )
+
+    headers = Headers() if isinstance(spec, AzureSpec) else spec.headers
+    reader = open_with(headers.reads)
+    writer = reader if headers.reads == headers.writes else open_with(headers.writes)
+    can_write = not isinstance(spec, S3Spec) or spec.can_write
+    return Clients(reader, writer if can_write else None, spec.place, spec.encodes_keys, provider)
 
 
 def _client_options(
