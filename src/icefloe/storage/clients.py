@@ -2,7 +2,8 @@
 
 Keys from the profile files of the AWS tools are read here, because the client library does not
 read them. Only keys written in the files are used: for single sign-on, assumed roles or an external
-process, pass a function (`get_credentials`).
+process, pass a function (`get_credentials`). No other module of the package reads variables of the
+environment to reach a storage.
 
 The threads of the clients start with the first request and serve the whole process. A child that
 is forked later has the memory that says they run, but not the threads: it would wait for them
@@ -15,7 +16,7 @@ from configparser import ConfigParser
 from configparser import Error as ConfigError
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -134,6 +135,15 @@ def _section(variable: str, file_name: str, section: str) -> dict[str, str]:
     return dict(parser[section]) if parser.has_section(section) else {}
 
 
+def _client_variables() -> list[tuple[str, str]]:
+    """Return the variables of the environment that a client, when it is made, may look at."""
+    return [
+        (name, value)
+        for name, value in os.environ.items()
+        if name.startswith(("AWS_", "SSL_")) or name.lower().endswith("_proxy")
+    ]
+
+
 _NO_RETRIES: Final["RetryConfig"] = {"max_retries": 0, "retry_timeout": timedelta(0)}
 """`icefloe.storage.retrying` does that."""
 
@@ -213,7 +223,7 @@ class _Shared:
         )
         key = (
             os.getpid(),  # connections do not survive a fork
-            *((name, value) for name, value in os.environ.items() if _matters(name)),
+            *_client_variables(),
             spec.place,
             spec.can_write,
             spec.encodes_keys,
@@ -222,11 +232,6 @@ class _Shared:
             spec.credentials,
         )
         return cls(key, spec, settings, agent)
-
-
-def _matters(variable: str) -> bool:
-    """Return whether a client, when it is made, may look at a variable of the environment."""
-    return variable.startswith(("AWS_", "SSL_")) or variable.lower().endswith("_proxy")
 
 
 @lru_cache(maxsize=_SHARED_CLIENTS)
@@ -255,16 +260,13 @@ def _open_s3(spec: S3Spec, settings: EffectiveStorageSettings, agent: str) -> Cl
     provider, region = _s3_credentials(spec)
     if region is not None:
         config.setdefault("region", region)
-
-    def client_options(headers: Mapping[str, str]) -> "ClientConfig":
-        return _client_options(
-            settings,
-            agent,
-            headers,
-            allow_http=options.allow_http,
-            stall_seconds=options.network_stream_timeout_seconds,
-        )
-
+    client_options = partial(
+        _client_options,
+        settings,
+        agent,
+        allow_http=options.allow_http,
+        stall_seconds=options.network_stream_timeout_seconds,
+    )
     return _open_bucket(S3Store, spec.bucket, spec, config, provider, client_options)
 
 
@@ -307,10 +309,7 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings, agent: str) -> 
             provider = CredentialSource(lambda: {"token": token, "expires_at": None})
         case GcsCredentials.Refreshable() as refreshable:
             provider = CredentialSource(lambda: _gcs_token(refreshable))
-
-    def client_options(headers: Mapping[str, str]) -> "ClientConfig":
-        return _client_options(settings, agent, headers, user_options=of_client)
-
+    client_options = partial(_client_options, settings, agent, user_options=of_client)
     return _open_bucket(GCSStore, spec.bucket, spec, config, provider, client_options)
 
 
@@ -334,10 +333,7 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings, agent: str)
             config |= {"token": token, "credential_type": "bearer_token"}
         case AzureCredentials.Refreshable() as refreshable:
             provider = CredentialSource(lambda: _azure_token(refreshable))
-
-    def client_options(headers: Mapping[str, str]) -> "ClientConfig":
-        return _client_options(settings, agent, headers, user_options=of_client)
-
+    client_options = partial(_client_options, settings, agent, user_options=of_client)
     return _open_bucket(AzureStore, spec.container, spec, config, provider, client_options)
 
 
@@ -384,7 +380,6 @@ def _open_bucket(
     client_options: Callable[[Mapping[str, str]], "ClientConfig"],
 ) -> Clients:
     """Make a client, or two if reads and writes send other headers."""
-
     prefix = encode_key(spec.prefix) if spec.prefix and spec.encodes_keys else spec.prefix
 
     def open_with(headers: Mapping[str, str]) -> "ObjectStore":
