@@ -6,6 +6,7 @@ The pages are made on demand and not kept in the history: the docstrings are the
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -135,12 +136,25 @@ def render(member: griffe.Object) -> list[str]:
             bases = ", ".join(str(base) for base in member.bases)
             shown = f"class {member.name}({bases})" if bases else f"class {member.name}"
         case griffe.Attribute(annotation=None):
-            shown = member.name
+            shown = made_from_function(member) or member.name
         case griffe.Attribute():
             shown = f"{member.name}: {member.annotation}"
         case _:
             shown = member.name
     return [f"```text\n{shown}\n```", docstring(member)]
+
+
+def made_from_function(attribute: griffe.Attribute) -> str | None:
+    """Show the parameters of `name = made_by(function)`, which are those of the function."""
+    match attribute.value:
+        case griffe.ExprCall(arguments=[griffe.Expr() as argument]):
+            with suppress(griffe.NameResolutionError, KeyError):
+                function = attribute.modules_collection[argument.canonical_path]
+                function = function.final_target if function.is_alias else function
+                if isinstance(function, griffe.Function):
+                    parameters = str(function.signature()).partition("(")[2].rpartition(")")[0]
+                    return f"{attribute.name}({parameters})"
+    return None
 
 
 def docstring(member: griffe.Object) -> str:
