@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from threading import Lock
-from typing import Any, Final, cast
+from typing import Any, Unpack, cast
 
 from icefloe.errors import PreconditionFailedError
 from icefloe.forks import renew_lock_in_children
 from icefloe.storage.capabilities import Batch, Queueing, Wanted, has_queue, list_wanted
-from icefloe.storage.port import Backend
+from icefloe.storage.port import Backend, Buffer, PutOptions, Version
 from icefloe.storage.wrapper import BackendWrapper, Verb
 
 
@@ -71,8 +71,10 @@ class Meter:
         """Count one event of a kind and the bytes it moved."""
         with self._lock:
             self._counts[name] += 1
-            self._counts["bytes_in"] += bytes_in
-            self._counts["bytes_out"] += bytes_out
+            if bytes_in:
+                self._counts["bytes_in"] += bytes_in
+            if bytes_out:
+                self._counts["bytes_out"] += bytes_out
 
     def snapshot(self) -> RequestCounts:
         """Read the count."""
@@ -96,7 +98,7 @@ class MeteredBackend(BackendWrapper):
         self.has_queue = has_queue(inner)
 
     async def around(self, verb: Verb, *arguments: Any, **options: Any) -> Any:
-        """Count a request; the bytes of a write count even if the answer was lost."""
+        """Count a request and the bytes that it read."""
         bytes_in = 0
         try:
             answer = await getattr(self.inner, verb)(*arguments, **options)
@@ -104,15 +106,18 @@ class MeteredBackend(BackendWrapper):
                 bytes_in = len(answer.data)
             elif verb == "get_ranges":
                 bytes_in = sum(map(len, answer))
-        except PreconditionFailedError:
-            if verb == "put":
-                self._meter.add("conflicts")
-            raise
-        else:
             return answer
         finally:
-            bytes_out = memoryview(arguments[1]).nbytes if verb == "put" else 0
-            self._meter.add(_COUNTERS.get(verb, verb), bytes_in, bytes_out)
+            self._meter.add("delete" if verb == "delete_many" else verb, bytes_in)
+
+    async def put(self, key: str, data: Buffer, **options: Unpack[PutOptions]) -> Version:
+        """Count a write; the bytes count even if the answer was lost."""
+        self._meter.add("put", bytes_out=memoryview(data).nbytes)
+        try:
+            return await self.inner.put(key, data, **options)
+        except PreconditionFailedError:
+            self._meter.add("conflicts")
+            raise
 
     def list(self, prefix: str = "") -> AsyncIterator[Batch]:
         """Count one request per batch, and one for an empty answer."""
@@ -134,7 +139,3 @@ class MeteredBackend(BackendWrapper):
     def turn(self, key: str) -> AbstractAsyncContextManager[None]:
         """Wait for a turn; that is no request."""
         return cast("Queueing", self.inner).turn(key)
-
-
-_COUNTERS: Final[dict[Verb, str]] = {"delete_many": "delete"}
-"""The counters that are not called as the verb."""
