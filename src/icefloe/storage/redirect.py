@@ -92,7 +92,7 @@ def _next_location(url: str, user_agent: str) -> str:
         client = WebClient(Origin.of(url), _GUARD, _TIMEOUTS, {"User-Agent": user_agent})
         status, location = client.ask_for_location(path)
     except InvalidInputError:
-        raise _bad(url, "it leads to a service that hands out credentials of a machine") from None
+        raise _bad(url, "it is a service that hands out the credentials of a machine") from None
     except (OSError, http.client.HTTPException) as error:
         raise StorageError(
             f"the redirecting server {parts.hostname} does not answer: {type(error).__name__}",
