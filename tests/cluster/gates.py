@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 from icefloe.errors import SourceError
 from icefloe.pipeline.files.access import Place, SourceAccess
 from icefloe.storage import Backend, Storage
-from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import Buffer, Version
+from icefloe.storage.wrapper import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
 
 PATIENCE_SECONDS: Final = 150.0

@@ -1,6 +1,6 @@
 """The doctor finds real storages sound, finds each way to be unsound, and leaves no trace."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from icefloe.maintenance.doctor import SCRATCH
 from icefloe.storage import Backend, ObjectInfo, Storage, Version, http_storage
 from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.port import DeleteReport, Fetched
+from icefloe.storage.wrapper import BackendWrapper
 from icefloe.testing.schedules import WrappedStorage
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
 from tests.support.gcs_server import GcsEndpoint
@@ -99,59 +100,14 @@ class TestGcs(DoctorConformance):
 # -- storages that are not sound -----------------------------------------------------------
 
 
-class Passing:
-    """Hands everything on."""
-
-    def __init__(self, inner: Backend) -> None:
-        self.inner = inner
-
-    async def get(self, key: str, byte_range: tuple[int, int] | None = None) -> Fetched:
-        return await self.inner.get(key, byte_range)
-
-    async def get_ranges(self, key: str, byte_ranges: Sequence[tuple[int, int]]) -> list[Any]:
-        return await self.inner.get_ranges(key, byte_ranges)
-
-    async def head(self, key: str) -> Fetched:
-        return await self.inner.head(key)
-
-    async def put(
-        self,
-        key: str,
-        data: Any,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
-        return await self.inner.put(
-            key,
-            data,
-            if_absent=if_absent,
-            if_version=if_version,
-            attributes=attributes,
-            content_type=content_type,
-        )
-
-    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
-        async for batch in self.inner.list(prefix):
-            yield batch
-
-    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        await self.inner.copy(source, target, if_version=if_version)
-
-    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
-        return await self.inner.delete_many(keys)
-
-
-class Creating(Passing):
+class Creating(BackendWrapper):
     """Creates over what is there."""
 
     async def put(self, key: str, data: Any, *, if_absent: bool = False, **rest: Any) -> Version:
         return await super().put(key, data, **rest)
 
 
-class Careless(Passing):
+class Careless(BackendWrapper):
     """Replaces whatever is there."""
 
     async def put(
@@ -160,7 +116,7 @@ class Careless(Passing):
         return await super().put(key, data, **rest)
 
 
-class Racy(Passing):
+class Racy(BackendWrapper):
     """Compares and then writes: who comes at the same time as others is not noticed."""
 
     async def put(
@@ -170,7 +126,7 @@ class Racy(Passing):
         return await super().put(key, data, if_version=None if is_race else if_version, **rest)
 
 
-class Stale(Passing):
+class Stale(BackendWrapper):
     """Reads show what was written the time before."""
 
     def __init__(self, inner: Backend) -> None:
@@ -190,7 +146,7 @@ class Stale(Passing):
         return await super().get(key, byte_range)
 
 
-class Versionless(Passing):
+class Versionless(BackendWrapper):
     """Says of every state of an object that it is the same."""
 
     async def get(self, key: str, byte_range: tuple[int, int] | None = None) -> Fetched:
@@ -210,21 +166,21 @@ class Versionless(Passing):
         return Version(etag="same")
 
 
-class Rangeless(Passing):
+class Rangeless(BackendWrapper):
     """Sends whole objects, whatever was asked for."""
 
     async def get(self, key: str, byte_range: tuple[int, int] | None = None) -> Fetched:
         return await super().get(key)
 
 
-class Copyless(Passing):
+class Copyless(BackendWrapper):
     """Copies whatever is there."""
 
     async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
         await super().copy(source, target)
 
 
-class Forgetful(Passing):
+class Forgetful(BackendWrapper):
     """Lists what was there when it was asked for the first time."""
 
     def __init__(self, inner: Backend) -> None:
@@ -238,7 +194,7 @@ class Forgetful(Passing):
             yield batch
 
 
-class Segmented(Passing):
+class Segmented(BackendWrapper):
     """Takes prefixes for folders."""
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
@@ -247,7 +203,7 @@ class Segmented(Passing):
             yield batch
 
 
-class Undying(Passing):
+class Undying(BackendWrapper):
     """Says that it deleted, and did not."""
 
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
@@ -256,7 +212,7 @@ class Undying(Passing):
         return DeleteReport(len(keys))
 
 
-class Stingy(Passing):
+class Stingy(BackendWrapper):
     """Deletes the first of a batch only."""
 
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
@@ -265,7 +221,7 @@ class Stingy(Passing):
         return await super().delete_many(keys)
 
 
-class Early(Passing):
+class Early(BackendWrapper):
     """Has a clock that is an hour behind."""
 
     async def head(self, key: str) -> Fetched:
@@ -315,7 +271,7 @@ def test_a_storage_that_can_only_be_read(tmp_path: Path) -> None:
 
 
 def test_a_storage_that_fails_on_the_way_is_not_called_sound() -> None:
-    class Failing(Passing):
+    class Failing(BackendWrapper):
         async def copy(self, source: str, target: str, **_: Any) -> None:
             raise StorageError("not today", retryable=True)
 
@@ -336,7 +292,7 @@ def test_a_storage_out_of_reach_is_an_error() -> None:
 
 
 def test_what_cannot_be_removed_is_named() -> None:
-    class Keeping(Passing):
+    class Keeping(BackendWrapper):
         async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
             return DeleteReport(0, dict.fromkeys(keys, "not allowed"))
 

@@ -10,7 +10,7 @@ from icefloe.config import StorageRetriesSettings, StorageSettings
 from icefloe.effects import run_blocking
 from icefloe.errors import InvalidInputError, ObjectNotFoundError, ReadOnlyError, StorageError
 from icefloe.storage import Backend, Storage, http_storage, local_filesystem_storage
-from icefloe.storage.guarded_options import guarded_http_spec
+from icefloe.storage.guarded_http import guarded_http_spec
 from icefloe.testing.storage_suite import ODD_KEYS, StorageConformance, driven, keys_of
 from tests.support.http_server import FileServer, file_server
 from tests.support.processes import LOOPBACK

@@ -106,6 +106,23 @@ def test_targets_that_are_not_allowed(target: str) -> None:
     assert caught.value.kind == ErrorKind.BAD_REDIRECT
 
 
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("http://169.254.169.254/latest/meta-data", "credentials"),
+        ("http://[::ffff:169.254.169.254]/latest/meta-data", "credentials"),
+        ("http://localhost:99999/path", "malformed"),
+    ],
+)
+def test_steps_that_are_not_taken(target: str, reason: str) -> None:
+    with redirect_server(target) as server:
+        backend = redirect_storage(server.url).open()
+        with pytest.raises(StorageError, match=reason) as caught:
+            run_blocking(backend.get("repo"))
+    assert caught.value.kind == ErrorKind.BAD_REDIRECT
+    assert not caught.value.retryable
+
+
 def test_circle_ends() -> None:
     with redirect_server("/again") as server:
         backend = redirect_storage(server.url).open()

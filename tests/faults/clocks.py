@@ -9,8 +9,8 @@ from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.repo.context import now_microseconds
 from icefloe.storage import Storage
-from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import Backend, ByteRange, Fetched, ObjectInfo
+from icefloe.storage.wrapper import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
 
 HOUR = timedelta(hours=1)

@@ -1,11 +1,11 @@
 """A storage without room: collecting garbage makes some, before it has to write anything."""
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Unpack
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ import icefloe
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage import Storage
-from icefloe.storage.hooks import PrecededBackend
-from icefloe.storage.port import Backend, Buffer, DeleteReport, Version
+from icefloe.storage.port import Backend, Buffer, DeleteReport, PutOptions, Version
+from icefloe.storage.wrapper import BackendWrapper
 from icefloe.testing.schedules import WrappedStorage
 from icefloe.walk.spill import KeySet
 from tests.faults.pasts import versions, with_a_past
@@ -26,7 +26,7 @@ from tests.support.checking import check_repository_blocking
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 
 
-class Full(PrecededBackend):
+class Full(BackendWrapper):
     """Has no room until enough objects were deleted; maybe not even for an empty one."""
 
     def __init__(self, inner: Backend, *, takes_empty: bool, needs: int) -> None:
@@ -36,30 +36,11 @@ class Full(PrecededBackend):
         self.trace: list[str] = []
         """What was written or deleted, in that order."""
 
-    async def _before(self, *keys: str, writes: bool) -> None:
-        pass
-
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
+    async def put(self, key: str, data: Buffer, **options: Unpack[PutOptions]) -> Version:
         if self._needs > 0 and (len(data) or not self._takes_empty):
             raise StorageError(f"cannot write {key!r}: no room", ErrorKind.STORAGE_FULL, key=key)
         self.trace.append(f"put {key}")
-        return await super().put(
-            key,
-            data,
-            if_absent=if_absent,
-            if_version=if_version,
-            attributes=attributes,
-            content_type=content_type,
-        )
+        return await super().put(key, data, **options)
 
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         self.trace += [f"delete {key}" for key in keys]

@@ -4,11 +4,11 @@ Afterwards the repository is in the state before or in the state after, and usab
 reported as done is done; what was reported as failed can be repeated.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 
@@ -38,7 +38,7 @@ from icefloe.repo.context import RepoContext, settled
 from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.storage import Storage
 from icefloe.storage.metering import Meter
-from icefloe.storage.port import Backend, Buffer, ByteRange, Fetched, Version
+from icefloe.storage.port import Backend, Buffer, ByteRange, Fetched, PutOptions, Version
 from icefloe.storage.retrying import RetryingBackend
 from icefloe.testing.faulty import (
     Fault,
@@ -289,28 +289,13 @@ class LosesAnswers(FaultyBackend):
             raise StorageError("no answer", key=key)
         return await super().get(key, byte_range)
 
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
-        is_lost = self._times > 0 and (if_absent or if_version is not None)
+    async def put(self, key: str, data: Buffer, **options: Unpack[PutOptions]) -> Version:
+        has_condition = options.get("if_absent") or options.get("if_version") is not None
+        is_lost = self._times > 0 and has_condition
         if is_lost:
             self._times -= 1
         if not is_lost or self._lands:
-            version = await super().put(
-                key,
-                data,
-                if_absent=if_absent,
-                if_version=if_version,
-                attributes=attributes,
-                content_type=content_type,
-            )
+            version = await super().put(key, data, **options)
         if is_lost:
             self._then()
             raise OutcomeUnknownError("nobody knows", key=key)

@@ -20,7 +20,7 @@ import icefloe
 from icefloe.effects import pause, run_blocking, stepped_context
 from icefloe.errors import ErrorKind
 from icefloe.storage import Backend, Storage
-from icefloe.storage.hooks import PrecededBackend
+from icefloe.storage.wrapper import PrecededBackend
 from icefloe.testing.schedules import (
     Outcome,
     Schedule,

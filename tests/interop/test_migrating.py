@@ -16,7 +16,7 @@ from icefloe.format.repo_info import decode_repo_info
 from icefloe.format.update_table import UpdateKind
 from icefloe.records import replace
 from icefloe.storage import Backend, Storage
-from icefloe.storage.hooks import PrecededBackend
+from icefloe.storage.wrapper import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
 from tests.golden.files import GOLDEN
 from tests.interop.reference import Place, build_expired, build_split, build_varied

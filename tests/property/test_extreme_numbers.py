@@ -20,7 +20,7 @@ from icefloe.config import (
 )
 from icefloe.errors import IcefloeError
 from icefloe.storage import Storage
-from icefloe.storage.guarded_options import guarded_http_spec
+from icefloe.storage.guarded_http import guarded_http_spec
 
 EDGES = [2**bits + step for bits in (8, 16, 31, 32, 53, 63, 64, 128) for step in (-1, 0, 1)]
 integers = st.sampled_from([*EDGES, *(-edge for edge in EDGES), 10**400]) | st.integers()

@@ -5,9 +5,9 @@ or another definite failure means that it never was. "Unknown" is allowed only w
 was lost.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from icefloe.errors import (
 )
 from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.metering import Meter
-from icefloe.storage.port import Buffer, Fetched, Version
+from icefloe.storage.port import Buffer, Fetched, PutOptions, Version
 from icefloe.storage.retrying import RetryingBackend
 
 type Answer = Literal["proper", "lost before", "lost after", "busy", "too many", "denied"]
@@ -49,16 +49,7 @@ class LossyBackend(MemoryBackend):
     def __post_init__(self) -> None:
         super().__init__()
 
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
+    async def put(self, key: str, data: Buffer, **options: Unpack[PutOptions]) -> Version:
         answer = next(self.answers, "proper")
         if answer == "denied":
             raise StorageError("denied")
@@ -70,14 +61,9 @@ class LossyBackend(MemoryBackend):
         if answer == "lost before":
             raise StorageError("no answer", retryable=True)
         try:
-            version = await super().put(
-                key,
-                data,
-                if_absent=if_absent,
-                if_version=if_version,
-                attributes=attributes if self.keeps_metadata else None,
-                content_type=content_type,
-            )
+            if not self.keeps_metadata:
+                options.pop("attributes", None)
+            version = await super().put(key, data, **options)
             self.was_applied += 1
         finally:
             await self.interfere(key)

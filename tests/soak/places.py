@@ -1,20 +1,20 @@
 """Where a soak takes place: storages that fail now and then, and the same ones without faults."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import icechunk
 
 import icefloe
 from icefloe.errors import ErrorKind, OutcomeUnknownError, StorageError
 from icefloe.storage import Storage
-from icefloe.storage.hooks import PrecededBackend
-from icefloe.storage.port import Buffer, Version
+from icefloe.storage.port import Buffer, PutOptions, Version
+from icefloe.storage.wrapper import PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
 from tests.conformance.storages import s3_storage_at
 from tests.support.loopback import serving
@@ -59,25 +59,9 @@ class UnreliableBackend(PrecededBackend):
         if _strikes():
             raise StorageError("the disk did not answer", ErrorKind.IO, key=keys[0], retryable=True)
 
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
+    async def put(self, key: str, data: Buffer, **options: Unpack[PutOptions]) -> Version:
         """Write, and sometimes do not report that it worked."""
-        version = await super().put(
-            key,
-            data,
-            if_absent=if_absent,
-            if_version=if_version,
-            attributes=attributes,
-            content_type=content_type,
-        )
+        version = await super().put(key, data, **options)
         if _strikes():
             raise OutcomeUnknownError(f"no answer to the write of {key!r}", key=key)
         return version

@@ -4,10 +4,10 @@
 # ruff: noqa: UP040
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from icefloe.credentials.azure import AnyAzureCredential, AzureCredentials
 from icefloe.credentials.gcs import AnyGcsCredential, GcsCredentials
@@ -155,43 +155,24 @@ def _instead_of_none(prefix: str) -> str:
 
 
 def _wrapped(prefix: str, credential: object) -> AnyCredential | None:
-    match credential:
-        case None:
-            return None
-        case (
-            Credentials.S3()
-            | Credentials.Gcs()
-            | Credentials.Azure()
-            | Credentials.LocalFileSystemAccess()
-            | Credentials.HttpAccess()
-        ):
-            return credential
-        case S3StaticCredentials():
-            return Credentials.S3(S3Credentials.Static(credential))
-        case (
-            S3Credentials.Static()
-            | S3Credentials.Anonymous()
-            | S3Credentials.FromEnv()
-            | S3Credentials.Refreshable()
-        ):
-            return Credentials.S3(credential)
-        case (
-            GcsCredentials.Anonymous()
-            | GcsCredentials.FromEnv()
-            | GcsCredentials.Static()
-            | GcsCredentials.Refreshable()
-        ):
-            return Credentials.Gcs(credential)
-        case (
-            AzureCredentials.FromEnv()
-            | AzureCredentials.Anonymous()
-            | AzureCredentials.Static()
-            | AzureCredentials.Refreshable()
-        ):
-            return Credentials.Azure(credential)
+    if credential is None or isinstance(credential, Credentials):
+        return cast("AnyCredential | None", credential)
+    if isinstance(credential, S3StaticCredentials):
+        return Credentials.S3(S3Credentials.Static(credential))
+    for union, access in _ACCESS.items():
+        if isinstance(credential, union):
+            return access(credential)
     raise WrongTypeError(
         f"containers_credentials: {type(credential).__name__} is no credential for"
         f" {_shown(prefix)}; make one with s3_credentials, gcs_credentials or azure_credentials,"
         " or use LocalFileSystemAccess or HttpAccess",
         ErrorKind.INVALID_CREDENTIALS,
     )
+
+
+_ACCESS: Final[dict[type, Callable[[Any], AnyCredential]]] = {
+    S3Credentials: Credentials.S3,
+    GcsCredentials: Credentials.Gcs,
+    AzureCredentials: Credentials.Azure,
+}
+"""How to grant credentials of each platform."""

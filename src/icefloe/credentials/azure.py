@@ -3,12 +3,12 @@
 # Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
 # ruff: noqa: UP040
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from icefloe.credentials.choice import CredentialChoice, choose, invalid, require
-from icefloe.credentials.refresh import Clock, Renewal, checked_call, pickle_function, utc_now
+from icefloe.credentials.choice import CredentialChoice, CredentialFamily, choose_one
+from icefloe.credentials.refresh import Clock, Renewal, utc_now
 from icefloe.values import Moment, Variant, secret, variant_of
 
 
@@ -173,20 +173,7 @@ def azure_static_credentials(
     >>> azure_static_credentials(access_key="very secret")
     icefloe.credentials.AzureStaticCredentials.AccessKey('***')
     """
-    name = "azure_static_credentials"
-    arguments = {
-        "access_key": access_key,
-        "sas_token": sas_token,
-        "bearer_token": bearer_token,
-    }
-    choose(name, {argument: {argument: value} for argument, value in arguments.items()})
-    if access_key is not None:
-        return AzureStaticCredentials.AccessKey(access_key)
-    if sas_token is not None:
-        return AzureStaticCredentials.SasToken(sas_token)
-    if bearer_token is not None:
-        return AzureStaticCredentials.BearerToken(bearer_token)
-    raise invalid(name, f"one of {', '.join(arguments)} must be given")
+    return choose_one("azure_static_credentials", _STATIC_KINDS, locals())
 
 
 def azure_refreshable_credentials(
@@ -198,13 +185,7 @@ def azure_refreshable_credentials(
     With `scatter_initial_credentials` it is called once now, and its result travels along
     when the credentials are pickled to workers.
     """
-    pickled = pickle_function(get_credentials)
-    first = (
-        checked_call(get_credentials, AzureRefreshableCredential)
-        if scatter_initial_credentials
-        else None
-    )
-    return AzureCredentials.Refreshable(pickled, first)
+    return _FAMILY.refreshable(get_credentials, scatters=scatter_initial_credentials)
 
 
 def azure_credentials(
@@ -222,30 +203,14 @@ def azure_credentials(
 
     `anon` is another name of `anonymous`.
     """
-    name = "azure_credentials"
-    static = {"access_key": access_key, "sas_token": sas_token, "bearer_token": bearer_token}
-    refresh = {
-        "get_credentials": get_credentials,
-        "scatter_initial_credentials": scatter_initial_credentials,
-    }
-    way = choose(
-        name,
-        {
-            "static": static,
-            "anonymous": {"anonymous": anonymous, "anon": anon},
-            "from_env": {"from_env": from_env},
-            "refresh": refresh,
-        },
-    )
-    match way:
-        case "static":
-            return AzureCredentials.Static(azure_static_credentials(**static))
-        case "anonymous":
-            return azure_anonymous_credentials()
-        case "refresh":
-            require(name, "with scatter_initial_credentials", get_credentials=get_credentials)
-            assert get_credentials is not None
-            return azure_refreshable_credentials(get_credentials, scatter_initial_credentials)
-    if way is None and from_env is False:
-        raise invalid(name, "from_env=False leaves no credentials: give a key or anonymous=True")
-    return azure_from_env_credentials()
+    return _FAMILY.choose(locals())
+
+
+_STATIC_KINDS: Final[Mapping[str, Callable[[str], AnyAzureStaticCredential]]] = {
+    "access_key": AzureStaticCredentials.AccessKey,
+    "sas_token": AzureStaticCredentials.SasToken,
+    "bearer_token": AzureStaticCredentials.BearerToken,
+}
+_FAMILY: Final = CredentialFamily[AnyAzureCredential, AzureCredentials.Refreshable](
+    "azure_credentials", AzureCredentials, azure_static_credentials, AzureRefreshableCredential
+)

@@ -1,9 +1,11 @@
 """Choosing one way to authenticate from the keyword arguments of a factory function."""
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
+from icefloe.credentials.refresh import checked_call, pickle_function
 from icefloe.errors import ErrorKind, InvalidInputError
 
 
@@ -26,29 +28,97 @@ class CredentialChoice(type):
         return of_method.replace(parameters=list(of_method.parameters.values())[1:])
 
 
-def choose(function: str, choices: Mapping[str, Mapping[str, object]]) -> str | None:
-    """Return the one way of `given` (way to its arguments) of which some argument is set.
+@dataclass(frozen=True, slots=True)
+class CredentialFamily[C, R]:
+    """The ways to authenticate with one platform, and which arguments choose each of them.
 
-    None when no argument at all is set. Arguments of two ways contradict each other.
+    `C` is any credential of the platform, `R` one that is renewed.
     """
-    set_arguments = {
-        way: [name for name, value in arguments.items() if value is not None and value is not False]
-        for way, arguments in choices.items()
-    }
-    chosen = [way for way, names in set_arguments.items() if names]
-    if len(chosen) > 1:
-        clash = " and ".join(", ".join(set_arguments[way]) for way in chosen)
-        raise invalid(function, f"{clash} contradict each other: give only one kind of credentials")
-    return chosen[0] if chosen else None
+
+    function: str
+    """The function whose arguments choose; errors name it."""
+    union: Any
+    """Has the variants `FromEnv`, `Anonymous`, `Static` and `Refreshable`."""
+    static: Callable[..., Any]
+    """Makes what `Static` holds from the arguments that no other way has."""
+    renewed: type
+    """What functions that renew credentials return."""
+
+    def choose(self, arguments: Mapping[str, Any]) -> C:
+        """Make the variant that the arguments of `function`, by name, say."""
+        ways: dict[str, dict[str, Any]] = {way: {} for way in ("static", *_WAYS.values())}
+        for name, value in arguments.items():
+            ways[_WAYS.get(name, "static")][name] = value
+        credentials: C
+        match _chosen(self.function, ways):
+            case "static":
+                credentials = self.union.Static(self.static(**ways["static"]))
+            case "anonymous":
+                credentials = self.union.Anonymous()
+            case "refresh":
+                get_credentials = arguments["get_credentials"]
+                reason = "with scatter_initial_credentials"
+                require(self.function, reason, get_credentials=get_credentials)
+                scatters = arguments["scatter_initial_credentials"]
+                credentials = cast("C", self.refreshable(get_credentials, scatters=scatters))
+            case _:
+                if arguments["from_env"] is False:
+                    problem = "from_env=False leaves no credentials: give a key or anonymous=True"
+                    raise _invalid(self.function, problem)
+                credentials = self.union.FromEnv()
+        return credentials
+
+    def refreshable(self, get_credentials: Callable[[], object], *, scatters: bool) -> R:
+        """Use the credentials that a function returns; with `scatters`, it is called once now."""
+        pickled = pickle_function(get_credentials)
+        first = checked_call(get_credentials, self.renewed) if scatters else None
+        credentials: R = self.union.Refreshable(pickled, first)
+        return credentials
+
+
+_WAYS: Final = {
+    "anonymous": "anonymous",
+    "anon": "anonymous",
+    "from_env": "from_env",
+    "get_credentials": "refresh",
+    "scatter_initial_credentials": "refresh",
+}
+"""The way that each argument belongs to, where it is not static credentials."""
+
+
+def choose_one[C](
+    function: str, kinds: Mapping[str, Callable[[str], C]], arguments: Mapping[str, Any]
+) -> C:
+    """Make a credential of the kind of the only argument that is set."""
+    name = _chosen(function, {name: {name: arguments[name]} for name in kinds})
+    if name is None:
+        raise _invalid(function, f"one of {', '.join(kinds)} must be given")
+    return kinds[name](arguments[name])
 
 
 def require(function: str, reason: str, **needed: object) -> None:
     """Refuse a half-given way."""
     missing = [name for name, value in needed.items() if value is None]
     if missing:
-        raise invalid(function, f"{', '.join(missing)} must be given {reason}")
+        raise _invalid(function, f"{', '.join(missing)} must be given {reason}")
 
 
-def invalid(function: str, problem: str) -> InvalidInputError:
-    """Make the error for contradicting or missing arguments."""
+def _chosen(function: str, ways: Mapping[str, Mapping[str, object]]) -> str | None:
+    """Return the only way of which some argument is set; None when no argument at all is set.
+
+    Arguments of two ways contradict each other.
+    """
+    set_arguments = {
+        way: [name for name, value in arguments.items() if value is not None and value is not False]
+        for way, arguments in ways.items()
+    }
+    chosen = [way for way, names in set_arguments.items() if names]
+    if len(chosen) > 1:
+        clash = " and ".join(", ".join(set_arguments[way]) for way in chosen)
+        problem = f"{clash} contradict each other: give only one kind of credentials"
+        raise _invalid(function, problem)
+    return chosen[0] if chosen else None
+
+
+def _invalid(function: str, problem: str) -> InvalidInputError:
     return InvalidInputError(f"{function}: {problem}", ErrorKind.INVALID_CREDENTIALS)

@@ -3,12 +3,12 @@
 # Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
 # ruff: noqa: UP040
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from icefloe.credentials.choice import CredentialChoice, choose, invalid, require
-from icefloe.credentials.refresh import Clock, Renewal, checked_call, pickle_function, utc_now
+from icefloe.credentials.choice import CredentialChoice, CredentialFamily, choose_one
+from icefloe.credentials.refresh import Clock, Renewal, utc_now
 from icefloe.values import Moment, Value, Variant, secret, variant_of
 
 
@@ -153,23 +153,7 @@ def gcs_static_credentials(
     >>> gcs_static_credentials(bearer_token="very secret")
     icefloe.credentials.GcsStaticCredentials.BearerToken('***')
     """
-    name = "gcs_static_credentials"
-    arguments = {
-        "service_account_file": service_account_file,
-        "service_account_key": service_account_key,
-        "application_credentials": application_credentials,
-        "bearer_token": bearer_token,
-    }
-    choose(name, {argument: {argument: value} for argument, value in arguments.items()})
-    if service_account_file is not None:
-        return GcsStaticCredentials.ServiceAccount(service_account_file)
-    if service_account_key is not None:
-        return GcsStaticCredentials.ServiceAccountKey(service_account_key)
-    if application_credentials is not None:
-        return GcsStaticCredentials.ApplicationCredentials(application_credentials)
-    if bearer_token is not None:
-        return GcsStaticCredentials.BearerToken(bearer_token)
-    raise invalid(name, f"one of {', '.join(arguments)} must be given")
+    return choose_one("gcs_static_credentials", _STATIC_KINDS, locals())
 
 
 def gcs_refreshable_credentials(
@@ -181,11 +165,7 @@ def gcs_refreshable_credentials(
     With `scatter_initial_credentials` it is called once now, and its result travels along
     when the credentials are pickled to workers.
     """
-    pickled = pickle_function(get_credentials)
-    first = (
-        checked_call(get_credentials, GcsBearerCredential) if scatter_initial_credentials else None
-    )
-    return GcsCredentials.Refreshable(pickled, first)
+    return _FAMILY.refreshable(get_credentials, scatters=scatter_initial_credentials)
 
 
 def gcs_credentials(
@@ -204,35 +184,15 @@ def gcs_credentials(
 
     `anon` is another name of `anonymous`.
     """
-    name = "gcs_credentials"
-    static = {
-        "service_account_file": service_account_file,
-        "service_account_key": service_account_key,
-        "application_credentials": application_credentials,
-        "bearer_token": bearer_token,
-    }
-    refresh = {
-        "get_credentials": get_credentials,
-        "scatter_initial_credentials": scatter_initial_credentials,
-    }
-    way = choose(
-        name,
-        {
-            "static": static,
-            "anonymous": {"anonymous": anonymous, "anon": anon},
-            "from_env": {"from_env": from_env},
-            "refresh": refresh,
-        },
-    )
-    match way:
-        case "static":
-            return GcsCredentials.Static(gcs_static_credentials(**static))
-        case "anonymous":
-            return gcs_anonymous_credentials()
-        case "refresh":
-            require(name, "with scatter_initial_credentials", get_credentials=get_credentials)
-            assert get_credentials is not None
-            return gcs_refreshable_credentials(get_credentials, scatter_initial_credentials)
-    if way is None and from_env is False:
-        raise invalid(name, "from_env=False leaves no credentials: give a key or anonymous=True")
-    return gcs_from_env_credentials()
+    return _FAMILY.choose(locals())
+
+
+_STATIC_KINDS: Final[Mapping[str, Callable[[str], AnyGcsStaticCredential]]] = {
+    "service_account_file": GcsStaticCredentials.ServiceAccount,
+    "service_account_key": GcsStaticCredentials.ServiceAccountKey,
+    "application_credentials": GcsStaticCredentials.ApplicationCredentials,
+    "bearer_token": GcsStaticCredentials.BearerToken,
+}
+_FAMILY: Final = CredentialFamily[AnyGcsCredential, GcsCredentials.Refreshable](
+    "gcs_credentials", GcsCredentials, gcs_static_credentials, GcsBearerCredential
+)

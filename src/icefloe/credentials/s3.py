@@ -6,10 +6,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from icefloe.credentials.choice import CredentialChoice, choose, invalid, require
-from icefloe.credentials.refresh import Clock, Renewal, checked_call, pickle_function, utc_now
+from icefloe.credentials.choice import CredentialChoice, CredentialFamily, require
+from icefloe.credentials.refresh import Clock, Renewal, utc_now
 from icefloe.values import Moment, Value, Variant, secret, variant_of
 
 
@@ -132,11 +132,7 @@ def s3_refreshable_credentials(
     >>> s3_refreshable_credentials(fetch).get_credentials().access_key_id
     'AKIAEXAMPLE0'
     """
-    pickled = pickle_function(get_credentials)
-    first = (
-        checked_call(get_credentials, S3StaticCredentials) if scatter_initial_credentials else None
-    )
-    return S3Credentials.Refreshable(pickled, first)
+    return _FAMILY.refreshable(get_credentials, scatters=scatter_initial_credentials)
 
 
 def s3_credentials(
@@ -158,48 +154,15 @@ def s3_credentials(
     >>> s3_credentials(anonymous=True)
     icefloe.credentials.S3Credentials.Anonymous()
     """
-    name = "s3_credentials"
-    keys = {
-        "access_key_id": access_key_id,
-        "secret_access_key": secret_access_key,
-        "session_token": session_token,
-        "expires_after": expires_after,
-    }
-    refresh = {
-        "get_credentials": get_credentials,
-        "scatter_initial_credentials": scatter_initial_credentials,
-    }
-    way = choose(
-        name,
-        {
-            "keys": keys,
-            "anonymous": {"anonymous": anonymous, "anon": anon},
-            "from_env": {"from_env": from_env},
-            "refresh": refresh,
-        },
-    )
-    match way:
-        case "keys":
-            require(
-                name,
-                "with static keys",
-                access_key_id=access_key_id,
-                secret_access_key=secret_access_key,
-            )
-            assert access_key_id is not None
-            assert secret_access_key is not None
-            return s3_static_credentials(
-                access_key_id=access_key_id,
-                secret_access_key=secret_access_key,
-                session_token=session_token,
-                expires_after=expires_after,
-            )
-        case "anonymous":
-            return s3_anonymous_credentials()
-        case "refresh":
-            require(name, "with scatter_initial_credentials", get_credentials=get_credentials)
-            assert get_credentials is not None
-            return s3_refreshable_credentials(get_credentials, scatter_initial_credentials)
-    if way is None and from_env is False:
-        raise invalid(name, "from_env=False leaves no credentials: give keys or anonymous=True")
-    return s3_from_env_credentials()
+    return _FAMILY.choose(locals())
+
+
+def _static_keys(**keys: Any) -> S3StaticCredentials:
+    needed = {name: keys[name] for name in ("access_key_id", "secret_access_key")}
+    require("s3_credentials", "with static keys", **needed)
+    return S3StaticCredentials(**keys)
+
+
+_FAMILY: Final = CredentialFamily[AnyS3Credential, S3Credentials.Refreshable](
+    "s3_credentials", S3Credentials, _static_keys, S3StaticCredentials
+)

@@ -20,7 +20,7 @@ from icefloe.format.layout import (
 )
 from icefloe.records import MutableRecord, Record, field
 from icefloe.storage import Backend
-from icefloe.storage.read_only import list_wanted
+from icefloe.storage.capabilities import list_wanted
 from icefloe.walk.spill import Keys, keys_of_names
 
 _log = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
 """The ledger: where branches and tags point, the history and the settings, in either spec version.
 
-Writers of one repository take turns. Where a storage has a queue (`icefloe.storage.turns`), the
-queue decides. Elsewhere the log of operations decides: every writer names the backups of the repo
-object in a series of ids of its own, so the log shows who wrote when. The last writer waits for
-those before it; a writer that is not in the log goes at once.
+Writers of one repository take turns. Where a storage has a queue (`icefloe.storage.capabilities`),
+the queue decides. Elsewhere the log of operations decides: every writer names the backups of the
+repo object in a series of ids of its own, so the log shows who wrote when. The last writer waits
+for those before it; a writer that is not in the log goes at once.
 """
 
 import random

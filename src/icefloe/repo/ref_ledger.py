@@ -53,7 +53,7 @@ from icefloe.repo.ledger import (
 from icefloe.repo.migration_state import require_seen, require_unmigrated
 from icefloe.repo.repo_ledger import stored_config
 from icefloe.storage import Backend, Version
-from icefloe.storage.turns import has_queue, turn
+from icefloe.storage.capabilities import has_queue, turn
 
 _JSON: Final = "application/json"
 _REF_FILE: Final = "/ref.json"

@@ -41,7 +41,7 @@ from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.ledger import BACKUP_IDS, Pace, Rivals, author_of, is_contested, writers_before
 from icefloe.repo.repo_changes import Change, feature_flags, require_enabled, shown_metadata
 from icefloe.storage import Backend, Version
-from icefloe.storage.turns import has_queue, turn
+from icefloe.storage.capabilities import has_queue, turn
 
 
 async def pages(backend: Backend, repo: RepoInfo) -> AsyncIterator[list[UpdateEntry]]:

@@ -31,7 +31,7 @@ from icefloe.storage.constructors import (
     storage_from_url,
     tigris_storage,
 )
-from icefloe.storage.hooks import LatencyStorage
+from icefloe.storage.latency import LatencyStorage
 from icefloe.storage.metering import RequestCounts
 from icefloe.storage.port import (
     Backend,

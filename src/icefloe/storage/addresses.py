@@ -13,7 +13,6 @@ from enum import IntEnum
 from typing import Final
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.storage.guarded_options import plain_host
 
 type Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 type Resolver = Callable[[str, int], list[tuple[str, int]]]
@@ -57,6 +56,19 @@ def resolve(host: str, port: int) -> list[tuple[str, int]]:
     """Ask the system for the addresses of a host, in the order in which to try them."""
     records = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((str(address[0]), port) for *_, address in records))
+
+
+def plain_host(host: str) -> str:
+    """Write a host in the one form in which hosts are compared.
+
+    >>> plain_host("[0:0::1]"), plain_host("LocalHost")
+    ('::1', 'localhost')
+    """
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        return str(ipaddress.ip_address(bare))
+    except ValueError:
+        return bare.lower().removesuffix(".")
 
 
 def parse_host(host: str) -> Address | None:

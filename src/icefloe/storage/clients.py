@@ -2,7 +2,12 @@
 
 Keys from the profile files of the AWS tools are read here, because the client library does not
 read them. Only keys written in the files are used: for single sign-on, assumed roles or an external
-process, pass a function (`get_credentials`).
+process, pass a function (`get_credentials`). No other module of the package reads variables of the
+environment to reach a storage.
+
+The threads of the clients start with the first request and serve the whole process. A child that
+is forked later has the memory that says they run, but not the threads: it would wait for them
+forever, so it is refused.
 """
 
 import os
@@ -11,7 +16,7 @@ from configparser import ConfigParser
 from configparser import Error as ConfigError
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,14 +32,66 @@ from icefloe.credentials import (
     S3Credentials,
     S3StaticCredentials,
 )
-from icefloe.storage.connection import Clients, CredentialSource
+from icefloe.errors import IcefloeError, StorageError
 from icefloe.storage.keys import encode_key
 from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
 from icefloe.storage.specs import AzureSpec, GcsSpec, Headers, HttpSpec, S3Spec
 from icefloe.version import VERSION
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+
+_owner: int | None = None
+
+
+def require_request_threads() -> None:
+    """Refuse a request in a child of a process that made some before it forked."""
+    global _owner  # noqa: PLW0603 - there is one set of threads in a process
+    process = os.getpid()
+    if _owner is None:
+        _owner = process
+    elif _owner != process:
+        raise StorageError(
+            "this process was forked from one that had used object storage already, and the"
+            " threads that do requests stayed behind there. Start processes with"
+            " multiprocessing.get_context('forkserver') or 'spawn', or fork before the first use"
+        )
+
+
+class CredentialSource:
+    """A function that gives credentials to `obstore`, remembering why it last failed.
+
+    `obstore` reports such a failure as a text of its own; ours says more and less.
+    """
+
+    def __init__(self, get: Callable[[], Any]) -> None:
+        self._get = get
+        self.failure: IcefloeError | None = None
+
+    def __call__(self) -> Any:
+        """Get credentials."""
+        try:
+            credentials = self._get()
+        except IcefloeError as failure:
+            self.failure = failure
+            raise
+        self.failure = None
+        return credentials
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Open connections to one place; they differ where reads and writes send other headers."""
+
+    reader: "ObjectStore"
+    writer: "ObjectStore | None"
+    """None makes the storage read-only."""
+    place: str
+    """What messages call it: no secrets."""
+    encodes_keys: bool
+    """Whether keys are percent-encoded in the storage (see `icefloe.storage.keys`)."""
+    credential_source: CredentialSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +133,15 @@ def _section(variable: str, file_name: str, section: str) -> dict[str, str]:
     except (OSError, UnicodeDecodeError, ConfigError, RuntimeError):
         return {}
     return dict(parser[section]) if parser.has_section(section) else {}
+
+
+def _client_variables() -> list[tuple[str, str]]:
+    """Return the variables of the environment that a client, when it is made, may look at."""
+    return [
+        (name, value)
+        for name, value in os.environ.items()
+        if name.startswith(("AWS_", "SSL_")) or name.lower().endswith("_proxy")
+    ]
 
 
 _NO_RETRIES: Final["RetryConfig"] = {"max_retries": 0, "retry_timeout": timedelta(0)}
@@ -157,7 +223,7 @@ class _Shared:
         )
         key = (
             os.getpid(),  # connections do not survive a fork
-            *((name, value) for name, value in os.environ.items() if _matters(name)),
+            *_client_variables(),
             spec.place,
             spec.can_write,
             spec.encodes_keys,
@@ -166,11 +232,6 @@ class _Shared:
             spec.credentials,
         )
         return cls(key, spec, settings, agent)
-
-
-def _matters(variable: str) -> bool:
-    """Return whether a client, when it is made, may look at a variable of the environment."""
-    return variable.startswith(("AWS_", "SSL_")) or variable.lower().endswith("_proxy")
 
 
 @lru_cache(maxsize=_SHARED_CLIENTS)
@@ -199,27 +260,14 @@ def _open_s3(spec: S3Spec, settings: EffectiveStorageSettings, agent: str) -> Cl
     provider, region = _s3_credentials(spec)
     if region is not None:
         config.setdefault("region", region)
-
-    def make(headers: Mapping[str, str]) -> S3Store:
-        return S3Store(
-            spec.bucket,
-            prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
-            config=config,  # type: ignore[arg-type]
-            client_options=_client_options(
-                settings,
-                agent,
-                headers,
-                allow_http=options.allow_http,
-                stall_seconds=options.network_stream_timeout_seconds,
-            ),
-            retry_config=_NO_RETRIES,
-            credential_provider=provider,
-        )
-
-    reader, writer = _make_both(make, spec.headers)
-    return Clients(
-        reader, writer if spec.can_write else None, spec.place, spec.encodes_keys, provider
+    client_options = partial(
+        _client_options,
+        settings,
+        agent,
+        allow_http=options.allow_http,
+        stall_seconds=options.network_stream_timeout_seconds,
     )
+    return _open_bucket(S3Store, spec.bucket, spec, config, provider, client_options)
 
 
 def _s3_credentials(spec: S3Spec) -> tuple[CredentialSource | None, str | None]:
@@ -261,19 +309,8 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings, agent: str) -> 
             provider = CredentialSource(lambda: {"token": token, "expires_at": None})
         case GcsCredentials.Refreshable() as refreshable:
             provider = CredentialSource(lambda: _gcs_token(refreshable))
-
-    def make(headers: Mapping[str, str]) -> GCSStore:
-        return GCSStore(
-            spec.bucket,
-            prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
-            config=config,  # type: ignore[arg-type]
-            client_options=_client_options(settings, agent, headers, user_options=of_client),
-            retry_config=_NO_RETRIES,
-            credential_provider=provider,
-        )
-
-    reader, writer = _make_both(make, spec.headers)
-    return Clients(reader, writer, spec.place, spec.encodes_keys, provider)
+    client_options = partial(_client_options, settings, agent, user_options=of_client)
+    return _open_bucket(GCSStore, spec.bucket, spec, config, provider, client_options)
 
 
 def _gcs_token(refreshable: GcsCredentials.Refreshable) -> dict[str, Any]:
@@ -296,15 +333,8 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings, agent: str)
             config |= {"token": token, "credential_type": "bearer_token"}
         case AzureCredentials.Refreshable() as refreshable:
             provider = CredentialSource(lambda: _azure_token(refreshable))
-    store = AzureStore(
-        spec.container,
-        prefix=_prefix(spec.prefix, encoded=spec.encodes_keys),
-        config=config,  # type: ignore[arg-type]
-        client_options=_client_options(settings, agent, {}, user_options=of_client),
-        retry_config=_NO_RETRIES,
-        credential_provider=provider,
-    )
-    return Clients(store, store, spec.place, spec.encodes_keys, provider)
+    client_options = partial(_client_options, settings, agent, user_options=of_client)
+    return _open_bucket(AzureStore, spec.container, spec, config, provider, client_options)
 
 
 def _azure_token(refreshable: AzureCredentials.Refreshable) -> dict[str, Any]:
@@ -341,15 +371,32 @@ def _part_config(config: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, A
     return remaining, of_client
 
 
-def _make_both[S](make: Callable[[Mapping[str, str]], S], headers: Headers) -> tuple[S, S]:
-    reader = make(headers.reads)
-    return reader, reader if headers.reads == headers.writes else make(headers.writes)
+def _open_bucket(
+    make: Callable[..., "ObjectStore"],
+    name: str,
+    spec: S3Spec | GcsSpec | AzureSpec,
+    config: Mapping[str, Any],
+    provider: CredentialSource | None,
+    client_options: Callable[[Mapping[str, str]], "ClientConfig"],
+) -> Clients:
+    """Make a client, or two if reads and writes send other headers."""
+    prefix = encode_key(spec.prefix) if spec.prefix and spec.encodes_keys else spec.prefix
 
+    def open_with(headers: Mapping[str, str]) -> "ObjectStore":
+        return make(
+            name,
+            prefix=prefix or None,
+            config=config,
+            client_options=client_options(headers),
+            retry_config=_NO_RETRIES,
+            credential_provider=provider,
+        )
 
-def _prefix(prefix: str, *, encoded: bool) -> str | None:
-    if not prefix:
-        return None
-    return encode_key(prefix) if encoded else prefix
+    headers = Headers() if isinstance(spec, AzureSpec) else spec.headers
+    reader = open_with(headers.reads)
+    writer = reader if headers.reads == headers.writes else open_with(headers.writes)
+    can_write = not isinstance(spec, S3Spec) or spec.can_write
+    return Clients(reader, writer if can_write else None, spec.place, spec.encodes_keys, provider)
 
 
 def _client_options(

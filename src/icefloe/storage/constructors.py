@@ -1,7 +1,14 @@
-"""The functions that make storages."""
+"""The functions that make storages.
+
+Those for object stores have many parameters, most of which are also parameters of the function that
+makes credentials, of `S3Options` or of the function that describes the storage. So they hand on
+`locals()`, their arguments by name, and each name finds its place by itself.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from inspect import signature
+from typing import Any
 
 from icefloe.config import ChecksumAlgorithm, S3Options
 from icefloe.credentials import (
@@ -10,6 +17,20 @@ from icefloe.credentials import (
     azure_credentials,
     gcs_credentials,
     s3_credentials,
+)
+from icefloe.storage.specs import (
+    LocalSpec,
+    MemorySpec,
+    S3Spec,
+    azure_spec,
+    gcs_spec,
+    http_spec,
+    hugging_face_spec,
+    r2_spec,
+    redirect_spec,
+    s3_object_store_spec,
+    s3_spec,
+    tigris_spec,
 )
 from icefloe.storage.storage import Storage
 from icefloe.storage.urls import spec_from_url
@@ -21,7 +42,7 @@ def in_memory_storage() -> Storage:
     >>> in_memory_storage().list_objects()
     []
     """
-    return Storage.new_in_memory()
+    return Storage(MemorySpec())
 
 
 def local_filesystem_storage(path: str, *, durable: bool = False) -> Storage:
@@ -33,7 +54,7 @@ def local_filesystem_storage(path: str, *, durable: bool = False) -> Storage:
     >>> local_filesystem_storage("/data/repo")
     icefloe.storage.local_filesystem_storage(path='/data/repo')
     """
-    return Storage.new_local_filesystem(path, durable=durable)
+    return Storage(LocalSpec.of(path, durable=durable))
 
 
 def s3_storage(
@@ -69,34 +90,7 @@ def s3_storage(
     >>> s3_storage(bucket="climate", prefix="era5", region="eu-west-1", anonymous=True).spec.place
     's3://climate/era5'
     """
-    return Storage.new_s3(
-        S3Options(
-            region=region,
-            endpoint_url=endpoint_url,
-            allow_http=allow_http,
-            force_path_style=force_path_style,
-            network_stream_timeout_seconds=network_stream_timeout_seconds,
-            requester_pays=requester_pays,
-            checksum_algorithm=checksum_algorithm,
-        ),
-        bucket,
-        prefix,
-        s3_credentials(
-            access_key_id=access_key_id,
-            secret_access_key=secret_access_key,
-            session_token=session_token,
-            expires_after=expires_after,
-            anonymous=anonymous,
-            anon=anon,
-            from_env=from_env,
-            get_credentials=get_credentials,
-            scatter_initial_credentials=scatter_initial_credentials,
-        ),
-        legacy_rooted_keys,
-        read_headers=read_headers,
-        write_headers=write_headers,
-        headers=headers,
-    )
+    return _s3_family(s3_spec, locals())
 
 
 def s3_object_store_storage(
@@ -119,28 +113,7 @@ def s3_object_store_storage(
     anon: bool | None = None,
 ) -> Storage:
     """Use S3 with unusual characters of keys percent-encoded, as some repositories have it."""
-    return Storage.new_s3_object_store(
-        S3Options(
-            region=region,
-            endpoint_url=endpoint_url,
-            allow_http=allow_http,
-            force_path_style=force_path_style,
-        ),
-        bucket,
-        prefix,
-        s3_credentials(
-            access_key_id=access_key_id,
-            secret_access_key=secret_access_key,
-            session_token=session_token,
-            expires_after=expires_after,
-            anonymous=anonymous,
-            anon=anon,
-            from_env=from_env,
-        ),
-        read_headers=read_headers,
-        write_headers=write_headers,
-        headers=headers,
-    )
+    return _s3_family(s3_object_store_spec, locals())
 
 
 def tigris_storage(
@@ -168,33 +141,7 @@ def tigris_storage(
     anon: bool | None = None,
 ) -> Storage:
     """Use Tigris: bound to one region, or read-only with `use_weak_consistency`."""
-    return Storage.new_tigris(
-        S3Options(
-            region=region,
-            endpoint_url=endpoint_url,
-            allow_http=allow_http,
-            network_stream_timeout_seconds=network_stream_timeout_seconds,
-            checksum_algorithm=checksum_algorithm,
-        ),
-        bucket,
-        prefix,
-        use_weak_consistency,
-        s3_credentials(
-            access_key_id=access_key_id,
-            secret_access_key=secret_access_key,
-            session_token=session_token,
-            expires_after=expires_after,
-            anonymous=anonymous,
-            anon=anon,
-            from_env=from_env,
-            get_credentials=get_credentials,
-            scatter_initial_credentials=scatter_initial_credentials,
-        ),
-        legacy_rooted_keys,
-        read_headers=read_headers,
-        write_headers=write_headers,
-        headers=headers,
-    )
+    return _s3_family(tigris_spec, locals())
 
 
 def r2_storage(
@@ -226,33 +173,7 @@ def r2_storage(
     >>> r2_storage(prefix="bucket/path", account_id="abc", anonymous=True).spec.place
     's3://bucket/path'
     """
-    return Storage.new_r2(
-        S3Options(
-            region=region,
-            endpoint_url=endpoint_url,
-            allow_http=allow_http,
-            network_stream_timeout_seconds=network_stream_timeout_seconds,
-            checksum_algorithm=checksum_algorithm,
-        ),
-        bucket,
-        prefix,
-        account_id,
-        s3_credentials(
-            access_key_id=access_key_id,
-            secret_access_key=secret_access_key,
-            session_token=session_token,
-            expires_after=expires_after,
-            anonymous=anonymous,
-            anon=anon,
-            from_env=from_env,
-            get_credentials=get_credentials,
-            scatter_initial_credentials=scatter_initial_credentials,
-        ),
-        legacy_rooted_keys,
-        read_headers=read_headers,
-        write_headers=write_headers,
-        headers=headers,
-    )
+    return _s3_family(r2_spec, locals())
 
 
 def hf_storage(
@@ -274,25 +195,7 @@ def hf_storage(
     headers: dict[str, str] | None = None,
 ) -> Storage:
     """Use a bucket of a namespace at Hugging Face."""
-    return Storage.new_hf(
-        S3Options(network_stream_timeout_seconds=network_stream_timeout_seconds),
-        bucket,
-        prefix,
-        namespace,
-        s3_credentials(
-            access_key_id=access_key_id,
-            secret_access_key=secret_access_key,
-            session_token=session_token,
-            expires_after=expires_after,
-            from_env=from_env,
-            get_credentials=get_credentials,
-            scatter_initial_credentials=scatter_initial_credentials,
-        ),
-        legacy_rooted_keys,
-        read_headers=read_headers,
-        write_headers=write_headers,
-        headers=headers,
-    )
+    return _s3_family(hugging_face_spec, locals())
 
 
 def gcs_storage(
@@ -318,26 +221,9 @@ def gcs_storage(
     >>> gcs_storage(bucket="climate", prefix="era5", anonymous=True).spec.place
     'gs://climate/era5'
     """
-    credentials = gcs_credentials(
-        service_account_file=service_account_file,
-        service_account_key=service_account_key,
-        application_credentials=application_credentials,
-        bearer_token=bearer_token,
-        from_env=from_env,
-        anonymous=anonymous,
-        anon=anon,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    return Storage.new_gcs(
-        bucket,
-        prefix,
-        credentials,
-        config=config,
-        read_headers=read_headers,
-        write_headers=write_headers,
-        headers=headers,
-    )
+    arguments = locals()
+    credentials = _call_with(gcs_credentials, arguments)
+    return Storage(gcs_spec(credentials=credentials, **arguments))
 
 
 def azure_storage(
@@ -358,15 +244,9 @@ def azure_storage(
     >>> azure_storage(account="acme", container="climate", prefix="era5").spec.place
     'az://acme/climate/era5'
     """
-    credentials = azure_credentials(
-        access_key=access_key,
-        sas_token=sas_token,
-        bearer_token=bearer_token,
-        from_env=from_env,
-        anonymous=anonymous,
-        anon=anon,
-    )
-    return Storage.new_azure_blob(account, container, prefix, credentials, config=config)
+    arguments = locals()
+    credentials = _call_with(azure_credentials, arguments)
+    return Storage(azure_spec(credentials=credentials, **arguments))
 
 
 def http_storage(
@@ -377,7 +257,7 @@ def http_storage(
     >>> http_storage("https://data.example.org/repo")
     icefloe.storage.http_storage(base_url='https://data.example.org/repo')
     """
-    return Storage.new_http(base_url, opts, headers)
+    return Storage(http_spec(base_url, opts, headers))
 
 
 def redirect_storage(
@@ -394,7 +274,7 @@ def redirect_storage(
     >>> redirect_storage("https://data.example.org/repo")
     icefloe.storage.redirect_storage(base_url='https://data.example.org/repo')
     """
-    return Storage.new_redirect(base_url, from_env=from_env, trusted_endpoints=trusted_endpoints)
+    return Storage(redirect_spec(base_url, from_env=from_env, trusted_endpoints=trusted_endpoints))
 
 
 def storage_from_url(url: str, *, anonymous: bool = False) -> Storage:
@@ -408,3 +288,16 @@ def storage_from_url(url: str, *, anonymous: bool = False) -> Storage:
     's3://climate/era5'
     """
     return Storage(spec_from_url(url, anonymous=anonymous))
+
+
+def _s3_family(describe: Callable[..., S3Spec], arguments: dict[str, Any]) -> Storage:
+    """Make a storage that speaks the protocol of S3 from all arguments of a function above."""
+    credentials = _call_with(s3_credentials, arguments)
+    options = _call_with(S3Options, arguments)
+    return Storage(describe(options, credentials=credentials, **arguments))
+
+
+def _call_with[T](function: Callable[..., T], arguments: dict[str, Any]) -> T:
+    """Call a function with the arguments that it has parameters for, and take these away."""
+    names = signature(function).parameters.keys() & arguments.keys()
+    return function(**{name: arguments.pop(name) for name in names})

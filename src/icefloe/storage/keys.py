@@ -1,4 +1,4 @@
-r"""Object keys: which are allowed, how they are encoded, and the argument checks of all backends.
+r"""Keys and byte ranges: which are allowed, how keys are encoded, how ranges are joined and cut.
 
 A key is a non-empty sequence of non-empty segments joined by `/`. Segments `.` and `..` are
 refused, so no key can name anything outside the root of its storage. Where a storage keeps
@@ -9,11 +9,13 @@ digits, which is the form of names of temporary files.
 """
 
 import re
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.storage.port import ByteRange, Version
+from icefloe.storage.port import Buffer, ByteRange, Version
 
 # What is left of ASCII, spelled out: a set of all that must be encoded takes long to compile.
 _PLAIN: Final = r"[ !$&'()+,\-.0-9:;=@A-Z_a-z]+"
@@ -100,10 +102,8 @@ def _is_text(key: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in key)
 
 
-def check_conditions(*, if_absent: bool, if_version: Version | None) -> None:
+def check_expected_version(if_version: Version, *, if_absent: bool) -> None:
     """Refuse a write with two conditions, or with a version that says nothing."""
-    if if_version is None:
-        return
     if if_absent:
         raise InvalidInputError("`if_absent` and `if_version` exclude each other: give one")
     if if_version.etag is None and if_version.generation is None:
@@ -149,3 +149,47 @@ def same_state(version: Version, other: Version) -> bool:
     if version.generation is not None and other.generation is not None:
         return version.generation == other.generation
     return version.etag is not None and version.etag == other.etag
+
+
+def merge_ranges(byte_ranges: Sequence[ByteRange], *, gap: int, limit: int) -> list[ByteRange]:
+    """Find few windows that cover all ranges that are not empty.
+
+    Ranges at most `gap` bytes apart share a window while that stays below `limit`.
+
+    >>> merge_ranges([(10, 20), (0, 5), (90, 95)], gap=8, limit=100)
+    [(0, 20), (90, 95)]
+    """
+    windows: list[ByteRange] = []
+    for start, end in sorted(
+        byte_range for byte_range in byte_ranges if byte_range[0] < byte_range[1]
+    ):
+        if windows:
+            first, last = windows[-1]
+            is_inside = end <= last
+            if is_inside or (start <= last + gap and end - first <= limit):
+                windows[-1] = (first, max(last, end))
+                continue
+        windows.append((start, end))
+    return windows
+
+
+def split_range(byte_range: ByteRange, part_bytes: int) -> list[ByteRange]:
+    """Cut a range into parts of equal size, but for the last.
+
+    >>> split_range((0, 25), 10)
+    [(0, 10), (10, 20), (20, 25)]
+    """
+    start, end = byte_range
+    return [(first, min(first + part_bytes, end)) for first in range(start, end, part_bytes)]
+
+
+def cut_range(
+    windows: Sequence[ByteRange], fetched: Sequence[memoryview], byte_range: ByteRange
+) -> Buffer:
+    """Take a range out of the last window that begins before it, which covers it."""
+    start, end = byte_range
+    if start == end:
+        return b""
+    position = bisect_right(windows, start, key=lambda window: window[0]) - 1
+    first = windows[position][0]
+    return fetched[position][start - first : end - first]

@@ -44,6 +44,7 @@ from icefloe.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from icefloe.storage.capabilities import Batch, Wanted
 from icefloe.storage.directory import (
     Draft,
     create_file,
@@ -55,7 +56,13 @@ from icefloe.storage.directory import (
     walk,
     walk_entries,
 )
-from icefloe.storage.keys import check_conditions, check_key, check_range, encode_key, encode_prefix
+from icefloe.storage.keys import (
+    check_expected_version,
+    check_key,
+    check_range,
+    encode_key,
+    encode_prefix,
+)
 from icefloe.storage.locks import (
     HAS_QUEUES,
     PATIENCE_SECONDS,
@@ -73,7 +80,6 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
-from icefloe.storage.read_only import Batch, Wanted
 from icefloe.storage.sandbox import Confinement
 
 # ruff: noqa: PTH100, PTH116 - paths are plain strings here, and most calls are relative to descriptors
@@ -162,7 +168,8 @@ class LocalBackend:
         content_type: str | None = None,
     ) -> Version:
         """Write a file whole; every condition is atomic, also between processes."""
-        check_conditions(if_absent=if_absent, if_version=if_version)
+        if if_version is not None:
+            check_expected_version(if_version, if_absent=if_absent)
         view = memoryview(data).cast("B")
         if len(view) < _INLINE_BYTES and not (if_absent or if_version or self._durable):
             version = self._put_at_once(key, view)

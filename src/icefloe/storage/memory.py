@@ -17,7 +17,7 @@ from icefloe.errors import (
     PreconditionFailedError,
 )
 from icefloe.forks import renew_lock_in_children
-from icefloe.storage.keys import check_conditions, check_key, check_range
+from icefloe.storage.keys import check_expected_version, check_key, check_range
 from icefloe.storage.port import (
     Buffer,
     ByteRange,
@@ -48,13 +48,17 @@ class MemoryBackend:
     out views of the stored bytes, which never change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, version_prefix: str = "") -> None:
+        self._version_prefix = version_prefix
         self._objects: dict[str, _Stored] = {}
         self._states = count(1)  # shared by all keys: a key made again gets a new version too
         self._lock = Lock()
         renew_lock_in_children(self)
         self._token: str = uuid4().hex
         _in_use[self._token] = self
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._objects
 
     def address(self) -> MemoryAddress:
         """Return where to find this storage, in this process only."""
@@ -85,7 +89,8 @@ class MemoryBackend:
     ) -> Version:
         """Store a copy of the bytes."""
         check_key(key)
-        check_conditions(if_absent=if_absent, if_version=if_version)
+        if if_version is not None:
+            check_expected_version(if_version, if_absent=if_absent)
         copy = bytes(data)
         with self._lock:
             present = self._objects.get(key)
@@ -127,16 +132,16 @@ class MemoryBackend:
         return DeleteReport(len(set(keys)), absent=absent)
 
     def _find(self, key: str) -> _Stored:
-        check_key(key)
         stored = self._objects.get(key)
         if stored is None:
+            check_key(key)  # no key that is not allowed is ever stored
             raise ObjectNotFoundError(f"no object {key!r}", key=key)
         return stored
 
     def _store(
         self, key: str, data: bytes, attributes: Mapping[str, str], content_type: str | None
     ) -> Version:
-        version = Version(etag=str(next(self._states)))
+        version = Version(etag=f"{self._version_prefix}{next(self._states)}")
         info = ObjectInfo(key, len(data), _exact_now(), version)
         self._objects[key] = _Stored(data, info, dict(attributes), content_type)
         return version

@@ -4,25 +4,17 @@ Each attempt counts, so a request that was tried three times counts three times.
 `obstore` or we split into concurrent parts is one request here.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from threading import Lock
-from typing import cast
+from typing import Any, Unpack, cast
 
 from icefloe.errors import PreconditionFailedError
 from icefloe.forks import renew_lock_in_children
-from icefloe.storage.port import (
-    Backend,
-    Buffer,
-    ByteRange,
-    DeleteReport,
-    Fetched,
-    ObjectInfo,
-    Version,
-)
-from icefloe.storage.read_only import Batch, Wanted, list_wanted
-from icefloe.storage.turns import Queueing, has_queue
+from icefloe.storage.capabilities import Batch, Queueing, Wanted, has_queue, list_wanted
+from icefloe.storage.port import Backend, Buffer, PutOptions, Version
+from icefloe.storage.wrapper import BackendWrapper, Verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +71,10 @@ class Meter:
         """Count one event of a kind and the bytes it moved."""
         with self._lock:
             self._counts[name] += 1
-            self._counts["bytes_in"] += bytes_in
-            self._counts["bytes_out"] += bytes_out
+            if bytes_in:
+                self._counts["bytes_in"] += bytes_in
+            if bytes_out:
+                self._counts["bytes_out"] += bytes_out
 
     def snapshot(self) -> RequestCounts:
         """Read the count."""
@@ -95,94 +89,53 @@ class Meter:
             return counts
 
 
-class MeteredBackend:
-    """Counts what goes to another backend."""
+class MeteredBackend(BackendWrapper):
+    """Counts the requests to another backend, also those that fail."""
 
     def __init__(self, inner: Backend, meter: Meter) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._meter = meter
         self.has_queue = has_queue(inner)
 
-    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
-        """Count a read, also one that fails."""
-        size = 0
+    async def around(self, verb: Verb, *arguments: Any, **options: Any) -> Any:
+        """Count a request and the bytes that it read."""
+        bytes_in = 0
         try:
-            fetched = await self._inner.get(key, byte_range)
-            size = len(fetched.data)
-            return fetched
+            answer = await getattr(self.inner, verb)(*arguments, **options)
+            if verb == "get":
+                bytes_in = len(answer.data)
+            elif verb == "get_ranges":
+                bytes_in = sum(map(len, answer))
+            return answer
         finally:
-            self._meter.add("get", bytes_in=size)
+            self._meter.add("delete" if verb == "delete_many" else verb, bytes_in)
 
-    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Count a read of several ranges."""
-        size = 0
-        try:
-            ranges = await self._inner.get_ranges(key, byte_ranges)
-            size = sum(map(len, ranges))
-            return ranges
-        finally:
-            self._meter.add("get_ranges", bytes_in=size)
-
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
+    async def put(self, key: str, data: Buffer, **options: Unpack[PutOptions]) -> Version:
         """Count a write; the bytes count even if the answer was lost."""
         self._meter.add("put", bytes_out=memoryview(data).nbytes)
         try:
-            return await self._inner.put(
-                key,
-                data,
-                if_absent=if_absent,
-                if_version=if_version,
-                attributes=attributes,
-                content_type=content_type,
-            )
+            return await self.inner.put(key, data, **options)
         except PreconditionFailedError:
             self._meter.add("conflicts")
             raise
 
-    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+    def list(self, prefix: str = "") -> AsyncIterator[Batch]:
         """Count one request per batch, and one for an empty answer."""
+        return self._count_batches(self.inner.list(prefix))
+
+    def list_wanted(self, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
+        """Count as `list` does."""
+        return self._count_batches(list_wanted(self.inner, prefix, is_wanted))
+
+    async def _count_batches(self, batches: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
         is_empty = True
-        async for batch in self._inner.list(prefix):
+        async for batch in batches:
             is_empty = False
             self._meter.add("list")
             yield batch
         if is_empty:
             self._meter.add("list")
-
-    async def list_wanted(self, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
-        """Count one request per batch, and one for an empty answer."""
-        is_empty = True
-        async for batch in list_wanted(self._inner, prefix, is_wanted):
-            is_empty = False
-            self._meter.add("list")
-            yield batch
-        if is_empty:
-            self._meter.add("list")
-
-    async def head(self, key: str) -> Fetched:
-        """Count a look."""
-        self._meter.add("head")
-        return await self._inner.head(key)
-
-    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        """Count a copy."""
-        self._meter.add("copy")
-        await self._inner.copy(source, target, if_version=if_version)
-
-    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
-        """Count a batch."""
-        self._meter.add("delete")
-        return await self._inner.delete_many(keys)
 
     def turn(self, key: str) -> AbstractAsyncContextManager[None]:
         """Wait for a turn; that is no request."""
-        return cast("Queueing", self._inner).turn(key)
+        return cast("Queueing", self.inner).turn(key)

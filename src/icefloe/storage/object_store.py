@@ -22,16 +22,19 @@ from icefloe.errors import (
     ReadOnlyError,
     StorageError,
 )
-from icefloe.storage.connection import Clients, require_request_threads
+from icefloe.storage.clients import Clients, require_request_threads
 from icefloe.storage.keys import (
-    check_conditions,
+    check_expected_version,
     check_key,
     check_order,
+    cut_range,
     decode_key,
     encode_key,
     encode_prefix,
+    merge_ranges,
     range_past_end,
     same_state,
+    split_range,
 )
 from icefloe.storage.obstore_errors import FOREIGN_ERRORS, plain_conflict, translate
 from icefloe.storage.port import (
@@ -43,7 +46,6 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
-from icefloe.storage.ranges import cut_range, merge_ranges, split_range
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta, PutMode
@@ -129,7 +131,8 @@ class ObjectStoreBackend:
         content_type: str | None = None,
     ) -> Version:
         """Write an object; a large one in parts, unless there is a condition on it."""
-        check_conditions(if_absent=if_absent, if_version=if_version)
+        if if_version is not None:
+            check_expected_version(if_version, if_absent=if_absent)
         sent = self._attributes(key, attributes or {}, content_type)
         if if_absent and not self._settings.unsafe_use_conditional_create:
             await self._look_before_creating(key)

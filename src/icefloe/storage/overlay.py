@@ -1,108 +1,78 @@
 """A storage as it would be: what is written stays in memory, above what is really there."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import UTC, datetime
-from itertools import count
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Unpack
 
 from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.errors import ObjectNotFoundError, PreconditionFailedError
-from icefloe.storage.keys import check_conditions, check_key, check_range, same_state
+from icefloe.storage.keys import check_expected_version, check_key, same_state
+from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.port import (
     Backend,
     Buffer,
-    ByteRange,
     DeleteReport,
-    Fetched,
     ObjectInfo,
+    PutOptions,
     Version,
 )
 from icefloe.storage.storage import Storage
+from icefloe.storage.wrapper import BackendWrapper, Request, Verb
 
 
-class OverlayBackend:
-    """Reads from another backend, and never writes to it: for those who want to try things out."""
+class OverlayBackend(BackendWrapper):
+    """Reads from another backend and never writes to it, so that callers can try things out."""
 
     def __init__(self, inner: Backend) -> None:
-        self._inner = inner
-        self._written: dict[str, Fetched] = {}
+        super().__init__(inner)
+        # No version of an object here may equal one of the object below.
+        self._written = MemoryBackend("overlay ")
         self._deleted: set[str] = set()
-        self._states = count(1)
 
-    @property
-    def written(self) -> dict[str, int]:
-        """The keys of what was written, with sizes in bytes."""
-        return {key: stored.info.size_bytes for key, stored in self._written.items()}
-
-    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
+    def around(self, verb: Verb, *arguments: Any, **options: Any) -> Request[Any]:
         """Read what was written here, else the object below."""
-        if (own := self._own(key)) is None:
-            return await self._inner.get(key, byte_range)
-        if byte_range is None:
-            return own
-        return Fetched(_slice(key, own.data, byte_range), own.info, own.attributes)
+        key = arguments[0]
+        if key in self._deleted:
+            raise ObjectNotFoundError(f"no object {key!r}", key=key)
+        backend = self._written if key in self._written else self.inner
+        request: Request[Any] = getattr(backend, verb)(*arguments, **options)
+        return request
 
-    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Read several ranges of one object."""
-        if (own := self._own(key)) is None:
-            return await self._inner.get_ranges(key, byte_ranges)
-        return [_slice(key, own.data, byte_range) for byte_range in byte_ranges]
-
-    async def head(self, key: str) -> Fetched:
-        """Look at an object without its bytes."""
-        if (own := self._own(key)) is None:
-            return await self._inner.head(key)
-        return Fetched(b"", own.info, own.attributes)
-
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
+    async def put(self, key: str, data: Buffer, **options: Unpack[PutOptions]) -> Version:
         """Keep the bytes in memory, under the same conditions as elsewhere."""
         check_key(key)
-        check_conditions(if_absent=if_absent, if_version=if_version)
-        if if_absent or if_version is not None:
-            await self._require(key, None if if_absent else if_version)
-        return self._keep(key, bytes(data), attributes or {})
+        expected = options.pop("if_version", None)
+        must_be_absent = options.pop("if_absent", False)
+        if expected is not None:
+            check_expected_version(expected, if_absent=must_be_absent)
+        if must_be_absent or expected is not None:
+            await self._require(key, expected)
+        version = await self._written.put(key, data, **options)
+        self._deleted.discard(key)
+        return version
+
+    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
+        """Keep a copy in memory."""
+        stored = await self.get(source)
+        if if_version is not None and not same_state(stored.info.version, if_version):
+            raise _changed(source)
+        await self.put(target, stored.data, attributes=stored.attributes)
+
+    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
+        """Hide objects."""
+        await self._written.delete_many(keys)
+        self._deleted.update(keys)
+        return DeleteReport(len(set(keys)))
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         """Walk the objects below and those written here."""
-        async for batch in self._inner.list(prefix):
+        async for batch in self.inner.list(prefix):
             yield [
                 info
                 for info in batch
                 if info.key not in self._written and info.key not in self._deleted
             ]
-        own = [stored.info for key, stored in self._written.items() if key.startswith(prefix)]
-        if own:
-            yield own
-
-    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        """Keep a copy in memory."""
-        check_key(target)
-        stored = await self.get(source)
-        if if_version is not None and not same_state(stored.info.version, if_version):
-            raise _changed(source)
-        self._keep(target, bytes(stored.data), stored.attributes)
-
-    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
-        """Hide objects."""
-        for key in keys:
-            check_key(key)
-        for key in keys:
-            self._written.pop(key, None)
-            self._deleted.add(key)
-        return DeleteReport(len(set(keys)))
-
-    def _own(self, key: str) -> Fetched | None:
-        if key in self._deleted:
-            raise ObjectNotFoundError(f"no object {key!r}", key=key)
-        return self._written.get(key)
+        async for batch in self._written.list(prefix):
+            yield batch
 
     async def _require(self, key: str, expected: Version | None) -> None:
         try:
@@ -114,12 +84,9 @@ class OverlayBackend:
         if expected is not None and (version is None or not same_state(version, expected)):
             raise _changed(key)
 
-    def _keep(self, key: str, data: bytes, attributes: Mapping[str, str]) -> Version:
-        version = Version(etag=f"overlay {next(self._states)}")
-        info = ObjectInfo(key, len(data), datetime.now(UTC), version)
-        self._written[key] = Fetched(data, info, dict(attributes))
-        self._deleted.discard(key)
-        return version
+
+def _changed(key: str) -> PreconditionFailedError:
+    return PreconditionFailedError(f"{key!r} is no longer in the expected state", key=key)
 
 
 class OverlayStorage(Storage):
@@ -147,12 +114,3 @@ class OverlayStorage(Storage):
         if self._overlay is None:
             self._overlay = OverlayBackend(self._inner.open(settings, attribution))
         return self._overlay
-
-
-def _slice(key: str, data: Buffer, byte_range: ByteRange) -> memoryview:
-    check_range(key, byte_range, len(data))
-    return memoryview(data)[byte_range[0] : byte_range[1]]
-
-
-def _changed(key: str) -> PreconditionFailedError:
-    return PreconditionFailedError(f"{key!r} is no longer in the expected state", key=key)

@@ -16,7 +16,7 @@ blocking and asynchronous callers. What a caller may rely on:
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final, Protocol, TypedDict
 
 type Buffer = bytes | bytearray | memoryview
 """Readable bytes, handed over without a copy where the source allows it."""
@@ -73,6 +73,15 @@ class DeleteReport:
     """Those of the failures for which trying again may help."""
     absent: frozenset[str] = frozenset()
     """Those that somebody else had deleted before, where the storage tells."""
+
+
+class PutOptions(TypedDict, total=False):
+    """The options of `put`, for those who hand them on."""
+
+    if_absent: bool
+    if_version: Version | None
+    attributes: Mapping[str, str] | None
+    content_type: str | None
 
 
 class ReadableBackend(Protocol):

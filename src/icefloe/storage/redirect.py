@@ -1,6 +1,7 @@
 """A storage found by following HTTP redirections.
 
-Servers along the way are not trusted: only a few schemes of remote storages may be reached
+Servers along the way are not trusted, so they are asked through the guarded client
+(`icefloe.storage.web_client`). Only a few schemes of remote storages may be reached
 (never local files), an encrypted address may not lead to an unencrypted one, the number of
 steps is bounded, and requests to the storage found are anonymous unless the user said that
 credentials of the environment may be used there. Even then these go to the platforms' own
@@ -10,30 +11,25 @@ chose.
 
 import http.client
 import re
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Final
-from urllib.parse import SplitResult, parse_qsl, urljoin, urlsplit
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from icefloe import effects
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.backoff import Attempts
-from icefloe.storage.port import (
-    Backend,
-    Buffer,
-    ByteRange,
-    DeleteReport,
-    Fetched,
-    ObjectInfo,
-    Version,
-)
+from icefloe.storage.addresses import AddressGuard
+from icefloe.storage.port import Backend, ObjectInfo
+from icefloe.storage.retrying import Attempts
 from icefloe.storage.specs import RedirectSpec, Spec, without_secrets
 from icefloe.storage.urls import WEB_STORAGE_SCHEMES, spec_from_url
+from icefloe.storage.web_client import REDIRECTIONS, Origin, WebClient, WebTimeouts
+from icefloe.storage.wrapper import BackendWrapper, Verb
 
 MOST_STEPS: Final = 10
 _TARGETS: Final = frozenset({"s3", "gs", "gcs", "az", "r2", "tigris"}) | WEB_STORAGE_SCHEMES
-_REDIRECTIONS: Final = frozenset({301, 302, 303, 307, 308})
-_TIMEOUT_SECONDS: Final = 30.0
+_TIMEOUTS: Final = WebTimeouts(30.0, 30.0, lambda _: 60.0)
+_GUARD: Final = AddressGuard(allow_private=True)
+"""Servers of an own network may redirect to each other; what metadata services tell is secret."""
 _NAMES: Final = frozenset({"region", "account_id"})
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -89,26 +85,26 @@ def _check_endpoint(spec: RedirectSpec, target: str) -> None:
 
 
 def _next_location(url: str, user_agent: str) -> str:
-    """Ask a server, and give the address it sends us to."""
+    """Ask a server, and return the address it sends us to."""
     parts = urlsplit(url)
     path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-    connection = _connect(parts)
     try:
-        connection.request("GET", path, headers={"User-Agent": user_agent})
-        answer = connection.getresponse()
-        status, location = answer.status, answer.getheader("Location")
+        client = WebClient(Origin.of(url), _GUARD, _TIMEOUTS, {"User-Agent": user_agent})
+        status, location = client.ask_for_location(path)
+    except InvalidInputError:
+        raise _bad(url, "it is a service that hands out the credentials of a machine") from None
     except (OSError, http.client.HTTPException) as error:
         raise StorageError(
             f"the redirecting server {parts.hostname} does not answer: {type(error).__name__}",
             ErrorKind.BAD_REDIRECT,
             retryable=True,
         ) from error
-    finally:
-        connection.close()
+    except ValueError:
+        raise _bad(url, "it is malformed") from None
     if status >= 500:
         text = f"the redirecting server {parts.hostname} failed with status {status}"
         raise StorageError(text, ErrorKind.BAD_REDIRECT, retryable=True)
-    if status not in _REDIRECTIONS or not location:
+    if status not in REDIRECTIONS or not location:
         raise _bad(url, f"the answer has status {status} and is no redirection")
     try:
         target = urljoin(url, location)
@@ -118,82 +114,31 @@ def _next_location(url: str, user_agent: str) -> str:
     return target
 
 
-def _connect(parts: SplitResult) -> http.client.HTTPConnection:
-    host = parts.hostname or ""
-    if parts.scheme.lower() == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(
-            host, parts.port, timeout=_TIMEOUT_SECONDS, context=context
-        )
-    return http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_SECONDS)
-
-
 def _bad(url: str, reason: str) -> StorageError:
     text = f"{without_secrets(url)!r} does not lead to a storage: {reason}"
     return StorageError(text, ErrorKind.BAD_REDIRECT)
 
 
-class RedirectBackend:
-    """Finds the real storage at the first request, then hands everything on to it."""
+class RedirectBackend(BackendWrapper):
+    """Finds the real storage at the first request, then sends everything on to it."""
 
     def __init__(self, find: Callable[[], Backend], attempts: Callable[[], Attempts]) -> None:
         self._find = find
         self._attempts = attempts
-        self._found: Backend | None = None
+        self._target: Backend | None = None
 
-    async def _target(self) -> Backend:
-        if self._found is None:
-            # Two callers may both look; they find the same.
-            self._found = await self._attempts().repeat(lambda: effects.offload(self._find))
-        return self._found
-
-    async def _ask[T](self, request: Callable[[Backend], Awaitable[T]]) -> T:
-        return await request(await self._target())
-
-    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
-        """Hand on."""
-        return await self._ask(lambda target: target.get(key, byte_range))
-
-    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Hand on."""
-        return await self._ask(lambda target: target.get_ranges(key, byte_ranges))
-
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
-        """Hand on."""
-        return await self._ask(
-            lambda target: target.put(
-                key,
-                data,
-                if_absent=if_absent,
-                if_version=if_version,
-                attributes=attributes,
-                content_type=content_type,
-            )
-        )
+    async def around(self, verb: Verb, *arguments: Any, **options: Any) -> Any:
+        """Send a request to the storage that was found."""
+        target = self._target or await self._find_target()
+        return await getattr(target, verb)(*arguments, **options)
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
-        """Hand on."""
-        target = await self._target()
+        """Walk the objects of the storage that was found."""
+        target = self._target or await self._find_target()
         async for batch in target.list(prefix):
             yield batch
 
-    async def head(self, key: str) -> Fetched:
-        """Hand on."""
-        return await self._ask(lambda target: target.head(key))
-
-    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        """Hand on."""
-        await self._ask(lambda backend: backend.copy(source, target, if_version=if_version))
-
-    async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
-        """Hand on."""
-        return await self._ask(lambda target: target.delete_many(keys))
+    async def _find_target(self) -> Backend:
+        # Two callers may both look; they find the same.
+        self._target = await self._attempts().repeat(lambda: effects.offload(self._find))
+        return self._target

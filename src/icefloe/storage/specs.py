@@ -1,16 +1,16 @@
 """The description of a storage as a value: enough to open it in any process.
 
 These values compare and pickle by content (credentials travel with them: pickling a storage asks
-for that) and print without secrets. Functions for the platforms that speak the protocol of S3
-know what is special about each of them.
+for that) and print without secrets. For each platform there is a function that checks a description
+and knows what is special about the platform; `Storage.new_s3` and so on have the same parameters.
 """
 
 import ipaddress
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, cast
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from icefloe.config import ChecksumAlgorithm, S3Options
@@ -30,6 +30,14 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _CHECKSUMS: Final = frozenset({ChecksumAlgorithm.Sha256, ChecksumAlgorithm.Crc64Nvme})
 _WEB_SCHEMES: Final = frozenset({"http", "https"})
+_TIGRIS_URL: Final = "https://t3.storage.dev"
+_HUGGING_FACE_URL: Final = "https://s3.hf.co"
+_WAYS_IN: Final = {
+    "FromEnv": "from the environment",
+    "Anonymous": "none: unsigned requests",
+    "Static": "given",
+    "Refreshable": "from a function",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +59,35 @@ class Headers:
         return cls(shared | checked_headers(reads), shared | checked_headers(writes))
 
 
+class _Shown:
+    """How people see the description of a storage."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    function: ClassVar[str]
+    """The function of `icefloe.storage` that makes such a storage."""
+    required: ClassVar[Mapping[str, object]] = {}
+    """Arguments that the function must have, with the values that stand for not set."""
+
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments of the function that may be shown; None is what is not set."""
+        return {}
+
+
 @dataclass(frozen=True, slots=True)
-class MemorySpec:
+class MemorySpec(_Shown):
     """The memory of this process."""
 
+    kind = "in-memory"
+    function = "in_memory_storage"
+
 
 @dataclass(frozen=True, slots=True)
-class LocalSpec:
+class LocalSpec(_Shown):
     """A directory."""
+
+    kind = "local filesystem"
+    function = "local_filesystem_storage"
 
     path: str
     durable: bool = False
@@ -68,9 +97,16 @@ class LocalSpec:
     """Absolute paths of the directories and files that may be read, and nothing be written; no
     symbolic link leads out of them. An empty tuple allows nothing; None is no confinement."""
 
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments that may be shown."""
+        return {"path": self.path, "durable": self.durable or None}
+
     @classmethod
-    def of(cls, path: str | os.PathLike[str], *, durable: bool) -> "LocalSpec":
-        """Fix the path now: the working directory may change, or differ in a worker."""
+    def of(cls, path: str | os.PathLike[str], *, durable: bool = False) -> "LocalSpec":
+        """Describe a directory.
+
+        The path becomes absolute: the working directory may change, or differ in a worker.
+        """
         text = os.fspath(path)
         if not text or "\0" in text:
             raise _unfit("the path of a storage may not be empty or hold a NUL")
@@ -78,8 +114,12 @@ class LocalSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class S3Spec:
+class S3Spec(_Shown):
     """A bucket that speaks the protocol of S3."""
+
+    kind = "S3"
+    function = "s3_storage"
+    required: ClassVar[Mapping[str, object]] = {"bucket": None, "prefix": None}
 
     bucket: str
     prefix: str
@@ -88,6 +128,15 @@ class S3Spec:
     headers: Headers = field(default_factory=Headers)
     can_write: bool = True
     encodes_keys: bool = False
+
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments that may be shown."""
+        options = {
+            option.name: getattr(self.options, option.name) or None
+            for option in fields(self.options)
+            if option.name != "anonymous"
+        }
+        return {"bucket": self.bucket, "prefix": self.prefix or None, **options}
 
     @property
     def place(self) -> str:
@@ -118,8 +167,12 @@ class S3Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class GcsSpec:
+class GcsSpec(_Shown):
     """A bucket of Google Cloud Storage."""
+
+    kind = "GCS"
+    function = "gcs_storage"
+    required: ClassVar[Mapping[str, object]] = {"bucket": None, "prefix": None}
 
     bucket: str
     prefix: str
@@ -128,6 +181,10 @@ class GcsSpec:
     headers: Headers = field(default_factory=Headers)
     encodes_keys: bool = True
 
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments that may be shown."""
+        return {"bucket": self.bucket, "prefix": self.prefix or None}
+
     @property
     def place(self) -> str:
         """Name it in messages."""
@@ -135,8 +192,12 @@ class GcsSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class AzureSpec:
+class AzureSpec(_Shown):
     """A container of Azure Blob Storage."""
+
+    kind = "Azure"
+    function = "azure_storage"
+    required: ClassVar[Mapping[str, object]] = {"account": None, "container": None, "prefix": ""}
 
     account: str
     container: str
@@ -145,6 +206,11 @@ class AzureSpec:
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     encodes_keys: bool = True
 
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments that may be shown."""
+        names = {"account": self.account, "container": self.container}
+        return {**names, "prefix": self.prefix or None}
+
     @property
     def place(self) -> str:
         """Name it in messages."""
@@ -152,13 +218,15 @@ class AzureSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpSpec:
-    """A directory on a web server, read-only."""
+class _WebSpec(_Shown):
+    kind = "HTTP"
+    function = "http_storage"
 
     url: str = field(repr=False)
-    config: Mapping[str, str] = field(default_factory=dict, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    encodes_keys: bool = True
+
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments that may be shown."""
+        return {"base_url": self.place}
 
     @property
     def place(self) -> str:
@@ -167,16 +235,24 @@ class HttpSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardedHttpSpec:
+class HttpSpec(_WebSpec):
+    """A directory on a web server, read-only."""
+
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    encodes_keys: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedHttpSpec(_WebSpec):
     """A web server that somebody not trusted named, read-only.
 
     Other than with `HttpSpec`, no redirection leads to another host, and an address that is not
     public is refused, unless the reader allowed it.
     """
 
-    url: str = field(repr=False)
     private_hosts: frozenset[str] = frozenset()
-    """Hosts whose addresses may be private; see `icefloe.storage.guarded_options`."""
+    """Hosts whose addresses may be private; see `icefloe.storage.guarded_http`."""
     allow_private: bool = False
     """Whether the addresses of all hosts may be."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -187,26 +263,26 @@ class GuardedHttpSpec:
     user_agent: str | None = None
     """What the client calls itself, instead of its name."""
 
-    @property
-    def place(self) -> str:
-        """Name it in messages."""
-        return without_secrets(self.url)
-
 
 @dataclass(frozen=True, slots=True)
-class RedirectSpec:
+class RedirectSpec(_WebSpec):
     """A web address that tells, by redirection, where the storage really is."""
 
-    url: str = field(repr=False)
+    kind = "redirect"
+    function = "redirect_storage"
+
     from_env: bool = False
     """Whether credentials of the environment may be sent to the place it names."""
     trusted_endpoints: tuple[str, ...] = ()
     """Addresses of servers, other than the platforms' own, that may get those credentials."""
 
-    @property
-    def place(self) -> str:
-        """Name it in messages."""
-        return without_secrets(self.url)
+    def arguments(self) -> dict[str, object]:
+        """Return the arguments that may be shown."""
+        return {
+            "base_url": self.place,
+            "from_env": self.from_env or None,
+            "trusted_endpoints": list(self.trusted_endpoints) or None,
+        }
 
 
 type Spec = (
@@ -221,18 +297,59 @@ type Spec = (
 )
 
 
+def source_code(spec: Spec) -> str:
+    """Write the call that makes such a storage; given credentials and headers are left out.
+
+    >>> source_code(LocalSpec("/data/repo"))
+    "icefloe.storage.local_filesystem_storage(path='/data/repo')"
+    """
+    encodes_s3_keys = isinstance(spec, S3Spec) and spec.encodes_keys
+    function = "s3_object_store_storage" if encodes_s3_keys else spec.function
+    arguments = {name: value for name, value in spec.arguments().items() if value is not None}
+    shown = {**spec.required, **arguments}
+    if _way_in(spec) == "Anonymous":
+        shown["anonymous"] = True
+    text = ", ".join(f"{name}={argument!r}" for name, argument in shown.items())
+    return f"icefloe.storage.{function}({text})"
+
+
+def describe(spec: Spec) -> dict[str, str]:
+    """Describe a storage, line by line.
+
+    >>> describe(LocalSpec("/data/repo"))
+    {'type': 'local filesystem', 'path': '/data/repo'}
+    """
+    lines = {"type": spec.kind}
+    for name, value in spec.arguments().items():
+        if value is not None:
+            lines[name] = getattr(value, "name", None) or str(value)
+    if (way_in := _way_in(spec)) is not None:
+        lines["credentials"] = _WAYS_IN[way_in]
+    if isinstance(spec, S3Spec) and not spec.can_write:
+        lines["access"] = "read-only"
+    return lines
+
+
+def _way_in(spec: Spec) -> str | None:
+    match spec:
+        case S3Spec() | GcsSpec() | AzureSpec():
+            return type(spec.credentials).__name__
+        case _:
+            return None
+
+
 def s3_spec(
-    options: S3Options,
+    config: S3Options,
     bucket: str,
     prefix: str | None,
-    credentials: AnyS3Credential | None,
+    credentials: AnyS3Credential | None = None,
+    legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
     *,
-    headers: Headers | None = None,
-    legacy_rooted_keys: bool | None = None,
-    can_write: bool = True,
-    encodes_keys: bool = False,
+    read_headers: Mapping[str, str] | None = None,
+    write_headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> S3Spec:
-    """Check a description of a bucket of S3 or the like."""
+    """Describe a bucket of S3, or of a storage that speaks its protocol."""
     trimmed = check_prefix(prefix)
     _check_bucket(bucket)
     if legacy_rooted_keys:
@@ -242,74 +359,170 @@ def s3_spec(
             "keys that begin with a slash (legacy_rooted_keys=True) cannot be reached: copy the"
             " objects to a prefix first"
         )
-    if options.checksum_algorithm not in {None, *_CHECKSUMS}:
+    if config.checksum_algorithm not in {None, *_CHECKSUMS}:
         names = " and ".join(sorted(checksum.name for checksum in _CHECKSUMS))
         raise _unfit(f"of the checksum algorithms only {names} can be sent; choose one or none")
-    check_web_url(options.endpoint_url, allow_http=options.allow_http)
-    anonymous = S3Credentials.Anonymous() if options.anonymous else None
+    check_web_url(config.endpoint_url, allow_http=config.allow_http)
+    anonymous = S3Credentials.Anonymous() if config.anonymous else None
     return S3Spec(
         bucket,
         trimmed,
-        copy_of(options),
+        copy_of(config),
         credentials or anonymous or S3Credentials.FromEnv(),
-        headers or Headers(),
-        can_write,
-        encodes_keys,
+        Headers.of(headers, read_headers, write_headers),
     )
+
+
+def s3_object_store_spec(
+    config: S3Options,
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyS3Credential | None = None,
+    *,
+    read_headers: Mapping[str, str] | None = None,
+    write_headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> S3Spec:
+    """Describe a bucket of S3 in which unusual characters of keys are percent-encoded."""
+    sent = Headers.of(headers, read_headers, write_headers)
+    spec = s3_spec(config, bucket, prefix, credentials)
+    return replace(spec, headers=sent, encodes_keys=True)
+
+
+def tigris_spec(
+    config: S3Options,
+    bucket: str,
+    prefix: str | None,
+    use_weak_consistency: bool,  # noqa: FBT001 - the drop-in signature
+    credentials: AnyS3Credential | None = None,
+    legacy_rooted_keys: bool | None = None,  # noqa: FBT001
+    *,
+    read_headers: Mapping[str, str] | None = None,
+    write_headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> S3Spec:
+    """Describe a bucket of Tigris.
+
+    Its replicas may lag behind; all requests of one region see the same. So either the region
+    is known and every request is bound to it, or the storage is read-only.
+    """
+    sent = Headers.of(headers, read_headers, write_headers)
+    if not use_weak_consistency:
+        if config.region is None:
+            raise StorageError(
+                "Tigris is consistent only within one region: give the region of the bucket, or"
+                " read only, with use_weak_consistency=True"
+            )
+        bound = {"X-Tigris-Regions": config.region, "X-Tigris-Consistent": "true"}
+        sent = Headers(
+            {**bound, "Cache-Control": "no-cache", **sent.reads}, {**bound, **sent.writes}
+        )
+    chosen = copy_of(config, endpoint_url=config.endpoint_url or _TIGRIS_URL)
+    spec = s3_spec(chosen, bucket, prefix, credentials, legacy_rooted_keys)
+    return replace(spec, headers=sent, can_write=not use_weak_consistency)
+
+
+def r2_spec(
+    config: S3Options,
+    bucket: str | None = None,
+    prefix: str | None = None,
+    account_id: str | None = None,
+    credentials: AnyS3Credential | None = None,
+    legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
+    *,
+    read_headers: Mapping[str, str] | None = None,
+    write_headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> S3Spec:
+    """Describe a bucket of Cloudflare R2; without a bucket the prefix begins with it."""
+    sent = Headers.of(headers, read_headers, write_headers)
+    if bucket is None:
+        if not prefix:
+            raise StorageError("give a bucket or a prefix", ErrorKind.STORAGE_CONFIG)
+        bucket, _, prefix = prefix.strip("/").partition("/")
+    if config.endpoint_url is None and account_id is None:
+        raise StorageError("give an endpoint_url or an account_id", ErrorKind.STORAGE_CONFIG)
+    chosen = copy_of(
+        config,
+        endpoint_url=config.endpoint_url or f"https://{account_id}.r2.cloudflarestorage.com",
+        region=config.region or "auto",
+        force_path_style=True,
+    )
+    return replace(s3_spec(chosen, bucket, prefix, credentials, legacy_rooted_keys), headers=sent)
+
+
+def hugging_face_spec(
+    config: S3Options,
+    bucket: str,
+    prefix: str | None,
+    namespace: str,
+    credentials: AnyS3Credential | None = None,
+    legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
+    *,
+    read_headers: Mapping[str, str] | None = None,
+    write_headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> S3Spec:
+    """Describe a bucket of a namespace at Hugging Face."""
+    sent = Headers.of(headers, read_headers, write_headers)
+    chosen = copy_of(
+        config,
+        endpoint_url=f"{config.endpoint_url or _HUGGING_FACE_URL}/{namespace}",
+        region=config.region or "us-east-1",
+        force_path_style=True,
+    )
+    return replace(s3_spec(chosen, bucket, prefix, credentials, legacy_rooted_keys), headers=sent)
 
 
 def gcs_spec(
     bucket: str,
     prefix: str | None,
-    credentials: AnyGcsCredential | None,
-    config: Mapping[str, str] | None,
-    headers: Headers | None = None,
+    credentials: AnyGcsCredential | None = None,
+    *,
+    config: Mapping[str, str] | None = None,
+    read_headers: Mapping[str, str] | None = None,
+    write_headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> GcsSpec:
-    """Check a description of a bucket of Google Cloud Storage."""
+    """Describe a bucket of Google Cloud Storage."""
+    sent = Headers.of(headers, read_headers, write_headers)
     _check_bucket(bucket)
-    return GcsSpec(
-        bucket,
-        check_prefix(prefix),
-        credentials or GcsCredentials.FromEnv(),
-        _checked_options(config),
-        headers or Headers(),
-    )
+    chosen = credentials or GcsCredentials.FromEnv()
+    return GcsSpec(bucket, check_prefix(prefix), chosen, _checked_options(config), sent)
 
 
 def azure_spec(
     account: str,
     container: str,
     prefix: str | None,
-    credentials: AnyAzureCredential | None,
-    config: Mapping[str, str] | None,
+    credentials: AnyAzureCredential | None = None,
+    *,
+    config: Mapping[str, str] | None = None,
 ) -> AzureSpec:
-    """Check a description of a container of Azure Blob Storage."""
+    """Describe a container of Azure Blob Storage."""
     if not account:
         raise _unfit("the account of an Azure storage may not be empty")
     _check_bucket(container)
-    return AzureSpec(
-        account,
-        container,
-        check_prefix(prefix),
-        credentials or AzureCredentials.FromEnv(),
-        _checked_options(config),
-    )
+    chosen = credentials or AzureCredentials.FromEnv()
+    return AzureSpec(account, container, check_prefix(prefix), chosen, _checked_options(config))
 
 
 def http_spec(
-    url: str, config: Mapping[str, str] | None, headers: Mapping[str, str] | None
+    base_url: str,
+    config: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> HttpSpec:
-    """Check a description of a directory on a web server."""
-    check_web_url(url, allow_http=True)
-    return HttpSpec(url.rstrip("/"), checked_texts(config), checked_headers(headers))
+    """Describe a directory on a web server, which can only be read."""
+    check_web_url(base_url, allow_http=True)
+    return HttpSpec(base_url.rstrip("/"), checked_texts(config), checked_headers(headers))
 
 
 def redirect_spec(
-    url: str, *, from_env: bool, trusted_endpoints: Sequence[str] = ()
+    base_url: str, *, from_env: bool = False, trusted_endpoints: Sequence[str] = ()
 ) -> RedirectSpec:
-    """Check an address that redirects to a storage."""
-    check_web_url(url, allow_http=True)
-    return RedirectSpec(url, from_env, tuple(trusted_endpoints))
+    """Describe the storage that a web address redirects to; see `redirect_storage`."""
+    check_web_url(base_url, allow_http=True)
+    return RedirectSpec(base_url, from_env, tuple(trusted_endpoints))
 
 
 def check_prefix(prefix: str | None) -> str:
@@ -355,9 +568,10 @@ def without_secrets(url: str) -> str:
     return urlunsplit(parts._replace(netloc=host, query="", fragment=""))
 
 
-def copy_of(options: S3Options) -> S3Options:
-    """Copy options, which callers may go on changing."""
-    return S3Options(**{name: getattr(options, name) for name in options.__dataclass_fields__})
+def copy_of(options: S3Options, **changes: Any) -> S3Options:
+    """Copy options, which callers may go on changing; `changes` replace some."""
+    values = {option.name: getattr(options, option.name) for option in fields(options)}
+    return S3Options(**values | changes)
 
 
 def _split_url(url: str) -> SplitResult:
@@ -418,104 +632,3 @@ def _is_address(host: str) -> bool:
 
 def _unfit(message: str) -> InvalidInputError:
     return InvalidInputError(message, ErrorKind.STORAGE_CONFIG)
-
-
-_TIGRIS_URL = "https://t3.storage.dev"
-_HUGGING_FACE_URL = "https://s3.hf.co"
-
-
-def tigris_spec(
-    options: S3Options,
-    bucket: str,
-    prefix: str | None,
-    credentials: AnyS3Credential | None,
-    *,
-    use_weak_consistency: bool,
-    headers: Headers | None = None,
-    legacy_rooted_keys: bool | None = None,
-) -> S3Spec:
-    """Describe a bucket of Tigris.
-
-    Its replicas may lag behind; all requests of one region see the same. So either the region
-    is known and every request is bound to it, or the storage is read-only.
-    """
-    chosen = copy_of(options)
-    chosen.endpoint_url = chosen.endpoint_url or _TIGRIS_URL
-    own_headers = headers or Headers()
-    if not use_weak_consistency:
-        if chosen.region is None:
-            raise StorageError(
-                "Tigris is consistent only within one region: give the region of the bucket, or"
-                " read only, with use_weak_consistency=True"
-            )
-        bound = {"X-Tigris-Regions": chosen.region, "X-Tigris-Consistent": "true"}
-        own_headers = Headers(
-            {**bound, "Cache-Control": "no-cache", **own_headers.reads},
-            {**bound, **own_headers.writes},
-        )
-    return s3_spec(
-        chosen,
-        bucket,
-        prefix,
-        credentials,
-        headers=own_headers,
-        legacy_rooted_keys=legacy_rooted_keys,
-        can_write=not use_weak_consistency,
-    )
-
-
-def r2_spec(
-    options: S3Options,
-    bucket: str | None,
-    prefix: str | None,
-    account_id: str | None,
-    credentials: AnyS3Credential | None,
-    *,
-    headers: Headers | None = None,
-    legacy_rooted_keys: bool | None = None,
-) -> S3Spec:
-    """Describe a bucket of Cloudflare R2; without a bucket the prefix begins with it."""
-    if bucket is None:
-        if not prefix:
-            raise StorageError("give a bucket or a prefix", ErrorKind.STORAGE_CONFIG)
-        bucket, _, prefix = prefix.strip("/").partition("/")
-    chosen = copy_of(options)
-    if chosen.endpoint_url is None:
-        if account_id is None:
-            raise StorageError("give an endpoint_url or an account_id", ErrorKind.STORAGE_CONFIG)
-        chosen.endpoint_url = f"https://{account_id}.r2.cloudflarestorage.com"
-    chosen.region = chosen.region or "auto"
-    chosen.force_path_style = True
-    return s3_spec(
-        chosen,
-        bucket,
-        prefix,
-        credentials,
-        headers=headers,
-        legacy_rooted_keys=legacy_rooted_keys,
-    )
-
-
-def hugging_face_spec(
-    options: S3Options,
-    bucket: str,
-    prefix: str | None,
-    namespace: str,
-    credentials: AnyS3Credential | None,
-    *,
-    headers: Headers | None = None,
-    legacy_rooted_keys: bool | None = None,
-) -> S3Spec:
-    """Describe a bucket of a namespace at Hugging Face."""
-    chosen = copy_of(options)
-    chosen.endpoint_url = f"{chosen.endpoint_url or _HUGGING_FACE_URL}/{namespace}"
-    chosen.region = chosen.region or "us-east-1"
-    chosen.force_path_style = True
-    return s3_spec(
-        chosen,
-        bucket,
-        prefix,
-        credentials,
-        headers=headers,
-        legacy_rooted_keys=legacy_rooted_keys,
-    )

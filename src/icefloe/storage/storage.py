@@ -5,27 +5,25 @@ It prints without secrets, and opens `obstore` clients for libraries that accept
 
 import html
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, cast
+from inspect import signature
+from typing import Any, cast
 
 from obstore.store import LocalStore
 
 from icefloe.config import (
     Attribution,
     EffectiveStorageSettings,
-    S3Options,
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
     effective_storage_settings,
 )
-from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
-from icefloe.storage.backoff import Attempts
 from icefloe.storage.clients import open_clients, user_agent
 from icefloe.storage.guarded_http import GuardedHttpReader
 from icefloe.storage.local import LocalBackend
@@ -35,15 +33,13 @@ from icefloe.storage.metering import Meter, MeteredBackend, RequestCounts
 from icefloe.storage.object_store import ObjectStoreBackend
 from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
 from icefloe.storage.port import Backend
-from icefloe.storage.read_only import ReadOnlyBackend
 from icefloe.storage.redirect import RedirectBackend, resolve
-from icefloe.storage.retrying import RetryingBackend
+from icefloe.storage.retrying import Attempts, RetryingBackend
 from icefloe.storage.sandbox import Confinement
 from icefloe.storage.specs import (
     AzureSpec,
     GcsSpec,
     GuardedHttpSpec,
-    Headers,
     HttpSpec,
     LocalSpec,
     MemorySpec,
@@ -51,118 +47,19 @@ from icefloe.storage.specs import (
     S3Spec,
     Spec,
     azure_spec,
+    describe,
     gcs_spec,
     http_spec,
     hugging_face_spec,
     r2_spec,
     redirect_spec,
+    s3_object_store_spec,
     s3_spec,
+    source_code,
     tigris_spec,
 )
+from icefloe.storage.wrapper import ReadOnlyBackend
 from icefloe.values import Value
-
-_KINDS: Final[dict[type, str]] = {
-    MemorySpec: "in-memory",
-    LocalSpec: "local filesystem",
-    S3Spec: "S3",
-    GcsSpec: "GCS",
-    AzureSpec: "Azure",
-    HttpSpec: "HTTP",
-    GuardedHttpSpec: "HTTP",
-    RedirectSpec: "redirect",
-}
-
-_FUNCTIONS: Final[dict[type, tuple[str, dict[str, object]]]] = {
-    MemorySpec: ("in_memory_storage", {}),
-    LocalSpec: ("local_filesystem_storage", {}),
-    S3Spec: ("s3_storage", {"bucket": None, "prefix": None}),
-    GcsSpec: ("gcs_storage", {"bucket": None, "prefix": None}),
-    AzureSpec: ("azure_storage", {"account": None, "container": None, "prefix": ""}),
-    HttpSpec: ("http_storage", {}),
-    GuardedHttpSpec: ("http_storage", {}),
-    RedirectSpec: ("redirect_storage", {}),
-}
-"""The function that makes each kind, and the arguments it must always have."""
-
-_WAYS_IN: Final = {
-    "FromEnv": "from the environment",
-    "Anonymous": "none: unsigned requests",
-    "Static": "given",
-    "Refreshable": "from a function",
-}
-
-
-def source_code(spec: Spec) -> str:
-    """Write the call that makes such a storage; given credentials and headers are left out.
-
-    >>> source_code(LocalSpec("/data/repo"))
-    "icefloe.storage.local_filesystem_storage(path='/data/repo')"
-    """
-    function, needed = _FUNCTIONS[type(spec)]
-    if isinstance(spec, S3Spec) and spec.encodes_keys:
-        function = "s3_object_store_storage"
-    shown = needed | {name: value for name, value in _arguments(spec).items() if value is not None}
-    if _way_in(spec) == "Anonymous":
-        shown["anonymous"] = True
-    arguments = ", ".join(f"{name}={argument!r}" for name, argument in shown.items())
-    return f"icefloe.storage.{function}({arguments})"
-
-
-def describe(spec: Spec) -> dict[str, str]:
-    """Describe a storage, line by line.
-
-    >>> describe(LocalSpec("/data/repo"))
-    {'type': 'local filesystem', 'path': '/data/repo'}
-    """
-    lines = {"type": _KINDS[type(spec)]}
-    for name, value in _arguments(spec).items():
-        if value is not None:
-            lines[name] = getattr(value, "name", None) or str(value)
-    if (way_in := _way_in(spec)) is not None:
-        lines["credentials"] = _WAYS_IN[way_in]
-    if isinstance(spec, S3Spec) and not spec.can_write:
-        lines["access"] = "read-only"
-    return lines
-
-
-def _arguments(spec: Spec) -> dict[str, object]:
-    """Gather what may be shown; None is what is not set."""
-    match spec:
-        case MemorySpec():
-            return {}
-        case LocalSpec(path, durable):
-            return {"path": path, "durable": durable or None}
-        case S3Spec():
-            options = {
-                field.name: getattr(spec.options, field.name) or None
-                for field in fields(spec.options)
-                if field.name != "anonymous"
-            }
-            return {"bucket": spec.bucket, "prefix": spec.prefix or None, **options}
-        case GcsSpec():
-            return {"bucket": spec.bucket, "prefix": spec.prefix or None}
-        case AzureSpec():
-            return {
-                "account": spec.account,
-                "container": spec.container,
-                "prefix": spec.prefix or None,
-            }
-        case HttpSpec() | GuardedHttpSpec():
-            return {"base_url": spec.place}
-        case RedirectSpec():
-            return {
-                "base_url": spec.place,
-                "from_env": spec.from_env or None,
-                "trusted_endpoints": list(spec.trusted_endpoints) or None,
-            }
-
-
-def _way_in(spec: Spec) -> str | None:
-    match spec:
-        case S3Spec() | GcsSpec() | AzureSpec():
-            return type(spec.credentials).__name__
-        case _:
-            return None
 
 
 def usual_settings(kind: type) -> StorageSettings:
@@ -214,6 +111,18 @@ class _Opened:
         """The one without special settings."""
 
 
+def _made_by[**P](describe_storage: Callable[P, Spec]) -> "staticmethod[P, Storage]":
+    """Turn a function that describes storages into one that makes them, with its parameters."""
+
+    def make(*args: P.args, **options: P.kwargs) -> "Storage":
+        return Storage(describe_storage(*args, **options))
+
+    make.__doc__ = describe_storage.__doc__
+    shown = signature(describe_storage).replace(return_annotation="Storage")
+    make.__signature__ = shown  # type: ignore[attr-defined]
+    return staticmethod(make)
+
+
 class Storage:
     """A place where a repository lives.
 
@@ -233,193 +142,28 @@ class Storage:
         self._memory = (memory or MemoryBackend()) if is_in_memory else None
         self._opened = _Opened()
 
-    @classmethod
-    def new_in_memory(cls) -> "Storage":
-        """Make an empty storage in the memory of this process."""
-        return Storage(MemorySpec())
-
-    @classmethod
-    def new_local_filesystem(cls, path: str, *, durable: bool = False) -> "Storage":
-        """Use a local directory; `durable` makes every write survive a loss of power."""
-        return Storage(LocalSpec.of(path, durable=durable))
-
-    @classmethod
-    def new_s3(
-        cls,
-        config: S3Options,
-        bucket: str,
-        prefix: str | None,
-        credentials: AnyS3Credential | None = None,
-        legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
-        *,
-        read_headers: dict[str, str] | None = None,
-        write_headers: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> "Storage":
-        """Use a bucket of S3, or of a storage that speaks its protocol."""
-        return Storage(
-            s3_spec(
-                config,
-                bucket,
-                prefix,
-                credentials,
-                headers=Headers.of(headers, read_headers, write_headers),
-                legacy_rooted_keys=legacy_rooted_keys,
-            )
-        )
-
-    @classmethod
-    def new_s3_object_store(
-        cls,
-        config: S3Options,
-        bucket: str,
-        prefix: str | None,
-        credentials: AnyS3Credential | None = None,
-        *,
-        read_headers: dict[str, str] | None = None,
-        write_headers: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> "Storage":
-        """Use a bucket of S3 in which unusual characters of keys are percent-encoded."""
-        return Storage(
-            s3_spec(
-                config,
-                bucket,
-                prefix,
-                credentials,
-                headers=Headers.of(headers, read_headers, write_headers),
-                encodes_keys=True,
-            )
-        )
-
-    @classmethod
-    def new_tigris(
-        cls,
-        config: S3Options,
-        bucket: str,
-        prefix: str | None,
-        use_weak_consistency: bool,  # noqa: FBT001 - the drop-in signature
-        credentials: AnyS3Credential | None = None,
-        legacy_rooted_keys: bool | None = None,  # noqa: FBT001
-        *,
-        read_headers: dict[str, str] | None = None,
-        write_headers: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> "Storage":
-        """Use a bucket of Tigris."""
-        return Storage(
-            tigris_spec(
-                config,
-                bucket,
-                prefix,
-                credentials,
-                use_weak_consistency=use_weak_consistency,
-                headers=Headers.of(headers, read_headers, write_headers),
-                legacy_rooted_keys=legacy_rooted_keys,
-            )
-        )
-
-    @classmethod
-    def new_r2(
-        cls,
-        config: S3Options,
-        bucket: str | None = None,
-        prefix: str | None = None,
-        account_id: str | None = None,
-        credentials: AnyS3Credential | None = None,
-        legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
-        *,
-        read_headers: dict[str, str] | None = None,
-        write_headers: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> "Storage":
-        """Use a bucket of Cloudflare R2."""
-        return Storage(
-            r2_spec(
-                config,
-                bucket,
-                prefix,
-                account_id,
-                credentials,
-                headers=Headers.of(headers, read_headers, write_headers),
-                legacy_rooted_keys=legacy_rooted_keys,
-            )
-        )
-
-    @classmethod
-    def new_hf(
-        cls,
-        config: S3Options,
-        bucket: str,
-        prefix: str | None,
-        namespace: str,
-        credentials: AnyS3Credential | None = None,
-        legacy_rooted_keys: bool | None = None,  # noqa: FBT001 - the drop-in signature
-        *,
-        read_headers: dict[str, str] | None = None,
-        write_headers: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> "Storage":
-        """Use a bucket at Hugging Face."""
-        return Storage(
-            hugging_face_spec(
-                config,
-                bucket,
-                prefix,
-                namespace,
-                credentials,
-                headers=Headers.of(headers, read_headers, write_headers),
-                legacy_rooted_keys=legacy_rooted_keys,
-            )
-        )
-
-    @classmethod
-    def new_gcs(
-        cls,
-        bucket: str,
-        prefix: str | None,
-        credentials: AnyGcsCredential | None = None,
-        *,
-        config: dict[str, str] | None = None,
-        read_headers: dict[str, str] | None = None,
-        write_headers: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> "Storage":
-        """Use a bucket of Google Cloud Storage."""
-        sent = Headers.of(headers, read_headers, write_headers)
-        return Storage(gcs_spec(bucket, prefix, credentials, config, sent))
-
-    @classmethod
-    def new_azure_blob(
-        cls,
-        account: str,
-        container: str,
-        prefix: str,
-        credentials: AnyAzureCredential | None = None,
-        *,
-        config: dict[str, str] | None = None,
-    ) -> "Storage":
-        """Use a container of Azure Blob Storage."""
-        return Storage(azure_spec(account, container, prefix, credentials, config))
-
-    @classmethod
-    def new_http(
-        cls,
-        base_url: str,
-        config: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> "Storage":
-        """Use a directory on a web server, read-only."""
-        return Storage(http_spec(base_url, config, headers))
-
-    @classmethod
-    def new_redirect(
-        cls, base_url: str, *, from_env: bool = False, trusted_endpoints: Sequence[str] = ()
-    ) -> "Storage":
-        """Use the storage that a web address redirects to; see `redirect_storage`."""
-        return Storage(
-            redirect_spec(base_url, from_env=from_env, trusted_endpoints=trusted_endpoints)
-        )
+    new_in_memory = _made_by(MemorySpec)
+    """Make an empty storage in the memory of this process."""
+    new_local_filesystem = _made_by(LocalSpec.of)
+    """Use a local directory; `durable` makes every write survive a loss of power."""
+    new_s3 = _made_by(s3_spec)
+    """Use a bucket of S3, or of a storage that speaks its protocol."""
+    new_s3_object_store = _made_by(s3_object_store_spec)
+    """Use a bucket of S3 in which unusual characters of keys are percent-encoded."""
+    new_tigris = _made_by(tigris_spec)
+    """Use a bucket of Tigris."""
+    new_r2 = _made_by(r2_spec)
+    """Use a bucket of Cloudflare R2."""
+    new_hf = _made_by(hugging_face_spec)
+    """Use a bucket at Hugging Face."""
+    new_gcs = _made_by(gcs_spec)
+    """Use a bucket of Google Cloud Storage."""
+    new_azure_blob = _made_by(azure_spec)
+    """Use a container of Azure Blob Storage."""
+    new_http = _made_by(http_spec)
+    """Use a directory on a web server, read-only."""
+    new_redirect = _made_by(redirect_spec)
+    """Use the storage that a web address redirects to; see `redirect_storage`."""
 
     @property
     def spec(self) -> Spec:

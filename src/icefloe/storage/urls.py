@@ -78,7 +78,7 @@ def spec_from_url(url: str, *, anonymous: bool = False) -> Spec:
     """Describe the storage that a URL names; `anonymous` overrides what it says itself."""
     parts = _split(url)
     if parts is None:
-        return LocalSpec.of(url, durable=False)
+        return LocalSpec.of(url)
     scheme = parts.scheme.lower()
     match scheme:
         case "file":
@@ -86,10 +86,10 @@ def spec_from_url(url: str, *, anonymous: bool = False) -> Spec:
         case "memory":
             return MemorySpec()
         case "http" | "https":
-            return http_spec(url, None, None)
+            return http_spec(url)
         case _ if scheme in WEB_STORAGE_SCHEMES:
             web_scheme = scheme.partition("+")[0]
-            return http_spec(urlunsplit(parts._replace(scheme=web_scheme)), None, None)
+            return http_spec(urlunsplit(parts._replace(scheme=web_scheme)))
         case _ if scheme in _OPTIONS:
             return _cloud(_address(url, parts), anonymous=anonymous)
     schemes = ", ".join(sorted({"file", "memory", "http", "https", *_OPTIONS}))
@@ -115,20 +115,15 @@ def _cloud(address: _Address, *, anonymous: bool) -> Spec:
             )
         case "tigris":
             options = address.s3_options()
-            return tigris_spec(
-                options,
-                address.host,
-                address.path,
-                s3_credentials,
-                use_weak_consistency=options.region is None,
-            )
+            is_weak = options.region is None
+            return tigris_spec(options, address.host, address.path, is_weak, s3_credentials)
         case "az":
             container, _, prefix = address.path.partition("/")
             azure = AzureCredentials.Anonymous() if unsigned else AzureCredentials.FromEnv()
-            return azure_spec(address.host, container, prefix, azure, None)
+            return azure_spec(address.host, container, prefix, azure)
         case _:
             google = GcsCredentials.Anonymous() if unsigned else GcsCredentials.FromEnv()
-            return gcs_spec(address.host, address.path, google, None)
+            return gcs_spec(address.host, address.path, google)
 
 
 def _split(url: str) -> SplitResult | None:
@@ -146,7 +141,7 @@ def _split(url: str) -> SplitResult | None:
 def _local(parts: SplitResult) -> LocalSpec:
     if parts.netloc not in {"", "localhost"}:
         raise _unfit("a file URL has no host: write file:///path")
-    return LocalSpec.of(unquote(parts.path), durable=False)
+    return LocalSpec.of(unquote(parts.path))
 
 
 def _address(url: str, parts: SplitResult) -> _Address:

@@ -25,12 +25,11 @@ from urllib.parse import urljoin, urlsplit
 
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.forks import renew_lock_in_children
-from icefloe.storage.addresses import AddressGuard
-from icefloe.storage.guarded_options import plain_host
+from icefloe.storage.addresses import AddressGuard, plain_host
 from icefloe.storage.specs import check_web_url
 
 MOST_REDIRECTIONS: Final = 5
-_REDIRECTIONS: Final = frozenset({301, 302, 303, 307, 308})
+REDIRECTIONS: Final = frozenset({301, 302, 303, 307, 308})
 _PORTS: Final = {"http": 80, "https": 443}
 _MOST_IDLE: Final = 32
 _IDLE_SECONDS: Final = 30.0
@@ -52,7 +51,8 @@ class Origin:
         """Find the server of a URL that was checked."""
         parts = urlsplit(url)
         port = parts.port or _PORTS[parts.scheme]
-        return cls(parts.scheme, plain_host(parts.hostname or ""), port)
+        host = plain_host(parts.hostname or "")
+        return cls(parts.scheme, host if host.isascii() else host.encode("idna").decode(), port)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -145,18 +145,31 @@ class WebClient:
         deadline = time.monotonic() + self._timeouts.whole_seconds(length)
         origin = self._origin
         for _ in range(MOST_REDIRECTIONS + 1):
-            connection, answer = self._exchange(origin, method, target, headers, deadline)
-            is_kept = False
-            try:
-                if answer.status not in _REDIRECTIONS:
+            with self._answer(origin, method, target, headers, deadline) as answer:
+                if answer.status not in REDIRECTIONS:
                     yield answer
-                    is_kept = answer.finish() and self._idle.put(origin, connection)
                     return
                 origin, target = _follow(origin, target, answer.header("Location"))
-            finally:
-                if not is_kept:
-                    connection.close()
         raise _bad_redirect(origin, f"sends on and on, more than {MOST_REDIRECTIONS} times")
+
+    def ask_for_location(self, target: str) -> tuple[int, str | None]:
+        """Return the status of an answer and where it redirects to, which is not followed."""
+        deadline = time.monotonic() + self._timeouts.whole_seconds(0)
+        with self._answer(self._origin, "GET", target, {}, deadline) as answer:
+            return answer.status, answer.header("Location")
+
+    @contextmanager
+    def _answer(
+        self, origin: Origin, method: str, target: str, headers: Mapping[str, str], deadline: float
+    ) -> Iterator[Answer]:
+        connection, answer = self._exchange(origin, method, target, headers, deadline)
+        is_kept = False
+        try:
+            yield answer
+            is_kept = answer.finish() and self._idle.put(origin, connection)
+        finally:
+            if not is_kept:
+                connection.close()
 
     def _exchange(
         self, origin: Origin, method: str, target: str, headers: Mapping[str, str], deadline: float

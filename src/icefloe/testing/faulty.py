@@ -15,21 +15,14 @@ It wraps a real backend and keeps nothing of its own but the trace.
 """
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from icefloe.errors import ObjectNotFoundError, StorageError
-from icefloe.records import Record
-from icefloe.storage.port import (
-    Backend,
-    Buffer,
-    ByteRange,
-    DeleteReport,
-    Fetched,
-    ObjectInfo,
-    Version,
-)
+from icefloe.records import Record, replace
+from icefloe.storage.port import Backend, DeleteReport, Fetched, ObjectInfo
+from icefloe.storage.wrapper import BackendWrapper, Verb
 
 type Operation = Literal["get", "get_ranges", "put", "list", "head", "copy", "delete"]
 type Moment = Literal["before", "after"]
@@ -100,11 +93,11 @@ def every_failure(steps: int, *, retryable: bool = False) -> Iterator[Fail]:
         yield Fail(crash.step, crash.moment, retryable)
 
 
-class FaultyBackend:
+class FaultyBackend(BackendWrapper):
     """A backend around a backend, with faults at chosen steps."""
 
     def __init__(self, inner: Backend, *faults: Fault) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._faults = {fault.step: fault for fault in faults}
         self._trace: list[Step] = []
         self._is_dead = False
@@ -125,59 +118,17 @@ class FaultyBackend:
         """Let listings tell the truth again."""
         self._frozen_lists = None
 
-    async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
-        """Read, unless the step is to fail."""
-        step = self._begin("get", key)
-        fetched = await self._do(step, lambda: self.inner.get(key, byte_range))
-        return Fetched(self._shorten(step, fetched.data), fetched.info, fetched.attributes)
-
-    async def get_ranges(self, key: str, byte_ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Read, unless the step is to fail."""
-        step = self._begin("get_ranges", key)
-        buffers = await self._do(step, lambda: self.inner.get_ranges(key, byte_ranges))
-        return [self._shorten(step, buffer) for buffer in buffers]
-
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
-        """Write, unless the step is to fail."""
-        return await self._do(
-            self._begin("put", key),
-            lambda: self.inner.put(
-                key,
-                data,
-                if_absent=if_absent,
-                if_version=if_version,
-                attributes=attributes,
-                content_type=content_type,
-            ),
-        )
-
-    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
-        """List, one step for each batch; also one step if there is nothing to list."""
-        is_first = True
-        async for batch in self._batches(prefix):
-            is_first = False
-            await self._list_step(prefix)
-            yield batch
-        if is_first:
-            await self._list_step(prefix)
-
-    async def head(self, key: str) -> Fetched:
-        """Look, unless the step is to fail."""
-        return await self._do(self._begin("head", key), lambda: self.inner.head(key))
-
-    async def copy(self, source: str, target: str, *, if_version: Version | None = None) -> None:
-        """Copy, unless the step is to fail."""
-        step = self._begin("copy", source)
-        await self._do(step, lambda: self.inner.copy(source, target, if_version=if_version))
+    async def around(self, verb: Verb, *arguments: Any, **options: Any) -> Any:
+        """Send a request on, unless the step is to fail."""
+        assert verb != "delete_many"
+        step = self._begin(verb, arguments[0])
+        answer = await self._do(step, partial(getattr(self.inner, verb), *arguments, **options))
+        match self._faults.get(step.number), answer:
+            case ShortRead(kept_bytes=kept), Fetched():
+                return replace(answer, data=memoryview(answer.data)[:kept])
+            case ShortRead(kept_bytes=kept), _:
+                return [memoryview(buffer)[:kept] for buffer in answer]
+        return answer
 
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         """Delete one by one, so that a crash can leave some of them."""
@@ -198,6 +149,16 @@ class FaultyBackend:
                 retryable |= report.retryable
                 absent |= report.absent
         return DeleteReport(deleted, failures, frozenset(retryable), frozenset(absent))
+
+    async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
+        """List, one step for each batch; also one step if there is nothing to list."""
+        is_first = True
+        async for batch in self._batches(prefix):
+            is_first = False
+            await self._list_step(prefix)
+            yield batch
+        if is_first:
+            await self._list_step(prefix)
 
     async def _list_step(self, prefix: str) -> None:
         """Take a step for a batch already fetched: reading it has no effect to prevent."""
@@ -235,13 +196,6 @@ class FaultyBackend:
                 raise StorageError(text, retryable=retryable, key=step.key)
             case ShortRead() if step.operation not in _READS:
                 raise AssertionError(f"{fault} was planned for a step that does not read: {step}")
-
-    def _shorten(self, step: Step, data: Buffer) -> Buffer:
-        match self._faults.get(step.number):
-            case ShortRead(kept_bytes=kept):
-                return memoryview(data)[:kept]
-            case _:
-                return data
 
     async def _batches(self, prefix: str) -> AsyncIterator[_Batch]:
         if self._frozen_lists is None:

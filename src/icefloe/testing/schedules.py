@@ -21,11 +21,11 @@ from typing import Any, Final
 from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.effects import pause, stepped_context
 from icefloe.records import MutableRecord, Record, field
-from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import (
     Backend,
 )
 from icefloe.storage.storage import Storage
+from icefloe.storage.wrapper import PrecededBackend
 
 type Schedule = Sequence[int]
 """Who goes on at each turn, as a place among those still running; afterwards the first does."""

@@ -29,7 +29,7 @@ from icefloe.format.update_table import UpdateKind
 from icefloe.manifests.build import NewManifest
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_changes import CollectionRanError
-from icefloe.storage.read_only import list_wanted
+from icefloe.storage.capabilities import list_wanted
 from icefloe.transactions.session import SessionState
 from icefloe.walk.reachability import ManifestFact, ReadLimits, portions, requests_at_once
 from icefloe.walk.spill import keys_of_ids, keys_of_names

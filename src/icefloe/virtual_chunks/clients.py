@@ -24,7 +24,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.forks import renew_lock_in_children
 from icefloe.records import Record, replace
 from icefloe.storage import Backend, Storage
-from icefloe.storage.guarded_options import guarded_http_spec
+from icefloe.storage.guarded_http import guarded_http_spec
 from icefloe.storage.specs import (
     AzureSpec,
     GcsSpec,
@@ -210,14 +210,15 @@ def _spec(
         case ObjectStoreConfig.Http() as store, Credentials.HttpAccess() as access:
             return _http_spec(resolved, store, grant, access)
         case ObjectStoreConfig.Gcs(opts), Credentials.Gcs(google):
-            return replace(gcs_spec(_bucket(resolved), None, google, opts), encodes_keys=False)
+            bucket = gcs_spec(_bucket(resolved), None, google, config=opts)
+            return replace(bucket, encodes_keys=False)
         case ObjectStoreConfig.Azure(opts), Credentials.Azure(azure):
             options = dict(opts or {})
             account = options.pop("account", "")
             if not account:
                 raise _unusable(resolved, "it does not say whose: give it azure_store(account=...)")
-            spec = azure_spec(account, _bucket(resolved), None, azure, options)
-            return replace(spec, encodes_keys=False)
+            container = azure_spec(account, _bucket(resolved), None, azure, config=options)
+            return replace(container, encodes_keys=False)
         case store, Credentials.S3():
             return _s3_spec(resolved, store, grant.credential, home_region)
     raise _unusable(resolved, "its store cannot serve such urls")
@@ -232,8 +233,8 @@ def _s3_spec(
                 _for_reading(options),
                 _bucket(resolved),
                 None,
+                options.region is None,
                 credential.credentials,
-                use_weak_consistency=options.region is None,
             )
         case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
             chosen = _for_reading(options)

@@ -11,21 +11,18 @@ from icefloe.effects import run_blocking
 from icefloe.maintenance import clocks
 from icefloe.maintenance.clocks import effective_cutoffs
 from icefloe.maintenance.sweeping import Kind
-from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import ObjectInfo
+from icefloe.storage.wrapper import BackendWrapper
 from icefloe.testing.schedules import WrappedStorage
 from tests.faults.sessions import BIG, GROUP, prepared, put, put_chunk
 
 TOMORROW = timedelta(days=1)
 
 
-class WholeSeconds(PrecededBackend):
+class WholeSeconds(BackendWrapper):
     """A storage that tells times in whole seconds, rounded down, all in the same one."""
 
     moment = datetime(2024, 5, 1, 12, 0, 0, tzinfo=UTC)
-
-    async def _before(self, *keys: str, writes: bool) -> None:
-        pass
 
     async def list(self, prefix: str = "") -> AsyncIterator[list[ObjectInfo]]:
         async for batch in super().list(prefix):

@@ -10,8 +10,8 @@ import pytest
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.storage import Backend, Storage
-from icefloe.storage.hooks import PrecededBackend
 from icefloe.storage.port import DeleteReport
+from icefloe.storage.wrapper import BackendWrapper, PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
 from icefloe.walk.spill import KeySet
 from tests.faults.sessions import BIG, prepared, put_chunk, seen_in
@@ -191,7 +191,7 @@ class Listing(PrecededBackend):
         self.listed += keys
 
     async def head(self, key: str) -> Any:
-        return await self._inner.head(key)
+        return await self.inner.head(key)
 
 
 @SPECS
@@ -215,19 +215,17 @@ def test_an_incremental_run_lists_no_chunks(spec: int) -> None:
     check_repository_blocking(storage.open())
 
 
-class Refusing(PrecededBackend):
+class Refusing(BackendWrapper):
     """Deletes nothing below a prefix."""
 
     def __init__(self, inner: Backend, prefix: str) -> None:
         super().__init__(inner)
         self._prefix = prefix
 
-    async def _before(self, *keys: str, writes: bool) -> None: ...
-
     async def delete_many(self, keys: Sequence[str]) -> DeleteReport:
         if keys[0].startswith(self._prefix):
             return DeleteReport(0, dict.fromkeys(keys, "not allowed"), frozenset(keys))
-        return await self._inner.delete_many(keys)
+        return await self.inner.delete_many(keys)
 
 
 def refusing(storage: Storage, prefix: str) -> icefloe.Repository:

@@ -33,8 +33,7 @@ from icefloe.errors import (
 )
 from icefloe.storage import Backend, Storage, local_filesystem_storage, web_client
 from icefloe.storage.addresses import AddressGuard, is_metadata, is_public
-from icefloe.storage.guarded_http import GuardedHttpReader
-from icefloe.storage.guarded_options import guarded_http_spec
+from icefloe.storage.guarded_http import GuardedHttpReader, guarded_http_spec
 from icefloe.storage.web_client import Origin
 from icefloe.testing.storage_suite import ODD_KEYS, StorageConformance, driven
 from tests.support.http_server import (

@@ -11,11 +11,10 @@ from icefloe.config import (
 )
 from icefloe.effects import run_blocking
 from icefloe.errors import StorageError
-from icefloe.storage.backoff import Attempts
 from icefloe.storage.memory import MemoryBackend
 from icefloe.storage.metering import Meter
 from icefloe.storage.port import DeleteReport, ObjectInfo
-from icefloe.storage.retrying import RetryingBackend
+from icefloe.storage.retrying import Attempts, RetryingBackend
 from icefloe.testing.faulty import Fail, FaultyBackend
 
 

@@ -7,6 +7,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -523,3 +525,49 @@ def test_a_forked_child_makes_clients_of_its_own() -> None:
     if child == 0:
         os._exit(1 if client_of(bucket()) is before else 0)
     assert os.waitpid(child, 0)[1] == 0
+
+
+S3_ARGUMENTS: dict[str, Any] = {
+    "access_key_id": "key",
+    "secret_access_key": SECRET,
+    "session_token": "token",
+    "expires_after": datetime(2030, 1, 1, tzinfo=UTC),
+    "region": "eu-west-1",
+    "endpoint_url": "http://host",
+    "allow_http": True,
+    "force_path_style": True,
+    "network_stream_timeout_seconds": 7,
+    "requester_pays": True,
+    "checksum_algorithm": ChecksumAlgorithm.Sha256,
+    "headers": {"X-All": "1"},
+    "read_headers": {"X-Read": "2"},
+    "write_headers": {"X-Write": "3"},
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "own"),
+    [
+        (s3_storage, {}),
+        (s3_object_store_storage, {}),
+        (tigris_storage, {"use_weak_consistency": False}),
+        (r2_storage, {"account_id": "account"}),
+        (hf_storage, {"namespace": "names"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_every_argument_arrives(make: Callable[..., Storage], own: dict[str, Any]) -> None:
+    names = signature(make).parameters
+    chosen = {name: value for name, value in S3_ARGUMENTS.items() if name in names}
+    spec: Any = make(bucket="bucket", prefix="a/b", **own, **chosen).spec
+    assert (spec.bucket, spec.prefix) == ("bucket", "a/b")
+    keys = spec.credentials.credentials
+    for name, value in chosen.items():
+        if hasattr(keys, name):
+            assert getattr(keys, name) == value
+        elif name == "endpoint_url":
+            assert spec.options.endpoint_url.startswith(value)
+        elif "headers" not in name:
+            assert getattr(spec.options, name) == value
+    assert {"X-All": "1", "X-Read": "2"}.items() <= spec.headers.reads.items()
+    assert {"X-All": "1", "X-Write": "3"}.items() <= spec.headers.writes.items()

@@ -1,8 +1,9 @@
 """The conformance suite notices storages that break a promise."""
 
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import count
+from typing import Unpack
 
 import pytest
 
@@ -15,6 +16,7 @@ from icefloe.storage.port import (
     DeleteReport,
     Fetched,
     ObjectInfo,
+    PutOptions,
     Version,
 )
 from icefloe.testing.storage_suite import StorageConformance
@@ -28,16 +30,9 @@ class LooksThenWrites(MemoryBackend):
         self._first_two = threading.Barrier(2)
         self._turns = count()
 
-    async def put(
-        self,
-        key: str,
-        data: Buffer,
-        *,
-        if_absent: bool = False,
-        if_version: Version | None = None,
-        attributes: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
+    async def put(self, key: str, data: Buffer, **options: Unpack[PutOptions]) -> Version:
+        if_absent = options.pop("if_absent", False)
+        if_version = options.pop("if_version", None)
         try:
             found: Version | None = (await self.head(key)).info.version
         except ObjectNotFoundError:
@@ -46,7 +41,7 @@ class LooksThenWrites(MemoryBackend):
             raise PreconditionFailedError(key)
         if (if_absent or if_version is not None) and next(self._turns) < 2:
             self._first_two.wait(60)
-        return await super().put(key, data, attributes=attributes, content_type=content_type)
+        return await super().put(key, data, **options)
 
 
 class ReadsShort(MemoryBackend):

@@ -35,7 +35,7 @@ from icefloe.maintenance.verify.objects import ChunkObjects, Faults, native_need
 from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend, Buffer, ObjectInfo, Storage, Version
-from icefloe.storage.read_only import list_wanted
+from icefloe.storage.capabilities import list_wanted
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, MemorySpec, S3Spec
 from icefloe.values.model import Progress
 from icefloe.walk.reachability import (

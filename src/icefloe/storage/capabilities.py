@@ -1,16 +1,23 @@
-"""Turns: writers of one object go one after the other, in the order in which they came.
+"""What only some backends can do, and what callers do with all the others.
 
-A conditional write decides who wins, with or without a turn; but who reads, computes and writes
-in turn has not computed in vain. Only some storages can make a queue; elsewhere a turn is had at
-once, by everybody.
+*Turns*: writers of one object go one after the other, in the order in which they came. A
+conditional write decides who wins, with or without a turn; but a writer that reads, computes and
+writes in turn has not computed in vain. Without a queue every writer has its turn at once.
+
+*Selective listings*: a backend passes over objects by their keys alone, and does not look at them.
 """
 
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
-from icefloe.storage.port import Backend
+from icefloe.storage.port import Backend, ObjectInfo
+
+type Batch = list[ObjectInfo]
+type Wanted = Callable[[Sequence[str]], Sequence[bool]]
+"""Says of each key whether the object is of interest."""
 
 
 class Queueing(Protocol):
@@ -60,3 +67,26 @@ class _Turn:
     ) -> None:
         _in_turn.reset(self._token)
         await self._inner.__aexit__(kind, error, trace)
+
+
+@runtime_checkable
+class SelectiveLister(Protocol):
+    """A backend that can pass over objects by their keys alone."""
+
+    def list_wanted(self, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
+        """Walk the objects whose key starts with `prefix` and that are wanted."""
+        ...
+
+
+async def list_wanted(backend: Backend, prefix: str, is_wanted: Wanted) -> AsyncIterator[Batch]:
+    """Walk some of the objects whose key starts with `prefix`, in batches, as `list` does.
+
+    Batches may be empty.
+    """
+    if isinstance(backend, SelectiveLister):
+        async for batch in backend.list_wanted(prefix, is_wanted):
+            yield batch
+        return
+    async for batch in backend.list(prefix):
+        chosen = is_wanted([info.key for info in batch])
+        yield [info for info, yes in zip(batch, chosen, strict=True) if yes]

@@ -12,8 +12,8 @@ import pytest
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.storage import Storage
+from icefloe.storage.capabilities import has_queue, turn
 from icefloe.storage.local import LocalBackend
-from icefloe.storage.turns import has_queue, turn
 from tests.conformance.waiting import wait_for
 from tests.faults.sessions import GROUP, put
 
