@@ -4,12 +4,12 @@
 # ruff: noqa: UP040
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeAlias
 
 from icefloe.credentials.choice import CredentialChoice, CredentialFamily, choose_one
 from icefloe.credentials.refresh import Clock, Renewal, utc_now
-from icefloe.values import Moment, Variant, secret, variant_of
+from icefloe.values import Moment, Variant, secret, value_class, variant_of
 
 
 class AzureStaticCredentials(Variant):
@@ -22,7 +22,7 @@ class AzureStaticCredentials(Variant):
 
 
 @variant_of(AzureStaticCredentials, "AccessKey")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureAccessKey(AzureStaticCredentials):
     """The access key of a storage account."""
 
@@ -30,7 +30,7 @@ class AzureAccessKey(AzureStaticCredentials):
 
 
 @variant_of(AzureStaticCredentials, "SasToken")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureSasToken(AzureStaticCredentials):
     """A shared access signature."""
 
@@ -38,7 +38,7 @@ class AzureSasToken(AzureStaticCredentials):
 
 
 @variant_of(AzureStaticCredentials, "BearerToken")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureBearerToken(AzureStaticCredentials):
     """A bearer token that is never renewed."""
 
@@ -64,7 +64,7 @@ class AzureRefreshableCredential(Variant):
 
 
 @variant_of(AzureRefreshableCredential, "AccessKey")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureRefreshableAccessKey(AzureRefreshableCredential):
     """The access key of a storage account, perhaps for a limited time."""
 
@@ -73,7 +73,7 @@ class AzureRefreshableAccessKey(AzureRefreshableCredential):
 
 
 @variant_of(AzureRefreshableCredential, "SasToken")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureRefreshableSasToken(AzureRefreshableCredential):
     """A shared access signature, perhaps for a limited time."""
 
@@ -82,7 +82,7 @@ class AzureRefreshableSasToken(AzureRefreshableCredential):
 
 
 @variant_of(AzureRefreshableCredential, "BearerToken")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureRefreshableBearerToken(AzureRefreshableCredential):
     """A bearer token, perhaps for a limited time."""
 
@@ -109,19 +109,19 @@ class AzureCredentials(Variant, metaclass=CredentialChoice):
 
 
 @variant_of(AzureCredentials, "FromEnv")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureFromEnv(AzureCredentials):
     """Credentials of the environment: variables, command line login, managed identity."""
 
 
 @variant_of(AzureCredentials, "Anonymous")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureAnonymous(AzureCredentials):
     """Unsigned requests, for public data."""
 
 
 @variant_of(AzureCredentials, "Static")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureStatic(AzureCredentials):
     """Fixed credentials that are given."""
 
@@ -129,7 +129,7 @@ class AzureStatic(AzureCredentials):
 
 
 @variant_of(AzureCredentials, "Refreshable")
-@dataclass(frozen=True, slots=True)
+@value_class
 class AzureRefreshable(AzureCredentials):
     """Credentials that a pickled function returns, asked again shortly before they end."""
 

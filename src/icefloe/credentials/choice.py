@@ -2,11 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from icefloe.credentials.refresh import checked_call, pickle_function
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import Record
 
 
 class CredentialChoice(type):
@@ -28,8 +28,7 @@ class CredentialChoice(type):
         return of_method.replace(parameters=list(of_method.parameters.values())[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialFamily[C, R]:
+class CredentialFamily[C, R](Record):
     """The ways to authenticate with one platform, and which arguments choose each of them.
 
     `C` is any credential of the platform, `R` one that is renewed.

@@ -4,15 +4,15 @@
 # ruff: noqa: UP040
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import Any, Final, TypeAlias
 
 from icefloe.credentials.choice import CredentialChoice, CredentialFamily, choose_one
 from icefloe.credentials.refresh import Clock, Renewal, utc_now
-from icefloe.values import Moment, Value, Variant, secret, variant_of
+from icefloe.values import Moment, Value, Variant, secret, value_class, variant_of
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsBearerCredential(Value):
     """A bearer token, perhaps for a limited time."""
 
@@ -32,7 +32,7 @@ class GcsStaticCredentials(Variant):
 
 
 @variant_of(GcsStaticCredentials, "ServiceAccount")
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsServiceAccount(GcsStaticCredentials):
     """A file with the key of a service account."""
 
@@ -40,7 +40,7 @@ class GcsServiceAccount(GcsStaticCredentials):
 
 
 @variant_of(GcsStaticCredentials, "ServiceAccountKey")
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsServiceAccountKey(GcsStaticCredentials):
     """The key of a service account itself, as JSON text."""
 
@@ -48,7 +48,7 @@ class GcsServiceAccountKey(GcsStaticCredentials):
 
 
 @variant_of(GcsStaticCredentials, "ApplicationCredentials")
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsApplicationCredentials(GcsStaticCredentials):
     """A file with application credentials."""
 
@@ -56,7 +56,7 @@ class GcsApplicationCredentials(GcsStaticCredentials):
 
 
 @variant_of(GcsStaticCredentials, "BearerToken")
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsBearerToken(GcsStaticCredentials):
     """A bearer token that is never renewed."""
 
@@ -90,19 +90,19 @@ class GcsCredentials(Variant, metaclass=CredentialChoice):
 
 
 @variant_of(GcsCredentials, "Anonymous")
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsAnonymous(GcsCredentials):
     """Unsigned requests, for public data."""
 
 
 @variant_of(GcsCredentials, "FromEnv")
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsFromEnv(GcsCredentials):
     """Credentials of the environment: variables, default files, instance metadata."""
 
 
 @variant_of(GcsCredentials, "Static")
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsStatic(GcsCredentials):
     """Fixed credentials that are given."""
 
@@ -110,7 +110,7 @@ class GcsStatic(GcsCredentials):
 
 
 @variant_of(GcsCredentials, "Refreshable")
-@dataclass(frozen=True, slots=True)
+@value_class
 class GcsRefreshable(GcsCredentials):
     """Tokens that a pickled function returns, asked again shortly before they end."""
 

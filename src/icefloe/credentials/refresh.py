@@ -4,11 +4,11 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, cast
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, WrongTypeError
+from icefloe.records import Record
 
 type Clock = Callable[[], datetime]
 
@@ -50,8 +50,7 @@ def pickle_function(get_credentials: Callable[[], object]) -> bytes:
         ) from reason
 
 
-@dataclass(frozen=True, slots=True)
-class _Lease:
+class _Lease(Record):
     credential: Any
     renew_at: datetime | None
 

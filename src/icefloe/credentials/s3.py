@@ -4,16 +4,16 @@
 # ruff: noqa: UP040
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from icefloe.credentials.choice import CredentialChoice, CredentialFamily, require
 from icefloe.credentials.refresh import Clock, Renewal, utc_now
-from icefloe.values import Moment, Value, Variant, secret, variant_of
+from icefloe.values import Moment, Value, Variant, secret, value_class, variant_of
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class S3StaticCredentials(Value):
     """Keys for S3, perhaps for a limited time.
 
@@ -54,19 +54,19 @@ class S3Credentials(Variant, metaclass=CredentialChoice):
 
 
 @variant_of(S3Credentials, "FromEnv")
-@dataclass(frozen=True, slots=True)
+@value_class
 class S3FromEnv(S3Credentials):
     """Credentials of the environment: variables, profile files, instance metadata."""
 
 
 @variant_of(S3Credentials, "Anonymous")
-@dataclass(frozen=True, slots=True)
+@value_class
 class S3Anonymous(S3Credentials):
     """Unsigned requests, for public data."""
 
 
 @variant_of(S3Credentials, "Static")
-@dataclass(frozen=True, slots=True)
+@value_class
 class S3Static(S3Credentials):
     """Keys that are given."""
 
@@ -74,7 +74,7 @@ class S3Static(S3Credentials):
 
 
 @variant_of(S3Credentials, "Refreshable")
-@dataclass(frozen=True, slots=True)
+@value_class
 class S3Refreshable(S3Credentials):
     """Keys that a pickled function returns, asked again shortly before they end."""
 

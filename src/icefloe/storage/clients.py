@@ -33,6 +33,7 @@ from icefloe.credentials import (
     S3StaticCredentials,
 )
 from icefloe.errors import IcefloeError, StorageError
+from icefloe.records import Record
 from icefloe.storage.keys import encode_key
 from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
 from icefloe.storage.specs import AzureSpec, GcsSpec, Headers, HttpSpec, S3Spec
@@ -80,8 +81,7 @@ class CredentialSource:
         return credentials
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
+class Clients(Record):
     """Open connections to one place; they differ where reads and writes send other headers."""
 
     reader: "ObjectStore"
@@ -94,8 +94,7 @@ class Clients:
     credential_source: CredentialSource | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Record):
     """What a profile says."""
 
     credentials: S3StaticCredentials

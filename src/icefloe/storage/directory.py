@@ -12,12 +12,12 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from typing import Final
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import Record
 from icefloe.storage.keys import decode_key, is_temporary
 from icefloe.storage.locks import hold_lock
 from icefloe.storage.port import ObjectInfo, Version
@@ -323,8 +323,7 @@ def walk_entries(
         yield from todo.pop().visit(prefix, todo)
 
 
-@dataclass(frozen=True, slots=True)
-class _Folder:
+class _Folder(Record):
     """A directory to list: its path, how keys in it begin, and which directories led to it."""
 
     path: str

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import batched, count
 from threading import Lock
@@ -17,6 +16,7 @@ from icefloe.errors import (
     PreconditionFailedError,
 )
 from icefloe.forks import renew_lock_in_children
+from icefloe.records import Record
 from icefloe.storage.keys import check_expected_version, check_key, check_range
 from icefloe.storage.port import (
     Buffer,
@@ -33,8 +33,7 @@ type MemoryAddress = tuple[int, str]
 """A process, and a storage in its memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(Record):
     data: bytes
     info: ObjectInfo
     attributes: Mapping[str, str]

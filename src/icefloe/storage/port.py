@@ -14,9 +14,10 @@ blocking and asynchronous callers. What a caller may rely on:
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypedDict
+
+from icefloe.records import Record, field
 
 type Buffer = bytes | bytearray | memoryview
 """Readable bytes, handed over without a copy where the source allows it."""
@@ -25,8 +26,7 @@ type ByteRange = tuple[int, int]
 """First byte and first byte after, both from the start of the object."""
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Record):
     """One state of one object, as its storage names it.
 
     Two states of an object with different bytes never share a version. Where versions are
@@ -41,8 +41,7 @@ UNKNOWN_TIME: Final = datetime.fromtimestamp(0, UTC)
 """Stands for the modification time of an object of a server that tells none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+class ObjectInfo(Record):
     """What a storage tells about an object without reading it."""
 
     key: str
@@ -53,8 +52,7 @@ class ObjectInfo:
     """Whether the storage told when the object was modified; else that is `UNKNOWN_TIME`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(Record):
     """The bytes of an object (or of one range of it) and the state they belong to."""
 
     data: Buffer
@@ -62,8 +60,7 @@ class Fetched:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteReport:
+class DeleteReport(Record):
     """How a batch of deletions went; deleting what is absent counts as deleted."""
 
     deleted: int

@@ -47,7 +47,6 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import le
 from typing import Any, Final, Literal, Unpack
@@ -60,6 +59,7 @@ from icefloe.errors import (
     PreconditionFailedError,
     StorageError,
 )
+from icefloe.records import Record
 from icefloe.storage.keys import same_state
 from icefloe.storage.metering import Meter
 from icefloe.storage.port import Backend, Buffer, DeleteReport, ObjectInfo, PutOptions, Version
@@ -212,8 +212,7 @@ class RetryingBackend(BackendWrapper):
         return Attempts(self._settings, lambda: self._meter.add("retries"))
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionalWrite:
+class ConditionalWrite(Record):
     """A write that must happen at most once, in all its attempts."""
 
     key: str

@@ -9,7 +9,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -24,6 +24,7 @@ from icefloe.credentials import (
     S3Credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.records import Record, field, replace
 from icefloe.values.urls import has_user
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -40,12 +41,11 @@ _WAYS_IN: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
+class Headers(Record):
     """Extra headers, by the kind of request they go with."""
 
-    reads: Mapping[str, str] = field(default_factory=dict, repr=False)
-    writes: Mapping[str, str] = field(default_factory=dict, repr=False)
+    reads: Mapping[str, str] = field(default_factory=dict)
+    writes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -58,11 +58,13 @@ class Headers:
         shared = checked_headers(every)
         return cls(shared | checked_headers(reads), shared | checked_headers(writes))
 
+    def __repr__(self) -> str:
+        return f"Headers(reads={list(self.reads)}, writes={list(self.writes)})"
 
-class _Shown:
+
+class _Shown(Record):
     """How people see the description of a storage."""
 
-    __slots__ = ()
     kind: ClassVar[str]
     function: ClassVar[str]
     """The function of `icefloe.storage` that makes such a storage."""
@@ -73,8 +75,11 @@ class _Shown:
         """Return the arguments of the function that may be shown; None is what is not set."""
         return {}
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
+        return f"{type(self).__name__}({shown})"
 
-@dataclass(frozen=True, slots=True)
+
 class MemorySpec(_Shown):
     """The memory of this process."""
 
@@ -82,7 +87,6 @@ class MemorySpec(_Shown):
     function = "in_memory_storage"
 
 
-@dataclass(frozen=True, slots=True)
 class LocalSpec(_Shown):
     """A directory."""
 
@@ -113,7 +117,6 @@ class LocalSpec(_Shown):
         return cls(os.path.abspath(os.path.expanduser(text)), durable)  # noqa: PTH100, PTH111
 
 
-@dataclass(frozen=True, slots=True)
 class S3Spec(_Shown):
     """A bucket that speaks the protocol of S3."""
 
@@ -166,7 +169,6 @@ class S3Spec(_Shown):
         return urlunsplit(parts._replace(netloc=f"{self.bucket}.{parts.netloc}"))
 
 
-@dataclass(frozen=True, slots=True)
 class GcsSpec(_Shown):
     """A bucket of Google Cloud Storage."""
 
@@ -177,7 +179,7 @@ class GcsSpec(_Shown):
     bucket: str
     prefix: str
     credentials: AnyGcsCredential
-    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: Mapping[str, str] = field(default_factory=dict)
     headers: Headers = field(default_factory=Headers)
     encodes_keys: bool = True
 
@@ -191,7 +193,6 @@ class GcsSpec(_Shown):
         return f"gs://{self.bucket}/{self.prefix}"
 
 
-@dataclass(frozen=True, slots=True)
 class AzureSpec(_Shown):
     """A container of Azure Blob Storage."""
 
@@ -203,7 +204,7 @@ class AzureSpec(_Shown):
     container: str
     prefix: str
     credentials: AnyAzureCredential
-    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: Mapping[str, str] = field(default_factory=dict)
     encodes_keys: bool = True
 
     def arguments(self) -> dict[str, object]:
@@ -217,12 +218,11 @@ class AzureSpec(_Shown):
         return f"az://{self.account}/{self.container}/{self.prefix}"
 
 
-@dataclass(frozen=True, slots=True)
 class _WebSpec(_Shown):
     kind = "HTTP"
     function = "http_storage"
 
-    url: str = field(repr=False)
+    url: str
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments that may be shown."""
@@ -234,16 +234,14 @@ class _WebSpec(_Shown):
         return without_secrets(self.url)
 
 
-@dataclass(frozen=True, slots=True)
 class HttpSpec(_WebSpec):
     """A directory on a web server, read-only."""
 
-    config: Mapping[str, str] = field(default_factory=dict, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
     encodes_keys: bool = True
 
 
-@dataclass(frozen=True, slots=True)
 class GuardedHttpSpec(_WebSpec):
     """A web server that somebody not trusted named, read-only.
 
@@ -255,7 +253,7 @@ class GuardedHttpSpec(_WebSpec):
     """Hosts whose addresses may be private; see `icefloe.storage.guarded_http`."""
     allow_private: bool = False
     """Whether the addresses of all hosts may be."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
     connect_seconds: float | None = None
     """How long connecting may take at most, where settings allow longer."""
     whole_seconds: float | None = None
@@ -264,7 +262,6 @@ class GuardedHttpSpec(_WebSpec):
     """What the client calls itself, instead of its name."""
 
 
-@dataclass(frozen=True, slots=True)
 class RedirectSpec(_WebSpec):
     """A web address that tells, by redirection, where the storage really is."""
 

@@ -6,7 +6,6 @@ It prints without secrets, and opens `obstore` clients for libraries that accept
 import html
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from inspect import signature
@@ -59,7 +58,7 @@ from icefloe.storage.specs import (
     tigris_spec,
 )
 from icefloe.storage.wrapper import ReadOnlyBackend
-from icefloe.values import Value
+from icefloe.values import Value, value_class
 
 
 def usual_settings(kind: type) -> StorageSettings:
@@ -91,7 +90,7 @@ def _usual_effective_settings(kind: type) -> EffectiveStorageSettings:
     return effective_storage_settings(usual_settings(kind))
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class StorageObjectInfo(Value):
     """An object in a storage: key, size, and when it was written."""
 

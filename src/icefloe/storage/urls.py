@@ -18,13 +18,13 @@ Options are written as a query (`?region=eu-west-1&anonymous=true`): `region`, `
 come from the environment. Secrets have no place in a URL and are refused.
 """
 
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 from icefloe.config import S3Options
 from icefloe.credentials import AzureCredentials, GcsCredentials, S3Credentials
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import Record
 from icefloe.storage.specs import (
     LocalSpec,
     MemorySpec,
@@ -50,8 +50,7 @@ _OPTIONS: Final[dict[str, frozenset[str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
+class _Address(Record):
     """A URL taken apart: bucket (or account), path, options."""
 
     scheme: str

@@ -17,7 +17,6 @@ import time
 import weakref
 from collections.abc import Buffer, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Final, cast
@@ -25,6 +24,7 @@ from urllib.parse import urljoin, urlsplit
 
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.forks import renew_lock_in_children
+from icefloe.records import Record
 from icefloe.storage.addresses import AddressGuard, plain_host
 from icefloe.storage.specs import check_web_url
 
@@ -38,8 +38,7 @@ _ALLOCATED_AT_ONCE: Final = 1 << 26
 """A server may promise more than it has: room for larger bodies is made as they arrive."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Record):
     """A server, as browsers tell servers apart."""
 
     scheme: str
@@ -67,8 +66,7 @@ class Origin:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WebTimeouts:
+class WebTimeouts(Record):
     """How long to wait."""
 
     connect_seconds: float
