@@ -42,3 +42,10 @@ def printable_json(document: str) -> str:
 
 def _escaped(letter: str) -> str:
     return repr(letter)[1:-1]
+
+
+def escaped_html(text: str) -> str:
+    """Return a text as HTML that shows it."""
+    from html import escape
+
+    return escape(text)

@@ -113,7 +113,7 @@ def _write_lazily(
     writer: ArrayWriter, store_kwargs: dict[Any, Any], split_every: int | None
 ) -> ForkSession:
     # Only here, as dask is optional.
-    from icefloe.dask import store_dask  # noqa: PLC0415
+    from icefloe.dask import store_dask
 
     if unknown := {
         type(source).__module__ for source in writer.sources if not hasattr(source, "dask")

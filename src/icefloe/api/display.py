@@ -1,13 +1,16 @@
 """How repositories and sessions show themselves, in terminals and notebooks."""
 
-import html
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from icefloe.format.nodes import Node
 from icefloe.format.paths import ROOT, node_name
-from icefloe.printable import printable
-from icefloe.transactions.session import SessionState
+from icefloe.printable import escaped_html, printable
+
+if TYPE_CHECKING:
+    from icefloe.transactions.session import SessionState
 
 _MOST_NODES: Final = 200
 """A tree of more nodes than these is cut, and says so."""
@@ -32,17 +35,17 @@ def object_html(
 ) -> str:
     """Write the same for a notebook, with a drawing to unfold."""
     rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(fact)}</td></tr>"
+        f"<tr><th>{escaped_html(name)}</th><td>{escaped_html(fact)}</td></tr>"
         for name, fact in _shown(facts)
     )
     below = ""
     if drawing:
-        text = html.escape("\n".join(map(printable, drawing)))
+        text = escaped_html("\n".join(map(printable, drawing)))
         below = (
-            f"<details open><summary>{html.escape(heading)}</summary><pre>{text}</pre></details>"
+            f"<details open><summary>{escaped_html(heading)}</summary><pre>{text}</pre></details>"
         )
     return (
-        f'{_STYLE}<div class="icefloe-object"><strong>icefloe.{html.escape(title)}</strong>'
+        f'{_STYLE}<div class="icefloe-object"><strong>icefloe.{escaped_html(title)}</strong>'
         f"<table>{rows}</table>{below}</div>"
     )
 

@@ -1,9 +1,11 @@
 """Repositories: where users begin."""
 
-from collections.abc import AsyncIterator, Iterator
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from icefloe.api.display import object_html, object_text
 from icefloe.api.repository_copies import RepositoryCopies
@@ -17,17 +19,20 @@ from icefloe.api.repository_settings import RepositorySettings
 from icefloe.api.session import Session
 from icefloe.api.times import to_microseconds
 from icefloe.config import Attribution, RepositoryConfig, SpecVersion, StorageSettings
-from icefloe.credentials.access import Authorisations, checked_authorisations
 from icefloe.effects import blocking, run_blocking
 from icefloe.errors import IcefloeError
 from icefloe.repo import history, lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_changes import MOVE_NODE
 from icefloe.storage import Storage
-from icefloe.transactions.conflicts import ConflictSolver
-from icefloe.transactions.packing import PackingOptions
 from icefloe.transactions.session import SessionMode, SessionState, begin_session
-from icefloe.zarr_store import IcechunkStore
+
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
+    from icefloe.credentials.access import Authorisations
+    from icefloe.transactions.conflicts import ConflictSolver
+    from icefloe.transactions.packing import PackingOptions
+    from icefloe.zarr_store import IcechunkStore
 
 
 class Repository(
@@ -132,7 +137,7 @@ class Repository(
                 storage,
                 config,
                 spec_version=_or_current(spec_version),
-                access=checked_authorisations(authorize_virtual_chunk_access),
+                access=_access(authorize_virtual_chunk_access),
                 check_clean_root=check_clean_root,
                 attribution=attribution,
             )
@@ -167,7 +172,7 @@ class Repository(
             await lifecycle.open_(
                 storage,
                 config,
-                access=checked_authorisations(authorize_virtual_chunk_access),
+                access=_access(authorize_virtual_chunk_access),
                 attribution=attribution,
             )
         )
@@ -212,7 +217,7 @@ class Repository(
                 storage,
                 config,
                 spec_version=_or_current(create_version),
-                access=checked_authorisations(authorize_virtual_chunk_access),
+                access=_access(authorize_virtual_chunk_access),
                 check_clean_root=check_clean_root,
                 attribution=attribution,
             )
@@ -226,7 +231,7 @@ class Repository(
         """Return another object for the same repository, with other settings where given."""
         other = type(self)(
             await lifecycle.reopen(
-                self._context, config, access=checked_authorisations(authorize_virtual_chunk_access)
+                self._context, config, access=_access(authorize_virtual_chunk_access)
             )
         )
         other.set_default_commit_metadata(self._default_metadata)
@@ -294,6 +299,8 @@ class Repository(
         With `packing`, small chunks share chunk objects, which makes writing many of them much
         cheaper; `PackingOptions` choose the sizes.
         """
+        from icefloe.transactions.packing import PackingOptions
+
         tip = self._context.ledger.writable_tip(branch)
         return self._session(
             begin_session(
@@ -365,3 +372,11 @@ class Repository(
 
 def _or_current(spec_version: SpecVersion | int | None) -> int:
     return SpecVersion.current() if spec_version is None else spec_version
+
+
+def _access(authorisations: Authorisations | None) -> Mapping[str, AnyCredential | None] | None:
+    if authorisations is None:
+        return None
+    from icefloe.credentials.access import checked_authorisations
+
+    return checked_authorisations(authorisations)

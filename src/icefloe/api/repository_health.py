@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from icefloe.credentials.access import Authorisations, checked_authorisations
 from icefloe.effects import blocking
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import parse_snapshot
@@ -15,6 +14,7 @@ from icefloe.values.model import Progress
 if TYPE_CHECKING:
     from icefloe.api.repair import RepairReport
     from icefloe.api.verification import VerificationReport
+    from icefloe.credentials.access import Authorisations
 
 
 class RepositoryHealth:
@@ -63,6 +63,7 @@ class RepositoryHealth:
         Raises `RepositoryNotFoundError` where nothing of a repository is.
         """
         from icefloe.api.verification import VerificationReport
+        from icefloe.credentials.access import checked_authorisations
         from icefloe.maintenance.verify.run import VerificationRules, verify_storage
 
         outcome = await verify_storage(
@@ -121,6 +122,7 @@ class RepositoryHealth:
         (['restore-repo-object'], True)
         """
         from icefloe.api.repair import RepairReport
+        from icefloe.credentials.access import checked_authorisations
         from icefloe.maintenance.repair.repair_log import RepairRules
         from icefloe.maintenance.repair.run import repair
 

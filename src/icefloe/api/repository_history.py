@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
 from icefloe.effects import AsyncCloseableIterator, blocking, iterate_blocking
 from icefloe.format.description import DEFAULT_MAX_ROWS
 from icefloe.format.ids import ManifestId
@@ -16,6 +15,7 @@ from icefloe.repo.history import commit_graph, parse_snapshot, require_one_versi
 
 if TYPE_CHECKING:
     from icefloe.api.graph import AncestryGraph
+    from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
     from icefloe.api.updates import Update
     from icefloe.transactions.diffs import Diff
 
@@ -72,6 +72,8 @@ class RepositoryHistory:
     async def _ancestry_pages(
         self, branch: str | None, tag: str | None, snapshot_id: str | None
     ) -> AsyncIterator[list[SnapshotInfo]]:
+        from icefloe.api.snapshots import SnapshotInfo
+
         pages = history.ancestry(self._context, branch=branch, tag=tag, snapshot_id=snapshot_id)
         async for page in pages:
             yield SnapshotInfo.of_page(page)
@@ -114,12 +116,15 @@ class RepositoryHistory:
 
     async def lookup_snapshot_async(self, snapshot_id: str) -> SnapshotInfo:
         """Return the time, message and metadata of a snapshot."""
+        from icefloe.api.snapshots import SnapshotInfo
+
         return SnapshotInfo.of(await self._context.ledger.entry(parse_snapshot(snapshot_id)))
 
     lookup_snapshot = blocking(lookup_snapshot_async)
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """List the manifests that a snapshot uses."""
+        from icefloe.api.snapshots import ManifestFileInfo
         from icefloe.repo import inspection
 
         files = await inspection.manifest_files(self._context, parse_snapshot(snapshot_id))

@@ -1,13 +1,17 @@
 """What a repository says about itself: configuration, metadata, status and feature flags."""
 
-from typing import Any
+from __future__ import annotations
 
-from icefloe.api.status import RepoStatus
+from typing import TYPE_CHECKING, Any
+
 from icefloe.config import Attribution, FeatureFlag, RepositoryConfig, SpecVersion
 from icefloe.effects import blocking
 from icefloe.format.json_value import as_metadata
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
+
+if TYPE_CHECKING:
+    from icefloe.api.status import RepoStatus
 
 
 class RepositorySettings:
@@ -97,6 +101,8 @@ class RepositorySettings:
 
     async def get_status_async(self) -> RepoStatus:
         """Return whether the repository takes changes."""
+        from icefloe.api.status import RepoStatus
+
         return RepoStatus.of(await self._context.ledger.status())
 
     get_status = blocking(get_status_async)

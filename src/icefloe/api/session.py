@@ -11,16 +11,15 @@ from icefloe.effects import AsyncCloseableIterator, blocking
 from icefloe.errors import ErrorKind, ReadOnlyError, WrongTypeError
 from icefloe.format.json_value import as_metadata
 from icefloe.storage import ChunkType
-from icefloe.transactions.conflicts import ConflictSolver
 from icefloe.transactions.session import SessionMode, SessionState
 from icefloe.values.checks import require_text
-from icefloe.zarr_store import IcechunkStore
-from icefloe.zarr_store.listing import FlattenedIterator
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from icefloe.transactions.conflicts import ConflictSolver
     from icefloe.transactions.diffs import Diff
+    from icefloe.zarr_store import IcechunkStore
 
 type Overlap = Literal["newest", "fail"]
 """What to do when several forks wrote the same chunk."""
@@ -125,6 +124,8 @@ class Session:
     @property
     def store(self) -> IcechunkStore:
         """The Zarr store through which the session reads and writes."""
+        from icefloe.zarr_store import IcechunkStore
+
         return IcechunkStore(self._session, session=self, read_only=self.read_only)
 
     # -- changes ---------------------------------------------------------------------------
@@ -266,6 +267,7 @@ class Session:
         Works with `for` and `async for`; `batch_size` coordinates at a time become objects.
         """
         from icefloe.transactions import inventory
+        from icefloe.zarr_store.listing import FlattenedIterator
 
         return FlattenedIterator(inventory.chunk_coordinates(self._session, array_path, batch_size))
 

@@ -29,8 +29,8 @@ from icefloe.values.urls import Prefix, has_user, parse_prefix, split_url, with_
 
 
 _WEB: Final = frozenset({"http", "https"})
-_BARE_HOST: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?")
-_LOOPBACK: Final = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]", re.IGNORECASE)
+_BARE_HOST: Final = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?"
+_LOOPBACK: Final = r"(?i)localhost|127(\.[0-9]{1,3}){3}|\[::1\]"
 ENDPOINT_OPTIONS: Final = frozenset(
     {
         "azure_endpoint",
@@ -193,9 +193,9 @@ def _fit_options(options: S3Options) -> S3Options:
         if (parts := split_url(endpoint)) is None or not parts.host or parts.scheme not in _WEB:
             raise _unfit(f"endpoint_url {without_user(endpoint)!r} is not a web address")
         return options
-    if not (bare := _BARE_HOST.fullmatch(endpoint)):
+    if not (bare := re.fullmatch(_BARE_HOST, endpoint)):
         raise _unfit(f"endpoint_url {without_user(endpoint)!r} is not a web address")
-    is_loopback = _LOOPBACK.fullmatch(bare[1]) is not None
+    is_loopback = re.fullmatch(_LOOPBACK, bare[1]) is not None
     is_open = options.allow_http or is_loopback
     values = {name: getattr(options, name) for name in options.__dataclass_fields__}
     values |= {"endpoint_url": f"{'http' if is_open else 'https'}://{endpoint}"}

@@ -3,6 +3,7 @@
 The result is complete and frozen, so that the engine never has to ask "or what?".
 """
 
+from dataclasses import fields
 from typing import Any, Final, cast, get_type_hints
 
 from icefloe.config.conditions import (
@@ -21,6 +22,8 @@ from icefloe.config.manifests import (
 from icefloe.config.repository import (
     CompressionAlgorithm,
     RepositoryConfig,
+    StorageConcurrencySettings,
+    StorageRetriesSettings,
     StorageSettings,
     StorageTimeoutSettings,
 )
@@ -134,6 +137,7 @@ class EffectiveConfig(Record):
     """Longest prefix first: the order in which they are matched."""
 
 
+_LEAST_REQUEST_BYTES: Final = 1 << 20
 _NO_TIMEOUTS: Final = StorageSettings(timeouts=StorageTimeoutSettings())
 _DEFAULT_PRELOAD: Final = ManifestPreloadConfig(preload_if=DEFAULT_PRELOAD_CONDITION)
 
@@ -235,3 +239,31 @@ def _plain(kind: type[Record], settings: Settings) -> dict[str, Any]:
         for name in kind.__struct_fields__
         if isinstance(value := getattr(settings, name, None), int)
     }
+
+
+def settings_for_containers(settings: StorageSettings, usual: StorageSettings) -> StorageSettings:
+    """Return the storage settings that also apply to containers: those that were chosen.
+
+    `usual` is what suits the storage of the repository, and is stored with it; containers may
+    be of another kind. The author of a repository cannot have objects read in crumbs, each
+    of which the reader pays for.
+    """
+    concurrency = _chosen(settings.concurrency, usual.concurrency or StorageConcurrencySettings())
+    if concurrency is not None and (size := concurrency.ideal_concurrent_request_size) is not None:
+        concurrency.ideal_concurrent_request_size = max(size, _LEAST_REQUEST_BYTES)
+    return StorageSettings(
+        concurrency=concurrency,
+        retries=_chosen(settings.retries, usual.retries or StorageRetriesSettings()),
+        timeouts=_chosen(settings.timeouts, usual.timeouts or StorageTimeoutSettings()),
+    )
+
+
+def _chosen[S: StorageConcurrencySettings | StorageRetriesSettings | StorageTimeoutSettings](
+    settings: S | None, usual: S
+) -> S | None:
+    if settings is None:
+        return None
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return type(settings)(
+        **{name: value for name, value in values.items() if value != getattr(usual, name)}
+    )

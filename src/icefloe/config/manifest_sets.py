@@ -11,14 +11,14 @@ from icefloe.forks import importing
 from icefloe.records import MutableRecord, field
 from icefloe.values import U32, NonZeroU64, Value, integer, value_class
 from icefloe.values.model import public_name
-from icefloe.values.yaml_tree import Tagged, Tree, Unquoted
+from icefloe.values.tree import Tagged, Tree, Unquoted
 
 DEFAULT_SET: Final = "default"
 DEFAULT_SET_SIZE: Final = 1_000_000
 MAX_SETS: Final = 1000
 MAX_RULES: Final = 1000
 MAX_PATTERN_LENGTH: Final = 1000
-_PLAIN_PATTERN: Final = re.compile(r"(?:\.[*+?]?|[\w/ -]|\([\w/ |-]*\))*", re.ASCII)
+_PLAIN_PATTERN: Final = r"(?a)(?:\.[*+?]?|[\w/ -]|\([\w/ |-]*\))*"
 """Patterns without any surprise: they need no check by Arrow, which is slow to import."""
 
 type ChunkRange = tuple[int | None, int | None]
@@ -259,7 +259,7 @@ def _problem_of_pattern(pattern: str) -> str | None:
     """
     if len(pattern) > MAX_PATTERN_LENGTH:
         return f"it has {len(pattern)} characters, the most is {MAX_PATTERN_LENGTH}"
-    if _PLAIN_PATTERN.fullmatch(pattern):
+    if re.fullmatch(_PLAIN_PATTERN, pattern):
         return None
     with importing():
         pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")

@@ -20,7 +20,7 @@ from icefloe.config.manifest_sets import (
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.records import Record
 from icefloe.values import U16, U32, Settings, Value, integer, setting, settings_class, value_class
-from icefloe.values.yaml_tree import Tree, decode_yaml, encode_yaml
+from icefloe.values.tree import Tree
 
 KEY: Final = "chunk-manifests"
 """Under which the configuration is written."""
@@ -61,6 +61,8 @@ class ChunkManifestsConfig(Value):
         - rules[0] has an unknown target 'coords'; there are default
         kind: invalid-config
         """
+        from icefloe.values.yaml_tree import decode_yaml
+
         try:
             tree = decode_yaml(text.encode() if isinstance(text, str) else text)
         except FormatError as reason:
@@ -80,6 +82,8 @@ class ChunkManifestsConfig(Value):
           rules: []
         <BLANKLINE>
         """
+        from icefloe.values.yaml_tree import encode_yaml
+
         return encode_yaml({KEY: self.to_tree()}).decode()
 
     @classmethod

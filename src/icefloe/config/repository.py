@@ -43,8 +43,8 @@ class SpecVersion(NamedNumber):
 
 
 _LONGEST: Final = 128
-_PRODUCT: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(/[!#$%&'*+.^_`|~0-9A-Za-z-]+)?")
-_COMMENT: Final = re.compile(r"[^\x00-\x1f\x7f-\U0010ffff\"();=\\]*")
+_PRODUCT: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(/[!#$%&'*+.^_`|~0-9A-Za-z-]+)?"
+_COMMENT: Final = r"[^\x00-\x1f\x7f-\U0010ffff\"();=\\]*"
 
 
 @value_class
@@ -82,10 +82,10 @@ class Attribution(Value):
         return " ".join(part for part in parts if part is not None)
 
 
-def _check(name: str, label: str | None, pattern: re.Pattern[str], expected: str) -> None:
+def _check(name: str, label: str | None, pattern: str, expected: str) -> None:
     if label is None:
         return
-    if not pattern.fullmatch(label):
+    if not re.fullmatch(pattern, label):
         raise InvalidInputError(
             f"Attribution.{name} must {expected}, got {label!r}", ErrorKind.INVALID_CONFIG
         )

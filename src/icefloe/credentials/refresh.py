@@ -38,7 +38,7 @@ def pickle_function(get_credentials: Callable[[], object]) -> bytes:
             f"got {type(get_credentials).__name__}",
             ErrorKind.INVALID_CREDENTIALS,
         )
-    import cloudpickle  # noqa: PLC0415 - slow to import, and seldom needed
+    import cloudpickle
 
     try:
         return cast("bytes", cloudpickle.dumps(get_credentials))

@@ -32,8 +32,8 @@ from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
 from icefloe.format.json_value import JsonValue
 from icefloe.values import NamedNumber, Settings, Variant
+from icefloe.values.tree import Tagged, Tree, Unquoted
 from icefloe.values.urls import parse_prefix, without_user
-from icefloe.values.yaml_tree import Tagged, Tree, Unquoted, decode_yaml, encode_yaml
 
 _KEYS: Final[dict[type, tuple[str, ...]]] = {
     RepositoryConfig: (
@@ -501,6 +501,8 @@ def encode_config_yaml(config: RepositoryConfig) -> bytes:
     >>> encode_config_yaml(RepositoryConfig(inline_chunk_threshold_bytes=7)).splitlines()[0]
     b'inline_chunk_threshold_bytes: 7'
     """
+    from icefloe.values.yaml_tree import encode_yaml
+
     return encode_yaml(config_to_tree(config))
 
 
@@ -510,6 +512,8 @@ def encode_partial_config_yaml(config: RepositoryConfig) -> bytes:
     >>> encode_partial_config_yaml(RepositoryConfig(inline_chunk_threshold_bytes=7)).split()
     [b'inline_chunk_threshold_bytes:', b'7']
     """
+    from icefloe.values.yaml_tree import encode_yaml
+
     return encode_yaml(_without_unset(config_to_tree(config)))
 
 
@@ -529,6 +533,8 @@ def decode_config_yaml(data: bytes | memoryview) -> RepositoryConfig:
     >>> decode_config_yaml(b"compression: {level: 9}").compression.level
     9
     """
+    from icefloe.values.yaml_tree import decode_yaml
+
     return config_from_tree(decode_yaml(data))
 
 

@@ -1,14 +1,19 @@
 """What an attempt to commit wrote, for the next one to find."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.nodes import ManifestRef
-from icefloe.manifests.build import Part
-from icefloe.manifests.packer import ArrayFacts
-from icefloe.manifests.partition import Box
 from icefloe.records import Record
+
+if TYPE_CHECKING:
+    from icefloe.manifests.build import Part
+    from icefloe.manifests.packer import ArrayFacts
+    from icefloe.manifests.partition import Box
 
 
 class ArrayState(Record):
@@ -26,7 +31,7 @@ class SplitArray(Record):
     kept: tuple[ManifestRef, ...]
     parts: tuple[Part, ...]
 
-    def written(self) -> "SplitArray":
+    def written(self) -> SplitArray:
         """Note that all files were written."""
         return SplitArray(self.state, self.kept, tuple(part.written() for part in self.parts))
 
@@ -41,7 +46,7 @@ class WholeArray(Record, eq=False):
     box: Box | None = None
     """The box around its chunks, if it is known."""
 
-    def written(self) -> "WholeArray":
+    def written(self) -> WholeArray:
         """Change nothing: the files of such arrays are packs."""
         return self
 
@@ -52,7 +57,7 @@ class Pack(Record):
     states: Mapping[NodeId, ArrayState | ManifestId]
     part: Part
 
-    def written(self) -> "Pack":
+    def written(self) -> Pack:
         """Note that the file was written."""
         return Pack(self.states, self.part.written())
 

@@ -280,7 +280,7 @@ def boxes_meeting(boxes: Boxes, others: Boxes) -> Bools:
     return met
 
 
-_TIME_NAME: Final = re.compile(r"(?i)(t|datetime|(.+_)?(time|date))")
+_TIME_NAME: Final = r"(?i)(t|datetime|(.+_)?(time|date))"
 """Dimensions with such names are those that data sets grow along, wherever they stand."""
 
 
@@ -305,7 +305,7 @@ def append_order(names: Sequence[str | None]) -> tuple[int, ...]:
     >>> append_order(["lat", "lon", "time"])
     (2, 0, 1)
     """
-    times = [axis for axis, name in enumerate(names) if name and _TIME_NAME.fullmatch(name)]
+    times = [axis for axis, name in enumerate(names) if name and re.fullmatch(_TIME_NAME, name)]
     first = times[:1]
     return (*first, *(axis for axis in range(len(names)) if axis not in first))
 

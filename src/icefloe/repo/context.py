@@ -7,8 +7,8 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Self
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Self
 
 from icefloe.assets import Assets
 from icefloe.config import (
@@ -19,7 +19,7 @@ from icefloe.config import (
     VirtualChunkContainer,
     effective_config,
 )
-from icefloe.credentials import AnyCredential
+from icefloe.config.effective import settings_for_containers
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.records import Record
@@ -29,8 +29,10 @@ from icefloe.repo.repo_ledger import RepoObjectLedger, StoredRepo
 from icefloe.storage import Backend, Storage, Version
 from icefloe.storage.specs import LocalSpec, MemorySpec, S3Spec
 from icefloe.storage.storage import usual_settings
-from icefloe.virtual_chunks.clients import settings_for_containers
-from icefloe.virtual_chunks.reader import VirtualReader
+
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
+    from icefloe.virtual_chunks.reader import VirtualReader
 
 
 class SettledConfig(Record):
@@ -86,7 +88,7 @@ def now_microseconds() -> int:
     return time.time_ns() // 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RepoContext:
     """An open repository.
 
@@ -105,7 +107,8 @@ class RepoContext:
     """What is stored, with what the opener gave on top; unset where defaults apply."""
     access: Access
     """Credentials for containers of virtual chunks, by url prefix: others may not be read."""
-    virtual: VirtualReader
+    virtual_reader: "VirtualReader | None"
+    """None if no container and no authorised prefix is known: then there is nothing to read."""
     attribution: Attribution | None = None
     clock: Clock = now_microseconds
 
@@ -117,7 +120,7 @@ class RepoContext:
         *,
         spec_version: int,
         access: Access,
-        virtual: VirtualReader | None = None,
+        virtual_reader: "VirtualReader | None" = None,
         trusted: Iterable[VirtualChunkContainer] = (),
         attribution: Attribution | None = None,
         clock: Clock = now_microseconds,
@@ -145,6 +148,18 @@ class RepoContext:
                 # Files are always compared before they are replaced, whatever the settings say.
                 always_conditional=isinstance(storage.spec, LocalSpec),
             )
+        if virtual_reader is None and (config.virtual_chunk_containers or access):
+            from icefloe.virtual_chunks.reader import VirtualReader
+
+            virtual_reader = VirtualReader(
+                config.virtual_chunk_containers,
+                access,
+                trusted=trusted,
+                disputed=settings.user.disputed_prefixes,
+                home_region=_home_region(storage),
+                settings=settings.for_containers,
+                attribution=attribution,
+            )
         return cls(
             storage,
             backend,
@@ -154,16 +169,7 @@ class RepoContext:
             config,
             settings.user,
             dict(access),
-            virtual
-            or VirtualReader(
-                config.virtual_chunk_containers,
-                access,
-                trusted=trusted,
-                disputed=settings.user.disputed_prefixes,
-                home_region=_home_region(storage),
-                settings=settings.for_containers,
-                attribution=attribution,
-            ),
+            virtual_reader,
             attribution,
             clock,
         )
@@ -177,6 +183,18 @@ class RepoContext:
     def is_near(self) -> bool:
         """Whether the repository is on this machine, so that requests wait for no network."""
         return isinstance(self.storage.spec, LocalSpec | MemorySpec)
+
+    @property
+    def reads_nearby(self) -> bool:
+        """Whether all virtual chunks that may be read are on this machine, too."""
+        return self.virtual_reader is None or self.virtual_reader.is_near
+
+    @cached_property
+    def virtual(self) -> "VirtualReader":
+        """Reads virtual chunks."""
+        from icefloe.virtual_chunks.reader import VirtualReader
+
+        return self.virtual_reader or VirtualReader()
 
     def require_spec(self, least: int, what: str) -> None:
         """Refuse what the spec version of the repository does not have."""
@@ -192,7 +210,7 @@ class RepoContext:
         settings = {
             "spec_version": self.spec_version,
             "access": self.access,
-            "virtual": self.virtual,
+            "virtual_reader": self.virtual_reader,
             "attribution": self.attribution,
             "clock": self.clock,
             "config_version": version,

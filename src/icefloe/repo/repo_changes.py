@@ -40,7 +40,7 @@ from icefloe.repo.ledger import (
     require_expected,
     tag_exists,
 )
-from icefloe.values.yaml_tree import Tree
+from icefloe.values.tree import Tree
 
 MOVE_NODE: Final = "move_node"
 CREATE_TAG: Final = "create_tag"

@@ -32,7 +32,7 @@ def check(
     cores: int,
 ) -> list[CheckedValues]:
     """Compare values of the chosen files; they are given by number."""
-    from pyspark.sql.functions import broadcast  # noqa: PLC0415 - only where there is a session
+    from pyspark.sql.functions import broadcast
 
     chosen = spark.createDataFrame(_table(files))
     chosen_numbers = broadcast(chosen.select("number"))

@@ -284,7 +284,7 @@ def persisted(rows: "DataFrame", *, is_persistent: bool = True) -> "Iterator[Dat
     if not is_persistent:
         yield rows
         return
-    from pyspark import StorageLevel  # noqa: PLC0415 - only where there is a session
+    from pyspark import StorageLevel
 
     persisted_rows = rows.persist(StorageLevel.DISK_ONLY)
     try:

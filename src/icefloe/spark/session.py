@@ -55,7 +55,7 @@ def session_for(
     `sc://host:15002` for Spark Connect.
     """
     try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - large and optional
+        from pyspark.sql import SparkSession
     except ImportError as missing:
         raise IcefloeError(
             "Spark is not installed: pip install 'icefloe[spark,virtual]'",
@@ -102,7 +102,7 @@ def session_while(master: str | None = None) -> "Iterator[SparkSession]":
 def _running() -> "SparkSession | None":
     if "pyspark" not in sys.modules:
         return None
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - large and optional
+    from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
 

@@ -123,6 +123,6 @@ def _as_artifact(spark: "SparkSession", half: bytes) -> Iterator[_Fetch]:
 
 
 def _artifact(name: str) -> bytes:
-    from pyspark import SparkFiles  # noqa: PLC0415 - only where there is a worker
+    from pyspark import SparkFiles
 
     return Path(SparkFiles.get(name)).read_bytes()

@@ -76,7 +76,7 @@ def write(
     references: int,
 ) -> "DataFrame":
     """Plan the building of all manifests; nothing is done before somebody asks for rows."""
-    from pyspark.sql.functions import broadcast  # noqa: PLC0415 - only where there is a session
+    from pyspark.sql.functions import broadcast
 
     where = spark.createDataFrame(places)
     placed = scanned.join(broadcast(where), "number").mapInArrow(_placer(plan), PLACED)

@@ -16,7 +16,6 @@ from icefloe.config import (
     s3_store,
 )
 from icefloe.storage.chunk_type import ChunkType
-from icefloe.storage.clients import user_agent
 from icefloe.storage.constructors import (
     azure_storage,
     gcs_storage,
@@ -43,6 +42,7 @@ from icefloe.storage.port import (
     Version,
 )
 from icefloe.storage.storage import Storage, StorageObjectInfo
+from icefloe.version import user_agent
 
 __all__ = [
     "AnyObjectStoreConfig",

@@ -16,7 +16,7 @@ from configparser import ConfigParser
 from configparser import Error as ConfigError
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -37,7 +37,6 @@ from icefloe.records import Record
 from icefloe.storage.keys import encode_key
 from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
 from icefloe.storage.specs import AzureSpec, GcsSpec, Headers, HttpSpec, S3Spec
-from icefloe.version import VERSION
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -179,12 +178,6 @@ _OF_CLIENT: Final = frozenset(
 _SHARED_CLIENTS: Final = 8
 
 type ObjectSpec = S3Spec | GcsSpec | AzureSpec | HttpSpec
-
-
-@cache
-def user_agent() -> str:
-    """Name this client in requests."""
-    return f"icefloe/{VERSION}"
 
 
 def open_clients(spec: ObjectSpec, settings: EffectiveStorageSettings, agent: str) -> Clients:

@@ -5,19 +5,14 @@ makes credentials, of `S3Options` or of the function that describes the storage.
 `locals()`, their arguments by name, and each name finds its place by itself.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.config import ChecksumAlgorithm, S3Options
-from icefloe.credentials import (
-    GcsBearerCredential,
-    S3StaticCredentials,
-    azure_credentials,
-    gcs_credentials,
-    s3_credentials,
-)
 from icefloe.storage.specs import (
     LocalSpec,
     MemorySpec,
@@ -33,7 +28,9 @@ from icefloe.storage.specs import (
     tigris_spec,
 )
 from icefloe.storage.storage import Storage
-from icefloe.storage.urls import spec_from_url
+
+if TYPE_CHECKING:
+    from icefloe.credentials import GcsBearerCredential, S3StaticCredentials
 
 
 def in_memory_storage() -> Storage:
@@ -221,6 +218,8 @@ def gcs_storage(
     >>> gcs_storage(bucket="climate", prefix="era5", anonymous=True).spec.place
     'gs://climate/era5'
     """
+    from icefloe.credentials import gcs_credentials
+
     arguments = locals()
     credentials = _call_with(gcs_credentials, arguments)
     return Storage(gcs_spec(credentials=credentials, **arguments))
@@ -244,6 +243,8 @@ def azure_storage(
     >>> azure_storage(account="acme", container="climate", prefix="era5").spec.place
     'az://acme/climate/era5'
     """
+    from icefloe.credentials import azure_credentials
+
     arguments = locals()
     credentials = _call_with(azure_credentials, arguments)
     return Storage(azure_spec(credentials=credentials, **arguments))
@@ -287,11 +288,15 @@ def storage_from_url(url: str, *, anonymous: bool = False) -> Storage:
     >>> storage_from_url("s3://climate/era5?region=eu-west-1&anonymous=true").spec.place
     's3://climate/era5'
     """
+    from icefloe.storage.urls import spec_from_url
+
     return Storage(spec_from_url(url, anonymous=anonymous))
 
 
 def _s3_family(describe: Callable[..., S3Spec], arguments: dict[str, Any]) -> Storage:
     """Make a storage that speaks the protocol of S3 from all arguments of a function above."""
+    from icefloe.credentials import s3_credentials
+
     credentials = _call_with(s3_credentials, arguments)
     options = _call_with(S3Options, arguments)
     return Storage(describe(options, credentials=credentials, **arguments))

@@ -5,30 +5,27 @@ for that) and print without secrets. For each platform there is a function that 
 and knows what is special about the platform; `Storage.new_s3` and so on have the same parameters.
 """
 
+from __future__ import annotations
+
 import ipaddress
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from icefloe.config import ChecksumAlgorithm, S3Options
 from icefloe.config.containers import ENDPOINT_OPTIONS
-from icefloe.credentials import (
-    AnyAzureCredential,
-    AnyGcsCredential,
-    AnyS3Credential,
-    AzureCredentials,
-    GcsCredentials,
-    S3Credentials,
-)
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.records import Record, field, replace
 from icefloe.values.urls import has_user
 
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
+
+_HEADER_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_HEADER_VALUE: Final = r"[\t\x20-\x7e]*"
 _CHECKSUMS: Final = frozenset({ChecksumAlgorithm.Sha256, ChecksumAlgorithm.Crc64Nvme})
 _WEB_SCHEMES: Final = frozenset({"http", "https"})
 _TIGRIS_URL: Final = "https://t3.storage.dev"
@@ -53,7 +50,7 @@ class Headers(Record):
         every: Mapping[str, str] | None,
         reads: Mapping[str, str] | None,
         writes: Mapping[str, str] | None,
-    ) -> "Headers":
+    ) -> Headers:
         """Combine headers for all requests with those for one kind, which win."""
         shared = checked_headers(every)
         return cls(shared | checked_headers(reads), shared | checked_headers(writes))
@@ -106,7 +103,7 @@ class LocalSpec(_Shown):
         return {"path": self.path, "durable": self.durable or None}
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], *, durable: bool = False) -> "LocalSpec":
+    def of(cls, path: str | os.PathLike[str], *, durable: bool = False) -> LocalSpec:
         """Describe a directory.
 
         The path becomes absolute: the working directory may change, or differ in a worker.
@@ -347,6 +344,8 @@ def s3_spec(
     headers: Mapping[str, str] | None = None,
 ) -> S3Spec:
     """Describe a bucket of S3, or of a storage that speaks its protocol."""
+    from icefloe.credentials import S3Credentials
+
     trimmed = check_prefix(prefix)
     _check_bucket(bucket)
     if legacy_rooted_keys:
@@ -482,6 +481,8 @@ def gcs_spec(
     headers: Mapping[str, str] | None = None,
 ) -> GcsSpec:
     """Describe a bucket of Google Cloud Storage."""
+    from icefloe.credentials import GcsCredentials
+
     sent = Headers.of(headers, read_headers, write_headers)
     _check_bucket(bucket)
     chosen = credentials or GcsCredentials.FromEnv()
@@ -497,6 +498,8 @@ def azure_spec(
     config: Mapping[str, str] | None = None,
 ) -> AzureSpec:
     """Describe a container of Azure Blob Storage."""
+    from icefloe.credentials import AzureCredentials
+
     if not account:
         raise _unfit("the account of an Azure storage may not be empty")
     _check_bucket(container)
@@ -591,9 +594,9 @@ def checked_headers(mapping: Mapping[str, str] | None) -> dict[str, str]:
     """Copy headers, and refuse what HTTP could not carry."""
     headers = checked_texts(mapping)
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
+        if not re.fullmatch(_HEADER_NAME, name):
             raise _unfit(f"{name!r} cannot be the name of an HTTP header")
-        if not _HEADER_VALUE.fullmatch(value):
+        if not re.fullmatch(_HEADER_VALUE, value):
             raise _unfit(f"the value of the HTTP header {name!r} holds characters it cannot hold")
     return headers
 

@@ -3,15 +3,14 @@
 It prints without secrets, and opens `obstore` clients for libraries that accept nothing else.
 """
 
-import html
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from inspect import signature
-from typing import Any, cast
-
-from obstore.store import LocalStore
+from typing import TYPE_CHECKING, Any, cast
 
 from icefloe.config import (
     Attribution,
@@ -23,18 +22,12 @@ from icefloe.config import (
 )
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
-from icefloe.storage.clients import open_clients, user_agent
-from icefloe.storage.guarded_http import GuardedHttpReader
+from icefloe.printable import escaped_html
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.locks import PATIENCE_SECONDS
-from icefloe.storage.memory import MemoryAddress, MemoryBackend, memory_at
 from icefloe.storage.metering import Meter, MeteredBackend, RequestCounts
-from icefloe.storage.object_store import ObjectStoreBackend
-from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
 from icefloe.storage.port import Backend
-from icefloe.storage.redirect import RedirectBackend, resolve
 from icefloe.storage.retrying import Attempts, RetryingBackend
-from icefloe.storage.sandbox import Confinement
 from icefloe.storage.specs import (
     AzureSpec,
     GcsSpec,
@@ -59,6 +52,10 @@ from icefloe.storage.specs import (
 )
 from icefloe.storage.wrapper import ReadOnlyBackend
 from icefloe.values import Value, value_class
+from icefloe.version import user_agent
+
+if TYPE_CHECKING:
+    from icefloe.storage.memory import MemoryAddress, MemoryBackend
 
 
 def usual_settings(kind: type) -> StorageSettings:
@@ -110,10 +107,10 @@ class _Opened:
         """The one without special settings."""
 
 
-def _made_by[**P](describe_storage: Callable[P, Spec]) -> "staticmethod[P, Storage]":
+def _made_by[**P](describe_storage: Callable[P, Spec]) -> staticmethod[P, Storage]:
     """Turn a function that describes storages into one that makes them, with its parameters."""
 
-    def make(*args: P.args, **options: P.kwargs) -> "Storage":
+    def make(*args: P.args, **options: P.kwargs) -> Storage:
         return Storage(describe_storage(*args, **options))
 
     make.__doc__ = describe_storage.__doc__
@@ -137,8 +134,11 @@ class Storage:
 
     def __init__(self, spec: Spec, memory: MemoryBackend | None = None) -> None:
         self._spec = spec
-        is_in_memory = isinstance(spec, MemorySpec)
-        self._memory = (memory or MemoryBackend()) if is_in_memory else None
+        self._memory = memory
+        if memory is None and isinstance(spec, MemorySpec):
+            from icefloe.storage.memory import MemoryBackend
+
+            self._memory = MemoryBackend()
         self._opened = _Opened()
 
     new_in_memory = _made_by(MemorySpec)
@@ -268,10 +268,13 @@ class Storage:
                 )
                 return MeteredBackend(local, meter)
             case LocalSpec(path, _, encodes_keys, places):
+                from icefloe.storage.sandbox import Confinement
+
                 confinement = Confinement(places or ())
                 local = LocalBackend(path, encodes_keys=encodes_keys, confinement=confinement)
                 return MeteredBackend(ReadOnlyBackend(local, path), meter)
             case RedirectSpec():
+                from icefloe.storage.redirect import RedirectBackend, resolve
 
                 def find() -> Backend:
                     return self._open(resolve(spec, agent), settings, agent, meter)
@@ -281,9 +284,14 @@ class Storage:
 
                 return RedirectBackend(find, attempts)
             case GuardedHttpSpec():
+                from icefloe.storage.guarded_http import GuardedHttpReader
+
                 web = ReadOnlyBackend(GuardedHttpReader(spec, settings, agent), spec.place)
                 return RetryingBackend(MeteredBackend(web, meter), settings, meter)
             case _:
+                from icefloe.storage.clients import open_clients
+                from icefloe.storage.object_store import ObjectStoreBackend
+
                 backend = ObjectStoreBackend(open_clients(spec, settings, agent), settings)
                 return RetryingBackend(MeteredBackend(backend, meter), settings, meter)
 
@@ -314,7 +322,7 @@ class Storage:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<div><b>{html.escape(name)}:</b> {html.escape(text)}</div>"
+            f"<div><b>{escaped_html(name)}:</b> {escaped_html(text)}</div>"
             for name, text in describe(self._spec).items()
         )
         return f'<div class="icefloe-value"><div>icefloe.Storage</div>{rows}</div>'
@@ -322,11 +330,17 @@ class Storage:
 
 def _in_memory(address: MemoryAddress) -> Storage:
     """Find a pickled storage in the memory of this process."""
+    from icefloe.storage.memory import memory_at
+
     return Storage(MemorySpec(), memory_at(address))
 
 
 def open_foreign_client(storage: Storage) -> Any:
     """Return the `obstore` client of a storage, made again; it sends no request yet."""
+    from obstore.store import LocalStore
+
+    from icefloe.storage.clients import open_clients
+
     match storage.spec:
         case LocalSpec(path=path):
             return LocalStore(path)
@@ -343,6 +357,8 @@ def open_foreign_client(storage: Storage) -> Any:
 
 def as_storage_error(error: BaseException, url: str) -> IcefloeError | None:
     """Return our error for an exception of such a client, or None for any other exception."""
+    from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
+
     is_foreign = type(error).__module__.startswith("obstore")
     if isinstance(error, FileNotFoundError) or (is_foreign and isinstance(error, FOREIGN_ERRORS)):
         return translate(error, "read", url)

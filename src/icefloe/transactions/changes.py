@@ -1,10 +1,12 @@
 """What a session changed and has not committed yet."""
 
+from __future__ import annotations
+
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import zstandard
@@ -15,10 +17,12 @@ from icefloe.format.chunk_table import ChunkRef, ChunkTable, Coordinates
 from icefloe.format.ids import NodeId, SnapshotId, id_rows
 from icefloe.format.nodes import Node
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.manifests.external import LinkedArray
 from icefloe.records import MutableRecord, Record, field
 from icefloe.transactions.array_changes import MISSING, ArrayChanges, Index, Missing, Settled
 from icefloe.transactions.causality import Clock, History, Origin
+
+if TYPE_CHECKING:
+    from icefloe.manifests.external import LinkedArray
 
 _QUICK_LEVEL: Final = 1  # changes travel once: half the bytes are not worth twice the time
 
@@ -44,7 +48,7 @@ class NodeOrigins(MutableRecord):
         for origins in (self.created, self.metadata, self.linked, self.deleted):
             origins.pop(node, None)
 
-    def copy(self) -> "NodeOrigins":
+    def copy(self) -> NodeOrigins:
         """Copy the four dictionaries."""
         return NodeOrigins(
             dict(self.created), dict(self.metadata), dict(self.linked), dict(self.deleted)
@@ -112,7 +116,7 @@ class ChangeSet:
                 ErrorKind.READ_ONLY_SESSION,
             )
 
-    def ended_copy(self) -> "ChangeSet":
+    def ended_copy(self) -> ChangeSet:
         """Copy the changes until now, of a period that ends."""
         with self._lock:
             self.end_period()
@@ -253,7 +257,7 @@ class ChangeSet:
                 },
             )
 
-    def copy(self) -> "ChangeSet":
+    def copy(self) -> ChangeSet:
         """Copy in a moment, sharing columns."""
         other = ChangeSet()
         with self._lock:
@@ -266,7 +270,7 @@ class ChangeSet:
             other.history, other.origins = self.history.copy(), self.origins.copy()
         return other
 
-    def take_over(self, other: "ChangeSet") -> None:
+    def take_over(self, other: ChangeSet) -> None:
         """Become what a changed copy of this set is."""
         with self.writing():
             self.nodes, self.created, self.updated = other.nodes, other.created, other.updated

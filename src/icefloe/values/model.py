@@ -8,7 +8,6 @@ A value is a dataclass. This module gives it, from its fields alone:
 - `_repr_html_` for notebooks.
 """
 
-import html
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
@@ -18,7 +17,7 @@ from functools import cache
 from textwrap import indent
 from typing import Any, ClassVar, Final, Self, cast, dataclass_transform, get_type_hints
 
-from icefloe.printable import printable
+from icefloe.printable import escaped_html, printable
 from icefloe.values.checks import Check, check_for
 
 MASK: Final = "***"
@@ -439,7 +438,7 @@ def _short(value: object) -> str:
 
 def _html(value: Value, defaults: Value | None, *, is_default: bool = False) -> Iterator[str]:
     yield '<div class="icefloe-value">'
-    yield f'<div class="icefloe-name">{html.escape(public_name(type(value)))}</div>'
+    yield f'<div class="icefloe-name">{escaped_html(public_name(type(value)))}</div>'
     if isinstance(value, Variant) and len(value) == 1 and isinstance(value[0], Settings):
         value = value[0]
     for name, content, inner, is_unset in _rows(value, defaults):
@@ -449,10 +448,10 @@ def _html(value: Value, defaults: Value | None, *, is_default: bool = False) -> 
         elif isinstance(content, Mapping) and any(isinstance(v, Value) for v in content.values()):
             nested = [(element, defaults_of(type(element))) for element in content.values()]
         else:
-            shown = html.escape(_short(content) + (" (default)" if row_is_default else ""))
-            yield f"<div><span>{html.escape(name)}:</span> {shown}</div>"
+            shown = escaped_html(_short(content) + (" (default)" if row_is_default else ""))
+            yield f"<div><span>{escaped_html(name)}:</span> {shown}</div>"
             continue
-        yield f"<details><summary>{html.escape(name)}</summary>"
+        yield f"<details><summary>{escaped_html(name)}</summary>"
         for element, each_defaults in nested:
             yield from _html(element, each_defaults, is_default=row_is_default)
         yield "</details>"

@@ -13,13 +13,13 @@ from urllib.parse import quote, unquote
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-_URL: Final = re.compile(rf"({_SCHEME.pattern}):(//([^/?#]*))?([^?#]*)([?#].*)?", re.DOTALL)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]+")
-_WEB_HOST: Final = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_SCHEME: Final = r"[A-Za-z][A-Za-z0-9+.-]*"
+_URL: Final = rf"(?s)({_SCHEME}):(//([^/?#]*))?([^?#]*)([?#].*)?"
+_CONTROL: Final = r"[\x00-\x1f\x7f\ud800-\udfff]"
+_BUCKET: Final = r"[A-Za-z0-9._-]+"
+_WEB_HOST: Final = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
-_DOT: Final = re.compile(r"\.|%2e", re.IGNORECASE)
+_DOT: Final = r"(?i)\.|%2e"
 _KEPT_IN_PATHS: Final = "/%!$&'()*+,;=:@[]\\^|~"
 
 ALIASES: Final[dict[str, tuple[str, ...]]] = {
@@ -81,8 +81,8 @@ def split_url(text: str) -> UrlParts | None:
     >>> split_url("S3://bucket/a%20b?x")
     UrlParts(scheme='s3', host='bucket', path='/a%20b', tail='?x')
     """
-    match = _URL.fullmatch(text)
-    if match is None or _CONTROL.search(text):
+    match = re.fullmatch(_URL, text)
+    if match is None or re.search(_CONTROL, text):
         return None
     scheme, authority, host, path, tail = match.groups()
     return UrlParts(scheme.lower(), host if authority else None, path, tail or "")
@@ -98,7 +98,7 @@ def parse_prefix(text: str) -> Prefix:
     >>> parse_prefix("s3://bucket/2020/era5.nc")
     Prefix(scheme='s3', host='bucket', segments=('2020', 'era5.nc'), is_folder=False)
     """
-    if _SCHEME.fullmatch(text):
+    if re.fullmatch(_SCHEME, text):
         text = f"{text}://"
     parts = split_url(text)
     if parts is None or parts.host is None:
@@ -178,9 +178,9 @@ def host_fault(scheme: str, host: str) -> str | None:
     if "@" in host:
         return "credentials have no place in a URL"
     if scheme in _DEFAULT_PORTS:
-        if not _WEB_HOST.fullmatch(host):
+        if not re.fullmatch(_WEB_HOST, host):
             return "its host may only be of ASCII letters, digits, '.', '-' and '_', with a port"
-    elif not _BUCKET.fullmatch(host):
+    elif not re.fullmatch(_BUCKET, host):
         return "its bucket may only be of ASCII letters, digits, '.', '-' and '_'"
     return None
 
@@ -210,7 +210,7 @@ def resolved(path: str) -> str:
     segments: list[str] = []
     parts = path.removeprefix("/").split("/")
     for position, part in enumerate(parts):
-        plain = _DOT.sub(".", part)
+        plain = re.sub(_DOT, ".", part)
         is_last = position == len(parts) - 1
         if plain == "..":
             del segments[-1:]

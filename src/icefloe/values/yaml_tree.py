@@ -7,30 +7,12 @@ value. Plain scalars mean what the core schema of YAML 1.2 says (`yes` and `12:3
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import yaml
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-
-type Tree = (
-    bool | int | float | str | list["Tree"] | dict[str, "Tree"] | "Tagged" | "Unquoted" | None
-)
-
-
-class Tagged(NamedTuple):
-    """An alternative that carries data: `!name content`."""
-
-    name: str
-    content: "Tree"
-
-
-class Unquoted(NamedTuple):
-    """A number or truth value that stood without quotes: text, where text is expected."""
-
-    text: str
-    value: bool | int | float
-
+from icefloe.values.tree import Tagged, Tree, Unquoted
 
 MAX_YAML_BYTES: Final = 2**20
 MAX_YAML_DEPTH: Final = 100

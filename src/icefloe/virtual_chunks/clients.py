@@ -5,7 +5,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import fields
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,10 +12,7 @@ from icefloe.config import (
     Attribution,
     ObjectStoreConfig,
     S3Options,
-    StorageConcurrencySettings,
-    StorageRetriesSettings,
     StorageSettings,
-    StorageTimeoutSettings,
     VirtualChunkContainer,
 )
 from icefloe.credentials import Credentials
@@ -45,35 +41,6 @@ from icefloe.virtual_chunks.locations import DEFAULT_CONTAINERS
 from icefloe.virtual_chunks.resolve import Place
 
 MOST_CLIENTS: Final = 64
-_LEAST_REQUEST_BYTES: Final = 1 << 20
-
-
-def settings_for_containers(settings: StorageSettings, usual: StorageSettings) -> StorageSettings:
-    """Return the storage settings that also apply to containers: those that were chosen.
-
-    `usual` is what suits the storage of the repository, and is stored with it; containers may
-    be of another kind. The author of a repository cannot have objects read in crumbs, each
-    of which the reader pays for.
-    """
-    concurrency = _chosen(settings.concurrency, usual.concurrency or StorageConcurrencySettings())
-    if concurrency is not None and (size := concurrency.ideal_concurrent_request_size) is not None:
-        concurrency.ideal_concurrent_request_size = max(size, _LEAST_REQUEST_BYTES)
-    return StorageSettings(
-        concurrency=concurrency,
-        retries=_chosen(settings.retries, usual.retries or StorageRetriesSettings()),
-        timeouts=_chosen(settings.timeouts, usual.timeouts or StorageTimeoutSettings()),
-    )
-
-
-def _chosen[S: StorageConcurrencySettings | StorageRetriesSettings | StorageTimeoutSettings](
-    settings: S | None, usual: S
-) -> S | None:
-    if settings is None:
-        return None
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    return type(settings)(
-        **{name: value for name, value in values.items() if value != getattr(usual, name)}
-    )
 
 
 class Client(Record):

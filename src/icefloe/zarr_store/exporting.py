@@ -157,7 +157,7 @@ class _Exporting:
     @property
     def _at_once(self) -> int:
         context = self._session.context
-        is_near = context.is_near and context.virtual.is_near
+        is_near = context.is_near and context.reads_nearby
         return 4 if is_near else context.config.max_concurrent_requests
 
     async def _rows(self, node: Node) -> AsyncIterator[list["_Row"]]:

@@ -1,6 +1,5 @@
 """A session as a Zarr store: read, measure, write and delete the value of a key."""
 
-import html
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol, Self, override
 
@@ -17,6 +16,7 @@ from zarr.core.sync import SyncMixin
 from icefloe.effects import AsyncCloseableIterator, map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format.paths import absolute_path
+from icefloe.printable import escaped_html
 from icefloe.storage.port import Buffer as StoredBytes
 from icefloe.transactions.chunks import delete_chunk, find_ref, read_chunk, size_of, write_chunk
 from icefloe.transactions.nodes import delete_node, find_node, put_metadata, require_array
@@ -228,7 +228,7 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<div><b>{name}:</b> {html.escape(value)}</div>" for name, value in self._facts()
+            f"<div><b>{name}:</b> {escaped_html(value)}</div>" for name, value in self._facts()
         )
         return f'<div class="icefloe-value"><div>icefloe.IcechunkStore</div>{rows}</div>'
 
@@ -412,7 +412,7 @@ def _answers_at_once(state: SessionState) -> bool:
     A session that packs its chunks writes most of them to memory.
     """
     context = state.context
-    if not context.virtual.is_near:
+    if not context.reads_nearby:
         return False
     return context.is_near or state.packer is not None
 

@@ -3,21 +3,24 @@
 References are kept in memory until the session commits, so neither form ever waits.
 """
 
+from __future__ import annotations
+
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.config import VirtualChunkSpec
 from icefloe.transactions.session import SessionState
-from icefloe.zarr_store import virtual_refs
-from icefloe.zarr_store.virtual_columns import (
-    CoordinateColumn,
-    NumberColumn,
-    TextColumn,
-    TimeColumn,
-)
+
+if TYPE_CHECKING:
+    from icefloe.zarr_store.virtual_columns import (
+        CoordinateColumn,
+        NumberColumn,
+        TextColumn,
+        TimeColumn,
+    )
 
 
 class VirtualWrites:
@@ -46,6 +49,8 @@ class VirtualWrites:
         `validate_container`, or by its other name `validate_containers`, refuses locations that
         no virtual chunk container covers.
         """
+        from icefloe.zarr_store import virtual_refs
+
         self._check_writable()
         validate = validate_container if validate_containers is None else validate_containers
         virtual_refs.set_one(
@@ -92,6 +97,8 @@ class VirtualWrites:
         Of several references to one chunk the last counts. Returns the coordinates of those
         whose location no container covers, which are not recorded; `None` when all are fine.
         """
+        from icefloe.zarr_store import virtual_refs
+
         self._check_writable()
         return virtual_refs.set_specs(
             self._state, array_path, chunks, validate_containers=validate_containers
@@ -112,8 +119,8 @@ class VirtualWrites:
         array_path: str,
         chunk_grid_shape: tuple[int, ...],
         locations: TextColumn,
-        offsets: "np.ndarray[Any, np.dtype[np.uint64]]",
-        lengths: "np.ndarray[Any, np.dtype[np.uint64]]",
+        offsets: np.ndarray[Any, np.dtype[np.uint64]],
+        lengths: np.ndarray[Any, np.dtype[np.uint64]],
         *,
         validate_containers: bool = True,
         arr_offset: tuple[int, ...] | None = None,
@@ -124,6 +131,8 @@ class VirtualWrites:
         An empty location leaves its chunk out; `arr_offset` says where in the array the box
         begins, and `checksum` is that of all objects. Returns what `set_virtual_refs` does.
         """
+        from icefloe.zarr_store import virtual_refs
+
         self._check_writable()
         return virtual_refs.set_grid(
             self._state,
@@ -142,8 +151,8 @@ class VirtualWrites:
         array_path: str,
         chunk_grid_shape: tuple[int, ...],
         locations: TextColumn,
-        offsets: "np.ndarray[Any, np.dtype[np.uint64]]",
-        lengths: "np.ndarray[Any, np.dtype[np.uint64]]",
+        offsets: np.ndarray[Any, np.dtype[np.uint64]],
+        lengths: np.ndarray[Any, np.dtype[np.uint64]],
         *,
         validate_containers: bool = True,
         arr_offset: tuple[int, ...] | None = None,
@@ -217,6 +226,8 @@ class VirtualWrites:
         >>> session.all_virtual_chunk_locations()
         ['s3://archive/2023.nc', 's3://archive/2023.nc', 's3://archive/2024.nc']
         """
+        from icefloe.zarr_store import virtual_refs
+
         self._check_writable()
         return virtual_refs.set_columns(
             self._state,

@@ -30,6 +30,7 @@ from icefloe.config import (
     s3_store,
 )
 from icefloe.config.containers import OnChange
+from icefloe.config.effective import settings_for_containers
 from icefloe.credentials import (
     AnyS3Credential,
     HttpAccess,
@@ -43,7 +44,7 @@ from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageEr
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.records import replace
 from icefloe.storage import Storage
-from icefloe.virtual_chunks.clients import Clients, settings_for_containers
+from icefloe.virtual_chunks.clients import Clients
 from icefloe.virtual_chunks.reader import VirtualReader
 from tests.conformance.storages import s3_storage_at
 from tests.support.http_server import FileServer, file_server

@@ -456,7 +456,7 @@ def test_threads_are_not_kept_waiting_for_foreign_files(
         )
         store = local if url.startswith("file") else remote
         containers, access = [VirtualChunkContainer(url, store)], {url: None}
-    context = replace(state.context, virtual=VirtualReader(containers, access))
+    context = replace(state.context, virtual_reader=VirtualReader(containers, access))
     packing = PackingOptions() if is_packing else None
     session = SessionState(context, state.snapshot, SessionMode.writable, packing=packing)
     assert _store_supports_sync_io(IcechunkStore(session)) is answers_at_once

@@ -58,7 +58,7 @@ def _open_with_xarray(
     session: Session, group: str, paths: Collection[str], stored: Collection[str]
 ) -> tuple[str, ...]:
     try:
-        import xarray  # noqa: F401, PLC0415 - optional
+        import xarray  # noqa: F401 - optional
     except ImportError:
         return (_NO_XARRAY,)
     for folder in sorted({path.rpartition("/")[0] for path in paths}):
@@ -76,7 +76,7 @@ def _open_with_xarray(
 
 
 def _open(session: Session, group: str, stored: Collection[str], without: Iterable[str]) -> None:
-    import xarray  # noqa: PLC0415 - optional
+    import xarray
 
     decoded = {name: name in stored for name in _arrays(session, group)}
     dataset = xarray.open_zarr(

@@ -285,8 +285,8 @@ class _Hdf5(Record):
 
 
 def _hdf5(source: Source) -> Iterator[Reader]:
-    import h5py  # noqa: PLC0415 - optional
-    import hdf5plugin  # noqa: F401, PLC0415 - registers filters
+    import h5py
+    import hdf5plugin  # noqa: F401 - registers filters
 
     root = source.group or "/"
     if source.local_path is not None:
@@ -328,7 +328,7 @@ def _byte_ranges(view: NDArray[Any]) -> list[tuple[int, int]]:
 
 
 def _netcdf3(source: Source) -> Iterator[Reader]:
-    from scipy.io import netcdf_file  # noqa: PLC0415 - optional
+    from scipy.io import netcdf_file
 
     path = source.local_path
     with ExitStack() as stack:
@@ -378,7 +378,7 @@ def _largest(values: NDArray[Any]) -> float:
 
 
 def _fits(source: Source) -> Iterator[Reader]:
-    from astropy.io import fits  # noqa: PLC0415 - optional
+    from astropy.io import fits
 
     with (
         source.file() as file,
@@ -444,7 +444,7 @@ def _overlap(
 
 
 def _tiff(source: Source) -> Iterator[Reader]:
-    import tifffile  # noqa: PLC0415 - optional
+    import tifffile
 
     with source.file() as file, tifffile.TiffFile(file) as opened:
         yield _Tiff(opened)
@@ -575,7 +575,7 @@ def _brief(values: NDArray[np.float64]) -> str:
 
 
 def _grib(source: Source) -> Iterator[Reader]:
-    import eccodes  # noqa: PLC0415 - optional
+    import eccodes
 
     with source.file() as file:
         yield _Grib(file, eccodes)

@@ -76,7 +76,7 @@ class RepositorySource(Record):
     def is_near(self) -> bool:
         """Whether the repository, and the files that it refers to, are on this machine."""
         context = self.session._session.context  # noqa: SLF001 - the same package
-        return context.is_near and context.virtual.is_near
+        return context.is_near and context.reads_nearby
 
     @property
     def holds_records(self) -> bool:

@@ -33,7 +33,7 @@ def staging_repository(target: Storage, job: str, access: SourceAccess) -> Repos
     """Make a repository, below that of a target, that may refer to all files of a job."""
     created = Repository.create(_storage_below(target, staging_key(job)))
     context = created._context  # noqa: SLF001 - the same package
-    return Repository(replace(context, virtual=SourceReader(access)))
+    return Repository(replace(context, virtual_reader=SourceReader(access)))
 
 
 def staged(repository: Repository, *, is_near: bool) -> Session:
@@ -41,7 +41,7 @@ def staged(repository: Repository, *, is_near: bool) -> Session:
     context = repository._context  # noqa: SLF001 - the same package
     assert isinstance(context.virtual, SourceReader)
     reader = SourceReader(context.virtual.sources, is_near=is_near)
-    return Repository(replace(context, virtual=reader)).readonly_session("main")
+    return Repository(replace(context, virtual_reader=reader)).readonly_session("main")
 
 
 def _storage_below(storage: Storage, prefix: str) -> Storage:

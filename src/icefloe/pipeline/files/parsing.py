@@ -293,7 +293,7 @@ def _refuse_fits_tables(url: str, options: ParseOptions, registry: Registry) -> 
 
     The parser takes the compressed tiles of an image for its pixels.
     """
-    from astropy.io import fits  # noqa: PLC0415 - large and optional
+    from astropy.io import fits
 
     with fits.open(BlockStoreReader(*registry.resolve(url)), memmap=False) as units:
         for name, unit in zip(fits_names(units), units, strict=True):
@@ -326,7 +326,7 @@ def fits_names(units: Iterable[Any]) -> list[str]:
 
 
 def _library() -> Any:
-    from virtualizarr import parsers  # noqa: PLC0415 - takes seconds
+    from virtualizarr import parsers
 
     return parsers
 
@@ -341,14 +341,14 @@ def _skipping(name: str) -> Callable[[ParseOptions], _Parser]:
 
 
 def _grib(options: ParseOptions) -> _Parser:
-    from gribberish.virtualizarr import GribberishParser  # noqa: PLC0415 - large and optional
+    from gribberish.virtualizarr import GribberishParser
 
     parser: _Parser = GribberishParser(drop_variables=list(options.drop) or None)
     return parser
 
 
 def _tiff(_: ParseOptions) -> _Parser:
-    from virtual_tiff import VirtualTIFF  # noqa: PLC0415 - large and optional
+    from virtual_tiff import VirtualTIFF
 
     parser: _Parser = VirtualTIFF(ifd_layout="flat")
     return parser
@@ -403,7 +403,7 @@ def _is_bytes(data_type: Any) -> bool:
 
 def references_of(manifest: "ChunkManifest", dimensions: int) -> References:
     """Take the columns out of a manifest."""
-    from virtualizarr.manifests.manifest import INLINED_CHUNK_PATH  # noqa: PLC0415 - takes seconds
+    from virtualizarr.manifests.manifest import INLINED_CHUNK_PATH
 
     paths: NDArray[Any] = manifest._paths  # noqa: SLF001 - its only form with all rows at once
     flat = paths.ravel()

@@ -107,7 +107,7 @@ def show_moment(moment: int, calendar: str) -> str:
 
 def _cftime() -> Any:
     try:
-        import cftime  # noqa: PLC0415 - an extra, and commands that need no times do without
+        import cftime
     except ImportError as missing:
         raise IcefloeError(
             'for times, cftime is needed: pip install "icefloe[virtual]"', ErrorKind.UNIMPLEMENTED
