@@ -3,10 +3,12 @@
 The caches are bounded in bytes. Files never change, so nothing in a cache can be stale.
 """
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -43,13 +45,11 @@ from icefloe.format.snapshot import (
     encode_snapshot,
     open_snapshot,
 )
-from icefloe.format.transaction_log import (
-    TransactionLog,
-    decode_transaction_log,
-    encode_transaction_log,
-)
 from icefloe.records import Record
 from icefloe.storage import Backend, Buffer
+
+if TYPE_CHECKING:
+    from icefloe.format.transaction_log import TransactionLog
 
 
 class ByteCache[K: Hashable, V]:
@@ -159,7 +159,7 @@ class Assets:
             caching.num_snapshot_nodes * SNAPSHOT_NODE_BYTES
         )
         self._manifests = ByteCache[ManifestId, Manifest](caching.num_chunk_refs * CHUNK_REF_BYTES)
-        self._logs = ByteCache[SnapshotId, TransactionLog](
+        self._logs: ByteCache[SnapshotId, TransactionLog] = ByteCache(
             caching.num_transaction_changes * CHANGE_BYTES
         )
         self._chunks = ByteCache[tuple[ChunkId, int, int], Buffer](caching.num_bytes_chunks)
@@ -277,6 +277,8 @@ class Assets:
 
     async def load_transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
         """Load what the commit that made a snapshot changed."""
+        from icefloe.format.transaction_log import decode_transaction_log
+
         if (cached := self._logs.get(snapshot_id)) is not None:
             return cached
         key = transaction_log_key(snapshot_id)
@@ -289,6 +291,8 @@ class Assets:
         self, log: TransactionLog, runs: Mapping[NodeId, CoordinateRuns] | None = None
     ) -> None:
         """Write the log of a commit; `runs` are chunks that are not kept in memory after."""
+        from icefloe.format.transaction_log import encode_transaction_log
+
         data = await offload(
             lambda: encode_transaction_log(
                 log, spec_version=self._spec_version, level=self._bulk_level, runs=runs

@@ -9,8 +9,9 @@ import dataclasses
 from typing import Any, cast, dataclass_transform
 
 from msgspec import Struct, field, structs
+from msgspec.structs import force_setattr
 
-__all__ = ["MutableRecord", "Record", "asdict", "field", "replace"]
+__all__ = ["MutableRecord", "Record", "asdict", "field", "force_setattr", "replace"]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

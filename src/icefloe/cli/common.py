@@ -11,16 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.highlighter import JSONHighlighter
-from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.printable import printable, printable_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from icefloe.credentials import AnyCredential
 
 RepositoryArgument = Annotated[
@@ -51,10 +48,13 @@ AuthorizeAnonymousOption = Annotated[
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show how much of how much is done, on standard error; nothing if that is no terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield None
         return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
@@ -69,6 +69,9 @@ def show_json(value: Any) -> None:
     """Print JSON, in colours on a terminal."""
     text = printable_json(json.dumps(value, indent=2, ensure_ascii=False))
     if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.highlighter import JSONHighlighter
+
         Console().print(JSONHighlighter()(text), soft_wrap=True)
     else:
         typer.echo(text)
@@ -76,16 +79,21 @@ def show_json(value: Any) -> None:
 
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table: drawn on a terminal, plain columns that other programs can cut elsewhere."""
-    from icefloe.api.tables import table_text
-
     if sys.stdout.isatty():
+        from rich.console import Console
+
         Console().print(drawn_table(headings, rows))
     else:
+        from icefloe.api.tables import table_text
+
         echo(table_text(headings, rows))
 
 
 def drawn_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Draw a table; what a repository says is never taken for markup."""
+    from rich.table import Table
+    from rich.text import Text
+
     body = [list(row) for row in rows]
     table = Table()
     for number, heading in enumerate(headings):

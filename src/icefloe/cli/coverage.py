@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from icefloe.cli.common import AnonymousOption, RepositoryArgument, echo, show_json
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from icefloe.pipeline.provenance.coverage import DatasetCoverage
 
 _COLOURS: Final = {
@@ -71,6 +71,9 @@ def coverage(
 
 def show_coverage(datasets: Sequence[DatasetCoverage]) -> None:
     """Print what datasets hold, in colours on a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
     from icefloe.pipeline.provenance.drawing import coverage_text
 
     if not sys.stdout.isatty():
@@ -85,6 +88,8 @@ def show_coverage(datasets: Sequence[DatasetCoverage]) -> None:
 
 
 def _coloured(text: str) -> Text:
+    from rich.text import Text
+
     from icefloe.pipeline.provenance.drawing import SIGNS
 
     drawn = Text(text)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from icefloe.cli.common import RepositoryArgument, show_json
-from icefloe.effects import run_blocking
 from icefloe.errors import (
     ErrorKind,
     FormatError,
@@ -42,6 +41,7 @@ def inspect(
 
     Examples: icefloe inspect ./repo;  icefloe inspect ./repo snapshots/1CECHNKREP0F1RSTCMT0
     """
+    from icefloe.effects import run_blocking
     from icefloe.storage import storage_from_url
 
     backend = storage_from_url(url, anonymous=anonymous).open()

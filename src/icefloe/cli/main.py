@@ -5,7 +5,6 @@ from functools import wraps
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from icefloe.cli.access import access
 from icefloe.cli.clone import clone
@@ -57,6 +56,7 @@ app = typer.Typer(
 
 def reporting[**P](command: Callable[P, None]) -> Callable[P, None]:
     """Turn our errors into a message on standard error and an exit code."""
+    from rich.console import Console
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -6,7 +6,6 @@ range of a foreign file, or bytes stored inline) is stored once, however many ro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import reduce
 from itertools import accumulate
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes, is_ascending
 from icefloe.format.ids import ChunkId
-from icefloe.records import Record, replace
+from icefloe.records import Record, field, replace
 
 type Coordinates = NDArray[np.uint32]
 """An (n, dimensions) matrix of chunk coordinates."""
@@ -67,8 +66,7 @@ _FEW_ROWS: Final = 8
 """So many rows are looked up one by one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChunkTable:
+class ChunkTable(Record, eq=False):
     """Chunk references in columns; rows are sorted by coordinates and unique.
 
     `targets` gives, for each row, the row of its chunk id, location or inline bytes in the
@@ -185,7 +183,7 @@ class ChunkTable:
     def memory_bytes(self) -> int:
         """Return the memory that the columns take."""
         total = 0
-        for name in type(self).__slots__:
+        for name in self.__struct_fields__:
             column = getattr(self, name)
             if isinstance(column, BytesColumn):
                 total += column.data.nbytes + column.splits.nbytes

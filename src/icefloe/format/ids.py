@@ -7,7 +7,6 @@ distinct on file systems that ignore case.
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar, Final, Self
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import Record
 
 _LETTERS: Final = np.frombuffer(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ", np.uint8)
 _NOT_A_DIGIT: Final = 255
@@ -78,8 +78,7 @@ def _text_of_twelve(raw: bytes) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, order=True, repr=False)
-class ObjectId:
+class ObjectId(Record, order=True):
     """Names one immutable file; a subclass per kind keeps the kinds apart.
 
     >>> str(SnapshotId(bytes(range(12))))
@@ -110,9 +109,6 @@ class ObjectId:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.parse({str(self)!r})"
-
-    def __hash__(self) -> int:
-        return hash(self.raw)  # without the tuple that would be made otherwise
 
     def __str__(self) -> str:
         if len(self.raw) == _TWELVE_BYTES:

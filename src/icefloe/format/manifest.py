@@ -1,7 +1,6 @@
 """Manifests: where the bytes of each chunk of some arrays are."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
@@ -45,6 +44,7 @@ from icefloe.format.manifest_refs import (
     table_of_refs,
     write_refs,
 )
+from icefloe.records import Record
 
 MAX_APPARENT_BYTES: Final = 2**31 - 2**20
 """Readers count a shared string once per reference and stop at 2 GiB."""
@@ -435,8 +435,7 @@ class ManifestFile:
         return dictionary if algorithm == _ZSTD_DICTIONARY else None
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class WrittenManifest:
+class WrittenManifest(Record, weakref=True):
     """A manifest of which we still have what it was made from."""
 
     id: ManifestId

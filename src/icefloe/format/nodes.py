@@ -1,7 +1,6 @@
 """The groups and arrays of a snapshot: as columns sorted by path, or read one by one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from itertools import chain, pairwise
@@ -27,7 +26,7 @@ from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_writer import OFFSET, TableShape, Tree
 from icefloe.format.ids import ManifestId, NodeId, id_rows, ids_of_rows, raw_rows
 from icefloe.format.lazy import StoredList
-from icefloe.records import Record, replace
+from icefloe.records import Record, force_setattr, replace
 
 
 class ManifestRef(Record):
@@ -58,8 +57,7 @@ class Node(Record):
     """`None` for a group."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NodeTable:
+class NodeTable(Record, eq=False):
     """Nodes in columns, sorted by the bytes of their paths.
 
     A column with a `…_splits` beside it holds several items for each row: those of row `i`
@@ -83,7 +81,7 @@ class NodeTable:
     """Splits `extents` by manifest, not by node."""
     extents: NDArray[np.uint32]
     """(n, 2): first chunk and first chunk after."""
-    _known_rows: dict[str, int] | None = field(default=None, init=False, repr=False)
+    _known_rows: dict[str, int] | None = None
 
     @classmethod
     def from_nodes(cls, nodes: Sequence[Node]) -> Self:
@@ -132,7 +130,7 @@ class NodeTable:
         """Where each path is: made when first asked for, because many tables never are."""
         if self._known_rows is None:
             rows = {path: row for row, path in enumerate(self.paths.to_strings())}
-            object.__setattr__(self, "_known_rows", rows)
+            force_setattr(self, "_known_rows", rows)
             return rows
         return self._known_rows
 
@@ -211,15 +209,13 @@ class NodeTable:
         rows[list(manifests)] = len(self) + np.arange(len(manifests))
         manifest_splits, taken = take_ragged(links, rows)
         extent_splits, taken_extents = take_ragged(boxes, taken)
-        table = replace(
+        return replace(
             self,
             manifest_splits=manifest_splits,
             manifest_ids=ids[taken],
             extent_splits=extent_splits,
             extents=extents[taken_extents],
         )
-        object.__setattr__(table, "_known_rows", self._known_rows)
-        return table
 
     def overlay(self, newer: Self, deleted_paths: Sequence[str] = ()) -> Self:
         """Delete some paths, then put newer nodes over these."""

@@ -1,6 +1,5 @@
 """The snapshots that a repo object lists, as columns sorted by id."""
 
-import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -36,7 +35,7 @@ from icefloe.format.flatbuffer_writer import (
 )
 from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows, texts_of_rows
 from icefloe.format.metadata import LateMetadata, Metadata, MetadataItems, read_items
-from icefloe.records import Record, field
+from icefloe.records import Record, field, force_setattr
 
 NO_PARENT = -1
 
@@ -79,8 +78,7 @@ class SnapshotEntry(Record):
     """Ancestors that expiration took out of the history, whose logs still count; oldest first."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class SnapshotTable:
+class SnapshotTable(Record, eq=False):
     """Snapshots in columns; `parents` are row numbers, or `NO_PARENT`."""
 
     ids: Bytes
@@ -91,7 +89,7 @@ class SnapshotTable:
     pruned_splits: Ints
     pruned_ids: Bytes
     spec_version: int = 2
-    _written: BytesColumn | None = dataclasses.field(default=None, init=False, repr=False)
+    _written: BytesColumn | None = None
     """The tables of a file that lists these snapshots, once they were written."""
 
     @classmethod
@@ -171,7 +169,7 @@ class SnapshotTable:
         Up to `few` are written one by one.
         """
         if self._written is None:
-            object.__setattr__(self, "_written", self._write(few))
+            force_setattr(self, "_written", self._write(few))
         assert self._written is not None
         tables = PackedSection(self._written, _LEAD_BYTES)
         every = ListSection(len(self), tables)
@@ -349,7 +347,7 @@ class SnapshotTable:
             row = BytesColumn.from_list([added._write_row(position)])  # noqa: SLF001
             written = self._written.with_rows(position, row)
             written.data.view("<i4")[(written.splits[:-1] >> 2) + _PARENT_WORD] = parents
-            object.__setattr__(added, "_written", written)
+            force_setattr(added, "_written", written)
         return added
 
 

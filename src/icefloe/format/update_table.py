@@ -1,7 +1,6 @@
 """The log of operations that a repo object keeps, newest first, as columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from typing import Final, Self
@@ -25,7 +24,7 @@ from icefloe.format.flatbuffer_writer import (
     pack_tables,
 )
 from icefloe.format.ids import SnapshotId, id_rows
-from icefloe.records import Record
+from icefloe.records import Record, force_setattr
 
 
 class UpdateKind(IntEnum):
@@ -154,8 +153,7 @@ def read_status(table: ScalarTable) -> Status:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UpdateTable:
+class UpdateTable(Record, eq=False):
     """Operations in columns, newest first; a column holds zeros where a kind has no such thing."""
 
     kinds: Bytes
@@ -169,7 +167,7 @@ class UpdateTable:
     """(n, 3)."""
     statuses: tuple[Status | None, ...]
     """Of the few operations that set one."""
-    _written: BytesColumn | None = field(default=None, init=False, repr=False)
+    _written: BytesColumn | None = None
     """The tables of a file with these entries, once they were written."""
 
     @classmethod
@@ -223,7 +221,7 @@ class UpdateTable:
         if self._written is not None:
             changed = BytesColumn.from_list([table._write_row(row) for row in (0, 1)])  # noqa: SLF001
             written = concat_bytes([changed, self._written.slice(1, len(self))])
-            object.__setattr__(table, "_written", written)
+            force_setattr(table, "_written", written)
         return table
 
     def newest(self, count: int) -> Self:
@@ -239,7 +237,7 @@ class UpdateTable:
             self.statuses[:count],
         )
         if self._written is not None:
-            object.__setattr__(table, "_written", self._written.slice(0, count))
+            force_setattr(table, "_written", self._written.slice(0, count))
         return table
 
     def entries(self) -> list[UpdateEntry]:
@@ -275,7 +273,7 @@ class UpdateTable:
         Up to `few` are written one by one.
         """
         if self._written is None:
-            object.__setattr__(self, "_written", self._write(few))
+            force_setattr(self, "_written", self._write(few))
         assert self._written is not None
         tables = PackedSection(self._written, _ENTRY.lead_bytes)
         every = ListSection(len(self), tables)

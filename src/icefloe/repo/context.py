@@ -6,7 +6,6 @@ The configuration is resolved once for all who open the repository with the same
 import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +23,6 @@ from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.records import Record
 from icefloe.repo.ledger import Ledger
-from icefloe.repo.ref_ledger import RefFilesLedger
 from icefloe.repo.repo_ledger import RepoObjectLedger, StoredRepo
 from icefloe.storage import Backend, Storage, Version
 from icefloe.storage.specs import LocalSpec, MemorySpec, S3Spec
@@ -88,8 +86,7 @@ def now_microseconds() -> int:
     return time.time_ns() // 1000
 
 
-@dataclass(frozen=True)
-class RepoContext:
+class RepoContext(Record, eq=False, dict=True):
     """An open repository.
 
     Pickled with its settings and credentials, without what it has cached; the copy asks the
@@ -137,7 +134,9 @@ class RepoContext:
         backend = storage.open(config.storage, attribution)
         assets = Assets(backend, config, spec_version)
         ledger: Ledger
-        if spec_version == RefFilesLedger.spec_version:
+        if spec_version == 1:
+            from icefloe.repo.ref_ledger import RefFilesLedger
+
             ledger = RefFilesLedger(backend, config, assets, clock, config_version)
         else:
             ledger = RepoObjectLedger(
@@ -206,7 +205,7 @@ class RepoContext:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        version = self.ledger.config_version if isinstance(self.ledger, RefFilesLedger) else None
+        version = getattr(self.ledger, "config_version", None)  # only of spec 1
         settings = {
             "spec_version": self.spec_version,
             "access": self.access,

@@ -32,7 +32,6 @@ from icefloe.format.metadata import Metadata
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
-from icefloe.format.transaction_log import TransactionLog
 from icefloe.records import Record
 from icefloe.repo.context import (
     Access,
@@ -44,7 +43,6 @@ from icefloe.repo.context import (
     settled_over,
 )
 from icefloe.repo.migration_state import is_unfinished
-from icefloe.repo.ref_ledger import create_config_file, create_ref, load_config_file
 from icefloe.repo.repo_changes import created, warn_of_dropped_sets
 from icefloe.repo.repo_ledger import StoredRepo, create_repo, load_repo, stored_config
 from icefloe.storage import Backend, Storage, Version
@@ -172,6 +170,8 @@ async def create(
     A configuration that says anything is stored with it. Until its last write succeeds there is
     no repository, only files that nothing refers to.
     """
+    from icefloe.format.transaction_log import TransactionLog
+
     _require_storage(storage)
     version = _supported(spec_version)
     settings = settled(storage, config)
@@ -203,6 +203,8 @@ def initial_snapshot(flushed_at: int, spec_version: int) -> Snapshot:
 
 
 async def _create_v1(backend: Backend, config: RepositoryConfig | None) -> _Found:
+    from icefloe.repo.ref_ledger import create_config_file, create_ref
+
     version = None
     if config is not None:
         version = await create_config_file(backend, config)
@@ -413,6 +415,8 @@ async def _find(
 
 
 async def _find_v1(storage: Storage, backend: Backend) -> _Found:
+    from icefloe.repo.ref_ledger import load_config_file
+
     try:
         await backend.head(branch_key(MAIN_BRANCH))
     except ObjectNotFoundError:

@@ -26,6 +26,8 @@ that become empty stay: removing them would race with writers. User metadata is 
 the reference's local repositories.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
@@ -33,7 +35,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from itertools import batched, islice
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from icefloe import effects
 from icefloe.errors import (
@@ -80,7 +82,9 @@ from icefloe.storage.port import (
     ObjectInfo,
     Version,
 )
-from icefloe.storage.sandbox import Confinement
+
+if TYPE_CHECKING:
+    from icefloe.storage.sandbox import Confinement
 
 # ruff: noqa: PTH100, PTH116 - paths are plain strings here, and most calls are relative to descriptors
 

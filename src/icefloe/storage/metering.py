@@ -6,19 +6,18 @@ Each attempt counts, so a request that was tried three times counts three times.
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, Unpack, cast
 
 from icefloe.errors import PreconditionFailedError
 from icefloe.forks import renew_lock_in_children
+from icefloe.records import Record
 from icefloe.storage.capabilities import Batch, Queueing, Wanted, has_queue, list_wanted
 from icefloe.storage.port import Backend, Buffer, PutOptions, Version
 from icefloe.storage.wrapper import BackendWrapper, Verb
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCounts:
+class RequestCounts(Record):
     """What happened so far; subtract an earlier count to see what happened since.
 
     >>> RequestCounts(get=3, bytes_in=10) - RequestCounts(get=1)
@@ -49,14 +48,11 @@ bytes_out=0, retries=0, conflicts=0)
 
     def __sub__(self, earlier: "RequestCounts") -> "RequestCounts":
         return RequestCounts(
-            **{
-                counter.name: getattr(self, counter.name) - getattr(earlier, counter.name)
-                for counter in _ALL
-            }
+            **{name: getattr(self, name) - getattr(earlier, name) for name in _COUNTERS}
         )
 
 
-_ALL = fields(RequestCounts)
+_COUNTERS = RequestCounts.__struct_fields__
 
 
 class Meter:
@@ -65,7 +61,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock = Lock()
         renew_lock_in_children(self)
-        self._counts = {counter.name: 0 for counter in _ALL}
+        self._counts = dict.fromkeys(_COUNTERS, 0)
 
     def add(self, name: str, bytes_in: int = 0, bytes_out: int = 0) -> None:
         """Count one event of a kind and the bytes it moved."""
@@ -85,7 +81,7 @@ class Meter:
         """Read the count and begin again at zero."""
         with self._lock:
             counts = RequestCounts(**self._counts)
-            self._counts = {counter.name: 0 for counter in _ALL}
+            self._counts = dict.fromkeys(_COUNTERS, 0)
             return counts
 
 

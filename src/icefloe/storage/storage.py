@@ -27,7 +27,6 @@ from icefloe.storage.local import LocalBackend
 from icefloe.storage.locks import PATIENCE_SECONDS
 from icefloe.storage.metering import Meter, MeteredBackend, RequestCounts
 from icefloe.storage.port import Backend
-from icefloe.storage.retrying import Attempts, RetryingBackend
 from icefloe.storage.specs import (
     AzureSpec,
     GcsSpec,
@@ -56,6 +55,7 @@ from icefloe.version import user_agent
 
 if TYPE_CHECKING:
     from icefloe.storage.memory import MemoryAddress, MemoryBackend
+    from icefloe.storage.retrying import Attempts
 
 
 def usual_settings(kind: type) -> StorageSettings:
@@ -275,6 +275,7 @@ class Storage:
                 return MeteredBackend(ReadOnlyBackend(local, path), meter)
             case RedirectSpec():
                 from icefloe.storage.redirect import RedirectBackend, resolve
+                from icefloe.storage.retrying import Attempts
 
                 def find() -> Backend:
                     return self._open(resolve(spec, agent), settings, agent, meter)
@@ -285,12 +286,14 @@ class Storage:
                 return RedirectBackend(find, attempts)
             case GuardedHttpSpec():
                 from icefloe.storage.guarded_http import GuardedHttpReader
+                from icefloe.storage.retrying import RetryingBackend
 
                 web = ReadOnlyBackend(GuardedHttpReader(spec, settings, agent), spec.place)
                 return RetryingBackend(MeteredBackend(web, meter), settings, meter)
             case _:
                 from icefloe.storage.clients import open_clients
                 from icefloe.storage.object_store import ObjectStoreBackend
+                from icefloe.storage.retrying import RetryingBackend
 
                 backend = ObjectStoreBackend(open_clients(spec, settings, agent), settings)
                 return RetryingBackend(MeteredBackend(backend, meter), settings, meter)

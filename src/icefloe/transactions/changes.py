@@ -16,12 +16,12 @@ from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import ChunkRef, ChunkTable, Coordinates
 from icefloe.format.ids import NodeId, SnapshotId, id_rows
 from icefloe.format.nodes import Node
-from icefloe.format.transaction_log import TransactionLog
 from icefloe.records import MutableRecord, Record, field
 from icefloe.transactions.array_changes import MISSING, ArrayChanges, Index, Missing, Settled
 from icefloe.transactions.causality import Clock, History, Origin
 
 if TYPE_CHECKING:
+    from icefloe.format.transaction_log import TransactionLog
     from icefloe.manifests.external import LinkedArray
 
 _QUICK_LEVEL: Final = 1  # changes travel once: half the bytes are not worth twice the time
@@ -232,6 +232,8 @@ class ChangeSet:
 
         Of linked manifests nobody here knows the chunks.
         """
+        from icefloe.format.transaction_log import TransactionLog
+
         is_array = {node.id: node.array is not None for node in self.nodes.values()}
 
         def ids(nodes: set[NodeId], *, arrays: bool) -> np.ndarray[Any, Any]:

@@ -9,7 +9,6 @@ from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.nodes import Node
 from icefloe.format.snapshot import ManifestFiles, Snapshot, StoredFiles
-from icefloe.manifests.attempt_cache import WrittenManifests
 from icefloe.manifests.lookup import ArrayLookup
 from icefloe.repo.context import RepoContext
 from icefloe.transactions.causality import Clock
@@ -40,6 +39,8 @@ class SessionState:
         branch: str | None = None,
         packing: PackingOptions | None = None,
     ) -> None:
+        from icefloe.manifests.attempt_cache import WrittenManifests
+
         self.context = context
         self.mode = mode
         self.branch = branch
@@ -155,6 +156,8 @@ class SessionState:
 
     def discard_changes(self) -> None:
         """Go back to the base snapshot."""
+        from icefloe.manifests.attempt_cache import WrittenManifests
+
         self.changes = ChangeSet(self.changes.history.beneath)
         self.written = WrittenManifests()
         self.merged_forks = set()
