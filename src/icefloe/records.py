@@ -6,6 +6,7 @@ reports that users see are dataclasses all the same.
 """
 
 import dataclasses
+from functools import cache
 from typing import Any, cast, dataclass_transform
 
 from msgspec import Struct, field, structs
@@ -14,8 +15,19 @@ from msgspec.structs import force_setattr
 __all__ = ["MutableRecord", "Record", "asdict", "field", "force_setattr", "replace"]
 
 
+class _Comparable:
+    """Lets a class that defines `==` have `!=` as its opposite, as other classes have it."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__eq__" in cls.__dict__:
+            cls.__ne__ = object.__ne__  # type: ignore[method-assign]
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-class Record(Struct, frozen=True):
+class Record(Struct, _Comparable, frozen=True):
     """Base of frozen records, which are equal if their fields are.
 
     >>> class Box(Record):
@@ -27,7 +39,7 @@ class Record(Struct, frozen=True):
 
 
 @dataclass_transform(field_specifiers=(field,))
-class MutableRecord(Struct):
+class MutableRecord(Struct, _Comparable):
     """Base of records whose fields may be set.
 
     >>> class Tally(MutableRecord):
@@ -40,10 +52,20 @@ class MutableRecord(Struct):
 
 
 def replace[T](record: T, /, **changes: Any) -> T:
-    """Return a copy of a record, or of a dataclass, in which some fields have other values."""
+    """Return a copy of a record, or of a dataclass, in which some fields have other values.
+
+    Fields with a leading underscore are caches of what the others say: a copy begins without.
+    """
+    if isinstance(record, Record):
+        changes = _caches(type(record)) | changes
     if isinstance(record, Struct):
         return cast("T", structs.replace(record, **changes))
     return cast("T", dataclasses.replace(cast("Any", record), **changes))
+
+
+@cache
+def _caches(kind: type[Record]) -> dict[str, None]:
+    return dict.fromkeys(name for name in kind.__struct_fields__ if name.startswith("_"))
 
 
 def asdict(record: object) -> dict[str, Any]:

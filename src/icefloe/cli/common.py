@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ AuthorizeAnonymousOption = Annotated[
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show how much of how much is done, on standard error; nothing if that is no terminal."""
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
         yield None
         return
     from rich.console import Console

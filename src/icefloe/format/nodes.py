@@ -215,6 +215,7 @@ class NodeTable(Record, eq=False):
             manifest_ids=ids[taken],
             extent_splits=extent_splits,
             extents=extents[taken_extents],
+            _known_rows=self._known_rows,
         )
 
     def overlay(self, newer: Self, deleted_paths: Sequence[str] = ()) -> Self:

@@ -218,9 +218,9 @@ def gcs_storage(
     >>> gcs_storage(bucket="climate", prefix="era5", anonymous=True).spec.place
     'gs://climate/era5'
     """
+    arguments = locals()
     from icefloe.credentials import gcs_credentials
 
-    arguments = locals()
     credentials = _call_with(gcs_credentials, arguments)
     return Storage(gcs_spec(credentials=credentials, **arguments))
 
@@ -243,9 +243,9 @@ def azure_storage(
     >>> azure_storage(account="acme", container="climate", prefix="era5").spec.place
     'az://acme/climate/era5'
     """
+    arguments = locals()
     from icefloe.credentials import azure_credentials
 
-    arguments = locals()
     credentials = _call_with(azure_credentials, arguments)
     return Storage(azure_spec(credentials=credentials, **arguments))
 

@@ -148,4 +148,4 @@ def renamed(table: NodeTable, source: str, target: str) -> NodeTable:
             for path in table.paths.to_list()
         ]
     )
-    return replace(table, paths=paths, _known_rows=None).take(paths.sort_order())
+    return replace(table, paths=paths).take(paths.sort_order())
