@@ -40,7 +40,7 @@ SUBJECTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         ("api.snapshots", "api.updates", "api.graph", "transactions.diffs"),
     ),
     "conflicts": ("Conflicts", ("transactions.conflicts",)),
-    "storages": ("Storages", ("storage", "api.checkup")),
+    "storages": ("Storages", ("storage", "api.checkup", "version")),
     "virtual-chunks": (
         "Virtual chunks",
         ("config.containers", "api.dependencies", "maintenance.dependencies"),
@@ -312,7 +312,9 @@ def signature(name: str, value: Any) -> str:
         returned = f": {ast.unparse(node.returns)}" if node and node.returns else ""
         return f"{name}{returned}"
     arguments, returned = _declared(plain) if node is None else _written(node)
-    head = f"{'async ' if inspect.iscoroutinefunction(plain) else ''}def {name}"
+    # A blocking twin is made of the async function that `plain` is.
+    called = getattr(value, "__func__", value)
+    head = f"{'async ' if inspect.iscoroutinefunction(called) else ''}def {name}"
     line = f"{head}({', '.join(arguments)}){returned}"
     if len(line) <= _WIDEST:
         return line
