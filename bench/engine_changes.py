@@ -96,26 +96,54 @@ def forks(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, flo
     }
 
 
-def importing(lib: ModuleType, _place: Location, _scale: Scale) -> Mapping[str, float]:
-    """Time an import after that of zarr, in processes of their own, from compiled modules."""
-    name = lib.__name__
+_START = """
+import time, numpy, zarr, zarr.storage
+started = time.perf_counter()
+import {library} as library
+repository = library.Repository.open(library.local_filesystem_storage({folder!r}))
+{work}
+print(time.perf_counter() - started)
+"""
+_READ = """session = repository.readonly_session("main")
+assert zarr.open_array(session.store, path="a", mode="r")[0] == 0"""
+_COMMIT = """session = repository.writable_session("main")
+zarr.open_array(session.store, path="a", mode="r+")[0] = 7
+session.commit("first")"""
+
+
+def starting(lib: ModuleType, location: Location, _scale: Scale) -> Mapping[str, float]:
+    """Time fresh processes from the import to a first result, with compiled modules.
+
+    Zarr and numpy are loaded before: they cost both sides the same.
+    """
+    session = location.create(lib).writable_session("main")
+    array = zarr.create_array(session.store, name="a", shape=100, chunks=10, dtype="f4")
+    array[:] = range(100)
+    session.commit("data")
+    name, folder = lib.__name__, location.path
     with TemporaryDirectory() as compiled:
         environment = dict(os.environ, PYTHONPYCACHEPREFIX=compiled)
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
-        def seconds(statement: str) -> float:
-            code = f"import time, zarr; s = time.perf_counter(); {statement}; "
-            command = [sys.executable, "-c", code + "print(time.perf_counter() - s)"]
-            runs = (
-                subprocess.run(command, capture_output=True, check=True, text=True, env=environment)
-                for _ in range(8)
-            )
-            return min(float(run.stdout) for run in runs)
+        def run(*arguments: str) -> str:
+            return subprocess.run(
+                [sys.executable, *arguments],
+                capture_output=True,
+                check=True,
+                text=True,
+                env=environment,
+            ).stdout
 
-        return {
-            "beyond zarr": seconds(f"import {name}"),
-            "with repository": seconds(f"from {name} import Repository"),
-        }
+        def inside(work: str) -> float:
+            code = _START.format(library=name, folder=folder, work=work)
+            return min(float(run("-c", code).splitlines()[-1]) for _ in range(8))
+
+        figures = {"chunk": inside(_READ), "commit": inside(_COMMIT)}
+        if name == "icefloe":
+            command = "from icefloe.cli.main import app; app()"
+            figures["help"] = best_of(8, lambda: run("-c", command, "--help"))
+            figures["stats"] = best_of(8, lambda: run("-c", command, "stats", folder))
+        return figures
 
 
 GROUPS: Final = {
@@ -137,11 +165,13 @@ GROUPS: Final = {
         ),
         rounds=2,
     ),
-    "import": Group(
-        importing,
+    "start": Group(
+        starting,
         (
-            Row("with repository", "import Repository, beyond zarr"),
-            Row("beyond zarr", "import, beyond zarr", at_most=0.15),
+            Row("chunk", "fresh process: import to first chunk", 4.0),
+            Row("commit", "fresh process: import to first commit", 4.0),
+            Row("help", "icefloe --help", at_most=0.4),
+            Row("stats", "icefloe stats, small repository", at_most=0.4),
         ),
         rounds=1,
     ),

@@ -1,17 +1,21 @@
 """What maintenance did, or would do, as users see it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from icefloe.api.display import object_html, object_text
-from icefloe.api.snapshots import SnapshotInfo
 from icefloe.api.tables import shown_bytes, table_html, table_text
-from icefloe.maintenance.reclaiming import ExpirationOutlook
-from icefloe.maintenance.statistics import TotalUsage, Usage, UsageBy
-from icefloe.maintenance.sweeping import Collected, Kind
 from icefloe.printable import printable
 from icefloe.records import asdict
+
+if TYPE_CHECKING:
+    from icefloe.api.snapshots import SnapshotInfo
+    from icefloe.maintenance.reclaiming import ExpirationOutlook
+    from icefloe.maintenance.statistics import TotalUsage, Usage, UsageBy
+    from icefloe.maintenance.sweeping import Collected
 
 GARBAGE_HEADINGS: Final = ("kind", "objects")
 STATS_HEADINGS: Final = ("kind", "bytes", "chunks")
@@ -42,6 +46,8 @@ class GCSummary:
     @classmethod
     def of(cls, done: Collected) -> Self:
         """Sum up a collection."""
+        from icefloe.maintenance.sweeping import Kind
+
         return cls(
             done.size_bytes,
             done.objects[Kind.CHUNKS],
@@ -234,6 +240,8 @@ class ExpirationPlan:
     @classmethod
     def of(cls, outlook: ExpirationOutlook) -> Self:
         """Show a plan to users."""
+        from icefloe.api.snapshots import SnapshotInfo
+
         entries = sorted(
             outlook.entries.values(), key=lambda entry: (entry.flushed_at, entry.id), reverse=True
         )
