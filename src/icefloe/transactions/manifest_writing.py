@@ -24,7 +24,7 @@ from icefloe.format.nodes import ManifestRef, Node
 from icefloe.manifests.attempt_cache import ArrayState, Pack, SplitArray, WholeArray
 from icefloe.manifests.build import NewManifest, Part, link_parts, make_part
 from icefloe.manifests.lookup import listed_in, sizes_of
-from icefloe.manifests.packer import ArrayFacts, ManifestPlan, closure, pack
+from icefloe.manifests.packer import ArrayFacts, closure, pack
 from icefloe.manifests.partition import (
     Blocks,
     Boxes,
@@ -57,6 +57,11 @@ class SharedManifests:
         is_shared = counts[numbers] > 1
         rows = np.repeat(np.arange(len(table)), np.diff(table.manifest_splits))
         self._numbers, self._rows = numbers[is_shared], rows[is_shared]
+
+    @property
+    def exist(self) -> bool:
+        """Whether any manifest is shared."""
+        return len(self._rows) > 0
 
     @cached_property
     def manifests_of(self) -> Mapping[NodeId, AbstractSet[ManifestId]]:
@@ -398,7 +403,9 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     gone = deleted | {
         node_id for node_id in leaving - modified if shared.of(node_id) <= links[node_id].replaced
     }
-    gathered = closure(touched, shared.manifests_of, shared.arrays_in)
+    gathered = touched
+    if shared.exist:
+        gathered = closure(touched, shared.manifests_of, shared.arrays_in)
     rewriting = _Rewriting(session, shared, changed)
     await rewriting.gather(gathered - gone, modified)
     packs = await rewriting.pack(touched)
@@ -509,18 +516,18 @@ class _Rewriting:
 
     async def pack(self, modified: AbstractSet[NodeId]) -> list[Pack]:
         """Write the manifests of whole arrays; others that join them are gathered, too."""
-        plans = await self._plans(modified)
-        joining = {array for plan in plans for array in plan.arrays} - self.arrays.keys()
+        groups = await self._groups(modified)
+        joining = {node_id for group in groups for node_id in group} - self.arrays.keys()
         if joining:
             await self.gather(joining, frozenset())
-        made_packs = await map_concurrently(self._make_pack, plans, limit=self._limit)
+        made_packs = await map_concurrently(self._make_pack, groups, limit=self._limit)
         packs = [made_pack for made_pack in made_packs if made_pack is not None]
         superseded = self._session.written.keep_packs(packs)
         self._session.context.assets.forget_manifests(superseded)
         return packs
 
-    async def _plans(self, modified: AbstractSet[NodeId]) -> list[ManifestPlan]:
-        """Return which arrays share a manifest, without plans of unchanged arrays."""
+    async def _groups(self, modified: AbstractSet[NodeId]) -> list[tuple[NodeId, ...]]:
+        """Return the arrays of each manifest to write, without manifests of unchanged arrays."""
         session, config = self._session, self._session.context.config.chunk_manifests
         wholes = {
             node_id: array
@@ -533,15 +540,17 @@ class _Rewriting:
         if any(array.cardinality is not None for array in config.sets):
             known_nodes = self.arrays.keys() | session.changes.links.keys()
             candidates += await untouched_candidates(session, known_nodes)
+        if len(candidates) == 1 and (alone := candidates[0].node_id) in modified:
+            return [(alone,)]  # by far the most frequent case: there is nothing to choose
         current = session.base.only_manifests(
             {candidate.node_id for candidate in candidates} | modified
         )
         plans = pack(candidates, config, current, modified)
-        return [plan for plan in plans if not wholes.keys().isdisjoint(plan.arrays)]
+        return [plan.arrays for plan in plans if not wholes.keys().isdisjoint(plan.arrays)]
 
-    async def _make_pack(self, plan: ManifestPlan) -> Pack | None:
+    async def _make_pack(self, group: Sequence[NodeId]) -> Pack | None:
         """Write a manifest of some arrays, but for those that turned out to be split."""
-        members = {array: self.arrays[array] for array in plan.arrays if array in self.arrays}
+        members = {node_id: self.arrays[node_id] for node_id in group if node_id in self.arrays}
         wholes = {
             node_id: member for node_id, member in members.items() if isinstance(member, WholeArray)
         }
