@@ -2,7 +2,6 @@
 
 import shutil
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, override
 
@@ -183,7 +182,6 @@ def stored_cells(session: icefloe.Session, path: str) -> set[tuple[int, ...]]:
     }
 
 
-@dataclass(frozen=True, slots=True)
 class Stumbling(ZarrSource):
     """Cannot be read beyond a row, once or until a marker is there."""
 
