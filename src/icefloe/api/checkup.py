@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from icefloe.api.tables import table_html, table_text
 from icefloe.effects import blocking
 from icefloe.maintenance.doctor import GUARANTEES, Checkup, probe
 from icefloe.printable import printable
+from icefloe.reports import table_html, table_text
 from icefloe.storage import Storage
 from icefloe.values.model import Progress
 

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from icefloe.api.display import object_html, object_text
-from icefloe.api.tables import shown_bytes
 from icefloe.maintenance.clone.run import Cloned
 from icefloe.records import asdict
+from icefloe.reports import object_html, object_text, shown_bytes
 from icefloe.zarr_store.exporting import Exported
 
 CLONE_HEADINGS: Final = ("kind", "copied", "there already")

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from icefloe.api.tables import shown_bytes, table_html, table_text
 from icefloe.format.arrow import pa
 from icefloe.format.columns import BytesColumn, numbers_to_arrow
 from icefloe.maintenance.dependencies.access import AccessFacts, ContainerAccess
 from icefloe.maintenance.dependencies.summary import By, Dependencies
 from icefloe.printable import printable
 from icefloe.records import Record, asdict
+from icefloe.reports import shown_bytes, table_html, table_text
 
 _SHOWN_ROWS: Final = 30
 _SHORT_ID: Final = 8

@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from icefloe.format.nodes import Node
 from icefloe.format.paths import ROOT, node_name
-from icefloe.printable import escaped_html, printable
+from icefloe.printable import printable
+from icefloe.reports import object_html, object_text
 
 if TYPE_CHECKING:
     from icefloe.transactions.session import SessionState
 
 _MOST_NODES: Final = 200
 """A tree of more nodes than these is cut, and says so."""
-
-_STYLE: Final = """<style>
-.icefloe-object { line-height: 1.5; }
-.icefloe-object > strong { border-bottom: 1px solid #8884; }
-.icefloe-object th { text-align: left; font-weight: normal; opacity: 0.7; padding-right: 1em; }
-.icefloe-object td { text-align: left; }
-.icefloe-object pre { margin: 0; }
-</style>
-"""
-
-
-def object_text(title: str, facts: Mapping[str, object]) -> str:
-    """Write what is worth knowing about an object, a line for each fact."""
-    return "\n".join([f"<icefloe.{title}>", *(f"{name}: {fact}" for name, fact in _shown(facts))])
-
-
-def object_html(
-    title: str, facts: Mapping[str, object], *, drawing: Sequence[str] = (), heading: str = ""
-) -> str:
-    """Write the same for a notebook, with a drawing to unfold."""
-    rows = "".join(
-        f"<tr><th>{escaped_html(name)}</th><td>{escaped_html(fact)}</td></tr>"
-        for name, fact in _shown(facts)
-    )
-    below = ""
-    if drawing:
-        text = escaped_html("\n".join(map(printable, drawing)))
-        below = (
-            f"<details open><summary>{escaped_html(heading)}</summary><pre>{text}</pre></details>"
-        )
-    return (
-        f'{_STYLE}<div class="icefloe-object"><strong>icefloe.{escaped_html(title)}</strong>'
-        f"<table>{rows}</table>{below}</div>"
-    )
-
-
-def _shown(facts: Mapping[str, object]) -> list[tuple[str, str]]:
-    return [(name, printable(str(fact), keep="\n")) for name, fact in facts.items()]
 
 
 def session_facts(session: SessionState) -> dict[str, object]:

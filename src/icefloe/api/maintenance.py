@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
-from icefloe.api.display import object_html, object_text
-from icefloe.api.tables import shown_bytes, table_html, table_text
 from icefloe.printable import printable
 from icefloe.records import asdict
+from icefloe.reports import object_html, object_text, shown_bytes, table_html, table_text
 
 if TYPE_CHECKING:
     from icefloe.api.snapshots import SnapshotInfo

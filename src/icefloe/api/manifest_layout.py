@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from icefloe.api.tables import shown_bytes, table_html, table_text
 from icefloe.config import RepositoryConfig
 from icefloe.format.config_file import encode_partial_config_yaml
 from icefloe.maintenance.layout.advice import Advice, Cost, Costs
 from icefloe.printable import printable
 from icefloe.records import Record, asdict
+from icefloe.reports import shown_bytes, table_html, table_text
 
 COST_HEADINGS: Final = ("manifests for", "now", "bytes", "proposed", "bytes")
 LAYOUT_HEADINGS: Final = ("manifest", "arrays", "references", "bytes", "paths")

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Never, Self, cast
 
-from icefloe.api.display import object_html, object_text
 from icefloe.api.repository import Repository
 from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError, RepositoryMigratedError
@@ -13,6 +12,7 @@ from icefloe.printable import printable
 from icefloe.records import asdict
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
+from icefloe.reports import object_html, object_text
 from icefloe.storage import Storage
 from icefloe.values.model import Progress
 

@@ -4,11 +4,11 @@ import html
 from collections.abc import Iterator
 from typing import Any, Final, Self
 
-from icefloe.api.tables import table_html, table_text
 from icefloe.api.verification import AffectedArray, VerificationReport, shown_region
 from icefloe.maintenance.repair import repair_log as found
 from icefloe.printable import printable
 from icefloe.records import Record
+from icefloe.reports import table_html, table_text
 
 REPAIR_HEADINGS: Final = ("step", "array", "chunks", "object", "kept aside as")
 _SHOWN_ROWS: Final = 50

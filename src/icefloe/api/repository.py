@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from icefloe.api.display import object_html, object_text
 from icefloe.api.repository_copies import RepositoryCopies
 from icefloe.api.repository_dependencies import RepositoryDependencies
 from icefloe.api.repository_health import RepositoryHealth
@@ -24,6 +23,7 @@ from icefloe.errors import IcefloeError
 from icefloe.repo import history, lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_changes import MOVE_NODE
+from icefloe.reports import object_html, object_text
 from icefloe.storage import Storage
 from icefloe.transactions.session import SessionMode, SessionState, begin_session
 

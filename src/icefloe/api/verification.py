@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from icefloe.api.tables import table_html, table_text
 from icefloe.maintenance.verify import findings as found
 from icefloe.maintenance.verify.run import Verification
 from icefloe.printable import printable
 from icefloe.records import Record
+from icefloe.reports import table_html, table_text
 
 type Region = tuple[tuple[tuple[int, int], ...], ...]
 """Boxes of chunk coordinates: first and first after, along each dimension."""

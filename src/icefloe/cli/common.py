@@ -85,7 +85,7 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
         Console().print(drawn_table(headings, rows))
     else:
-        from icefloe.api.tables import table_text
+        from icefloe.reports import table_text
 
         echo(table_text(headings, rows))
 

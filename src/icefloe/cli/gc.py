@@ -60,7 +60,7 @@ def gc(
     """
     from icefloe.api.maintenance import GARBAGE_HEADINGS
     from icefloe.api.repository import Repository
-    from icefloe.api.tables import shown_bytes
+    from icefloe.reports import shown_bytes
     from icefloe.storage import storage_from_url
 
     cutoff = moment(older_than)
@@ -86,7 +86,7 @@ def gc(
 
 def _report(summary: GCSummary | None, cutoff: str, *, is_done: bool, as_json: bool) -> None:
     from icefloe.api.maintenance import GARBAGE_HEADINGS
-    from icefloe.api.tables import shown_bytes
+    from icefloe.reports import shown_bytes
 
     assert summary is not None
     if as_json:

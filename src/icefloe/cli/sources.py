@@ -64,7 +64,7 @@ def sources(
 
 
 def _row(file: HeldFile) -> tuple[object, ...]:
-    from icefloe.api.tables import shown_bytes
+    from icefloe.reports import shown_bytes
 
     minute = "%Y-%m-%d %H:%M"
     return (

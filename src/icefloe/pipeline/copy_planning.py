@@ -3,12 +3,12 @@
 from math import prod
 from typing import Any, Final
 
-from icefloe.api.tables import shown_bytes
 from icefloe.pipeline.copying.copies import FoundGroup
 from icefloe.pipeline.copying.layouts import Limits, values_bytes
 from icefloe.pipeline.copying.waves import cut_into_slabs, plan_slabs
 from icefloe.pipeline.planning import JobPlan, Range, copy_tasks, show_time, write_tasks
 from icefloe.records import Record, asdict
+from icefloe.reports import shown_bytes
 
 _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
 """Bytes of values that one core copies: decompressing and compressing take most of the time."""

@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from icefloe.api.tables import shown_bytes
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.records import Record, asdict, replace
+from icefloe.reports import shown_bytes
 
 TASKS_PER_CORE: Final = 4
 """Work is divided over this many tasks for each core, as some take longer than others."""

@@ -1,0 +1,123 @@
+"""Results that people read: as text for terminals, as HTML for notebooks, as JSON for programs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, ClassVar, Final
+
+from icefloe.printable import escaped_html, printable
+from icefloe.records import asdict
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+_STYLE: Final = """<style>
+.icefloe-object { line-height: 1.5; }
+.icefloe-object > strong { border-bottom: 1px solid #8884; }
+.icefloe-object th { text-align: left; font-weight: normal; opacity: 0.7; padding-right: 1em; }
+.icefloe-object td { text-align: left; }
+.icefloe-object pre { margin: 0; }
+</style>
+"""
+
+
+def shown_bytes(count: int) -> str:
+    """Write a number of bytes for people.
+
+    >>> shown_bytes(999), shown_bytes(5 * 1024**3 // 2)
+    ('999 B', '2.5 GiB')
+    """
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def table_text(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Align columns; numbers at their right.
+
+    >>> print(table_text(["place", "chunks"], [["s3://a", 7], ["s3://bucket", 12]]))
+    place        chunks
+    s3://a            7
+    s3://bucket      12
+    """
+    body = [list(row) for row in rows]
+    lines = [[*map(printable, headings)], *([printable(str(cell)) for cell in row] for row in body)]
+    widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
+    is_number = [
+        bool(body) and all(isinstance(row[number], int) for row in body)
+        for number in range(len(headings))
+    ]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, is_number, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def table_html(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Write the same for a notebook."""
+    head = "".join(f"<th>{escaped_html(printable(heading))}</th>" for heading in headings)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escaped_html(printable(str(cell)))}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def object_text(title: str, facts: Mapping[str, object]) -> str:
+    """Write what is worth knowing about an object, a line for each fact."""
+    return "\n".join([f"<icefloe.{title}>", *(f"{name}: {fact}" for name, fact in _shown(facts))])
+
+
+def object_html(
+    title: str, facts: Mapping[str, object], *, drawing: Sequence[str] = (), heading: str = ""
+) -> str:
+    """Write the same for a notebook, with a drawing to unfold."""
+    rows = "".join(
+        f"<tr><th>{escaped_html(name)}</th><td>{escaped_html(fact)}</td></tr>"
+        for name, fact in _shown(facts)
+    )
+    below = ""
+    if drawing:
+        text = escaped_html("\n".join(map(printable, drawing)))
+        below = (
+            f"<details open><summary>{escaped_html(heading)}</summary><pre>{text}</pre></details>"
+        )
+    return (
+        f'{_STYLE}<div class="icefloe-object"><strong>icefloe.{escaped_html(title)}</strong>'
+        f"<table>{rows}</table>{below}</div>"
+    )
+
+
+def _shown(facts: Mapping[str, object]) -> list[tuple[str, str]]:
+    return [(name, printable(str(fact), keep="\n")) for name, fact in facts.items()]
+
+
+class Report:
+    """Base of results: a table of `rows` under `headings`, then `notes` in sentences."""
+
+    __slots__ = ()
+    headings: ClassVar[Sequence[str]] = ()
+
+    def rows(self) -> Sequence[Sequence[object]]:
+        """Return the rows of the table, for people."""
+        return ()
+
+    def notes(self) -> Sequence[str]:
+        """Describe in sentences what the table does not show."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary, ready for JSON."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        table = [table_text(self.headings, rows)] if rows else []
+        return "\n".join([*table, *map(printable, self.notes())])
+
+    def _repr_html_(self) -> str:
+        rows = self.rows()
+        table = table_html(self.headings, rows) if rows else ""
+        return table + "".join(f"<p>{escaped_html(printable(note))}</p>" for note in self.notes())
