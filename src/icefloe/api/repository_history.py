@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from icefloe.effects import AsyncCloseableIterator, blocking, iterate_blocking
+from icefloe.format import DEFAULT_MAX_ROWS
 from icefloe.format.ids import ManifestId
 from icefloe.repo import history
 from icefloe.repo.context import RepoContext
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
     from icefloe.api.updates import Update
     from icefloe.transactions.diffs import Diff
-
-_MOST_ROWS: Final = 1000
 
 
 def _begun[T](items: Iterator[T]) -> Iterator[T]:
@@ -161,7 +160,7 @@ class RepositoryHistory:
     # -- files -----------------------------------------------------------------------------
 
     async def inspect_snapshot_async(
-        self, snapshot_id: str, *, max_rows: int = _MOST_ROWS
+        self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> dict[str, Any]:
         """Describe a snapshot file in plain dictionaries, at most `max_rows` of each list."""
         from icefloe.repo import inspection
@@ -171,7 +170,7 @@ class RepositoryHistory:
 
     inspect_snapshot = blocking(inspect_snapshot_async)
 
-    async def inspect_repo_info_async(self, *, max_rows: int = _MOST_ROWS) -> dict[str, Any]:
+    async def inspect_repo_info_async(self, *, max_rows: int = DEFAULT_MAX_ROWS) -> dict[str, Any]:
         """Describe the object that holds branches, tags, history and settings."""
         from icefloe.repo import inspection
 
@@ -180,7 +179,7 @@ class RepositoryHistory:
     inspect_repo_info = blocking(inspect_repo_info_async)
 
     async def inspect_manifest_async(
-        self, manifest_id: str, *, max_rows: int = _MOST_ROWS
+        self, manifest_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> dict[str, Any]:
         """Describe a manifest: which arrays and chunks it locates."""
         from icefloe.repo import inspection
@@ -191,7 +190,7 @@ class RepositoryHistory:
     inspect_manifest = blocking(inspect_manifest_async)
 
     async def inspect_transaction_log_async(
-        self, snapshot_id: str, *, max_rows: int = _MOST_ROWS
+        self, snapshot_id: str, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> dict[str, Any]:
         """Describe the log of the commit that made a snapshot."""
         from icefloe.repo import inspection

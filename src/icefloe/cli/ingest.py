@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import icefloe.spark as jobs  # names load when they are used: Spark is large
 from icefloe.cli.common import echo, show_json, show_table
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
+from icefloe.pipeline.files import FILES_CHECKED
 from icefloe.records import asdict
 
 if TYPE_CHECKING:
@@ -43,9 +44,6 @@ SkipOption = Annotated[
     bool,
     typer.Option("--skip-misfits", help="Leave out files that do not fit, instead of failing."),
 ]
-FILES_CHECKED: Final = "2"
-"""The default of `icefloe.spark`, written here because the pipeline takes long to load."""
-
 CheckValuesOption = Annotated[
     str,
     typer.Option(
@@ -120,7 +118,7 @@ def ingest_virtual(
     message: MessageOption = None,
     drop: DropOption = None,
     skip_misfits: SkipOption = False,
-    check_values: CheckValuesOption = FILES_CHECKED,
+    check_values: CheckValuesOption = str(FILES_CHECKED),
     master: MasterOption = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
@@ -173,7 +171,7 @@ def append(
         Changed, typer.Option(help="What to do with files that changed since they were ingested.")
     ] = Changed.REPORT,
     skip_misfits: SkipOption = False,
-    check_values: CheckValuesOption = FILES_CHECKED,
+    check_values: CheckValuesOption = str(FILES_CHECKED),
     master: MasterOption = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,12 +15,10 @@ from icefloe.errors import (
     ObjectNotFoundError,
     RepositoryNotFoundError,
 )
+from icefloe.format import DEFAULT_MAX_ROWS
 
 if TYPE_CHECKING:
     from icefloe.storage import Backend
-
-_MOST_ROWS: Final = 1000
-_PREFIXES_OF_IDS: Final = ("snapshots/", "manifests/", "transactions/")
 
 
 def inspect(
@@ -34,7 +32,7 @@ def inspect(
     *,
     max_rows: Annotated[
         int, typer.Option(help="Show at most this many entries of each list.", min=0)
-    ] = _MOST_ROWS,
+    ] = DEFAULT_MAX_ROWS,
     anonymous: Annotated[bool, typer.Option(help="Send no credentials.")] = False,
 ) -> None:
     """Print any metadata file of a repository as JSON.
@@ -92,9 +90,10 @@ def _describe_ref(key: str, data: bytes) -> Any:
 async def _find(backend: Backend, name: str) -> str:
     """Find which kind of file an id names; snapshots come first."""
     from icefloe.format.ids import SnapshotId
+    from icefloe.format.layout import MANIFESTS_PREFIX, SNAPSHOTS_PREFIX, TRANSACTIONS_PREFIX
 
     SnapshotId.parse(name)  # teaches what an id looks like when this is none
-    for prefix in _PREFIXES_OF_IDS:
+    for prefix in (SNAPSHOTS_PREFIX, MANIFESTS_PREFIX, TRANSACTIONS_PREFIX):
         try:
             await backend.head(key := f"{prefix}{name.upper()}")
         except ObjectNotFoundError:

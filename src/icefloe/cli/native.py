@@ -15,7 +15,6 @@ from icefloe.cli.common import (
     show_json,
 )
 from icefloe.cli.ingest import (
-    FILES_CHECKED,
     BranchOption,
     CheckValuesOption,
     DropOption,
@@ -31,6 +30,7 @@ from icefloe.cli.ingest import (
     show_misfits,
     show_notes,
 )
+from icefloe.pipeline.files import FILES_CHECKED
 
 ChunksOption = Annotated[
     str,
@@ -88,7 +88,7 @@ def ingest_native(
     message: MessageOption = None,
     drop: DropOption = None,
     skip_misfits: SkipOption = False,
-    check_values: CheckValuesOption = FILES_CHECKED,
+    check_values: CheckValuesOption = str(FILES_CHECKED),
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
+from icefloe.format import DEFAULT_MAX_ROWS
 from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, InlineChunk, NativeChunk
 from icefloe.format.envelope import Envelope, FileType, open_envelope
 from icefloe.format.flexbuffers import decode_flexbuffer
@@ -28,7 +29,6 @@ from icefloe.format.update_table import Status, UpdateEntry, UpdateKind
 
 type Description = dict[str, Any]
 
-DEFAULT_MAX_ROWS: Final = 1000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AVAILABILITY: Final = ("Online", "ReadOnly", "Offline")

@@ -147,14 +147,15 @@ class RepoContext(Record, eq=False, dict=True):
                 # Files are always compared before they are replaced, whatever the settings say.
                 always_conditional=isinstance(storage.spec, LocalSpec),
             )
-        if virtual_reader is None and (config.virtual_chunk_containers or access):
+        disputed = settings.user.disputed_prefixes
+        if virtual_reader is None and (config.virtual_chunk_containers or access or disputed):
             from icefloe.virtual_chunks.reader import VirtualReader
 
             virtual_reader = VirtualReader(
                 config.virtual_chunk_containers,
                 access,
                 trusted=trusted,
-                disputed=settings.user.disputed_prefixes,
+                disputed=disputed,
                 home_region=_home_region(storage),
                 settings=settings.for_containers,
                 attribution=attribution,

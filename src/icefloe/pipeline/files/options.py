@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.files import FILES_CHECKED
 from icefloe.pipeline.files.formats import Format
 from icefloe.records import Record, field
 
@@ -19,8 +20,6 @@ type GapRule = Literal["close", "leave", "fail"]
 type ValueCheck = int | Literal["all", "none"]
 """How many files of each schema and parser have a few chunks of each variable compared with an
 independent reader; `"all"` compares every chunk of every file."""
-
-FILES_CHECKED: Final = 2
 
 
 class ParseOptions(Record):
