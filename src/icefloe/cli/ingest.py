@@ -14,7 +14,6 @@ import icefloe.spark as jobs  # names load when they are used: Spark is large
 from icefloe.cli.common import echo, show_json, show_table
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
 from icefloe.pipeline.files import FILES_CHECKED
-from icefloe.records import asdict
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
@@ -267,6 +266,8 @@ def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any
         raise
     except ValuesMismatchError as error:
         if as_json:
+            from icefloe.records import asdict
+
             show_json(asdict(error.checked))
         else:
             for mismatch in error.checked.mismatches[:_MOST_ROWS]:
