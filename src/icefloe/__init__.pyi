@@ -19,7 +19,6 @@ from .api.checkup import (
     check_storage,
     check_storage_async,
 )
-from .api.copies import CloneReport, ExportReport
 from .api.dependencies import AccessReport, VirtualDependencies, VirtualDependency
 from .api.graph import AncestryGraph
 from .api.maintenance import (
@@ -141,6 +140,7 @@ from .errors import (
     StorageError,
     WrongTypeError,
 )
+from .maintenance.clone.run import CloneReport
 from .maintenance.dependencies.access import ContainerAccess
 from .storage import (
     ChunkType,
@@ -172,6 +172,7 @@ from .transactions.packing import PackingOptions
 from .transactions.session import SessionMode
 from .types import CommitMethod
 from .zarr_store import IcechunkStore
+from .zarr_store.exporting import ExportReport
 
 __version__: str
 

@@ -1,7 +1,7 @@
 """Results that people read: as text for terminals, as HTML for notebooks, as JSON for programs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any, ClassVar, Final
 
 from icefloe.printable import escaped_html, printable
@@ -95,29 +95,64 @@ def _shown(facts: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 class Report:
-    """Base of results: a table of `rows` under `headings`, then `notes` in sentences."""
+    """Base of results: a table of rows under `headings`, then notes in sentences."""
 
     __slots__ = ()
-    headings: ClassVar[Sequence[str]] = ()
+    shown_rows: ClassVar[int | None] = None
+    """How many rows are shown if nobody asks for more; None: all."""
+    has_empty_table: ClassVar[bool] = False
+    """Whether the headings are shown even if there are no rows."""
 
-    def rows(self) -> Sequence[Sequence[object]]:
-        """Return the rows of the table, for people."""
+    @property
+    def headings(self) -> Sequence[str]:
+        """The headings of the columns of `rows`."""
         return ()
 
-    def notes(self) -> Sequence[str]:
+    def rows(self, most: int | None = None) -> list[list[object]]:
+        """Return the first rows of the table, for people, under `headings`."""
+        return [*map(list, islice(self._rows(), self.shown_rows if most is None else most))]
+
+    def _rows(self) -> Iterable[Iterable[object]]:
+        return ()
+
+    def notes(self) -> list[str]:
         """Describe in sentences what the table does not show."""
+        return [*map(printable, self._notes())]
+
+    def _notes(self) -> Iterable[str]:
         return ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as a dictionary, ready for JSON."""
         return asdict(self)
 
+    def to_json(self) -> str:
+        """Return everything as JSON, for programs."""
+        import json
+
+        return json.dumps(self.to_dict())
+
     def __repr__(self) -> str:
         rows = self.rows()
-        table = [table_text(self.headings, rows)] if rows else []
-        return "\n".join([*table, *map(printable, self.notes())])
+        table = [table_text(self.headings, rows)] if rows or self.has_empty_table else []
+        return "\n".join([*table, *self.notes()])
 
     def _repr_html_(self) -> str:
         rows = self.rows()
-        table = table_html(self.headings, rows) if rows else ""
-        return table + "".join(f"<p>{escaped_html(printable(note))}</p>" for note in self.notes())
+        table = table_html(self.headings, rows) if rows or self.has_empty_table else ""
+        return table + "".join(f"<p>{escaped_html(note)}</p>" for note in self.notes())
+
+
+class FactsReport(Report):
+    """Base of results that show themselves as a list of facts, a line for each."""
+
+    __slots__ = ()
+
+    def _facts(self) -> Mapping[str, object]:
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        return object_text(type(self).__name__, self._facts())
+
+    def _repr_html_(self) -> str:
+        return object_html(type(self).__name__, self._facts())

@@ -16,7 +16,8 @@ from icefloe.transactions.session import SessionMode, open_session
 from icefloe.values.model import Progress
 
 if TYPE_CHECKING:
-    from icefloe.api.copies import CloneReport, ExportReport
+    from icefloe.maintenance.clone.run import CloneReport
+    from icefloe.zarr_store.exporting import ExportReport
 
 
 class RepositoryCopies:
@@ -58,7 +59,6 @@ class RepositoryCopies:
         >>> [version.message for version in clone.ancestry(branch="main")]
         ['a version', 'Repository initialized']
         """
-        from icefloe.api.copies import CloneReport
         from icefloe.maintenance.clone.run import CloneRules, clone
         from icefloe.maintenance.clone.selection import Version
 
@@ -68,7 +68,7 @@ class RepositoryCopies:
             snapshot = await self._snapshot(branch, tag, snapshot_id, as_of)
             version = Version(snapshot, branch, tag)
         rules = CloneRules(version, update=update, deep=deep)
-        return CloneReport.of(await clone(self._context, target, rules, on_progress))
+        return await clone(self._context, target, rules, on_progress)
 
     clone_to = blocking(clone_to_async)
 
@@ -104,15 +104,13 @@ class RepositoryCopies:
         >>> zarr.open_array(f"{folder}/t2m", mode="r")[:].tolist()
         [7, 8, 9]
         """
-        from icefloe.api.copies import ExportReport
         from icefloe.zarr_store.exporting import ExportRules, export
 
         self._require_elsewhere(target)
         snapshot = await self._snapshot(branch, tag, snapshot_id, as_of)
         session = await open_session(self._context, snapshot, SessionMode.readonly)
         rules = ExportRules(group, consolidated=consolidated, deep=deep)
-        done = await export(session, target, rules, on_progress)
-        return ExportReport.of(str(snapshot), done)
+        return await export(session, target, rules, on_progress)
 
     export_to_zarr = blocking(export_to_zarr_async)
 

@@ -1,24 +1,17 @@
 """`icefloe clone`: a repository copied to another place."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from icefloe.cli.common import (
     JsonOption,
     RepositoryArgument,
-    echo,
     interruptible,
     moment,
+    present,
     progress_bar,
-    show_json,
-    show_table,
 )
-
-if TYPE_CHECKING:
-    from icefloe.api.copies import CloneReport
 
 
 def clone(
@@ -71,16 +64,4 @@ def clone(
             deep=deep,
             on_progress=on_progress,
         )
-    if as_json:
-        show_json(report.to_dict())
-    else:
-        _show(report)
-
-
-def _show(report: CloneReport) -> None:
-    from icefloe.api.copies import CLONE_HEADINGS
-
-    if not report.was_complete:
-        show_table(CLONE_HEADINGS, report.rows())
-    for note in report.notes():
-        echo(note)
+    present(report, as_json=as_json)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from icefloe.credentials import AnyCredential
+    from icefloe.reports import Report
 
 RepositoryArgument = Annotated[
     str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
@@ -88,6 +89,17 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         from icefloe.reports import table_text
 
         echo(table_text(headings, rows))
+
+
+def present(report: Report, *, as_json: bool, max_rows: int | None = None) -> None:
+    """Print a report as JSON, or its table and its notes."""
+    if as_json:
+        show_json(report.to_dict())
+        return
+    if (rows := report.rows(max_rows)) or report.has_empty_table:
+        show_table(report.headings, rows)
+    for note in report.notes():
+        echo(note)
 
 
 def drawn_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

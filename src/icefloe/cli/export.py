@@ -11,11 +11,10 @@ from icefloe.cli.common import (
     JsonOption,
     RepositoryArgument,
     authorised,
-    echo,
     interruptible,
     moment,
+    present,
     progress_bar,
-    show_json,
 )
 
 
@@ -74,8 +73,4 @@ def export(
             deep=deep,
             on_progress=on_progress,
         )
-    if as_json:
-        show_json(report.to_dict())
-        return
-    for note in report.notes():
-        echo(note)
+    present(report, as_json=as_json)

@@ -18,8 +18,9 @@ from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.nodes import Node
 from icefloe.format.paths import ROOT, absolute_path, prefix_below
 from icefloe.maintenance.clone.contents import not_the_same, portions_by_size
-from icefloe.records import MutableRecord, Record, replace
+from icefloe.records import Record, replace
 from icefloe.repo.lifecycle import EXPORT_MARKER, Marker
+from icefloe.reports import FactsReport, shown_bytes
 from icefloe.storage import Backend, Buffer, Storage
 from icefloe.storage.keys import encode_key
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
@@ -46,24 +47,32 @@ class ExportRules(Record):
     """Whether to read everything again in the end."""
 
 
-class Exported(MutableRecord):
-    """What was written."""
+class ExportReport(FactsReport, Record):
+    """What `Repository.export_to_zarr` did."""
 
-    groups: int = 0
-    arrays: int = 0
-    chunks: int = 0
-    """Of all arrays."""
-    copied: int = 0
-    """Chunks that were not there yet."""
-    size_bytes: int = 0
-    """Of those."""
-    compared: int = 0
-    """How many were read again."""
+    snapshot_id: str
+    groups: int
+    arrays: int
+    chunks: int
+    chunks_copied: int
+    """Those that an earlier run had not copied."""
+    bytes_copied: int
+    """Of those chunks."""
+    chunks_compared: int
+    """How many were read again and compared."""
+
+    def _notes(self) -> Iterator[str]:
+        there = self.chunks - self.chunks_copied
+        yield f"version {self.snapshot_id}: {self.groups} groups, {self.arrays} arrays"
+        copied = f"{self.chunks_copied} chunks copied ({shown_bytes(self.bytes_copied)})"
+        yield f"{copied}, {there} were there already"
+        if self.chunks_compared:
+            yield f"{self.chunks_compared} chunks compared byte by byte: all the same"
 
 
 async def export(
     session: SessionState, target: Storage, rules: ExportRules, progress: Progress | None = None
-) -> Exported:
+) -> ExportReport:
     """Write a version, or a group of it, to an empty place, or where the same was begun."""
     group = absolute_path(rules.group)
     root = require_node(session, group)
@@ -90,9 +99,15 @@ async def export(
                 await run.compare_chunks(node)
     await _write_documents(backend, names, nodes, root, consolidated=rules.consolidated)
     await marker.remove(backend)
-    run.done.arrays = len(arrays)
-    run.done.groups = len(nodes) - len(arrays)
-    return run.done
+    return ExportReport(
+        snapshot_id=str(session.snapshot_id),
+        groups=len(nodes) - len(arrays),
+        arrays=len(arrays),
+        chunks=run.chunks,
+        chunks_copied=run.copied,
+        bytes_copied=run.size_bytes,
+        chunks_compared=run.compared,
+    )
 
 
 class _Exporting:
@@ -113,7 +128,7 @@ class _Exporting:
         self._expected = expected
         self._progress = progress
         self._steps, self._total = 0, arrays
-        self.done = Exported()
+        self.chunks = self.copied = self.size_bytes = self.compared = 0
 
     async def write_chunks(self, node: Node) -> None:
         """Write the chunks of an array that are not there yet."""
@@ -123,9 +138,9 @@ class _Exporting:
             is_there = self._there.contains(numbers).tolist()
             new = [row for row, is_written in zip(rows, is_there, strict=True) if not is_written]
             await map_concurrently(self._write, new, limit=self._at_once)
-            self.done.chunks += len(rows)
-            self.done.copied += len(new)
-            self.done.size_bytes += sum(row.size_bytes for row in new)
+            self.chunks += len(rows)
+            self.copied += len(new)
+            self.size_bytes += sum(row.size_bytes for row in new)
             self._advance(len(rows))
         self._advance(1)
 
@@ -139,7 +154,7 @@ class _Exporting:
             ):
                 if not is_same:
                     raise not_the_same(row.key)
-            self.done.compared += len(rows)
+            self.compared += len(rows)
             self._advance(len(rows))
 
     async def require_all(self) -> None:
@@ -148,9 +163,9 @@ class _Exporting:
         async for batch in self._target.list():
             pairs = [(info.key, info.size_bytes) for info in batch]
             count += int(self._expected.contains(_numbers(pairs)).sum())
-        if count < self.done.chunks:
+        if count < self.chunks:
             raise StorageError(
-                f"{self.done.chunks - count} chunks were written, but are not listed afterwards:"
+                f"{self.chunks - count} chunks were written, but are not listed afterwards:"
                 " see whether somebody else writes to that place, and run this again"
             )
 

@@ -5,6 +5,7 @@ those are there, there is none, only a note that a clone was begun. What is copi
 copied again, so that work that was interrupted is finished by doing it again.
 """
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from icefloe.errors import (
@@ -22,6 +23,7 @@ from icefloe.records import Record, field
 from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.context import RepoContext
 from icefloe.repo.lifecycle import CLONE_MARKER, Marker
+from icefloe.reports import FactsReport, shown_bytes
 from icefloe.storage import Backend, Storage
 from icefloe.storage import Version as State
 from icefloe.values.model import Progress
@@ -42,20 +44,50 @@ class CloneRules(Record):
     limits: ReadLimits = field(default_factory=ReadLimits)
 
 
-class Cloned(Record):
-    """What was done."""
+class CloneReport(FactsReport, Record):
+    """What `Repository.clone_to` did."""
 
     spec_version: int
     versions: int
-    done: Done
+    """How many versions the clone has."""
+    objects_copied: Mapping[str, int]
+    """By kind."""
+    objects_present: Mapping[str, int]
+    """Those that an earlier run had copied."""
+    bytes_copied: int
+    objects_compared: int
+    """How many were compared byte by byte."""
+    objects_missing: Mapping[str, int]
+    """Logs and backups of the source that are lost there: no version needs them to be read."""
     is_server_side: bool
-    was_complete: bool = False
-    """Whether there was nothing to do."""
+    """Whether the store copied by itself, without the bytes coming here."""
+    was_complete: bool
+    """Whether the very same repository was there already, so that nothing was to be done."""
+
+    headings = ("kind", "copied", "there already")
+
+    def _rows(self) -> Iterator[list[object]]:
+        for kind, copied in () if self.was_complete else self.objects_copied.items():
+            yield [kind.replace("_", " "), copied, self.objects_present[kind]]
+
+    def _notes(self) -> Iterator[str]:
+        if self.was_complete:
+            yield "the same repository was there already: nothing was copied"
+            return
+        way = "by the store itself" if self.is_server_side else "through this machine"
+        yield f"{shown_bytes(self.bytes_copied)} copied {way}, {self.versions} versions"
+        if self.objects_compared:
+            yield f"{self.objects_compared} objects compared byte by byte: all the same"
+        else:
+            yield "all objects are there, with their sizes"
+        for kind, count in self.objects_missing.items():
+            name = kind.replace("_", " ")
+            yield f"{count} {name} are lost in the source: history only, all data is there"
 
 
 async def clone(
     context: RepoContext, target: Storage, rules: CloneRules, progress: Progress | None = None
-) -> Cloned:
+) -> CloneReport:
     """Copy a repository to a place that is empty, or where the same was begun."""
     selection = await select(context, rules.version)
     transfer = Transfer.between(
@@ -75,10 +107,14 @@ async def clone(
         done = Done()
     if destination.replacing is None:
         await marker.remove(transfer.target)
-    return Cloned(
-        selection.spec_version,
-        len(selection.snapshots),
-        done,
+    return CloneReport(
+        spec_version=selection.spec_version,
+        versions=len(selection.snapshots),
+        objects_copied=done.copied,
+        objects_present=done.present,
+        bytes_copied=done.size_bytes,
+        objects_compared=done.compared,
+        objects_missing=done.missing,
         is_server_side=transfer.server_copy is not None,
         was_complete=is_done,
     )
