@@ -37,7 +37,7 @@ SUBJECTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "history": (
         "History and differences",
-        ("api.snapshots", "api.updates", "api.graph", "transactions.diffs"),
+        ("repo.snapshot_info", "api.updates", "api.graph", "transactions.diffs"),
     ),
     "conflicts": ("Conflicts", ("transactions.conflicts",)),
     "storages": ("Storages", ("storage", "api.checkup", "version")),

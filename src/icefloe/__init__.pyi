@@ -21,16 +21,8 @@ from .api.checkup import (
 )
 from .api.dependencies import AccessReport, VirtualDependencies, VirtualDependency
 from .api.graph import AncestryGraph
-from .api.maintenance import (
-    ChunkStorageStats,
-    ExpirationPlan,
-    GCSummary,
-    StorageUse,
-    StorageUses,
-)
 from .api.manifest_layout import ManifestAdvice, ManifestContents
 from .api.migration import (
-    MigrationReport,
     migrate_repository,
     migrate_repository_async,
     upgrade_icechunk_repository,
@@ -39,7 +31,6 @@ from .api.migration import (
 from .api.repair import RepairReport, RepairStep
 from .api.repository import Repository
 from .api.session import ForkSession, Session
-from .api.snapshots import ManifestFileInfo, SnapshotInfo
 from .api.status import RepoAvailability, RepoStatus
 from .api.updates import Update, UpdateType
 from .api.verification import AffectedArray, Damage, Verdict, VerificationReport
@@ -142,6 +133,11 @@ from .errors import (
 )
 from .maintenance.clone.run import CloneReport
 from .maintenance.dependencies.access import ContainerAccess
+from .maintenance.migrate.run import MigrationReport
+from .maintenance.reclaiming import ExpirationPlan
+from .maintenance.statistics import ChunkStorageStats, StorageUse, StorageUses
+from .maintenance.sweeping import GCSummary
+from .repo.snapshot_info import ManifestFileInfo, SnapshotInfo
 from .storage import (
     ChunkType,
     RequestCounts,

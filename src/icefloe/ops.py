@@ -1,6 +1,6 @@
 """What was done to a repository."""
 
-from icefloe.api.maintenance import GCSummary
 from icefloe.api.updates import Update, UpdateType
+from icefloe.maintenance.sweeping import GCSummary
 
 __all__ = ["GCSummary", "Update", "UpdateType"]

@@ -148,11 +148,15 @@ class FactsReport(Report):
 
     __slots__ = ()
 
+    @property
+    def _title(self) -> str:
+        return type(self).__name__
+
     def _facts(self) -> Mapping[str, object]:
         return asdict(self)
 
     def __repr__(self) -> str:
-        return object_text(type(self).__name__, self._facts())
+        return object_text(self._title, self._facts())
 
     def _repr_html_(self) -> str:
-        return object_html(type(self).__name__, self._facts())
+        return object_html(self._title, self._facts())

@@ -1,7 +1,7 @@
 """What versions are, how they differ, and how they follow each other."""
 
 from icefloe.api.graph import AncestryGraph
-from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
+from icefloe.repo.snapshot_info import ManifestFileInfo, SnapshotInfo
 from icefloe.transactions.diffs import Diff
 
 __all__ = ["AncestryGraph", "Diff", "ManifestFileInfo", "SnapshotInfo"]

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from icefloe.api.times import to_datetime
 from icefloe.printable import printable
 from icefloe.repo.history import CommitGraph, GraphRow, Lane
+from icefloe.values.times import to_datetime
 
 _SHORT_ID: Final = 8
 _LONGEST_MESSAGE: Final = 100

@@ -1,92 +1,15 @@
 """Repositories of spec 1 become repositories of spec 2, as users see it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Never, Self, cast
+from typing import Never, cast
 
 from icefloe.api.repository import Repository
 from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError, RepositoryMigratedError
-from icefloe.maintenance.migrate.run import SET_ASIDE_PREFIX, Migration, MigrationRules, migrate
-from icefloe.printable import printable
-from icefloe.records import asdict
+from icefloe.maintenance.migrate.run import MigrationReport, MigrationRules, migrate
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
-from icefloe.reports import object_html, object_text
 from icefloe.storage import Storage
 from icefloe.values.model import Progress
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class MigrationReport:
-    """What a migration did; in a dry run, what it would do."""
-
-    dry_run: bool
-    was_migrated: bool
-    """Whether the repository was of spec 2 already."""
-    branches: int
-    tags: int
-    deleted_tags: int
-    versions: int
-    repo_object_bytes: int
-    """Size of the one file that is written."""
-    old_files: int
-    """How many files of spec 1 there were."""
-    old_files_removed: int
-    """How many of them were moved below `overwritten/spec-1/`."""
-    not_removed: dict[str, str]
-    """Those that could not be, with the reasons; they do no harm."""
-
-    @classmethod
-    def of(cls, done: Migration, *, dry_run: bool) -> Self:
-        """Sum up a migration."""
-        return cls(
-            dry_run,
-            done.size_bytes == 0,
-            len(done.repo.branches),
-            len(done.repo.tags),
-            len(done.repo.deleted_tags),
-            len(done.repo.snapshots),
-            done.size_bytes,
-            done.old_files,
-            done.removed,
-            dict(done.left),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as a dictionary, ready for JSON."""
-        return asdict(self)
-
-    def notes(self) -> list[str]:
-        """Describe the result in sentences."""
-        return [*map(printable, self._notes())]
-
-    def _notes(self) -> Iterator[str]:
-        what = (
-            f"{self.versions} versions, {self.branches} branches, {self.tags} tags,"
-            f" {self.deleted_tags} deleted tags"
-        )
-        if self.was_migrated:
-            yield f"the repository is of spec version 2 already: {what}"
-        elif self.dry_run:
-            yield f"can be migrated to spec version 2: {what}; nothing was changed"
-        else:
-            yield f"migrated to spec version 2: {what}"
-        if self.old_files_removed:
-            yield f"{self.old_files_removed} files of spec version 1 moved to {SET_ASIDE_PREFIX}"
-        elif self.old_files and not self.dry_run and not self.not_removed:
-            yield (
-                f"{self.old_files} files of spec version 1 were kept: without the object `repo` the"
-                " repository is what it was before"
-            )
-        for key, reason in self.not_removed.items():
-            yield f"{key} is not needed any more, but could not be removed: {reason}"
-
-    def __repr__(self) -> str:
-        return object_text("MigrationReport", self.to_dict())
-
-    def _repr_html_(self) -> str:
-        return object_html("MigrationReport", self.to_dict())
 
 
 async def migrate_repository_async(
@@ -114,7 +37,7 @@ async def migrate_repository_async(
     """
     context = await lifecycle.open_(storage)
     rules = MigrationRules(dry_run=dry_run, removes_old_files=delete_unused_v1_files)
-    return MigrationReport.of(await migrate(context, rules, on_progress), dry_run=dry_run)
+    return await migrate(context, rules, on_progress)
 
 
 migrate_repository = blocking(migrate_repository_async)

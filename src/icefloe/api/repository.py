@@ -16,7 +16,6 @@ from icefloe.api.repository_manifests import RepositoryManifests
 from icefloe.api.repository_refs import RepositoryRefs
 from icefloe.api.repository_settings import RepositorySettings
 from icefloe.api.session import Session
-from icefloe.api.times import to_microseconds
 from icefloe.config import Attribution, RepositoryConfig, SpecVersion, StorageSettings
 from icefloe.effects import blocking, run_blocking
 from icefloe.errors import IcefloeError
@@ -26,6 +25,7 @@ from icefloe.repo.repo_changes import MOVE_NODE
 from icefloe.reports import object_html, object_text
 from icefloe.storage import Storage
 from icefloe.transactions.session import SessionMode, SessionState, begin_session
+from icefloe.values.times import to_microseconds
 
 if TYPE_CHECKING:
     from icefloe.credentials import AnyCredential

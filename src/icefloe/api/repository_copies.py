@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from icefloe.api.times import to_microseconds
 from icefloe.effects import blocking
 from icefloe.errors import InvalidInputError
 from icefloe.format.ids import SnapshotId
@@ -14,6 +13,7 @@ from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
 from icefloe.transactions.session import SessionMode, open_session
 from icefloe.values.model import Progress
+from icefloe.values.times import to_microseconds
 
 if TYPE_CHECKING:
     from icefloe.maintenance.clone.run import CloneReport

@@ -15,8 +15,8 @@ from icefloe.repo.history import commit_graph, parse_snapshot, require_one_versi
 
 if TYPE_CHECKING:
     from icefloe.api.graph import AncestryGraph
-    from icefloe.api.snapshots import ManifestFileInfo, SnapshotInfo
     from icefloe.api.updates import Update
+    from icefloe.repo.snapshot_info import ManifestFileInfo, SnapshotInfo
     from icefloe.transactions.diffs import Diff
 
 
@@ -72,7 +72,7 @@ class RepositoryHistory:
     async def _ancestry_pages(
         self, branch: str | None, tag: str | None, snapshot_id: str | None
     ) -> AsyncIterator[list[SnapshotInfo]]:
-        from icefloe.api.snapshots import SnapshotInfo
+        from icefloe.repo.snapshot_info import SnapshotInfo
 
         pages = history.ancestry(self._context, branch=branch, tag=tag, snapshot_id=snapshot_id)
         async for page in pages:
@@ -116,7 +116,7 @@ class RepositoryHistory:
 
     async def lookup_snapshot_async(self, snapshot_id: str) -> SnapshotInfo:
         """Return the time, message and metadata of a snapshot."""
-        from icefloe.api.snapshots import SnapshotInfo
+        from icefloe.repo.snapshot_info import SnapshotInfo
 
         return SnapshotInfo.of(await self._context.ledger.entry(parse_snapshot(snapshot_id)))
 
@@ -124,8 +124,8 @@ class RepositoryHistory:
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """List the manifests that a snapshot uses."""
-        from icefloe.api.snapshots import ManifestFileInfo
         from icefloe.repo import inspection
+        from icefloe.repo.snapshot_info import ManifestFileInfo
 
         files = await inspection.manifest_files(self._context, parse_snapshot(snapshot_id))
         return [

@@ -7,17 +7,17 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
 
-from icefloe.api.times import to_microseconds
 from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repo.context import RepoContext
 from icefloe.values.model import Progress
+from icefloe.values.times import to_microseconds
 
 if TYPE_CHECKING:
-    from icefloe.api.maintenance import ChunkStorageStats, ExpirationPlan, GCSummary, StorageUses
     from icefloe.maintenance.expiration import ExpirationRules
-    from icefloe.maintenance.statistics import UsageBy
-    from icefloe.maintenance.sweeping import Kind
+    from icefloe.maintenance.reclaiming import ExpirationPlan
+    from icefloe.maintenance.statistics import ChunkStorageStats, StorageUses, UsageBy
+    from icefloe.maintenance.sweeping import GCSummary, Kind
     from icefloe.walk.reachability import ReadLimits
 
 type KindOfFile = Literal["snapshots", "transaction_logs", "manifests", "chunks"]
@@ -52,7 +52,6 @@ class RepositoryMaintenance:
         >>> [version.message for version in plan.snapshots]
         ['no. 1', 'no. 0']
         """
-        from icefloe.api.maintenance import ExpirationPlan
         from icefloe.maintenance import reclaiming
 
         rules = _expiration_rules(
@@ -62,7 +61,7 @@ class RepositoryMaintenance:
             protected_branches=protected_branches,
             protected_tags=protected_tags,
         )
-        return ExpirationPlan.of(await reclaiming.outlook(self._context, rules))
+        return await reclaiming.plan_expiration(self._context, rules)
 
     plan_expiration = blocking(plan_expiration_async)
 
@@ -142,7 +141,6 @@ class RepositoryMaintenance:
         >>> repository.garbage_collect(datetime.now(UTC) - timedelta(days=7)).snapshots_deleted
         0
         """
-        from icefloe.api.maintenance import GCSummary
         from icefloe.maintenance import garbage
         from icefloe.maintenance.garbage import GarbageRules
 
@@ -164,7 +162,7 @@ class RepositoryMaintenance:
                 _LISTINGS if max_concurrent_listings is None else max_concurrent_listings,
             ),
         )
-        return GCSummary.of(await garbage.collect(self._context, rules))
+        return await garbage.collect(self._context, rules)
 
     garbage_collect = blocking(garbage_collect_async)
 
@@ -193,7 +191,6 @@ class RepositoryMaintenance:
         >>> repository.chunk_storage_stats().native_bytes
         3000
         """
-        from icefloe.api.maintenance import ChunkStorageStats
         from icefloe.maintenance import statistics
 
         limits = read_limits(
@@ -203,7 +200,7 @@ class RepositoryMaintenance:
             max_concurrent_manifest_fetches,
             on_progress,
         )
-        return ChunkStorageStats.of(await statistics.total_usage(self._context, limits))
+        return await statistics.total_usage(self._context, limits)
 
     chunk_storage_stats = blocking(chunk_storage_stats_async)
 
@@ -252,12 +249,10 @@ class RepositoryMaintenance:
         array  native  virtual  inline  chunks
         /t2m   1000 B  0 B      0 B          1
         """
-        from icefloe.api.maintenance import StorageUses
         from icefloe.maintenance import statistics
         from icefloe.walk.reachability import ReadLimits
 
-        limits = ReadLimits(progress=on_progress)
-        return StorageUses(by, await statistics.usage(self._context, by, limits))
+        return await statistics.usage(self._context, by, ReadLimits(progress=on_progress))
 
     storage_use = blocking(storage_use_async)
 

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from typing import Self, cast
 
-from icefloe.api.times import to_datetime, to_microseconds
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.update_table import Status
 from icefloe.values import Moment, NamedNumber, Value, value_class
+from icefloe.values.times import to_datetime, to_microseconds
 
 
 class RepoAvailability(NamedNumber):

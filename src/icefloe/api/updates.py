@@ -6,11 +6,11 @@
 from typing import Self, TypeAlias
 
 from icefloe.api.status import RepoStatus
-from icefloe.api.times import to_datetime
 from icefloe.config import SpecVersion
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.update_table import UpdateEntry, UpdateKind
 from icefloe.values import U16, Moment, Value, Variant, value_class, variant_of
+from icefloe.values.times import to_datetime
 
 
 class UpdateType(Variant):

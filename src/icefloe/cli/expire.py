@@ -1,8 +1,6 @@
 """`icefloe expire`: old versions leave the history."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,14 +11,11 @@ from icefloe.cli.common import (
     echo,
     interruptible,
     moment,
+    present,
     progress_bar,
     require_consent,
     show_json,
-    show_table,
 )
-
-if TYPE_CHECKING:
-    from icefloe.api.maintenance import ExpirationPlan
 
 
 def expire(
@@ -74,7 +69,7 @@ def expire(
             protected_tags=tags,
         )
     if not as_json:
-        _show(plan, max_rows)
+        present(plan, as_json=False, max_rows=max_rows)
     is_needed = bool(plan.snapshots or plan.branches or plan.tags)
     expired = set[str]()
     if is_needed and not dry_run:
@@ -94,12 +89,3 @@ def expire(
         show_json({"older_than": cutoff.isoformat(), "plan": plan.to_dict(), "expired": done})
     elif is_needed and not dry_run:
         echo(f"expired: {len(expired)} versions; icefloe gc makes room")
-
-
-def _show(plan: ExpirationPlan, max_rows: int) -> None:
-    from icefloe.api.maintenance import VERSION_HEADINGS
-
-    if plan.snapshots and max_rows:
-        show_table(VERSION_HEADINGS, plan.rows()[:max_rows])
-    for note in plan.notes():
-        echo(note)

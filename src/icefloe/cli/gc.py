@@ -20,7 +20,7 @@ from icefloe.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from icefloe.api.maintenance import GCSummary
+    from icefloe.maintenance.sweeping import GCSummary
 
 INCOMPLETE: Final = 11
 """What the shell sees if not all that should go did; errors have codes of their own."""
@@ -58,7 +58,6 @@ def gc(
 
     Example: icefloe gc s3://bucket/repository --older-than 7d
     """
-    from icefloe.api.maintenance import GARBAGE_HEADINGS
     from icefloe.api.repository import Repository
     from icefloe.reports import shown_bytes
     from icefloe.storage import storage_from_url
@@ -72,7 +71,7 @@ def gc(
                 cutoff, dry_run=True, incremental=incremental, on_progress=bar
             )
         if not as_json:
-            show_table(GARBAGE_HEADINGS, summary.rows())
+            show_table(summary.headings, summary.rows())
             echo(f"{shown_bytes(summary.bytes_deleted)} can be reclaimed")
     done: GCSummary | None = None
     if not dry_run and (summary is None or summary.objects_deleted):
@@ -85,14 +84,13 @@ def gc(
 
 
 def _report(summary: GCSummary | None, cutoff: str, *, is_done: bool, as_json: bool) -> None:
-    from icefloe.api.maintenance import GARBAGE_HEADINGS
     from icefloe.reports import shown_bytes
 
     assert summary is not None
     if as_json:
         show_json({"older_than": cutoff, "dry_run": not is_done, **summary.to_dict()})
     elif is_done:
-        show_table(GARBAGE_HEADINGS, summary.rows())
+        show_table(summary.headings, summary.rows())
         for error in summary.delete_errors:
             echo(error, err=True)
         echo(f"reclaimed: {shown_bytes(summary.bytes_deleted)}")

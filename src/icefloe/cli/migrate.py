@@ -11,6 +11,7 @@ from icefloe.cli.common import (
     RepositoryArgument,
     echo,
     interruptible,
+    present,
     progress_bar,
     require_consent,
     show_json,
@@ -18,7 +19,7 @@ from icefloe.cli.common import (
 from icefloe.errors import ErrorKind, SessionStateError
 
 if TYPE_CHECKING:
-    from icefloe.api.migration import MigrationReport
+    from icefloe.maintenance.migrate.run import MigrationReport
 
 INCOMPLETE: Final = 11
 """What the shell sees if old files could not be removed; errors have codes of their own."""
@@ -78,20 +79,12 @@ def migrate(
     except SessionStateError as error:
         if error.kind != ErrorKind.INVALID_REPOSITORY_MIGRATION:
             raise
-        _show_done(error.message, as_json=as_json)
+        # The repository is already up to date, which is no failure.
+        if as_json:
+            show_json({"was_migrated": True, "message": error.message})
+        else:
+            echo(error.message)
         return
-    if as_json:
-        show_json(report.to_dict())
-    else:
-        for note in report.notes():
-            echo(note)
+    present(report, as_json=as_json)
     if report.not_removed:
         raise typer.Exit(INCOMPLETE)
-
-
-def _show_done(message: str, *, as_json: bool) -> None:
-    """Report that the repository is already up to date, and exit with code 0."""
-    if as_json:
-        show_json({"was_migrated": True, "message": message})
-    else:
-        echo(message)

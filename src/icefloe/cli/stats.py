@@ -1,8 +1,10 @@
 """`icefloe stats`: what takes room in a repository."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -13,10 +15,12 @@ from icefloe.cli.common import (
     RepositoryArgument,
     echo,
     interruptible,
+    present,
     progress_bar,
-    show_json,
-    show_table,
 )
+
+if TYPE_CHECKING:
+    from icefloe.reports import Report
 
 
 class By(StrEnum):
@@ -55,23 +59,16 @@ def stats(
 
     Example: icefloe stats ./repo --by array
     """
-    from icefloe.api.maintenance import STATS_HEADINGS
     from icefloe.api.repository import Repository
     from icefloe.storage import storage_from_url
 
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
+    report: Report
     with progress_bar("reading manifests") as bar, interruptible("nothing was changed"):
         if by is By.kind:
-            total = repository.chunk_storage_stats(on_progress=bar)
-            rows, document = total.rows(), total.to_dict()
-            headings: tuple[str, ...] = STATS_HEADINGS
+            report = repository.chunk_storage_stats(on_progress=bar)
         else:
-            storage_use = repository.storage_use(_USES[by], on_progress=bar)
-            rows, headings = storage_use.rows(), storage_use.headings
-            document = {"by": storage_use.by, "rows": storage_use.to_dicts()}
-    if as_json:
-        show_json(document)
-        return
-    show_table(headings, rows[:max_rows])
-    if len(rows) > max_rows:
-        echo(f"... and {len(rows) - max_rows} more")
+            report = repository.storage_use(_USES[by], on_progress=bar)
+    present(report, as_json=as_json, max_rows=max_rows)
+    if not as_json and (hidden := len(report.rows()) - max_rows) > 0:
+        echo(f"... and {hidden} more")

@@ -51,6 +51,7 @@ from icefloe.maintenance import expiration
 from icefloe.maintenance.clocks import effective_cutoffs
 from icefloe.maintenance.sweeping import (
     Collected,
+    GCSummary,
     Kind,
     Listed,
     Objects,
@@ -101,7 +102,7 @@ _MOST_VANISHED: Final = 3
 """How often a run begins again because something vanished that it was reading."""
 
 
-async def collect(context: RepoContext, rules: GarbageRules) -> Collected:
+async def collect(context: RepoContext, rules: GarbageRules) -> GCSummary:
     """Delete what no version needs.
 
     Failures to read what is needed are raised, before anything is deleted. Failures later on
@@ -112,7 +113,8 @@ async def collect(context: RepoContext, rules: GarbageRules) -> Collected:
     while True:
         try:
             with Reachable(context, rules.limits) as live:
-                return await _Collection(context, rules, live, done).run()
+                await _Collection(context, rules, live, done).run()
+                return done.summary()
         except _RoomMadeError:
             _log.info("the storage was full and has room now: the collection begins again")
         except NotFoundError as missing:
@@ -124,7 +126,7 @@ async def collect(context: RepoContext, rules: GarbageRules) -> Collected:
             elif done.total:
                 done.report(f"the collection did not come to its end: {missing}")
                 done.skipped = list(Kind)
-                return done
+                return done.summary()
             else:
                 raise
 
@@ -160,7 +162,7 @@ class _Collection:
         """Manifests of versions that are not part of a history (yet)."""
         self._needs_chunks = False
 
-    async def run(self) -> Collected:
+    async def run(self) -> None:
         """Find what may go, and let it go."""
         rules = self._rules
         self._cutoffs = await effective_cutoffs(
@@ -181,7 +183,6 @@ class _Collection:
         if not self._rules.dry_run:
             await self._drop_with_room(listed)
         await self._sweep(phases)
-        return self._done
 
     # -- what is needed --------------------------------------------------------------------
 

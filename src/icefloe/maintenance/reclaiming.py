@@ -1,6 +1,7 @@
 """What letting versions expire would make room for: a look ahead that changes nothing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -9,9 +10,12 @@ from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance import expiration
 from icefloe.maintenance.expiration import Expiration, ExpirationRules
 from icefloe.maintenance.sweeping import Kind, list_whole_kind
-from icefloe.records import Record
+from icefloe.printable import printable
+from icefloe.records import Record, asdict
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_ledger import RepoObjectLedger
+from icefloe.repo.snapshot_info import SnapshotInfo
+from icefloe.reports import FactsReport, object_html, shown_bytes
 from icefloe.walk.reachability import ManifestFact, Reachable, ReadLimits, chunk_objects, read_facts
 from icefloe.walk.spill import keys_of_ids
 
@@ -23,24 +27,87 @@ class Reclaimable(Record):
     size_bytes: int
 
 
-class ExpirationOutlook(Record):
-    """What would go, what is known about it, and what it would make room for."""
+class ExpirationPlan(FactsReport, Record):
+    """What `expire_snapshots` would do; see `Repository.plan_expiration`."""
 
-    planned: Expiration
-    entries: Mapping[SnapshotId, SnapshotEntry]
-    """Of the versions that would go."""
+    snapshots: tuple[SnapshotInfo, ...]
+    """The versions that you would lose, newest first."""
+    branches: Mapping[str, str]
+    """Branches that would be deleted, with the snapshots they end at."""
+    tags: Mapping[str, str]
     kept: int
     """How many versions would stay."""
-    reclaimable: Reclaimable
+    reclaimable_bytes: int
+    """What garbage collection could then make room for, as far as references tell."""
+    reclaimable_objects: Mapping[str, int]
+    """The same in numbers of objects, by kind."""
+
+    headings = ("version", "written", "message")
+
+    @property
+    def snapshot_ids(self) -> set[str]:
+        """The ids of the versions that you would lose."""
+        return {snapshot.id for snapshot in self.snapshots}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary, ready for JSON."""
+        snapshots = [
+            {
+                "id": snapshot.id,
+                "written_at": snapshot.written_at.isoformat(),
+                "message": snapshot.message,
+            }
+            for snapshot in self.snapshots
+        ]
+        return {**asdict(self), "snapshots": snapshots}
+
+    def _rows(self) -> Iterator[list[object]]:
+        for snapshot in self.snapshots:
+            yield [snapshot.id, f"{snapshot.written_at:%Y-%m-%d %H:%M}", snapshot.message]
+
+    def _notes(self) -> Iterator[str]:
+        for name, fact in self._facts().items():
+            yield f"{name}: {fact}"
+
+    def _facts(self) -> dict[str, object]:
+        objects = ", ".join(f"{count} {kind}" for kind, count in self.reclaimable_objects.items())
+        return {
+            "versions to lose": len(self.snapshots),
+            "versions kept": self.kept,
+            "branches to delete": ", ".join(map(printable, self.branches)) or "none",
+            "tags to delete": ", ".join(map(printable, self.tags)) or "none",
+            "could be reclaimed": f"{shown_bytes(self.reclaimable_bytes)} ({objects})",
+        }
+
+    def _lines(self) -> list[str]:
+        return [printable("  ".join(map(str, row))) for row in self._rows()]
+
+    def __repr__(self) -> str:
+        return "\n".join([super().__repr__(), *self._lines()])
+
+    def _repr_html_(self) -> str:
+        return object_html(
+            self._title, self._facts(), drawing=self._lines(), heading="Versions to lose"
+        )
 
 
-async def outlook(
+async def plan_expiration(
     context: RepoContext, rules: ExpirationRules, limits: ReadLimits | None = None
-) -> ExpirationOutlook:
+) -> ExpirationPlan:
     """Return what an expiration would do now."""
     planned, entries, remaining, logs = await _planned(context, rules)
     room = await _reclaimable(context, planned.released, remaining, logs, limits or ReadLimits())
-    return ExpirationOutlook(planned, entries, len(remaining), room)
+    newest_first = sorted(
+        entries.values(), key=lambda entry: (entry.flushed_at, entry.id), reverse=True
+    )
+    return ExpirationPlan(
+        snapshots=tuple(map(SnapshotInfo.of, newest_first)),
+        branches={name: str(tip) for name, tip in sorted(planned.branches.items())},
+        tags={name: str(tip) for name, tip in sorted(planned.tags.items())},
+        kept=len(remaining),
+        reclaimable_bytes=room.size_bytes,
+        reclaimable_objects={str(kind): count for kind, count in room.objects.items()},
+    )
 
 
 async def _planned(

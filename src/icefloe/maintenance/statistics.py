@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import batched
-from typing import Final, Literal
+from typing import Any, Final, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,10 @@ from icefloe.format.manifest_refs import NativeRanges
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.dependencies.summary import NO_CONTAINER, container_numbers
-from icefloe.records import MutableRecord, Record, field, replace
+from icefloe.records import MutableRecord, Record, asdict, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import history_lines, newest_first
+from icefloe.reports import FactsReport, Report, shown_bytes
 from icefloe.virtual_chunks.counts import PlaceIndex
 from icefloe.virtual_chunks.grouping import absolute_all, canonical_all
 from icefloe.walk.reachability import (
@@ -297,7 +298,7 @@ class Usage(MutableRecord):
                 self.inlined_chunks += len(lengths)
 
 
-class TotalUsage(Usage):
+class _TotalUsage(Usage):
     """The same for a whole repository, with what packing did."""
 
     packed_objects: int = 0
@@ -306,9 +307,46 @@ class TotalUsage(Usage):
     packed_bytes: int = 0
 
 
-async def total_usage(context: RepoContext, limits: ReadLimits) -> TotalUsage:
+class ChunkStorageStats(FactsReport, Record):
+    """What the chunks of a repository take, each counted once, however many versions share it.
+
+    Counts versions that branches and tags lead to.
+    """
+
+    native_bytes: int
+    """In chunk objects of the repository."""
+    virtual_bytes: int
+    """In files of others."""
+    inlined_bytes: int
+    """Within manifests."""
+    native_chunks: int = 0
+    virtual_chunks: int = 0
+    inlined_chunks: int = 0
+    packed_objects: int = 0
+    """Chunk objects that several chunks share; those chunks are among the native ones."""
+    packed_chunks: int = 0
+    packed_bytes: int = 0
+
+    headings = ("kind", "bytes", "chunks")
+
+    def non_virtual_bytes(self) -> int:
+        """Return the bytes that the repository itself stores."""
+        return self.native_bytes + self.inlined_bytes
+
+    def total_bytes(self) -> int:
+        """Return the sum of all kinds."""
+        return self.non_virtual_bytes() + self.virtual_bytes
+
+    def _rows(self) -> Iterator[list[object]]:
+        yield ["native", shown_bytes(self.native_bytes), self.native_chunks]
+        yield ["  packed", shown_bytes(self.packed_bytes), self.packed_chunks]
+        yield ["inline", shown_bytes(self.inlined_bytes), self.inlined_chunks]
+        yield ["virtual", shown_bytes(self.virtual_bytes), self.virtual_chunks]
+
+
+async def total_usage(context: RepoContext, limits: ReadLimits) -> ChunkStorageStats:
     """Sum up the chunks of all versions that branches and tags lead to."""
-    total = TotalUsage()
+    total = _TotalUsage()
     with KeySet(limits.key_bytes) as seen:
         native = _NativeTally(total, seen)
         async for part in parts_of(context, await survey_of(context, limits), limits):
@@ -318,13 +356,13 @@ async def total_usage(context: RepoContext, limits: ReadLimits) -> TotalUsage:
                 else:
                     total.add(kind, ranges.lengths[ranges.new_to(seen)])
         native.finish()
-    return total
+    return ChunkStorageStats(**asdict(total))
 
 
 class _NativeTally:
     """Counts native chunks, very many at a time."""
 
-    def __init__(self, total: TotalUsage, seen: KeySet) -> None:
+    def __init__(self, total: _TotalUsage, seen: KeySet) -> None:
         self._total = total
         self._known = seen
         self._waiting: list[Ranges] = []
@@ -378,7 +416,68 @@ def _have_own_objects(parts: Sequence[Ranges]) -> bool:
     return not (heads[1:] == heads[:-1]).any()
 
 
-async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> dict[str, Usage]:
+class StorageUse(Record):
+    """What the chunks of one version, array or container take."""
+
+    place: str
+    """The id of a version, the path of an array, or the prefix of a container."""
+    native_bytes: int
+    virtual_bytes: int
+    inlined_bytes: int
+    native_chunks: int
+    virtual_chunks: int
+    inlined_chunks: int
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all kinds."""
+        return self.native_bytes + self.virtual_bytes + self.inlined_bytes
+
+
+class StorageUses(Report, Sequence[StorageUse]):
+    """What chunks take, a row for each version, array or container."""
+
+    has_empty_table = True
+
+    def __init__(self, by: UsageBy, uses: Sequence[StorageUse]) -> None:
+        self.by = by
+        self._uses = uses
+
+    @overload
+    def __getitem__(self, row: int) -> StorageUse: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[StorageUse]: ...
+    def __getitem__(self, row: int | slice) -> StorageUse | Sequence[StorageUse]:
+        return self._uses[row]
+
+    def __len__(self) -> int:
+        return len(self._uses)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return the rows as dictionaries, ready for JSON."""
+        return [asdict(row) for row in self]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary, ready for JSON."""
+        return {"by": self.by, "rows": self.to_dicts()}
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The headings of the table."""
+        return (self.by, "native", "virtual", "inline", "chunks")
+
+    def _rows(self) -> Iterator[list[object]]:
+        for row in self:
+            yield [
+                row.place,
+                shown_bytes(row.native_bytes),
+                shown_bytes(row.virtual_bytes),
+                shown_bytes(row.inlined_bytes),
+                row.native_chunks + row.virtual_chunks + row.inlined_chunks,
+            ]
+
+
+async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> StorageUses:
     """Sum up by version, by array, or by container.
 
     By version, each chunk counts for the first version that has it: what that version added. By
@@ -390,7 +489,6 @@ async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> dict[s
         match by:
             case "snapshot":
                 await _by_snapshot(context, limits, seen, rows)
-                return rows
             case "array":
                 await _by_array(context, limits, seen, rows)
             case "container":
@@ -400,11 +498,10 @@ async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> dict[s
                     f"by must be 'snapshot', 'array' or 'container', got {by!r}",
                     ErrorKind.INVALID_CONFIG,
                 )
-    return dict(sorted(rows.items(), key=lambda row: (-_bytes(row[1]), row[0])))
-
-
-def _bytes(usage: Usage) -> int:
-    return usage.native_bytes + usage.virtual_bytes + usage.inlined_bytes
+    uses = [StorageUse(place, **asdict(counted)) for place, counted in rows.items()]
+    if by != "snapshot":
+        uses.sort(key=lambda use: (-use.total_bytes, use.place))
+    return StorageUses(by, uses)
 
 
 async def _by_snapshot(

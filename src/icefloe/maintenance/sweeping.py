@@ -1,11 +1,11 @@
 """Objects of a repository listed by kind, and deleted in batches, with an account of failures."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from itertools import batched
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from icefloe.format.layout import (
     SNAPSHOTS_PREFIX,
     TRANSACTIONS_PREFIX,
 )
-from icefloe.records import MutableRecord, Record, field
+from icefloe.records import MutableRecord, Record, asdict, field
+from icefloe.reports import FactsReport
 from icefloe.storage import Backend
 from icefloe.storage.capabilities import list_wanted
 from icefloe.walk.spill import Keys, keys_of_names
@@ -49,8 +50,57 @@ PREFIXES: Final = {
 }
 
 
+class GCSummary(FactsReport, Record):
+    """What garbage collection removed; in a dry run, what it would remove.
+
+    Objects that could not be deleted are counted, with the reasons in `delete_errors`; kinds
+    that were not gone through to the end because of such failures are in `skipped_phases`.
+    """
+
+    bytes_deleted: int
+    chunks_deleted: int
+    manifests_deleted: int
+    snapshots_deleted: int
+    attributes_deleted: int
+    """Always 0: no version of the format stores any such files."""
+    transaction_logs_deleted: int
+    objects_failed_to_delete: int
+    throttled_batches: int
+    """Requests of which something failed that may work at another time."""
+    delete_errors: list[str]
+    skipped_phases: list[str]
+
+    headings = ("kind", "objects")
+    _title = "ops.GCSummary"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that was to go did."""
+        return not (self.objects_failed_to_delete or self.delete_errors or self.skipped_phases)
+
+    @property
+    def objects_deleted(self) -> int:
+        """How many objects went, of all kinds."""
+        return (
+            self.chunks_deleted
+            + self.manifests_deleted
+            + self.snapshots_deleted
+            + self.transaction_logs_deleted
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary, ready for JSON."""
+        return {**asdict(self), "is_complete": self.is_complete}
+
+    def _rows(self) -> Iterator[list[object]]:
+        yield ["snapshots", self.snapshots_deleted]
+        yield ["transaction logs", self.transaction_logs_deleted]
+        yield ["manifests", self.manifests_deleted]
+        yield ["chunks", self.chunks_deleted]
+
+
 class Collected(MutableRecord):
-    """What went, or would go, and what did not."""
+    """The account of a run: what went, or would go, and what did not."""
 
     objects: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
     size_bytes: int = 0
@@ -65,6 +115,21 @@ class Collected(MutableRecord):
     def total(self) -> int:
         """How many objects went."""
         return sum(self.objects.values())
+
+    def summary(self) -> GCSummary:
+        """Sum up for users."""
+        return GCSummary(
+            bytes_deleted=self.size_bytes,
+            chunks_deleted=self.objects[Kind.CHUNKS],
+            manifests_deleted=self.objects[Kind.MANIFESTS],
+            snapshots_deleted=self.objects[Kind.SNAPSHOTS],
+            attributes_deleted=0,
+            transaction_logs_deleted=self.objects[Kind.TRANSACTION_LOGS],
+            objects_failed_to_delete=self.failed,
+            throttled_batches=self.throttled,
+            delete_errors=self.errors,
+            skipped_phases=[str(kind) for kind in self.skipped],
+        )
 
     def report(self, error: str) -> None:
         """Note a failure."""

@@ -32,6 +32,7 @@ from icefloe.repo.context import RepoContext
 from icefloe.repo.migration_state import is_unfinished, unfinished
 from icefloe.repo.repo_changes import ONLINE
 from icefloe.repo.repo_ledger import StoredRepo, create_repo, load_repo, replace_repo
+from icefloe.reports import FactsReport
 from icefloe.storage import Backend
 from icefloe.values.model import Progress
 
@@ -137,24 +138,50 @@ class MigrationRules(Record):
     """How many files to read at the same time."""
 
 
-class Migration(Record):
-    """What was done, or would be."""
+class MigrationReport(FactsReport, Record):
+    """What a migration did; in a dry run, what it would do."""
 
-    repo: RepoInfo
-    """The repo object."""
-    size_bytes: int
-    """How large it is; 0 if it was there already."""
+    dry_run: bool
+    was_migrated: bool
+    """Whether the repository was of spec 2 already."""
+    branches: int
+    tags: int
+    deleted_tags: int
+    versions: int
+    repo_object_bytes: int
+    """Size of the one file that is written."""
     old_files: int
-    """How many small files there were."""
-    removed: int = 0
-    """How many of them were put aside."""
-    left: Mapping[str, str] = field(default_factory=dict)
-    """Those that could not be, with the reason."""
+    """How many files of spec 1 there were."""
+    old_files_removed: int = 0
+    """How many of them were moved below `overwritten/spec-1/`."""
+    not_removed: dict[str, str] = field(default_factory=dict)
+    """Those that could not be, with the reasons; they do no harm."""
+
+    def _notes(self) -> Iterator[str]:
+        what = (
+            f"{self.versions} versions, {self.branches} branches, {self.tags} tags,"
+            f" {self.deleted_tags} deleted tags"
+        )
+        if self.was_migrated:
+            yield f"the repository is of spec version 2 already: {what}"
+        elif self.dry_run:
+            yield f"can be migrated to spec version 2: {what}; nothing was changed"
+        else:
+            yield f"migrated to spec version 2: {what}"
+        if self.old_files_removed:
+            yield f"{self.old_files_removed} files of spec version 1 moved to {SET_ASIDE_PREFIX}"
+        elif self.old_files and not self.dry_run and not self.not_removed:
+            yield (
+                f"{self.old_files} files of spec version 1 were kept: without the object `repo` the"
+                " repository is what it was before"
+            )
+        for key, reason in self.not_removed.items():
+            yield f"{key} is not needed any more, but could not be removed: {reason}"
 
 
 async def migrate(
     context: RepoContext, rules: MigrationRules, progress: Progress | None = None
-) -> Migration:
+) -> MigrationReport:
     """Migrate a repository of spec 1 to spec 2, even while others write to it.
 
     A migration that was interrupted is finished. Where an earlier migration left files of spec 1,
@@ -169,20 +196,36 @@ async def migrate(
     if MAIN_BRANCH not in seen.refs.branches and await _is_complete(backend):
         raise _migrated_by_others()
     if rules.dry_run:
-        return _migration(context, _repo_of(context, seen), seen)
+        repo = _repo_of(context, seen)
+        return _report(repo, seen.files, rules, _size_bytes(context, repo))
     if stored is None:
         stored = await _announce(context, seen)
     repo, seen = await _complete(context, stored, seen, at_once)
-    done = _migration(context, repo, seen)
+    report = _report(repo, seen.files, rules, _size_bytes(context, repo))
     if not rules.removes_old_files:
-        return done
+        return report
     removed, left = await _put_aside(backend, seen.files, rules.at_once)
-    return replace(done, removed=removed, left=left)
+    return replace(report, old_files_removed=removed, not_removed=left)
 
 
-def _migration(context: RepoContext, repo: RepoInfo, seen: Look) -> Migration:
-    size_bytes = len(encode_repo_info(repo, level=context.config.compression.level))
-    return Migration(repo, size_bytes, len(seen.files.infos))
+def _size_bytes(context: RepoContext, repo: RepoInfo) -> int:
+    return len(encode_repo_info(repo, level=context.config.compression.level))
+
+
+def _report(
+    repo: RepoInfo, files: SmallFiles, rules: MigrationRules, size_bytes: int
+) -> MigrationReport:
+    """Sum up; a size of 0 stands for a repo object that was there already."""
+    return MigrationReport(
+        dry_run=rules.dry_run,
+        was_migrated=size_bytes == 0,
+        branches=len(repo.branches),
+        tags=len(repo.tags),
+        deleted_tags=len(repo.deleted_tags),
+        versions=len(repo.snapshots),
+        repo_object_bytes=size_bytes,
+        old_files=len(files.infos),
+    )
 
 
 def _repo_of(context: RepoContext, seen: Look) -> RepoInfo:
@@ -260,7 +303,7 @@ async def _complete(
 
 async def _finish(
     backend: Backend, repo: RepoInfo, files: SmallFiles, rules: MigrationRules
-) -> Migration:
+) -> MigrationReport:
     """Put aside what an earlier migration left, if there is anything."""
     if not files.infos or not rules.removes_old_files:
         raise SessionStateError(
@@ -270,10 +313,11 @@ async def _finish(
     read = await read_targets(backend, files.keys, at_once=rules.at_once)
     refs = RefFiles.of(files, {key: target for key, (target, _) in read.items()})
     await _require_known(backend, repo, sorted(refs.tips))
+    report = _report(repo, files, rules, 0)
     if rules.dry_run:
-        return Migration(repo, 0, len(files.infos))
+        return report
     removed, left = await _put_aside(backend, files, rules.at_once)
-    return Migration(repo, 0, len(files.infos), removed, left)
+    return replace(report, old_files_removed=removed, not_removed=left)
 
 
 async def _require_known(backend: Backend, repo: RepoInfo, tips: Sequence[SnapshotId]) -> None:

@@ -6,10 +6,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from icefloe.api.times import to_datetime
 from icefloe.format.metadata import LateMetadata
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotPage
 from icefloe.values import U64, Moment, Value
+from icefloe.values.times import to_datetime
 
 
 def _own_copy(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
