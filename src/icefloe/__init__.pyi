@@ -28,12 +28,10 @@ from .api.migration import (
     upgrade_icechunk_repository,
     upgrade_icechunk_repository_async,
 )
-from .api.repair import RepairReport, RepairStep
 from .api.repository import Repository
 from .api.session import ForkSession, Session
 from .api.status import RepoAvailability, RepoStatus
 from .api.updates import Update, UpdateType
-from .api.verification import AffectedArray, Damage, Verdict, VerificationReport
 from .config import (
     AnyObjectStoreConfig,
     Attribution,
@@ -135,8 +133,10 @@ from .maintenance.clone.run import CloneReport
 from .maintenance.dependencies.access import ContainerAccess
 from .maintenance.migrate.run import MigrationReport
 from .maintenance.reclaiming import ExpirationPlan
+from .maintenance.repair.report import RepairReport, RepairStep
 from .maintenance.statistics import ChunkStorageStats, StorageUse, StorageUses
 from .maintenance.sweeping import GCSummary
+from .maintenance.verify.report import AffectedArray, Damage, Verdict, VerificationReport
 from .repo.snapshot_info import ManifestFileInfo, SnapshotInfo
 from .storage import (
     ChunkType,

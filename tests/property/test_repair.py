@@ -89,14 +89,14 @@ def test_repair_of_several_damages(spec: int, harms: list[tuple[int, str]]) -> N
     except RepositoryNotFoundError:
         assert not any(key in files for key in ("repo", "refs/branch.main/ref.json"))
         return
-    for step in outcome.repairs:
+    for step in outcome.steps:
         note(step.message)
     now = stored(storage.open())
     kept = {data for key, data in now.items() if key.startswith("overwritten/")}
     for key, data in files.items():
         assert now[key] == data or data in kept or key.startswith("refs/"), key
     again = run_blocking(repair(storage, RULES, dry_run=False))
-    assert again.repairs == (), again.repairs
+    assert again.steps == (), again.steps
     check_values(storage)
     if not outcome.after.damages:
         assert icefloe.Repository.open(storage).verify().is_healthy

@@ -12,9 +12,9 @@ from icefloe.storage import Storage
 from icefloe.values.model import Progress
 
 if TYPE_CHECKING:
-    from icefloe.api.repair import RepairReport
-    from icefloe.api.verification import VerificationReport
     from icefloe.credentials.access import Authorisations
+    from icefloe.maintenance.repair.report import RepairReport
+    from icefloe.maintenance.verify.report import VerificationReport
 
 
 class RepositoryHealth:
@@ -40,13 +40,10 @@ class RepositoryHealth:
         >>> str(report.verdict), report.damages
         ('healthy', ())
         """
-        from icefloe.api.verification import VerificationReport
         from icefloe.maintenance.verify.run import VerificationRules, verify_repository
 
         rules = VerificationRules(deep=deep)
-        return VerificationReport(
-            await verify_repository(self._context, rules, progress=on_progress)
-        )
+        return await verify_repository(self._context, rules, progress=on_progress)
 
     verify = blocking(verify_async)
 
@@ -62,17 +59,15 @@ class RepositoryHealth:
 
         Raises `RepositoryNotFoundError` where nothing of a repository is.
         """
-        from icefloe.api.verification import VerificationReport
         from icefloe.credentials.access import checked_authorisations
         from icefloe.maintenance.verify.run import VerificationRules, verify_storage
 
-        outcome = await verify_storage(
+        return await verify_storage(
             storage,
             VerificationRules(deep=deep),
             access=checked_authorisations(authorize_virtual_chunk_access),
             progress=on_progress,
         )
-        return VerificationReport(outcome)
 
     verify_storage = staticmethod(blocking(verify_storage_async))
 
@@ -121,7 +116,6 @@ class RepositoryHealth:
         >>> [step.kind for step in report.steps], report.is_healthy
         (['restore-repo-object'], True)
         """
-        from icefloe.api.repair import RepairReport
         from icefloe.credentials.access import checked_authorisations
         from icefloe.maintenance.repair.repair_log import RepairRules
         from icefloe.maintenance.repair.run import repair
@@ -137,13 +131,12 @@ class RepositoryHealth:
             rebuild_logs,
             deep,
         )
-        outcome = await repair(
+        return await repair(
             storage,
             rules,
             dry_run=dry_run,
             access=checked_authorisations(authorize_virtual_chunk_access),
             progress=on_progress,
         )
-        return RepairReport(outcome)
 
     repair_storage = staticmethod(blocking(repair_storage_async))

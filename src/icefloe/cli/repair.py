@@ -1,9 +1,7 @@
 """`icefloe repair`: put back what makes a repository one; drop what is lost, on request."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,16 +13,11 @@ from icefloe.cli.common import (
     MaxRowsOption,
     RepositoryArgument,
     authorised,
-    echo,
     interruptible,
+    present,
     progress_bar,
-    show_json,
-    show_table,
 )
 from icefloe.cli.verify import VERDICT_CODES
-
-if TYPE_CHECKING:
-    from icefloe.api.repair import RepairReport
 
 
 def repair(
@@ -114,22 +107,10 @@ def repair(
             authorize_virtual_chunk_access=authorised(authorize or (), authorize_anonymous or ()),
             on_progress=on_progress,
         )
-    if as_json:
-        show_json(report.to_dict())
-    else:
-        _show(report, max_rows)
+    present(report, as_json=as_json, max_rows=max_rows)
     now = report.after if apply else report.before
     if code := VERDICT_CODES[now.verdict]:
         raise typer.Exit(code)
-
-
-def _show(report: RepairReport, max_rows: int) -> None:
-    from icefloe.api.repair import REPAIR_HEADINGS
-
-    if report.steps and max_rows:
-        show_table(REPAIR_HEADINGS, report.rows(max_rows))
-    for note in report.notes():
-        echo(note)
 
 
 def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -1,8 +1,6 @@
 """`icefloe verify`: whether all versions of a repository are whole."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 
@@ -15,14 +13,9 @@ from icefloe.cli.common import (
     MaxRowsOption,
     RepositoryArgument,
     authorised,
-    echo,
+    present,
     progress_bar,
-    show_json,
-    show_table,
 )
-
-if TYPE_CHECKING:
-    from icefloe.api.verification import VerificationReport
 
 VERDICT_CODES: Final = {"healthy": 0, "damaged": 10, "incomplete": 11}
 """What the shell sees; errors have codes of their own."""
@@ -57,18 +50,6 @@ def verify(
             authorize_virtual_chunk_access=authorised(authorize or (), authorize_anonymous or ()),
             on_progress=on_progress,
         )
-    if as_json:
-        show_json(report.to_dict())
-    else:
-        _show(report, max_rows)
+    present(report, as_json=as_json, max_rows=max_rows)
     if code := VERDICT_CODES[report.verdict]:
         raise typer.Exit(code)
-
-
-def _show(report: VerificationReport, max_rows: int) -> None:
-    from icefloe.api.verification import DAMAGE_HEADINGS
-
-    if report.damages:
-        show_table(DAMAGE_HEADINGS, report.rows(max_rows))
-    for note in report.notes():
-        echo(note)

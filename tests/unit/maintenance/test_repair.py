@@ -31,7 +31,8 @@ from icefloe.format.layout import (
     tag_tombstone_key,
     transaction_log_key,
 )
-from icefloe.maintenance.repair.repair_log import RepairOutcome, RepairRules
+from icefloe.maintenance.repair.repair_log import RepairRules
+from icefloe.maintenance.repair.report import RepairReport
 from icefloe.maintenance.repair.run import repair
 from icefloe.storage import Storage
 from icefloe.testing.schedules import WrappedStorage
@@ -59,7 +60,7 @@ def storage_with(files: dict[str, bytes]) -> Storage:
     return storage
 
 
-def repaired(storage: Storage, rules: RepairRules = EVERYTHING) -> RepairOutcome:
+def repaired(storage: Storage, rules: RepairRules = EVERYTHING) -> RepairReport:
     """Repair, and see that nothing was deleted and all that was replaced is kept."""
     before = stored(storage.open())
     dry = run_blocking(repair(storage, rules))
@@ -68,13 +69,13 @@ def repaired(storage: Storage, rules: RepairRules = EVERYTHING) -> RepairOutcome
     after = stored(storage.open())
     kept = {data for key, data in after.items() if key.startswith(BACKUPS_PREFIX)}
     for key, data in before.items():
-        if key.startswith("refs/") and not any(key in one.keys for one in outcome.repairs):
+        if key.startswith("refs/") and not any(key in one.keys for one in outcome.steps):
             continue  # branches of spec 1 move when something is committed to them
         assert after[key] == data or data in kept, f"{key} was replaced without a copy"
-    assert [one.kind for one in dry.repairs] == [one.kind for one in outcome.repairs]
+    assert [one.kind for one in dry.steps] == [one.kind for one in outcome.steps]
     assert dry.before.damages == outcome.before.damages
     assert len(dry.after.damages) == len(outcome.after.damages)
-    for step in outcome.repairs:
+    for step in outcome.steps:
         assert step.message
         assert step.kept_aside is None or step.kept_aside in after
     return outcome
@@ -109,7 +110,7 @@ def test_each_break_is_repaired_or_said_to_stay(name: str) -> None:
         assert all(one.remedy for one in outcome.after.damages)
     else:
         assert left == []
-        assert outcome.repairs
+        assert outcome.steps
         check_repository_blocking(storage.open())
     assert icefloe.Repository.open(storage).lookup_branch("main")
 
@@ -139,7 +140,7 @@ def test_each_break_of_spec_1_is_repaired_or_said_to_stay(name: str) -> None:
 def test_a_healthy_repository_is_left_alone() -> None:
     storage = storage_with(SmallRepository().files)
     outcome = repaired(storage)
-    assert (outcome.repairs, outcome.notes, outcome.after.damages) == ((), (), ())
+    assert (outcome.steps, outcome.open_questions, outcome.after.damages) == ((), (), ())
 
 
 # -- real repositories ---------------------------------------------------------------------
@@ -222,7 +223,7 @@ def test_every_object_that_is_lost_or_cut_leaves_the_rest_whole(
         if history.spec_version == 1 and key == f"snapshots/{history.lookup_branch('other')}":
             # What came before it was said in this file only, so that its owner has to say it.
             assert [one.kind for one in left] in (["no-snapshot"], ["bad-snapshot"])
-            assert any("'other'" in note for note in outcome.notes)
+            assert any("'other'" in note for note in outcome.open_questions)
         else:
             assert left == [], (key, left)
         for name, array in values(storage).items():
@@ -235,7 +236,7 @@ def test_every_object_that_is_lost_or_cut_leaves_the_rest_whole(
 
 def _names_a_tag(damage: Any, repository: icefloe.Repository) -> bool:
     """A tag goes on naming a version that lost data: only its owner may say otherwise."""
-    return SnapshotId.parse(repository.lookup_tag("v1")) in damage.versions
+    return repository.lookup_tag("v1") in damage.versions
 
 
 # -- the repo object -----------------------------------------------------------------------
@@ -253,7 +254,7 @@ def test_the_newest_backup_that_can_be_read_takes_the_place_of_the_repo_object()
     for torn, expected in (([REPO_KEY], newest), ([REPO_KEY, BACKUPS_PREFIX + newest], next_one)):
         broken = storage_with(files | dict.fromkeys(torn, b"torn"))
         outcome = repaired(broken, RepairRules())
-        [step] = outcome.repairs
+        [step] = outcome.steps
         assert step.kind == "restore-repo-object"
         assert expected in step.message
         assert step.kept_aside is not None
@@ -280,7 +281,7 @@ def test_a_backup_whose_refs_name_lost_versions_comes_after_others() -> None:
     newer, older = BACKUPS
     repository.files[REPO_KEY] = b"torn"
     del repository.files[snapshot_key(SnapshotId(b"snapshot one"))]
-    [step] = run_blocking(repair(storage_with(repository.files))).repairs
+    [step] = run_blocking(repair(storage_with(repository.files))).steps
     assert older in step.message
     assert newer not in step.message
 
@@ -291,10 +292,10 @@ def test_the_commit_that_is_lost_from_the_log_is_found_and_can_be_recovered() ->
     lost = repository.lookup_branch("main")
     run_blocking(storage.open().put(REPO_KEY, b"torn"))
     outcome = repaired(copied(storage), RepairRules())
-    assert any(lost in note for note in outcome.notes)
+    assert any(lost in note for note in outcome.open_questions)
     again = copied(storage)
     outcome = repaired(again, RepairRules(recover_versions=True))
-    assert [one.kind for one in outcome.repairs] == ["restore-repo-object", "recover-version"]
+    assert [one.kind for one in outcome.steps] == ["restore-repo-object", "recover-version"]
     opened = icefloe.Repository.open(again)
     assert opened.lookup_branch(f"recovered-{lost}") == lost
     assert opened.lookup_branch("main") != lost
@@ -329,7 +330,7 @@ def test_without_any_backup_the_history_is_found_in_the_snapshots() -> None:
     for extra in ({}, {REPO_KEY: b"torn"}):
         storage = storage_with(left | extra)
         outcome = repaired(storage, RepairRules())
-        assert [one.kind for one in outcome.repairs] == ["rebuild-repo-object"]
+        assert [one.kind for one in outcome.steps] == ["rebuild-repo-object"]
         assert outcome.after.damages == ()
         again = icefloe.Repository.open(storage)
         assert [one.id for one in again.ancestry(branch="main")] == ids
@@ -398,7 +399,7 @@ def test_main_is_found_again_by_its_history() -> None:
         changed = {key: data for key, data in files.items() if key != branch_key("main")}
         storage = storage_with(changed | ({} if state is None else {branch_key("main"): state}))
         outcome = repaired(storage, RepairRules())
-        [step] = outcome.repairs
+        [step] = outcome.steps
         assert step.kind == "restore-ref"
         assert outcome.after.damages == ()
         assert icefloe.Repository.open(storage).lookup_branch("main") == tip
@@ -414,7 +415,7 @@ def test_refs_can_be_given() -> None:
     unknown = repaired(copied(storage), RepairRules())
     assert len(unknown.after.damages) == 2
     for ref in ("branch 'other'", "tag 'v1'"):
-        assert any(ref in note for note in unknown.notes)
+        assert any(ref in note for note in unknown.open_questions)
     rules = RepairRules(branches={"other": target}, tags={"v1": target})
     assert repaired(storage, rules).after.damages == ()
     again = icefloe.Repository.open(storage)
@@ -431,7 +432,7 @@ def test_a_tag_of_a_lost_version_is_deleted_on_request() -> None:
     run_blocking(
         storage.open().delete_many([snapshot_key(SnapshotId.parse(repository.lookup_tag("v1")))])
     )
-    assert len(repaired(copied(storage), RepairRules()).repairs) == 0
+    assert len(repaired(copied(storage), RepairRules()).steps) == 0
     outcome = repaired(storage, EVERYTHING)
     assert outcome.after.damages == ()
     assert tag_tombstone_key("v1") in stored(storage.open())
@@ -460,12 +461,12 @@ def test_lost_chunks_read_as_never_written_in_a_new_version(history: icefloe.Rep
     expected = values(storage)
     before = list(history.ancestry(branch="main"))
     lose_chunk(history, "/a", (1, 2))
-    assert repaired(copied(storage), RepairRules()).repairs == ()
+    assert repaired(copied(storage), RepairRules()).steps == ()
     outcome = repaired(storage, RepairRules(drop_lost_references=True))
-    steps = [one for one in outcome.repairs if one.kind == "drop-references"]
-    assert len(steps) == len(outcome.repairs) == 2  # main and other
-    [part] = steps[0].affected
-    assert (part.array, part.region) == ("/a", (((1, 2), (2, 3)),))
+    steps = [one for one in outcome.steps if one.kind == "drop-references"]
+    assert len(steps) == len(outcome.steps) == 2  # main and other
+    [part] = steps[0].arrays
+    assert (part.path, part.region) == ("/a", (((1, 2), (2, 3)),))
     again = icefloe.Repository.open(storage)
     now = list(again.ancestry(branch="main"))
     assert [one.id for one in now[1:]] == [one.id for one in before]
@@ -476,7 +477,7 @@ def test_lost_chunks_read_as_never_written_in_a_new_version(history: icefloe.Rep
     assert changes.updated_chunks == {"/a": [[1, 2]]}
     # The versions before still refer to it, which verification goes on to say.
     assert {one.kind for one in outcome.after.damages} == {"no-chunk"}
-    told = {str(one) for damage in outcome.after.damages for one in damage.versions}
+    told = {one for damage in outcome.after.damages for one in damage.versions}
     assert now[0].id not in told
     assert before[0].id in told
 
@@ -502,7 +503,7 @@ def test_a_lost_manifest_takes_what_it_covers_along(history: icefloe.Repository)
     [ref] = node.array.manifests
     run_blocking(storage.open().delete_many([f"manifests/{ref.id}"]))
     outcome = repaired(storage, RepairRules(drop_lost_references=True))
-    told = {part.array: part.region for one in outcome.repairs for part in one.affected}
+    told = {part.path: part.region for one in outcome.steps for part in one.arrays}
     assert told["/g/b"] == (ref.extents,)
     assert told.keys() == {"/a", "/g/b"}  # which share it
     for name in ("a", "g/b"):
@@ -577,10 +578,10 @@ def test_a_version_whose_snapshot_is_lost_leaves_the_history(history: icefloe.Re
     lost = versions[3]
     assert lost.message == "no. 0"
     run_blocking(history.storage.open().delete_many([f"snapshots/{lost.id}"]))
-    assert repaired(copied(history.storage), RepairRules()).repairs == ()
+    assert repaired(copied(history.storage), RepairRules()).steps == ()
     outcome = repaired(history.storage, RepairRules(drop_lost_versions=True))
-    assert [one.kind for one in outcome.repairs] == ["drop-versions"]
-    assert lost.id in map(str, outcome.repairs[0].versions)
+    assert [one.kind for one in outcome.steps] == ["drop-versions"]
+    assert lost.id in outcome.steps[0].versions
     again = icefloe.Repository.open(history.storage)
     left = [one.id for one in again.ancestry(branch="main")]
     if history.spec_version == 2:
@@ -608,7 +609,7 @@ def test_the_first_snapshot_is_written_anew(
     del files[name]
     storage = storage_with(files)
     outcome = repaired(storage, RepairRules())
-    assert [one.kind for one in outcome.repairs] == ["restore-first-snapshot"]
+    assert [one.kind for one in outcome.steps] == ["restore-first-snapshot"]
     assert outcome.after.damages == ()
 
 
@@ -625,7 +626,7 @@ def test_logs_that_are_written_anew_tell_the_same() -> None:
         broken = {name: data for name, data in files.items() if name != key}
         storage = storage_with(broken | ({} if state is None else {key: state}))
         outcome = repaired(storage, RepairRules(rebuild_logs=True))
-        assert [one.kind for one in outcome.repairs] == ["rebuild-log"]
+        assert [one.kind for one in outcome.steps] == ["rebuild-log"]
         assert outcome.after.damages == ()
         again = icefloe.Repository.open(storage)
         for pair, expected in told.items():
@@ -639,7 +640,7 @@ def test_the_log_of_operations_is_cut_where_it_cannot_be_relied_on() -> None:
     break_it, _ = BROKEN["no backup"]
     break_it(repository)
     storage = storage_with(repository.files)
-    assert repaired(copied(storage), RepairRules()).repairs == ()
+    assert repaired(copied(storage), RepairRules()).steps == ()
     outcome = repaired(storage, RepairRules(rebuild_logs=True))
     assert outcome.after.damages == ()
     log = list(icefloe.Repository.open(storage).ops_log())

@@ -26,7 +26,8 @@ from icefloe.maintenance.repair.repo_objects import (
     restore_first_log,
     restore_first_snapshot,
 )
-from icefloe.maintenance.verify.findings import Damage, DamageKind, Harm
+from icefloe.maintenance.verify.findings import DamageKind, Harm
+from icefloe.maintenance.verify.report import Damage
 from icefloe.records import MutableRecord, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.repo_changes import Changed
@@ -99,14 +100,12 @@ def _told(mending: Mending) -> Iterable[str]:
 
 
 async def _mending(shop: Workshop, repo: RepoInfo, damages: list[Damage]) -> Mending:
-    wrong = {
-        version for damage in damages if damage.kind is _K.BAD_ENTRY for version in damage.versions
-    }
+    wrong = versions_with(damages, frozenset({_K.BAD_ENTRY}))
     mending = Mending(truths=await shop.snapshots(sorted(wrong)))
-    if any(damage.kind is _K.BAD_CONFIG for damage in damages):
+    if any(damage.kind == _K.BAD_CONFIG for damage in damages):
         mending.replaces_config = True
         mending.config = await _older_config(shop)
-    if any(damage.kind is _K.BAD_HISTORY for damage in damages):
+    if any(damage.kind == _K.BAD_HISTORY for damage in damages):
         mending.parents = await _parents(shop, repo)
     if shop.rules.rebuild_logs:
         mending.lost_logs = _lost_logs(repo, damages)
@@ -346,13 +345,13 @@ def without_versions(repo: RepoInfo, lost: frozenset[SnapshotId]) -> tuple[RepoI
 
 def versions_with(damages: Iterable[Damage], kinds: frozenset[DamageKind]) -> frozenset[SnapshotId]:
     """Unite the versions of damages of some kinds."""
-    return frozenset(
-        version for damage in damages if damage.kind in kinds for version in damage.versions
-    )
+    return _versions(damage for damage in damages if damage.kind in kinds)
 
 
 def damaged_versions(damages: Iterable[Damage]) -> frozenset[SnapshotId]:
     """List the versions of which data is lost."""
-    return frozenset(
-        version for damage in damages if damage.harm is Harm.DATA for version in damage.versions
-    )
+    return _versions(damage for damage in damages if damage.harms == Harm.DATA)
+
+
+def _versions(damages: Iterable[Damage]) -> frozenset[SnapshotId]:
+    return frozenset(SnapshotId.parse(text) for damage in damages for text in damage.versions)

@@ -15,10 +15,12 @@ from icefloe.format.manifest import ManifestFile
 from icefloe.format.nodes import ManifestRef, Node
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import Move, TransactionLog, encode_transaction_log
+from icefloe.maintenance.repair.histories import versions_with
 from icefloe.maintenance.repair.references import covered_chunks
 from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
-from icefloe.maintenance.verify.findings import Damage, DamageKind
+from icefloe.maintenance.verify.findings import DamageKind
 from icefloe.maintenance.verify.log_rules import NodeStates
+from icefloe.maintenance.verify.report import Damage
 from icefloe.virtual_chunks.counts import PlaceIndex
 
 _WRONG: Final = frozenset({DamageKind.NO_LOG, DamageKind.BAD_LOG, DamageKind.UNTRUE_LOG})
@@ -30,8 +32,7 @@ async def rebuild_logs(
     parents: Mapping[SnapshotId, SnapshotId | None],
 ) -> None:
     """Write those logs again that are lost, damaged or untrue, where both versions can be read."""
-    wrong = {version for damage in damages if damage.kind in _WRONG for version in damage.versions}
-    for snapshot_id in sorted(wrong - {INITIAL_SNAPSHOT_ID}):
+    for snapshot_id in sorted(versions_with(damages, _WRONG) - {INITIAL_SNAPSHOT_ID}):
         if (parent_id := parents.get(snapshot_id)) is None:
             continue
         child, parent = await shop.snapshot(snapshot_id), await shop.snapshot(parent_id)

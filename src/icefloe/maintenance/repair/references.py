@@ -20,7 +20,7 @@ from icefloe.format.manifest import ManifestFile
 from icefloe.format.nodes import ManifestRef, Node
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
-from icefloe.maintenance.verify.findings import Affected, Box, boxes_of, joined_boxes
+from icefloe.maintenance.verify.findings import Box, boxes_of, joined_boxes
 from icefloe.maintenance.verify.objects import (
     ChunkObjects,
     Faults,
@@ -30,6 +30,7 @@ from icefloe.maintenance.verify.objects import (
     native_needs,
     virtual_needs,
 )
+from icefloe.maintenance.verify.report import AffectedArray
 from icefloe.manifests.build import NewManifest, Part, make_part
 from icefloe.records import MutableRecord, field, replace
 from icefloe.repo.context import RepoContext
@@ -99,7 +100,7 @@ async def drop_references(shop: Workshop, context: RepoContext, branch: str) -> 
 def _tell(shop: Workshop, branch: str, tip: SnapshotId, new: SnapshotId, survey: _Survey) -> None:
     affected = _affected(survey, tip)
     if affected:
-        arrays = ", ".join(affected_array.array for affected_array in affected)
+        arrays = ", ".join(affected_array.path for affected_array in affected)
         message = (
             f"{branch!r}: the version {new} has no references any more to what is lost of"
             f" {arrays}, which reads as never written; older versions stay as they are"
@@ -107,17 +108,19 @@ def _tell(shop: Workshop, branch: str, tip: SnapshotId, new: SnapshotId, survey:
     else:
         message = f"{branch!r}: the version {new} has exact lists and extents of its manifests"
     keys = [snapshot_key(new)]
-    shop.done(RepairKind.DROP_REFERENCES, message, keys, affected=affected, versions=[new])
+    shop.done(RepairKind.DROP_REFERENCES, message, keys, arrays=affected, versions=[new])
 
 
-def _affected(survey: _Survey, tip: SnapshotId) -> list[Affected]:
+def _affected(survey: _Survey, tip: SnapshotId) -> list[AffectedArray]:
     regions: dict[str, list[Box]] = {}
     for link in survey.links:
         if link.table is None:
             regions.setdefault(link.node.path, []).append(link.ref.extents)
         elif link.lost is not None:
             regions.setdefault(link.node.path, []).extend(boxes_of(link.lost))
-    return [Affected(path, joined_boxes(boxes), (tip,)) for path, boxes in regions.items()]
+    return [
+        AffectedArray(path, joined_boxes(boxes), (str(tip),)) for path, boxes in regions.items()
+    ]
 
 
 # -- reading -------------------------------------------------------------------------------

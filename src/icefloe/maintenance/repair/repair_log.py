@@ -16,8 +16,8 @@ from icefloe.format.layout import (
     snapshot_key,
 )
 from icefloe.format.snapshot import Snapshot, decode_snapshot
-from icefloe.maintenance.verify.findings import Affected
-from icefloe.maintenance.verify.run import Verification
+from icefloe.maintenance.repair.report import RepairStep
+from icefloe.maintenance.verify.report import AffectedArray
 from icefloe.records import MutableRecord, Record, field
 from icefloe.repo.conditional_put import put_settled
 from icefloe.storage import Backend, Fetched, Version
@@ -42,22 +42,6 @@ class RepairKind(StrEnum):
     REBUILD_LOG = "rebuild-log"
 
 
-class Repair(Record):
-    """One step."""
-
-    kind: RepairKind
-    message: str
-    """What is done, and what is lost by it."""
-    keys: tuple[str, ...] = ()
-    """The objects that are written; of many, the first few."""
-    kept_aside: str | None = None
-    """Where the damaged object is kept."""
-    affected: tuple[Affected, ...] = ()
-    """Arrays, and the chunks of them, that read as never written afterwards."""
-    versions: tuple[SnapshotId, ...] = ()
-    """Versions that are made, recovered or dropped."""
-
-
 class RepairRules(Record):
     """What may be done, beyond putting back what makes a repository one."""
 
@@ -80,19 +64,6 @@ class RepairRules(Record):
     """Also count chunks as lost that cannot be read to their end, and foreign files."""
 
 
-class RepairOutcome(Record):
-    """What came of it."""
-
-    is_dry: bool
-    """Whether all of it happened in memory only."""
-    before: Verification
-    repairs: tuple[Repair, ...]
-    after: Verification
-    """What is wrong after the repairs: that cannot be repaired, or was not asked for."""
-    notes: tuple[str, ...] = ()
-    """What could not be decided, and what to do about it."""
-
-
 _log = logging.getLogger(__name__)
 _AT_ONCE: Final = 32
 _DAMAGED: Final = "damaged."
@@ -107,7 +78,7 @@ class Workshop(MutableRecord):
     clock: Callable[[], int]
     level: int
     """How much to compress files."""
-    repairs: list[Repair] = field(default_factory=list)
+    steps: list[RepairStep] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def done(
@@ -117,12 +88,19 @@ class Workshop(MutableRecord):
         keys: Sequence[str] = (),
         *,
         kept_aside: str | None = None,
-        affected: Sequence[Affected] = (),
+        arrays: Sequence[AffectedArray] = (),
         versions: Sequence[SnapshotId] = (),
     ) -> None:
         """Take down a step."""
-        self.repairs.append(
-            Repair(kind, message, tuple(keys), kept_aside, tuple(affected), tuple(versions))
+        self.steps.append(
+            RepairStep(
+                kind=str(kind),
+                message=message,
+                keys=tuple(keys),
+                kept_aside=kept_aside,
+                arrays=tuple(arrays),
+                versions=tuple(map(str, versions)),
+            )
         )
         _log.info("repair: %s", message)
 

@@ -33,14 +33,15 @@ from icefloe.maintenance.repair.ref_objects import (
     restore_refs,
 )
 from icefloe.maintenance.repair.references import drop_references
-from icefloe.maintenance.repair.repair_log import RepairKind, RepairOutcome, RepairRules, Workshop
+from icefloe.maintenance.repair.repair_log import RepairKind, RepairRules, Workshop
 from icefloe.maintenance.repair.repo_objects import (
     recover_versions,
     restore_repo_object,
     unlisted_versions,
 )
-from icefloe.maintenance.verify.findings import Damage
-from icefloe.maintenance.verify.run import Verification, VerificationRules, verify_storage
+from icefloe.maintenance.repair.report import RepairReport
+from icefloe.maintenance.verify.report import Damage, VerificationReport
+from icefloe.maintenance.verify.run import VerificationRules, verify_storage
 from icefloe.repo.context import Access, Clock, RepoContext, now_microseconds
 from icefloe.repo.lifecycle import open_
 from icefloe.repo.repo_ledger import RepoObjectLedger
@@ -57,7 +58,7 @@ async def repair(
     access: Access | None = None,
     progress: Progress | None = None,
     clock: Clock = now_microseconds,
-) -> RepairOutcome:
+) -> RepairReport:
     """Repair what is in a storage, as far as that is possible and was asked for."""
     rules = rules or RepairRules()
     work_storage = OverlayStorage(storage) if dry_run else storage
@@ -87,9 +88,9 @@ class _Repairing:
         self._shop = Workshop(storage.open(), rules, clock, level)
         self._verified = -1
         """How many steps had been taken when everything was looked at last."""
-        self._found: Verification
+        self._found: VerificationReport
 
-    async def run(self, *, is_dry: bool) -> RepairOutcome:
+    async def run(self, *, is_dry: bool) -> RepairReport:
         """Go through all steps."""
         before = await self._look()
         if before.damages or self._is_asked_for_more():
@@ -99,21 +100,21 @@ class _Repairing:
                 await self._repair_spec_2()
         after = await self._look()
         shop = self._shop
-        return RepairOutcome(is_dry, before, tuple(shop.repairs), after, tuple(shop.notes))
+        return RepairReport(is_dry, before, tuple(shop.steps), after, tuple(shop.notes))
 
     def _is_asked_for_more(self) -> bool:
         return bool(self._rules.recover_versions or self._rules.branches or self._rules.tags)
 
-    async def _look(self) -> Verification:
+    async def _look(self) -> VerificationReport:
         """Verify, unless nothing has changed since."""
-        if self._verified != len(self._shop.repairs):
+        if self._verified != len(self._shop.steps):
             self._found = await verify_storage(
                 self._storage,
                 VerificationRules(deep=self._rules.deep),
                 access=self._access,
                 progress=self._progress,
             )
-            self._verified = len(self._shop.repairs)
+            self._verified = len(self._shop.steps)
         return self._found
 
     async def _damages(self) -> tuple[Damage, ...]:
@@ -166,7 +167,7 @@ class _Repairing:
 
     async def _note_unlisted(self, ledger: RepoObjectLedger) -> None:
         """Note versions that may have been committed after the restored backup."""
-        if all(entry.kind is not RepairKind.RESTORE_REPO for entry in self._shop.repairs):
+        if all(step.kind != RepairKind.RESTORE_REPO for step in self._shop.steps):
             return
         repo = await ledger.repo()
         newest = int(repo.snapshots.flushed_at.max())

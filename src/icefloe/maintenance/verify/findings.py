@@ -17,6 +17,7 @@ from icefloe.format.chunk_table import Coordinates
 from icefloe.format.columns import Ints
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.snapshot import Snapshot
+from icefloe.maintenance.verify.report import AffectedArray, Damage
 from icefloe.records import MutableRecord, Record, field, replace
 
 type Box = tuple[tuple[int, int], ...]
@@ -264,49 +265,6 @@ _REMEDIES: Final = {
 assert set(_REMEDIES) == set(DamageKind)
 
 
-class Affected(Record):
-    """The part of an array that a damage concerns."""
-
-    array: str
-    """Its path, in the newest of the versions."""
-    region: tuple[Box, ...]
-    """Boxes of chunk coordinates."""
-    versions: tuple[SnapshotId, ...]
-    """Newest first."""
-
-
-class Damage(Record):
-    """One thing that is wrong."""
-
-    kind: DamageKind
-    message: str
-    keys: tuple[str, ...]
-    """The objects; of many, the first few."""
-    objects: int
-    """How many objects there are in all."""
-    affected: tuple[Affected, ...]
-    """Arrays, where the damage concerns known arrays."""
-    versions: tuple[SnapshotId, ...]
-    """Snapshots that need what is damaged, newest first."""
-
-    @property
-    def harm(self) -> Harm:
-        """What is lost by it."""
-        return self.kind.harm
-
-    @property
-    def remedy(self) -> str:
-        """What can be done."""
-        return self.kind.remedy
-
-
-class Unchecked(Record):
-    """Something that could not be looked at."""
-
-    key: str
-    reason: str
-
-
 MOST_DAMAGES: Final = 1000
 """Damages that are reported one by one."""
 MOST_KEYS: Final = 20
@@ -364,7 +322,7 @@ class Findings:
         renew_lock_in_children(self)
         self._drafts: dict[tuple[DamageKind, str], _Draft] = {}
         """By kind, and what tells those of a kind apart."""
-        self._unchecked: dict[str, Unchecked] = {}
+        self._unchecked: dict[str, str] = {}
         self.left_out = 0
         """Damages beyond those that are reported one by one."""
         self.unchecked_objects = 0
@@ -426,12 +384,12 @@ class Findings:
         with self._lock:
             self.unchecked_objects += objects
             if len(self._unchecked) < _MOST_UNCHECKED:
-                self._unchecked[key] = Unchecked(key, reason)
+                self._unchecked[key] = reason
 
     @property
-    def unchecked_list(self) -> tuple[Unchecked, ...]:
-        """Return what could not be checked, up to a limit."""
-        return tuple(self._unchecked.values())
+    def unchecked_keys(self) -> Mapping[str, str]:
+        """Return what could not be checked, up to a limit, with the reasons."""
+        return self._unchecked
 
     @property
     def manifests(self) -> set[ManifestId]:
@@ -449,7 +407,7 @@ class Findings:
         finished = (_finished(draft, uses, rank, alive) for draft in self._drafts.values())
         told = _together([damage for damage in finished if damage is not None])
         self.left_out += max(len(told) - MOST_DAMAGES, 0)
-        return sorted(told, key=lambda damage: damage.harm)[:MOST_DAMAGES]
+        return sorted(told, key=lambda damage: damage.harms)[:MOST_DAMAGES]
 
 
 def _finished(
@@ -463,12 +421,22 @@ def _finished(
         return tuple(sorted(remaining, key=lambda snapshot_id: (rank(snapshot_id), snapshot_id)))
 
     affected = _affected(draft, uses, ordered)
-    touched = {*draft.versions, *(version for part in affected for version in part.versions)}
+    touched = draft.versions.union(*affected.values())
     versions = ordered(touched)
     if (touched or draft.sites) and not versions:
         return None
     return Damage(
-        draft.kind, draft.message, tuple(draft.keys), draft.objects, tuple(affected), versions
+        kind=str(draft.kind),
+        harms=str(draft.kind.harm),
+        message=draft.message,
+        remedy=draft.kind.remedy,
+        keys=tuple(draft.keys),
+        objects=draft.objects,
+        arrays=tuple(
+            AffectedArray(path, region, tuple(map(str, some)))
+            for (path, region), some in affected.items()
+        ),
+        versions=tuple(map(str, versions)),
     )
 
 
@@ -476,7 +444,7 @@ def _affected(
     draft: _Draft,
     uses: KnownUses,
     ordered: Callable[[Iterable[SnapshotId]], tuple[SnapshotId, ...]],
-) -> list[Affected]:
+) -> dict[tuple[str, tuple[Box, ...]], tuple[SnapshotId, ...]]:
     """Bring together what is affected in the same versions, then the versions of each region."""
     regions: dict[tuple[str, tuple[SnapshotId, ...]], list[Box]] = {}
     for (path, boxes), affected_versions in draft.arrays.items():
@@ -489,7 +457,7 @@ def _affected(
     versions: dict[tuple[str, tuple[Box, ...]], list[SnapshotId]] = {}
     for (path, users), parts in regions.items():
         versions.setdefault((path, joined_boxes(parts)), []).extend(users)
-    return [Affected(path, region, ordered(some)) for (path, region), some in versions.items()]
+    return {part: ordered(some) for part, some in versions.items()}
 
 
 _ALIKE: Final = frozenset({DamageKind.NO_CHUNK, DamageKind.SHORT_CHUNK, DamageKind.BAD_CHUNK})
@@ -500,7 +468,7 @@ def _together(damages: Sequence[Damage]) -> list[Damage]:
     """Join damages to chunks of one array in the same versions."""
     groups: dict[object, list[Damage]] = {}
     for position, damage in enumerate(damages):
-        where = tuple((part.array, part.versions) for part in damage.affected)
+        where = tuple((part.path, part.versions) for part in damage.arrays)
         key = (damage.kind, where) if damage.kind in _ALIKE else position
         groups.setdefault(key, []).append(damage)
     return [_joined(group) for group in groups.values()]
@@ -512,16 +480,14 @@ def _joined(group: Sequence[Damage]) -> Damage:
         return first
     objects = sum(damage.objects for damage in group)
     keys = tuple(key for damage in group for key in damage.keys)
-    affected = tuple(
+    arrays = tuple(
         replace(
             part,
             region=joined_boxes(
-                [box for member in group for box in member.affected[position].region]
+                [box for member in group for box in member.arrays[position].region]
             ),
         )
-        for position, part in enumerate(first.affected)
+        for position, part in enumerate(first.arrays)
     )
     message = f"{first.message} ({objects} such objects in all)"
-    return replace(
-        first, message=message, keys=keys[:MOST_KEYS], objects=objects, affected=affected
-    )
+    return replace(first, message=message, keys=keys[:MOST_KEYS], objects=objects, arrays=arrays)

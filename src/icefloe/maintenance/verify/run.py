@@ -28,14 +28,12 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.maintenance.verify.files import CheckedFiles
 from icefloe.maintenance.verify.findings import (
     MOST_KEYS,
-    Damage,
     DamageKind,
     Findings,
     KnownUse,
     KnownUses,
     ManifestUse,
     Site,
-    Unchecked,
     UseKey,
     boxes_of,
     use_keys,
@@ -55,6 +53,7 @@ from icefloe.maintenance.verify.objects import (
     objects_of,
 )
 from icefloe.maintenance.verify.operations import BackupRules
+from icefloe.maintenance.verify.report import Damage, VerificationReport
 from icefloe.maintenance.verify.version_rules import (
     NodeRules,
     check_entry,
@@ -93,30 +92,6 @@ class VerificationRules(Record):
     """References of neighbouring versions that are compared at a time."""
 
 
-class Checked(Record):
-    """How much was looked at."""
-
-    snapshots: int = 0
-    manifests: int = 0
-    references: int = 0
-    chunk_objects: int = 0
-    virtual_objects: int = 0
-
-
-class Verification(Record):
-    """What came of it."""
-
-    rules: VerificationRules
-    checked: Checked
-    damages: tuple[Damage, ...]
-    """What harms data first."""
-    left_out: int
-    """How many more damages there are, beyond those in the list."""
-    unchecked: tuple[Unchecked, ...]
-    unchecked_objects: int
-    """How many objects could not be looked at, in all."""
-
-
 type FilesOf = Callable[[Backend, Findings], CheckedFiles]
 
 
@@ -127,7 +102,7 @@ async def verify(
     virtual: VirtualReader | None = None,
     progress: Progress | None = None,
     files_of: FilesOf = CheckedFiles,
-) -> Verification:
+) -> VerificationReport:
     """Check all stored files of a repository; nothing is changed.
 
     `virtual` reads what the caller authorised. `files_of` may give another way to read files,
@@ -172,7 +147,7 @@ class _Run:
         self._uses: set[UseKey] = set()
         self._done = self._total = 0
 
-    async def verify(self) -> Verification:
+    async def verify(self) -> VerificationReport:
         versions = await read_versions(self._files, self._rules.backups)
         order = versions.order()
         self._expect(len(order))
@@ -180,19 +155,19 @@ class _Run:
             await self._check_versions(some, versions)
         virtual = await self._check_objects()
         damages = await self._put_together(versions, order)
-        return Verification(
-            self._rules,
-            Checked(
-                len(order),
-                len(self._manifests),
-                self._manifests.references,
-                self._chunks.objects,
-                virtual,
-            ),
-            tuple(damages),
-            self._findings.left_out,
-            self._findings.unchecked_list,
-            self._findings.unchecked_objects,
+        return VerificationReport(
+            is_deep=self._rules.deep,
+            checked={
+                "snapshots": len(order),
+                "manifests": len(self._manifests),
+                "references": self._manifests.references,
+                "chunk_objects": self._chunks.objects,
+                "virtual_objects": virtual,
+            },
+            damages=tuple(damages),
+            damages_left_out=self._findings.left_out,
+            unchecked=self._findings.unchecked_keys,
+            unchecked_objects=self._findings.unchecked_objects,
         )
 
     def _expect(self, steps: int) -> None:
@@ -426,7 +401,7 @@ async def verify_storage(
     *,
     access: Access | None = None,
     progress: Progress | None = None,
-) -> Verification:
+) -> VerificationReport:
     """Verify what is in a storage, also when it cannot be opened as a repository any more."""
     try:
         context: RepoContext | None = await open_(storage, access=access)
@@ -439,6 +414,6 @@ async def verify_storage(
 
 async def verify_repository(
     context: RepoContext, rules: VerificationRules, *, progress: Progress | None = None
-) -> Verification:
+) -> VerificationReport:
     """Verify an open repository."""
     return await verify(context.backend, rules, virtual=context.virtual, progress=progress)

@@ -1,16 +1,12 @@
-"""What repair did, or would do, as users see it."""
+"""The report of a repair: its steps, and what was wrong before and after them."""
 
-import html
 from collections.abc import Iterator
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from icefloe.api.verification import AffectedArray, VerificationReport, shown_region
-from icefloe.maintenance.repair import repair_log as found
-from icefloe.printable import printable
-from icefloe.records import Record
-from icefloe.reports import table_html, table_text
+from icefloe.maintenance.verify.report import AffectedArray, VerificationReport, shown_region
+from icefloe.records import Record, asdict
+from icefloe.reports import Report
 
-REPAIR_HEADINGS: Final = ("step", "array", "chunks", "object", "kept aside as")
 _SHOWN_ROWS: Final = 50
 
 
@@ -29,28 +25,10 @@ class RepairStep(Record):
     versions: tuple[str, ...]
     """Versions that are made, recovered or dropped."""
 
-    @classmethod
-    def of(cls, step: found.Repair) -> Self:
-        """Show a step to users."""
-        return cls(
-            str(step.kind),
-            step.message,
-            step.keys,
-            step.kept_aside,
-            tuple(
-                AffectedArray(part.array, part.region, tuple(map(str, part.versions)))
-                for part in step.affected
-            ),
-            tuple(map(str, step.versions)),
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return everything as a dictionary, ready for JSON."""
-        return {
-            "kind": self.kind,
-            "message": self.message,
+        return asdict(self) | {
             "keys": list(self.keys),
-            "kept_aside": self.kept_aside,
             "arrays": [array.to_dict() for array in self.arrays],
             "versions": list(self.versions),
         }
@@ -62,21 +40,23 @@ class RepairStep(Record):
             yield [self.kind, part.path, shown_region(part.region), key, self.kept_aside or ""]
 
 
-class RepairReport:
+class RepairReport(Report, Record):
     """What was wrong, what repair did about it, and what is still wrong; print it.
 
     In a dry run everything happened in memory: `after` is what would be.
     """
 
-    def __init__(self, outcome: found.RepairOutcome) -> None:
-        self.is_dry_run = outcome.is_dry
-        self.before = VerificationReport(outcome.before)
-        """What was found at first."""
-        self.steps = tuple(map(RepairStep.of, outcome.repairs))
-        self.after = VerificationReport(outcome.after)
-        """What is left: it cannot be repaired, or was not asked for."""
-        self.open_questions = tuple(outcome.notes)
-        """What could not be decided, and what to do about it."""
+    is_dry_run: bool
+    before: VerificationReport
+    """What was found at first."""
+    steps: tuple[RepairStep, ...]
+    after: VerificationReport
+    """What is left: it cannot be repaired, or was not asked for."""
+    open_questions: tuple[str, ...] = ()
+    """What could not be decided, and what to do about it."""
+
+    headings = ("step", "array", "chunks", "object", "kept aside as")
+    shown_rows = _SHOWN_ROWS
 
     @property
     def is_healthy(self) -> bool:
@@ -93,13 +73,9 @@ class RepairReport:
             "after": self.after.to_dict(),
         }
 
-    def rows(self, most: int = _SHOWN_ROWS) -> list[list[object]]:
-        """Write the steps for people, under `REPAIR_HEADINGS`."""
-        return [row for step in self.steps for row in step.rows()][:most]
-
-    def notes(self) -> list[str]:
-        """Describe in sentences what was repaired and what is left, with a summary."""
-        return [*map(printable, self._notes())]
+    def _rows(self) -> Iterator[list[object]]:
+        for step in self.steps:
+            yield from step.rows()
 
     def _notes(self) -> Iterator[str]:
         will = "would be done" if self.is_dry_run else "done"
@@ -114,11 +90,3 @@ class RepairReport:
         yield f"after: {self.after.summary()}"
         if self.is_dry_run and self.steps:
             yield "nothing was changed: this was a dry run"
-
-    def __repr__(self) -> str:
-        lines = [table_text(REPAIR_HEADINGS, self.rows())] if self.steps else []
-        return "\n".join([*lines, *self.notes()])
-
-    def _repr_html_(self) -> str:
-        table = table_html(REPAIR_HEADINGS, self.rows()) if self.steps else ""
-        return table + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
