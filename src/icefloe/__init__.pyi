@@ -12,16 +12,7 @@ from . import store as store
 from . import types as types
 from . import virtual as virtual
 from .api.about import print_debug_info, spec_version, supported_spec_versions
-from .api.checkup import (
-    StorageCheckup,
-    StorageGuarantee,
-    StorageVerdict,
-    check_storage,
-    check_storage_async,
-)
-from .api.dependencies import AccessReport, VirtualDependencies, VirtualDependency
 from .api.graph import AncestryGraph
-from .api.manifest_layout import ManifestAdvice, ManifestContents
 from .api.migration import (
     migrate_repository,
     migrate_repository_async,
@@ -130,7 +121,17 @@ from .errors import (
     WrongTypeError,
 )
 from .maintenance.clone.run import CloneReport
-from .maintenance.dependencies.access import ContainerAccess
+from .maintenance.dependencies.access import AccessReport, ContainerAccess
+from .maintenance.dependencies.summary import VirtualDependencies, VirtualDependency
+from .maintenance.doctor import (
+    StorageCheckup,
+    StorageGuarantee,
+    StorageVerdict,
+    check_storage,
+    check_storage_async,
+)
+from .maintenance.layout.advice import ManifestAdvice
+from .maintenance.layout.survey import ManifestContents
 from .maintenance.migrate.run import MigrationReport
 from .maintenance.reclaiming import ExpirationPlan
 from .maintenance.repair.report import RepairReport, RepairStep

@@ -9,8 +9,8 @@ from icefloe.repo.context import RepoContext
 from icefloe.values.model import Progress
 
 if TYPE_CHECKING:
-    from icefloe.api.dependencies import AccessReport, VirtualDependencies
-    from icefloe.maintenance.dependencies.summary import By
+    from icefloe.maintenance.dependencies.access import AccessReport
+    from icefloe.maintenance.dependencies.summary import By, VirtualDependencies
 
 
 class RepositoryDependencies:
@@ -37,12 +37,11 @@ class RepositoryDependencies:
         >>> repository.describe_access()
         no virtual chunks, and no containers for any: nothing to authorise
         """
-        from icefloe.api.dependencies import AccessReport
-        from icefloe.maintenance.dependencies.access import access_facts
+        from icefloe.maintenance.dependencies.access import describe_access
         from icefloe.maintenance.dependencies.summary import Versions
 
         versions = Versions(branch, tag, snapshot_id)
-        return AccessReport(await access_facts(self._context, versions, on_progress))
+        return await describe_access(self._context, versions, on_progress)
 
     describe_access = blocking(describe_access_async)
 
@@ -74,11 +73,10 @@ class RepositoryDependencies:
         >>> len(repository.virtual_dependencies("file", all_versions=True))
         0
         """
-        from icefloe.api.dependencies import VirtualDependencies
         from icefloe.maintenance.dependencies.summary import Versions, dependencies
         from icefloe.virtual_chunks.grouping import LocationQuery
 
-        summary = await dependencies(
+        return await dependencies(
             self._context,
             by,
             versions=Versions(branch, tag, snapshot_id, all_versions),
@@ -86,6 +84,5 @@ class RepositoryDependencies:
             depth=depth,
             progress=on_progress,
         )
-        return VirtualDependencies(by, summary)
 
     virtual_dependencies = blocking(virtual_dependencies_async)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from icefloe.effects import blocking
-from icefloe.format.ids import ManifestId
 from icefloe.repo.context import RepoContext
 from icefloe.values.model import Progress
 
 if TYPE_CHECKING:
-    from icefloe.api.manifest_layout import ManifestAdvice, ManifestContents
+    from icefloe.maintenance.layout.advice import ManifestAdvice
     from icefloe.maintenance.layout.rewriting import CommitMethod
+    from icefloe.maintenance.layout.survey import ManifestContents
 
 
 class RepositoryManifests:
@@ -75,14 +75,13 @@ class RepositoryManifests:
         >>> repository.suggest_manifests().changes_config
         False
         """
-        from icefloe.api.manifest_layout import ManifestAdvice
         from icefloe.maintenance.layout.advice import advise, growths
         from icefloe.maintenance.layout.survey import survey
 
         context = self._context
         tip = await context.ledger.branch_tip(branch)
         arrays = await survey(context, await context.assets.load_snapshot(tip))
-        return ManifestAdvice(advise(arrays, await growths(context, tip), context.config))
+        return advise(arrays, await growths(context, tip), context.config)
 
     suggest_manifests = blocking(suggest_manifests_async)
 
@@ -94,23 +93,12 @@ class RepositoryManifests:
         >>> with repository.transaction("main", message="add") as store:
         ...     for name in ("lat", "lon"):
         ...         zarr.create_array(store, name=name, shape=3, chunks=1, dtype="i4")[:] = 7
-        >>> [(one.num_chunk_refs, one.arrays) for one in repository.manifest_layout()]
+        >>> [(file.num_chunk_refs, file.arrays) for file in repository.manifest_layout()]
         [(6, ('/lat', '/lon'))]
         """
-        from icefloe.api.manifest_layout import ManifestContents
-        from icefloe.maintenance.layout.survey import survey
+        from icefloe.maintenance.layout.survey import manifest_layout
 
-        snapshot = await self._context.assets.load_snapshot(
-            await self._context.ledger.branch_tip(branch)
-        )
-        files: dict[ManifestId, tuple[int, int, list[str]]] = {}
-        for array in await survey(self._context, snapshot):
-            for piece in array.pieces:
-                file = (piece.size_bytes, piece.file_refs, list[str]())
-                files.setdefault(piece.manifest, file)[2].append(array.node.path)
-        return [
-            ManifestContents(str(manifest_id), size, refs, tuple(paths))
-            for manifest_id, (size, refs, paths) in files.items()
-        ]
+        tip = await self._context.ledger.branch_tip(branch)
+        return await manifest_layout(self._context, await self._context.assets.load_snapshot(tip))
 
     manifest_layout = blocking(manifest_layout_async)

@@ -1,8 +1,6 @@
 """`icefloe access`: what it takes to read a repository's virtual chunks."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,13 +9,9 @@ from icefloe.cli.common import (
     JsonOption,
     RepositoryArgument,
     echo,
+    present,
     progress_bar,
-    show_json,
-    show_table,
 )
-
-if TYPE_CHECKING:
-    from icefloe.api.dependencies import AccessReport
 
 
 def access(
@@ -46,20 +40,6 @@ def access(
         report = repository.describe_access(
             branch, tag=tag, snapshot_id=snapshot, on_progress=on_progress
         )
-    if as_json:
-        show_json(report.to_dict())
-    else:
-        _show(report)
-
-
-def _show(report: AccessReport) -> None:
-    from icefloe.api.dependencies import ACCESS_HEADINGS, access_rows
-
-    if not report.containers:
-        echo(repr(report))
-        return
-    show_table(ACCESS_HEADINGS, access_rows(report))
-    for note in report.notes():
-        echo(note)
-    if report.how_to_open is not None:
+    present(report, as_json=as_json)
+    if report.how_to_open is not None and not as_json:
         echo(f"to read everything:\n{report.how_to_open}")

@@ -66,7 +66,7 @@ def dependencies(
 
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
     with progress_bar("reading manifests") as on_progress:
-        virtual_dependencies = repository.virtual_dependencies(
+        report = repository.virtual_dependencies(
             by.value,
             prefix=prefix,
             glob=glob,
@@ -78,15 +78,7 @@ def dependencies(
             on_progress=on_progress,
         )
     if as_json:
-        rows = virtual_dependencies.to_dicts()
-        show_json(
-            {
-                "by": virtual_dependencies.by,
-                "chunks": virtual_dependencies.chunks,
-                "bytes": virtual_dependencies.bytes,
-                "rows": rows,
-            }
-        )
+        show_json(report.to_dict())
     else:
-        show_table(virtual_dependencies.headings, virtual_dependencies.rows(max_rows))
-        echo(virtual_dependencies.total(max_rows))
+        show_table(report.headings, report.rows(max_rows))
+        echo(report.total(max_rows))

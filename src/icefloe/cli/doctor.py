@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from icefloe.cli.common import JsonOption, echo, progress_bar, show_json, show_table
+from icefloe.cli.common import JsonOption, present, progress_bar
 
 VERDICT_CODES: Final = {
     "sound": 0,
@@ -33,16 +33,11 @@ def doctor(
 
     Example: icefloe doctor s3://bucket/prefix
     """
-    from icefloe.api.checkup import TRIAL_HEADINGS, check_storage
+    from icefloe.maintenance.doctor import check_storage
     from icefloe.storage import storage_from_url
 
     with progress_bar("trying out") as on_progress:
-        storage = check_storage(storage_from_url(url, anonymous=anonymous), on_progress=on_progress)
-    if as_json:
-        show_json(storage.to_dict())
-    else:
-        show_table(TRIAL_HEADINGS, storage.rows())
-        for note in storage.notes():
-            echo(note)
-    if code := VERDICT_CODES[storage.verdict]:
+        report = check_storage(storage_from_url(url, anonymous=anonymous), on_progress=on_progress)
+    present(report, as_json=as_json)
+    if code := VERDICT_CODES[report.verdict]:
         raise typer.Exit(code)

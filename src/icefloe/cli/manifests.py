@@ -13,6 +13,7 @@ from icefloe.cli.common import (
     MaxRowsOption,
     RepositoryArgument,
     echo,
+    present,
     progress_bar,
     show_json,
     show_table,
@@ -37,8 +38,8 @@ def show(
 
     Example: icefloe manifests show ./repo
     """
-    from icefloe.api.manifest_layout import LAYOUT_HEADINGS
     from icefloe.api.repository import Repository
+    from icefloe.maintenance.layout.survey import LAYOUT_HEADINGS
     from icefloe.storage import storage_from_url
 
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))
@@ -77,19 +78,12 @@ def suggest(
 
     Example: icefloe manifests suggest ./repo
     """
-    from icefloe.api.manifest_layout import COST_HEADINGS
     from icefloe.api.repository import Repository
     from icefloe.storage import storage_from_url
 
     advice = Repository.open(storage_from_url(url, anonymous=anonymous)).suggest_manifests(branch)
-    if as_json:
-        show_json(advice.to_dict())
-        return
-    if rows := list(advice.cost_rows()):
-        show_table(COST_HEADINGS, rows)
-    for note in advice.notes():
-        echo(note)
-    if advice.changes_config:
+    present(advice, as_json=as_json)
+    if advice.changes_config and not as_json:
         echo(f"\n{advice.yaml}", nl=False)
 
 

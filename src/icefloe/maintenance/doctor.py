@@ -1,14 +1,14 @@
 """Find out what a storage really does, by trials under a prefix that is deleted afterwards."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from icefloe.effects import map_concurrently
+from icefloe.effects import blocking, map_concurrently
 from icefloe.errors import (
     ErrorKind,
     IcefloeError,
@@ -20,6 +20,7 @@ from icefloe.errors import (
 from icefloe.format.layout import REPO_KEY, branch_key
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.records import MutableRecord, Record, field
+from icefloe.reports import Report
 from icefloe.storage import Backend, ObjectInfo, Storage, Version
 from icefloe.storage.locks import LOCK_FILE, QUEUE_FILE
 from icefloe.storage.specs import LocalSpec
@@ -402,31 +403,124 @@ GUARANTEES: Final = (
 )
 
 
-class Checkup(Record):
-    """All trials of a storage."""
+class StorageVerdict(StrEnum):
+    """What a storage was found to be."""
+
+    SOUND = "sound"
+    UNSAFE = "unsafe"
+    """Something that repositories rely on does not hold."""
+    READ_ONLY = "read-only"
+    INCOMPLETE = "incomplete"
+    """Nothing was found to fail, but not everything could be tried."""
+
+
+class StorageGuarantee(Record):
+    """Something that users of a repository rely on."""
+
+    name: str
+    holds: bool | None
+    """None: it could not be found out."""
+    without: str
+    """What goes wrong if it does not hold."""
+
+
+class StorageCheckup(Report, Record):
+    """What a storage does, and which guarantees follow; see `check_storage`.
+
+    Print it, or let a notebook show it.
+    """
 
     probes: tuple[Probe, ...]
+    """What came of each trial."""
     has_repository: bool | None
-    """Whether there is a repository; None if that could not be found out."""
+    """Whether there is a repository in the place; nothing of it was touched."""
     is_read_only: bool
     scratch: str
+    """The prefix under which everything was tried."""
     left_behind: tuple[str, ...] = ()
-    """Objects of the corner that could not be removed."""
+    """Objects of the trials that could not be removed; usually none."""
 
-    def outcome(self, trial: Trial) -> Outcome:
-        """Return the outcome of a trial."""
-        return next((p.outcome for p in self.probes if p.trial is trial), Outcome.UNKNOWN)
+    headings = ("trial", "outcome", "what was seen")
 
-    def holds(self, guarantee: Guarantee) -> bool | None:
+    @property
+    def guarantees(self) -> tuple[StorageGuarantee, ...]:
+        """What can be relied on."""
+        return tuple(
+            StorageGuarantee(guarantee.name, self._holds(guarantee), guarantee.without)
+            for guarantee in GUARANTEES
+        )
+
+    @property
+    def trials(self) -> dict[str, str]:
+        """How each trial ended: `holds`, `fails`, `lacks` (which does no harm) or `unknown`."""
+        return {str(probe.trial): str(probe.outcome) for probe in self.probes}
+
+    @property
+    def verdict(self) -> StorageVerdict:
+        """Sound, unsafe, read-only, or not known for sure."""
+        if self.is_read_only:
+            return StorageVerdict.READ_ONLY
+        outcomes = [guarantee.holds for guarantee in self.guarantees]
+        if False in outcomes:
+            return StorageVerdict.UNSAFE
+        return StorageVerdict.INCOMPLETE if None in outcomes else StorageVerdict.SOUND
+
+    def _holds(self, guarantee: Guarantee) -> bool | None:
         """Return whether a guarantee holds; None if it is not known."""
-        outcomes = {self.outcome(trial) for trial in guarantee.needs}
+        outcomes = {self.trials.get(trial, Outcome.UNKNOWN) for trial in guarantee.needs}
         if outcomes & {Outcome.FAILS, Outcome.LACKS}:
             return False
         return None if Outcome.UNKNOWN in outcomes else True
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary, ready for JSON."""
+        return {
+            "verdict": str(self.verdict),
+            "has_repository": self.has_repository,
+            "guarantees": {guarantee.name: guarantee.holds for guarantee in self.guarantees},
+            "trials": {
+                str(probe.trial): {"outcome": str(probe.outcome), "detail": probe.detail}
+                for probe in self.probes
+            },
+            "scratch": self.scratch,
+            "left_behind": list(self.left_behind),
+        }
 
-async def probe(storage: Storage, *, progress: Progress | None = None) -> Checkup:
-    """Try out a storage; one that cannot be reached raises `StorageError`."""
+    def _rows(self) -> Iterator[list[object]]:
+        for probe in self.probes:
+            yield [probe.trial, probe.outcome, probe.detail]
+
+    def _notes(self) -> Iterator[str]:
+        match self.verdict:
+            case StorageVerdict.READ_ONLY:
+                yield "read-only: nothing could be written here, so that nothing more was tried"
+            case verdict:
+                for guarantee in self.guarantees:
+                    mark = {True: "yes", False: "NO", None: "not known"}[guarantee.holds]
+                    yield f"{mark}: {guarantee.name}" + (
+                        f" - {guarantee.without}" if not guarantee.holds else ""
+                    )
+                yield f"{verdict}"
+        if self.has_repository:
+            yield "there is a repository here; nothing of it was touched"
+        if self.left_behind:
+            yield f"could not be removed, do so yourself: {', '.join(self.left_behind)}"
+
+
+async def check_storage_async(
+    storage: Storage, *, on_progress: Progress | None = None
+) -> StorageCheckup:
+    """Find out what a storage really does, and whether repositories are safe in it.
+
+    Tries conditional writes (also in races), reads after writes, ranges, listings and deletions
+    under keys of its own, which are removed afterwards. A repository in the same place is not
+    touched, and may be in use.
+
+    >>> import icefloe
+    >>> checkup = check_storage(icefloe.in_memory_storage())
+    >>> str(checkup.verdict)
+    'sound'
+    """
     corner = f"{SCRATCH}{secrets.token_hex(8)}/"
     root = Path(storage.spec.path) if isinstance(storage.spec, LocalSpec) else None
     is_new = root is not None and not root.exists()
@@ -434,14 +528,23 @@ async def probe(storage: Storage, *, progress: Progress | None = None) -> Checku
     has_repository = await _has_repository(backend)
     trials = Trials(backend, corner)
     try:
-        await trials.run(progress)
+        await trials.run(on_progress)
     finally:
         left = await _clean(backend, trials)
         if root is not None:
             _remove_empty_folders(root / corner)
             if is_new:
                 _remove_folder(root)
-    return Checkup(tuple(trials.probes), has_repository, trials.is_read_only, corner, tuple(left))
+    return StorageCheckup(
+        probes=tuple(trials.probes),
+        has_repository=has_repository,
+        is_read_only=trials.is_read_only,
+        scratch=corner,
+        left_behind=tuple(left),
+    )
+
+
+check_storage = blocking(check_storage_async)
 
 
 async def _has_repository(backend: Backend) -> bool | None:

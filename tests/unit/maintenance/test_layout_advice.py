@@ -21,10 +21,10 @@ from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.maintenance.layout.advice import (
-    Advice,
     Cost,
     Costs,
     Growth,
+    ManifestAdvice,
     advise,
     growths,
     growths_in,
@@ -171,13 +171,11 @@ async def check(dataset: Dataset, storage: Storage, costs: Costs, config: Reposi
             assert other / 1.5 - 300 <= one <= other * 1.5 + 300, (name, foreseen, found)
 
 
-async def advice_for(storage: Storage) -> Advice:
+async def advice_for(storage: Storage) -> ManifestAdvice:
     context = await lifecycle.open_(storage)
     tip = await context.ledger.branch_tip("main")
     arrays = await survey(context, await context.assets.load_snapshot(tip))
-    advice = advise(arrays, await growths(context, tip), context.config)
-    assert advice is not None
-    return advice
+    return advise(arrays, await growths(context, tip), context.config)
 
 
 COORDINATES = {"t": 5, "y": 20, "x": 30}
@@ -248,7 +246,7 @@ def test_many_coordinates_share_fewer_manifests() -> None:
 
 def test_no_references_no_advice() -> None:
     config = run_blocking(lifecycle.create(Storage.new_in_memory())).config
-    assert advise([], {}, config) is None
+    assert advise([], {}, config) == ManifestAdvice()
 
 
 def log_of(**chunk_blocks: ChunkTable) -> TransactionLog:

@@ -1,7 +1,7 @@
 """What a reader needs to read the virtual chunks of a repository, told before anything is read."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -9,10 +9,11 @@ from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
 from icefloe.config.containers import moved_container
 from icefloe.errors import InvalidInputError
 from icefloe.format.columns import BytesColumn, concat_bytes
-from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.dependencies.summary import Versions, container_numbers, summary
-from icefloe.records import Record
+from icefloe.printable import escaped_html, printable
+from icefloe.records import Record, asdict
 from icefloe.repo.context import RepoContext
+from icefloe.reports import Report, shown_bytes
 from icefloe.storage.specs import without_secrets
 from icefloe.values.model import Progress
 from icefloe.values.urls import parse_prefix, without_user
@@ -69,25 +70,134 @@ class ContainerAccess(Record):
         return self.references > 0
 
 
-class AccessFacts(Record):
-    """All places of virtual chunks, for one version."""
+class AccessReport(Report, Record):
+    """What it takes to read the virtual chunks of a repository; see `Repository.describe_access`.
 
-    version: SnapshotEntry
+    Print it, or let a notebook show it; `containers` has a row for each place.
+    """
+
+    snapshot_id: str
+    """The version whose references were counted."""
     containers: tuple[ContainerAccess, ...]
-    """Those with most chunks first."""
+    """All places: those with most references first."""
     disputed: tuple[str, ...]
-    """Prefixes about which the stored configuration contradicts itself: nothing is read there."""
+    """Prefixes about which the stored configuration contradicts itself; never read."""
+
+    headings = (
+        "container",
+        "name",
+        "platform",
+        "reached at",
+        "references",
+        "bytes",
+        "authorised",
+        "needs",
+    )
+
+    @property
+    def missing(self) -> tuple[ContainerAccess, ...]:
+        """The places that have references and were not, or not wholly, authorised."""
+        return tuple(
+            container
+            for container in self.containers
+            if container.is_used and not container.is_authorized
+        )
+
+    @property
+    def how_to_open(self) -> str | None:
+        """What to write to open the repository so that all its virtual chunks can be read.
+
+        None if there are none.
+        """
+        used = [
+            container
+            for container in self.containers
+            if container.is_used and container.needs is not None
+        ]
+        if not used:
+            return None
+        entries = "".join(
+            f"        {printable(container_access.url_prefix)!r}: {container_access.needs},\n"
+            for container_access in used
+        )
+        return (
+            "icefloe.Repository.open(\n    storage,\n"
+            "    authorize_virtual_chunk_access=icefloe.containers_credentials({\n"
+            f"{entries}    }}),\n)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary, ready for JSON."""
+        containers = [
+            asdict(container)
+            | {"is_authorized": container.is_authorized, "is_used": container.is_used}
+            for container in self.containers
+        ]
+        return {
+            "snapshot_id": self.snapshot_id,
+            "containers": containers,
+            "disputed": list(self.disputed),
+            "how_to_open": self.how_to_open,
+        }
+
+    def _rows(self) -> Iterator[list[object]]:
+        for container in self.containers:
+            yield [
+                container.url_prefix,
+                container.name or "",
+                container.platform,
+                " ".join(filter(None, (container.endpoint, container.region))),
+                container.references,
+                shown_bytes(container.size_bytes),
+                _authorised(container),
+                container.needs or "a container",
+            ]
+
+    def _notes(self) -> Iterator[str]:
+        if not self.containers:
+            yield "no virtual chunks, and no containers for any: nothing to authorise"
+        for container in self.containers:
+            if container.needs_consent is not None:
+                yield (
+                    f"{container.url_prefix}: the repository says that it is reached with"
+                    f" {container.needs_consent}. Your credentials are only sent there if you pass"
+                    " this container yourself, in the config given to Repository.open"
+                )
+            if container.is_used and container.needs is None:
+                yield (
+                    f"{container.url_prefix}: no container covers these references, and there is"
+                    " none by default: declare one with config.set_virtual_chunk_container(...)"
+                )
+        for prefix in self.disputed:
+            yield (
+                f"{prefix}: the stored configuration contradicts itself about this container, so"
+                " nothing is read there"
+            )
+
+    def __repr__(self) -> str:
+        code = [] if self.how_to_open is None else [f"to read everything:\n{self.how_to_open}"]
+        return "\n".join([super().__repr__(), *code])
+
+    def _repr_html_(self) -> str:
+        code = "" if self.how_to_open is None else f"<pre>{escaped_html(self.how_to_open)}</pre>"
+        return super()._repr_html_() + code
 
 
-async def access_facts(
+def _authorised(container: ContainerAccess) -> str:
+    if container.is_authorized:
+        return "yes"
+    return f"in part: {', '.join(container.authorized)}" if container.authorized else "no"
+
+
+async def describe_access(
     context: RepoContext, versions: Versions, progress: Progress | None = None
-) -> AccessFacts:
+) -> AccessReport:
     """Find out which containers one version uses, and what each of them needs."""
     containers = context.config.virtual_chunk_containers
     dependencies = await summary(
-        context, _by_need(containers), versions=versions, progress=progress
+        context, "container", _by_need(containers), versions=versions, progress=progress
     )
-    chunks, sizes = dependencies.chunks.tolist(), dependencies.bytes_.tolist()
+    chunks, sizes = dependencies.chunk_counts.tolist(), dependencies.byte_counts.tolist()
     counts = dict(
         zip(dependencies.places.to_strings(), zip(chunks, sizes, strict=True), strict=True)
     )
@@ -97,7 +207,8 @@ async def access_facts(
     ]
     rows += [_undeclared(context, bucket, counted) for bucket, counted in counts.items()]
     rows.sort(key=lambda row: (-row.references, row.url_prefix))
-    return AccessFacts(dependencies.entries[0], tuple(rows), tuple(context.virtual.places.disputed))
+    version = str(dependencies.entries[0].id)
+    return AccessReport(version, tuple(rows), tuple(context.virtual.places.disputed))
 
 
 def _by_need(containers: Sequence[VirtualChunkContainer]) -> PlaceGrouping:

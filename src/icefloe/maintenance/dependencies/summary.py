@@ -5,25 +5,27 @@ many versions link it. What stays in memory is the summary, the counts of the ma
 version yet to come links too, and a few manifests that are read at the same time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from icefloe.config import VirtualChunkContainer
 from icefloe.effects import map_concurrently, offload
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns import BytesColumn, Ints, concat_bytes, is_ascending
+from icefloe.format.arrow import pa
+from icefloe.format.columns import BytesColumn, Ints, concat_bytes, is_ascending, numbers_to_arrow
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import Manifest
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.dependencies.links import ManifestLinks, ManifestPart, manifest_links
 from icefloe.maintenance.dependencies.places import PlaceSummary, UsedPlaces
-from icefloe.records import Record
+from icefloe.records import Record, asdict
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import history_lines, resolve
+from icefloe.reports import Report, shown_bytes
 from icefloe.values.model import Progress
 from icefloe.values.urls import parse_prefix
 from icefloe.virtual_chunks.counts import (
@@ -47,6 +49,8 @@ from icefloe.virtual_chunks.grouping import (
 type By = Literal["container", "bucket", "prefix", "file", "array"]
 NO_CONTAINER: Final = "(no container)"
 """The place of locations that no configured container covers."""
+_SHOWN_ROWS: Final = 30
+_SHORT_ID: Final = 8
 _MANIFESTS_AT_ONCE: Final = 8
 _BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 """So many compressed bytes of manifests are read at once, or one manifest."""
@@ -73,22 +77,118 @@ class Versions(Record):
         return [[await context.ledger.entry(snapshot)]]
 
 
-class Dependencies(Record):
-    """What lies where, a row for each place; most bytes first."""
+class VirtualDependency(Record):
+    """Virtual chunks in one place.
 
+    Chunks, bytes and arrays are those of the newest version that has chunks there.
+    """
+
+    place: str
+    chunks: int
+    bytes: int
+    arrays: int
+    versions: int
+    newest_snapshot: str
+    oldest_snapshot: str
+
+
+class VirtualDependencies(Report, Record, eq=False):
+    """Where virtual chunks lie, a row for each place; most bytes first.
+
+    Iterate over it for the rows, or take all as an Arrow table.
+    """
+
+    by: By
     places: BytesColumn
-    chunks: Ints
-    bytes_: Ints
-    arrays: Ints
-    versions: Ints
+    chunk_counts: Ints
+    byte_counts: Ints
+    array_counts: Ints
+    version_counts: Ints
     newest: Ints
     """For each place the newest version with chunks there, as a row of `entries`."""
     oldest: Ints
     entries: Sequence[SnapshotEntry]
     """All versions that were looked at, newest first."""
 
+    shown_rows = _SHOWN_ROWS
+    has_empty_table = True
+
     def __len__(self) -> int:
         return len(self.places)
+
+    def __iter__(self) -> Iterator[VirtualDependency]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, row: int) -> VirtualDependency:
+        row = range(len(self))[row]
+        return VirtualDependency(
+            self.places[row].decode(),
+            int(self.chunk_counts[row]),
+            int(self.byte_counts[row]),
+            int(self.array_counts[row]),
+            int(self.version_counts[row]),
+            str(self.entries[self.newest[row]].id),
+            str(self.entries[self.oldest[row]].id),
+        )
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks in all places."""
+        return int(self.chunk_counts.sum())
+
+    @property
+    def bytes(self) -> int:
+        """What these chunks take."""
+        return int(self.byte_counts.sum())
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return the rows as dictionaries, ready for JSON."""
+        return [asdict(row) for row in self]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary, ready for JSON."""
+        sums = {"by": self.by, "chunks": self.chunks, "bytes": self.bytes}
+        return {**sums, "rows": self.to_dicts()}
+
+    def to_arrow(self) -> "pa.Table":
+        """Return all rows as an Arrow table: no Python object for each, for millions of places."""
+        ids = BytesColumn.from_strings([str(entry.id) for entry in self.entries]).to_arrow_strings()
+        columns = {
+            "place": self.places.to_arrow_strings(),
+            "chunks": numbers_to_arrow(self.chunk_counts),
+            "bytes": numbers_to_arrow(self.byte_counts),
+            "arrays": numbers_to_arrow(self.array_counts),
+            "versions": numbers_to_arrow(self.version_counts),
+            "newest_snapshot": ids.take(numbers_to_arrow(self.newest)),
+            "oldest_snapshot": ids.take(numbers_to_arrow(self.oldest)),
+        }
+        return pa.Table.from_arrays(list(columns.values()), list(columns))
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The headings of the columns of `rows`."""
+        return (self.by, "chunks", "bytes", "arrays", "versions", "newest", "oldest")
+
+    def _rows(self) -> Iterator[list[object]]:
+        for row in self:
+            yield [
+                row.place,
+                row.chunks,
+                shown_bytes(row.bytes),
+                row.arrays,
+                row.versions,
+                row.newest_snapshot[:_SHORT_ID],
+                row.oldest_snapshot[:_SHORT_ID],
+            ]
+
+    def _notes(self) -> Iterator[str]:
+        yield self.total()
+
+    def total(self, most: int = _SHOWN_ROWS) -> str:
+        """Sum up in a line, with how many rows are left out."""
+        text = f"{len(self)} in all: {self.chunks} chunks, {shown_bytes(self.bytes)}"
+        left_out = len(self) - most
+        return f"{text} ({left_out} not shown)" if left_out > 0 else text
 
 
 async def dependencies(
@@ -99,24 +199,25 @@ async def dependencies(
     query: LocationQuery | None = None,
     depth: int = 1,
     progress: Progress | None = None,
-) -> Dependencies:
+) -> VirtualDependencies:
     """Sum up where virtual chunks lie.
 
     Chunks, bytes and arrays of a place are those of the newest version that has chunks there;
     beside them stands how many versions have any, and which is the newest and the oldest.
     """
     grouping = None if by == "array" else _grouping(context, by, depth)
-    return await summary(context, grouping, versions=versions, query=query, progress=progress)
+    return await summary(context, by, grouping, versions=versions, query=query, progress=progress)
 
 
 async def summary(
     context: RepoContext,
+    by: By,
     grouping: PlaceGrouping | None,
     *,
     versions: Versions,
     query: LocationQuery | None = None,
     progress: Progress | None = None,
-) -> Dependencies:
+) -> VirtualDependencies:
     """Sum up by any grouping of locations; without one, by array."""
     links = await manifest_links(context, await versions.lines(context))
     counter = PlaceCounter(context.virtual.absolute, query or LocationQuery(), grouping)
@@ -128,7 +229,7 @@ async def summary(
     if grouping is None:
         paths = [links.paths[NodeId(raw)][1] for raw in places.to_list()]
         places = BytesColumn.from_strings(paths)
-    return _ordered(used, places, links.versions)
+    return _ordered(by, used, places, links.versions)
 
 
 def _grouping(context: RepoContext, by: By, depth: int) -> PlaceGrouping:
@@ -268,13 +369,14 @@ class _Walk:
 
 
 def _ordered(
-    used: UsedPlaces, places: BytesColumn, entries: Sequence[SnapshotEntry]
-) -> Dependencies:
+    by: By, used: UsedPlaces, places: BytesColumn, entries: Sequence[SnapshotEntry]
+) -> VirtualDependencies:
     """Put the places with most bytes first; where that is the same, by name."""
     names = places if len(used.places) == len(places) else places.take(used.places)
     by_name = np.arange(len(names)) if names.is_ascending() else names.sort_order()
     order = by_name[np.argsort(-used.bytes_[by_name], kind="stable")]
-    return Dependencies(
+    return VirtualDependencies(
+        by,
         names if is_ascending(order) else names.take(order),
         used.chunks[order],
         used.bytes_[order],

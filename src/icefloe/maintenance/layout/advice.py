@@ -8,11 +8,11 @@ arrays of a branch grow.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import median_low
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from icefloe.config.manifests import (
 from icefloe.effects import map_concurrently
 from icefloe.errors import ObjectNotFoundError
 from icefloe.format.chunk_table import Coordinates
+from icefloe.format.config_file import encode_partial_config_yaml
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 from icefloe.format.nodes import Node
 from icefloe.format.paths import node_name
@@ -50,8 +51,9 @@ from icefloe.manifests.partition import (
     boxes_of,
     layout_of,
 )
-from icefloe.records import MutableRecord, Record, field, replace
+from icefloe.records import MutableRecord, Record, asdict, field, replace
 from icefloe.repo.context import RepoContext
+from icefloe.reports import Report, shown_bytes
 
 _FILE_BYTES: Final = 200
 """What a manifest takes, however few references are in it."""
@@ -77,6 +79,14 @@ class Cost(Record):
     def seconds(self) -> float:
         """Weigh it, with a typical object store: 30 ms for a request, 50 MB a second."""
         return 0.03 * (self.fetched + self.written) + (self.bytes_in + self.bytes_out) / 50e6
+
+    def shown(self) -> tuple[str, str]:
+        """Write requests and bytes for people."""
+        requests, sizes = f"{self.fetched} in", shown_bytes(self.bytes_in)
+        if self.written:
+            requests += f", {self.written} out"
+            sizes += f", {shown_bytes(self.bytes_out)}"
+        return requests, sizes
 
 
 class Growth(Record):
@@ -335,20 +345,26 @@ _SMALL_CHUNKS: Final = 100
 _PACK_SIZES: Final = (1_000, 10_000, 50_000)
 _MUCH_BETTER: Final = 0.9
 _UNCUT: Final = 2**32 - 1
+_WORK: Final = {
+    "first_read": "the first chunk of the largest array",
+    "coordinates": "all coordinates",
+    "append": "an append and its commit",
+    "change": "a commit of one changed chunk",
+}
 
 
 class Costs(Record):
     """The costs of common work."""
 
-    first_read: Cost
+    first_read: Cost = Cost()
     """Of a chunk of the largest array."""
-    coordinates: Cost
+    coordinates: Cost = Cost()
     """To read all coordinates, as opening a dataset does."""
-    append: Cost
+    append: Cost = Cost()
     """A commit that extends arrays as they were extended before."""
-    change: Cost
+    change: Cost = Cost()
     """A commit that changes one chunk of the largest array."""
-    num_manifests: int
+    num_manifests: int = 0
 
     @property
     def seconds(self) -> float:
@@ -358,33 +374,84 @@ class Costs(Record):
         )
 
 
-class Advice(Record):
-    """A proposal."""
+class ManifestAdvice(Report, Record):
+    """A configuration of manifests that suits a repository, with what it would cost.
 
-    now: Costs
-    """With the manifests as they are."""
-    proposed: Costs
-    """After they were rewritten by the proposal."""
-    config: RepositoryConfig
-    """What is to be set; empty if nothing is."""
-    reasons: tuple[str, ...]
-    largest: str
-    """The path of the largest array."""
-    growing: Mapping[str, Growth]
+    Costs count manifests, and their bytes, that are fetched and written; those of the proposal
+    are estimates. `config` holds what is to be set, and nothing else.
+    """
+
+    largest: str | None = None
+    """The path of the largest array; None if there are no references."""
+    growing: Mapping[str, Growth] = field(default_factory=dict)
     """How arrays are extended, by path."""
+    now: Costs = Costs()
+    """With the manifests as they are."""
+    proposed: Costs = Costs()
+    """After they were rewritten by the proposal."""
+    config: RepositoryConfig = field(default_factory=RepositoryConfig)
+    """What to set: nothing if what applies is good."""
+    reasons: tuple[str, ...] = ()
+
+    headings = ("manifests for", "now", "bytes", "proposed", "bytes")
+
+    @property
+    def changes_config(self) -> bool:
+        """Whether there is something to set."""
+        return self.config != RepositoryConfig()
 
     @property
     def is_worth_a_rewrite(self) -> bool:
-        """Whether the stored manifests should be rewritten."""
+        """Whether manifests that are stored should be rewritten."""
         return self.proposed.seconds < _MUCH_BETTER * self.now.seconds
+
+    @property
+    def yaml(self) -> str:
+        """The configuration in the form of `config.yaml`; empty if there is nothing to set."""
+        return encode_partial_config_yaml(self.config).decode() if self.changes_config else ""
+
+    def cost_rows(self) -> Iterator[list[object]]:
+        """Yield the rows of a table of costs."""
+        if self.largest is None:
+            return
+        for name, text in _WORK.items():
+            yield [text, *getattr(self.now, name).shown(), *getattr(self.proposed, name).shown()]
+        yield ["in all", self.now.num_manifests, "", self.proposed.num_manifests, ""]
+
+    _rows = cost_rows
+
+    def _notes(self) -> Iterator[str]:
+        if self.largest is None:
+            yield "there are no references yet: nothing to suggest"
+            return
+        for path, growth in self.growing.items():
+            yield f"{path} grows along axis {growth.axis}, {growth.num_chunks} chunks at a time"
+        yield from self.reasons
+        if not self.changes_config:
+            yield "the configuration is good as it is"
+        if self.is_worth_a_rewrite:
+            yield "manifests that are stored should be rewritten: icefloe manifests rewrite"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        if self.largest is None:
+            return {"now": None, "proposed": None, "config": "", "reasons": []}
+        return asdict(self) | {
+            "config": self.yaml,
+            "reasons": list(self.reasons),
+            "is_worth_a_rewrite": self.is_worth_a_rewrite,
+        }
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}\n{self.yaml}".rstrip()
 
 
 def advise(
     arrays: Sequence[ArrayPieces], growths: Mapping[NodeId, Growth], config: EffectiveConfig
-) -> Advice | None:
-    """Propose a configuration; None for a repository without references."""
+) -> ManifestAdvice:
+    """Propose a configuration; nothing for a repository without references."""
     if not arrays:
-        return None
+        return ManifestAdvice()
     observed = _Observed.of(arrays, growths)
     rules = Rules(config.manifest.split_sizes, config.chunk_manifests)
     reasons = list[str]()
@@ -400,13 +467,14 @@ def advise(
         manifest = ManifestConfig(splitting=_splitting_config(splitting))
     now = observed.costs(LayoutModel.stored(arrays), rules)
     proposed = observed.costs(LayoutModel.expected(arrays, new_rules), new_rules)
-    return Advice(
-        now,
-        proposed,
-        RepositoryConfig(manifest=manifest, chunk_manifests=sets),
-        tuple(reasons),
-        observed.largest.node.path,
-        {observed.known[node].node.path: growth for node, growth in observed.growths.items()},
+    growing = {observed.known[node].node.path: growth for node, growth in observed.growths.items()}
+    return ManifestAdvice(
+        largest=observed.largest.node.path,
+        growing=growing,
+        now=now,
+        proposed=proposed,
+        config=RepositoryConfig(manifest=manifest, chunk_manifests=sets),
+        reasons=tuple(reasons),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from icefloe.manifests.packer import ArrayFacts
 from icefloe.manifests.partition import Box
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
+from icefloe.reports import shown_bytes
 
 
 class Piece(Record):
@@ -161,3 +163,36 @@ def _found_in(manifest: Manifest, node: Node) -> tuple[Box, int] | None:
         return None
     first, last = coordinates.min(axis=0).tolist(), coordinates.max(axis=0).tolist()
     return tuple((a, b + 1) for a, b in zip(first, last, strict=True)), len(coordinates)
+
+
+LAYOUT_HEADINGS: Final = ("manifest", "arrays", "references", "bytes", "paths")
+_SHOWN_PATHS: Final = 3
+
+
+class ManifestContents(Record):
+    """A manifest of a version, and the arrays with references in it."""
+
+    id: str
+    size_bytes: int
+    num_chunk_refs: int
+    arrays: tuple[str, ...]
+
+    def to_row(self) -> list[object]:
+        """Return the row of a table, under `LAYOUT_HEADINGS`."""
+        more = len(self.arrays) - _SHOWN_PATHS
+        paths = [*self.arrays[:_SHOWN_PATHS], *([f"and {more} more"] if more > 0 else [])]
+        size = shown_bytes(self.size_bytes)
+        return [self.id, len(self.arrays), self.num_chunk_refs, size, ", ".join(paths)]
+
+
+async def manifest_layout(context: RepoContext, snapshot: Snapshot) -> list[ManifestContents]:
+    """List the manifests of a version with the arrays that have references in them."""
+    files: dict[ManifestId, tuple[int, int, list[str]]] = {}
+    for array in await survey(context, snapshot):
+        for piece in array.pieces:
+            file = (piece.size_bytes, piece.file_refs, list[str]())
+            files.setdefault(piece.manifest, file)[2].append(array.node.path)
+    return [
+        ManifestContents(str(manifest_id), size, refs, tuple(paths))
+        for manifest_id, (size, refs, paths) in files.items()
+    ]
