@@ -1,8 +1,8 @@
 """Records: classes of named fields that are quick to make, both the class and its objects.
 
 A module with dataclasses spends most of its import time on them: `dataclass` compiles source code
-for each class. These bases are `msgspec` structs, which Zarr loads in any case. Settings and
-reports that users see are dataclasses all the same.
+for each class. These bases are `msgspec` structs, which Zarr loads in any case. Settings that
+users see are dataclasses all the same.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any, cast, dataclass_transform
 from msgspec import Struct, field, structs
 from msgspec.structs import force_setattr
 
-__all__ = ["MutableRecord", "Record", "asdict", "field", "force_setattr", "replace"]
+__all__ = ["MutableRecord", "Record", "asdict", "field", "field_names", "force_setattr", "replace"]
 
 
 class _Comparable:
@@ -70,10 +70,11 @@ def _caches(kind: type[Record]) -> dict[str, None]:
 
 def asdict(record: object) -> dict[str, Any]:
     """Return the fields of a record, or of a dataclass, and of those within, as dictionaries."""
-    return {name: _plain(getattr(record, name)) for name in _fields(record)}
+    return {name: _plain(getattr(record, name)) for name in field_names(record)}
 
 
-def _fields(record: object) -> tuple[str, ...]:
+def field_names(record: object) -> tuple[str, ...]:
+    """Return the names of the fields of a record, or of a dataclass."""
     if isinstance(record, Struct):
         return record.__struct_fields__
     return tuple(field.name for field in dataclasses.fields(cast("Any", record)))

@@ -5,7 +5,7 @@ from itertools import islice, zip_longest
 from typing import Any, ClassVar, Final
 
 from icefloe.printable import escaped_html, printable
-from icefloe.records import asdict
+from icefloe.records import Record, asdict, field_names
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -94,7 +94,37 @@ def _shown(facts: Mapping[str, object]) -> list[tuple[str, str]]:
     return [(name, printable(str(fact), keep="\n")) for name, fact in facts.items()]
 
 
-class Report:
+class JsonReady:
+    """Base of records that can be written as JSON."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary, ready for JSON."""
+        return {name: plain(getattr(self, name)) for name in field_names(self)}
+
+    def to_json(self) -> str:
+        """Return everything as JSON, for programs."""
+        import json
+
+        return json.dumps(self.to_dict())
+
+
+def plain(value: Any) -> Any:
+    """Return a value with lists and dictionaries in place of tuples and records."""
+    match value:
+        case JsonReady():
+            return value.to_dict()
+        case Record():
+            return {name: plain(getattr(value, name)) for name in field_names(value)}
+        case list() | tuple():
+            return [*map(plain, value)]
+        case Mapping():
+            return {key: plain(content) for key, content in value.items()}
+    return value
+
+
+class Report(JsonReady):
     """Base of results: a table of rows under `headings`, then notes in sentences."""
 
     __slots__ = ()
@@ -121,16 +151,6 @@ class Report:
 
     def _notes(self) -> Iterable[str]:
         return ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as a dictionary, ready for JSON."""
-        return asdict(self)
-
-    def to_json(self) -> str:
-        """Return everything as JSON, for programs."""
-        import json
-
-        return json.dumps(self.to_dict())
 
     def __repr__(self) -> str:
         rows = self.rows()

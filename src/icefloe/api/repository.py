@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from icefloe.api.repository_copies import RepositoryCopies
 from icefloe.api.repository_dependencies import RepositoryDependencies
-from icefloe.api.repository_health import RepositoryHealth
 from icefloe.api.repository_history import RepositoryHistory
 from icefloe.api.repository_maintenance import RepositoryMaintenance
-from icefloe.api.repository_manifests import RepositoryManifests
 from icefloe.api.repository_refs import RepositoryRefs
 from icefloe.api.repository_settings import RepositorySettings
 from icefloe.api.session import Session
@@ -39,10 +37,8 @@ class Repository(
     RepositoryRefs,
     RepositorySettings,
     RepositoryHistory,
-    RepositoryManifests,
     RepositoryDependencies,
     RepositoryMaintenance,
-    RepositoryHealth,
     RepositoryCopies,
 ):
     """Versioned groups and arrays in one storage, shared by all who open it.

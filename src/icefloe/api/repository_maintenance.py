@@ -1,23 +1,31 @@
-"""Keeping a repository healthy: old versions go, and with them the files that nothing needs."""
+"""Maintenance of a repository: expiration, garbage, statistics, verification, repair, manifests."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repo.context import RepoContext
+from icefloe.repo.history import parse_snapshot
+from icefloe.storage import Storage
 from icefloe.values.model import Progress
 from icefloe.values.times import to_microseconds
 
 if TYPE_CHECKING:
+    from icefloe.credentials.access import Authorisations
     from icefloe.maintenance.expiration import ExpirationRules
+    from icefloe.maintenance.layout.advice import ManifestAdvice
+    from icefloe.maintenance.layout.rewriting import CommitMethod
+    from icefloe.maintenance.layout.survey import ManifestContents
     from icefloe.maintenance.reclaiming import ExpirationPlan
+    from icefloe.maintenance.repair.report import RepairReport
     from icefloe.maintenance.statistics import ChunkStorageStats, StorageUses, UsageBy
     from icefloe.maintenance.sweeping import GCSummary, Kind
+    from icefloe.maintenance.verify.report import VerificationReport
     from icefloe.walk.reachability import ReadLimits
 
 type KindOfFile = Literal["snapshots", "transaction_logs", "manifests", "chunks"]
@@ -26,9 +34,10 @@ _LISTINGS: Final = 3
 
 
 class RepositoryMaintenance:
-    """The part of `Repository` that gets rid of things."""
+    """The part of `Repository` that keeps it healthy."""
 
     _context: RepoContext
+    _default_metadata: dict[str, Any]
 
     async def plan_expiration_async(
         self,
@@ -255,6 +264,212 @@ class RepositoryMaintenance:
         return await statistics.usage(self._context, by, ReadLimits(progress=on_progress))
 
     storage_use = blocking(storage_use_async)
+
+    # -- verification and repair --------------------------------------------------------
+
+    async def verify_async(
+        self, *, deep: bool = False, on_progress: Progress | None = None
+    ) -> VerificationReport:
+        """Check that all versions are whole; nothing is changed.
+
+        Every file that a version needs exists, has the right size, can be read, and fits to the
+        others; chunk objects are compared with one listing. With `deep`, all chunk objects are
+        read, too, and foreign objects are looked at (one request for each) and compared with
+        what was recorded of them, as far as they were authorised; all backups are read.
+
+        Others may go on writing. `on_progress` hears how much of how much is done.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> report = repository.verify()
+        >>> str(report.verdict), report.damages
+        ('healthy', ())
+        """
+        from icefloe.maintenance.verify.run import VerificationRules, verify_repository
+
+        rules = VerificationRules(deep=deep)
+        return await verify_repository(self._context, rules, progress=on_progress)
+
+    verify = blocking(verify_async)
+
+    @staticmethod
+    async def verify_storage_async(
+        storage: Storage,
+        *,
+        deep: bool = False,
+        authorize_virtual_chunk_access: Authorisations | None = None,
+        on_progress: Progress | None = None,
+    ) -> VerificationReport:
+        """Check a repository that may be too damaged to be opened; as `verify` otherwise.
+
+        Raises `RepositoryNotFoundError` where nothing of a repository is.
+        """
+        from icefloe.credentials.access import checked_authorisations
+        from icefloe.maintenance.verify.run import VerificationRules, verify_storage
+
+        return await verify_storage(
+            storage,
+            VerificationRules(deep=deep),
+            access=checked_authorisations(authorize_virtual_chunk_access),
+            progress=on_progress,
+        )
+
+    verify_storage = staticmethod(blocking(verify_storage_async))
+
+    @staticmethod
+    async def repair_storage_async(
+        storage: Storage,
+        *,
+        dry_run: bool = True,
+        backup: str | None = None,
+        branches: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        recover_versions: bool = False,
+        drop_lost_versions: bool = False,
+        drop_lost_references: bool = False,
+        drop_damaged_versions: bool = False,
+        rebuild_logs: bool = False,
+        deep: bool = False,
+        authorize_virtual_chunk_access: Authorisations | None = None,
+        on_progress: Progress | None = None,
+    ) -> RepairReport:
+        """Repair a repository, which may be too damaged to be opened; by default, only say how.
+
+        Always: a repo object (or branches, tags and configuration of spec 1) that is missing or
+        cannot be read is put back, from the newest backup (or another `backup`) or made again
+        from the snapshots; `branches` and `tags` say what they are to name, where nothing else
+        does. On request:
+
+        - `recover_versions` gives branches to versions that are there but not listed.
+        - `drop_lost_versions` takes versions out of the history whose snapshots are lost.
+        - `drop_lost_references` commits to each branch a version without references to chunks
+          and manifests that are lost; these chunks read as never written.
+        - `drop_damaged_versions` takes other versions that lost data out of the history.
+        - `rebuild_logs` writes logs again that are lost or untrue; of the log of operations it
+          keeps what can be relied on.
+        - `deep` also looks at the bytes of chunks, and at files of virtual chunks.
+
+        Nothing is deleted; of what is replaced a copy is kept below `overwritten/`.
+
+        >>> import icefloe
+        >>> from icefloe.effects import run_blocking
+        >>> storage = icefloe.in_memory_storage()
+        >>> repository = icefloe.Repository.create(storage)
+        >>> _ = repository.writable_session("main").commit("first", allow_empty=True)
+        >>> _ = run_blocking(storage.open().put("repo", b"torn"))
+        >>> report = icefloe.Repository.repair_storage(storage, dry_run=False)
+        >>> [step.kind for step in report.steps], report.is_healthy
+        (['restore-repo-object'], True)
+        """
+        from icefloe.credentials.access import checked_authorisations
+        from icefloe.maintenance.repair.repair_log import RepairRules
+        from icefloe.maintenance.repair.run import repair
+
+        rules = RepairRules(
+            backup,
+            {name: parse_snapshot(snapshot) for name, snapshot in (branches or {}).items()},
+            {name: parse_snapshot(snapshot) for name, snapshot in (tags or {}).items()},
+            recover_versions,
+            drop_lost_versions,
+            drop_lost_references,
+            drop_damaged_versions,
+            rebuild_logs,
+            deep,
+        )
+        return await repair(
+            storage,
+            rules,
+            dry_run=dry_run,
+            access=checked_authorisations(authorize_virtual_chunk_access),
+            progress=on_progress,
+        )
+
+    repair_storage = staticmethod(blocking(repair_storage_async))
+
+    # -- the layout of manifests ---------------------------------------------------------
+
+    async def rewrite_manifests_async(
+        self,
+        message: str,
+        *,
+        branch: str,
+        metadata: dict[str, Any] | None = None,
+        commit_method: CommitMethod = "new_commit",
+        on_progress: Progress | None = None,
+    ) -> str:
+        """Lay out all manifests of a branch as the configuration says, and give the new version.
+
+        The data stays the same, and manifests that are right already are kept. It is one commit,
+        or with `commit_method="amend"` takes the place of the newest one (spec 2). A new commit
+        is made on top of what others commit meanwhile; to amend is refused then. `on_progress`
+        hears how many references of how many are done.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> for name in ("lat", "lon"):
+        ...     with repository.transaction("main", message=f"add {name}") as store:
+        ...         zarr.create_array(store, name=name, shape=3, dtype="i4")[:] = 7
+        >>> [len(repository.list_manifest_files(version.id))
+        ...  for version in repository.ancestry(branch="main")]
+        [2, 1, 0]
+        >>> new = repository.rewrite_manifests("small arrays share one", branch="main")
+        >>> len(repository.list_manifest_files(new))
+        1
+        """
+        from icefloe.maintenance.layout import rewriting
+
+        new = await rewriting.rewrite_manifests(
+            self._context,
+            message,
+            branch=branch,
+            metadata={**self._default_metadata, **(metadata or {})},
+            commit_method=commit_method,
+            on_progress=on_progress,
+        )
+        return str(new)
+
+    rewrite_manifests = blocking(rewrite_manifests_async)
+
+    async def suggest_manifests_async(self, branch: str = "main") -> ManifestAdvice:
+        """Propose a configuration of manifests, from the arrays of a branch and how they grew.
+
+        Nothing is changed. The advice says what reading, appending and committing cost now, and
+        would cost with the proposal.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> with repository.transaction("main", message="add") as store:
+        ...     zarr.create_array(store, name="a", shape=3, chunks=1, dtype="i4")[:] = 7
+        >>> repository.suggest_manifests().changes_config
+        False
+        """
+        from icefloe.maintenance.layout.advice import advise, growths
+        from icefloe.maintenance.layout.survey import survey
+
+        context = self._context
+        tip = await context.ledger.branch_tip(branch)
+        arrays = await survey(context, await context.assets.load_snapshot(tip))
+        return advise(arrays, await growths(context, tip), context.config)
+
+    suggest_manifests = blocking(suggest_manifests_async)
+
+    async def manifest_layout_async(self, branch: str = "main") -> list[ManifestContents]:
+        """List the manifests of a branch with the arrays that have references in them.
+
+        >>> import icefloe, zarr
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> with repository.transaction("main", message="add") as store:
+        ...     for name in ("lat", "lon"):
+        ...         zarr.create_array(store, name=name, shape=3, chunks=1, dtype="i4")[:] = 7
+        >>> [(file.num_chunk_refs, file.arrays) for file in repository.manifest_layout()]
+        [(6, ('/lat', '/lon'))]
+        """
+        from icefloe.maintenance.layout.survey import manifest_layout
+
+        tip = await self._context.ledger.branch_tip(branch)
+        return await manifest_layout(self._context, await self._context.assets.load_snapshot(tip))
+
+    manifest_layout = blocking(manifest_layout_async)
 
 
 def _expiration_rules(

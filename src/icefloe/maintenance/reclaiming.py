@@ -11,7 +11,7 @@ from icefloe.maintenance import expiration
 from icefloe.maintenance.expiration import Expiration, ExpirationRules
 from icefloe.maintenance.sweeping import Kind, list_whole_kind
 from icefloe.printable import printable
-from icefloe.records import Record, asdict
+from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.repo.snapshot_info import SnapshotInfo
@@ -59,7 +59,7 @@ class ExpirationPlan(FactsReport, Record):
             }
             for snapshot in self.snapshots
         ]
-        return {**asdict(self), "snapshots": snapshots}
+        return {**super().to_dict(), "snapshots": snapshots}
 
     def _rows(self) -> Iterator[list[object]]:
         for snapshot in self.snapshots:

@@ -18,7 +18,7 @@ from icefloe.format.layout import (
     SNAPSHOTS_PREFIX,
     TRANSACTIONS_PREFIX,
 )
-from icefloe.records import MutableRecord, Record, asdict, field
+from icefloe.records import MutableRecord, Record, field
 from icefloe.reports import FactsReport
 from icefloe.storage import Backend
 from icefloe.storage.capabilities import list_wanted
@@ -90,7 +90,7 @@ class GCSummary(FactsReport, Record):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as a dictionary, ready for JSON."""
-        return {**asdict(self), "is_complete": self.is_complete}
+        return {**super().to_dict(), "is_complete": self.is_complete}
 
     def _rows(self) -> Iterator[list[object]]:
         yield ["snapshots", self.snapshots_deleted]

@@ -7,7 +7,7 @@ from .jobs import append as append
 from .jobs import virtualize as virtualize
 from .native import ingest as ingest
 from .native import rechunk as rechunk
-from .native_report import CopyReport as CopyReport
+from .report import CopyReport as CopyReport
 from .report import JobReport as JobReport
 from .session import local_session as local_session
 from .session import session_for as session_for

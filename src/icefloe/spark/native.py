@@ -28,7 +28,7 @@ from icefloe.spark.committing import Target
 from icefloe.spark.jobs import virtualize
 from icefloe.spark.listing import Sources
 from icefloe.spark.native_job import MEMORY_PER_TASK, CopyJob, CopyOptions
-from icefloe.spark.native_report import CopyReport
+from icefloe.spark.report import CopyReport
 from icefloe.spark.watching import OnProgress
 from icefloe.transactions.packing import PackingOptions
 

@@ -37,7 +37,6 @@ from icefloe.pipeline.writing.plans import ArrayPlan
 from icefloe.records import Record, replace
 from icefloe.spark.attempts import JOB_METADATA
 from icefloe.spark.committing import Target, cleaning, log_writer, persisted
-from icefloe.spark.native_report import CopiedWave, CopyReport
 from icefloe.spark.native_write import (
     SentSource,
     Stages,
@@ -45,6 +44,7 @@ from icefloe.spark.native_write import (
     copy,
     gather_copies,
 )
+from icefloe.spark.report import CopiedWave, CopyReport
 from icefloe.spark.session import cores_of
 from icefloe.spark.watching import OnProgress, Watch
 from icefloe.spark.workers import Shipped, sent, shipped

@@ -51,7 +51,7 @@ from icefloe.manifests.partition import (
     boxes_of,
     layout_of,
 )
-from icefloe.records import MutableRecord, Record, asdict, field, replace
+from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.reports import Report, shown_bytes
 
@@ -436,9 +436,8 @@ class ManifestAdvice(Report, Record):
         """Return all of it as plain values."""
         if self.largest is None:
             return {"now": None, "proposed": None, "config": "", "reasons": []}
-        return asdict(self) | {
+        return super().to_dict() | {
             "config": self.yaml,
-            "reasons": list(self.reasons),
             "is_worth_a_rewrite": self.is_worth_a_rewrite,
         }
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from icefloe.maintenance.verify.report import AffectedArray, VerificationReport, shown_region
-from icefloe.records import Record, asdict
-from icefloe.reports import Report
+from icefloe.records import Record
+from icefloe.reports import JsonReady, Report, plain
 
 _SHOWN_ROWS: Final = 50
 
 
-class RepairStep(Record):
+class RepairStep(JsonReady, Record):
     """One thing that repair did, or would do."""
 
     kind: str
@@ -24,14 +24,6 @@ class RepairStep(Record):
     """Chunks that read as never written afterwards."""
     versions: tuple[str, ...]
     """Versions that are made, recovered or dropped."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as a dictionary, ready for JSON."""
-        return asdict(self) | {
-            "keys": list(self.keys),
-            "arrays": [array.to_dict() for array in self.arrays],
-            "versions": list(self.versions),
-        }
 
     def rows(self) -> Iterator[list[object]]:
         """Write it for people, a row for each array."""
@@ -68,7 +60,7 @@ class RepairReport(Report, Record):
         return {
             "dry_run": self.is_dry_run,
             "before": self.before.to_dict(),
-            "steps": [step.to_dict() for step in self.steps],
+            "steps": plain(self.steps),
             "open_questions": list(self.open_questions),
             "after": self.after.to_dict(),
         }

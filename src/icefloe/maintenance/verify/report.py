@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from icefloe.records import Record, asdict
-from icefloe.reports import Report
+from icefloe.records import Record
+from icefloe.reports import JsonReady, Report, plain
 
 type Region = tuple[tuple[tuple[int, int], ...], ...]
 """Boxes of chunk coordinates: first and first after, along each dimension."""
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     """No damage was found, but not everything could be looked at."""
 
 
-class AffectedArray(Record):
+class AffectedArray(JsonReady, Record):
     """The part of an array that a damage concerns."""
 
     path: str
@@ -34,13 +34,8 @@ class AffectedArray(Record):
     versions: tuple[str, ...]
     """Ids of snapshots, newest first."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as a dictionary, ready for JSON."""
-        region = [[list(edges) for edges in box] for box in self.region]
-        return {"path": self.path, "region": region, "versions": list(self.versions)}
 
-
-class Damage(Record):
+class Damage(JsonReady, Record):
     """One thing that is wrong with a repository."""
 
     kind: str
@@ -56,14 +51,6 @@ class Damage(Record):
     arrays: tuple[AffectedArray, ...]
     versions: tuple[str, ...]
     """Ids of the snapshots that are concerned, newest first; none if it is the repository."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as a dictionary, ready for JSON."""
-        return asdict(self) | {
-            "keys": list(self.keys),
-            "arrays": [array.to_dict() for array in self.arrays],
-            "versions": list(self.versions),
-        }
 
     def rows(self) -> Iterator[list[object]]:
         """Write it for people, a row for each array."""
@@ -123,7 +110,7 @@ class VerificationReport(Report, Record):
             "verdict": str(self.verdict),
             "deep": self.is_deep,
             "checked": dict(self.checked),
-            "damages": [damage.to_dict() for damage in self.damages],
+            "damages": plain(self.damages),
             "damages_left_out": self.damages_left_out,
             "unchecked": dict(self.unchecked),
             "unchecked_objects": self.unchecked_objects,

@@ -1,13 +1,13 @@
 """What does not fit and what is missing: as values, as a table, as JSON."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.files.schema import Kind
-from icefloe.records import Record, asdict, field, replace
+from icefloe.records import Record, field, replace
+from icefloe.reports import JsonReady
 
 
 class Misfit(Record, order=True):
@@ -147,7 +147,7 @@ def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:
     return CheckedValues(files, chunks, values, dict(readers), left, wrong, seconds)
 
 
-class Report(Record):
+class Report(JsonReady, Record):
     """What a scan of all files found."""
 
     files: int
@@ -199,11 +199,7 @@ class Report(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {**asdict(self), "counts": self.counts()}
-
-    def to_json(self) -> str:
-        """Write everything for programs."""
-        return json.dumps(self.to_dict())
+        return {**super().to_dict(), "counts": self.counts()}
 
 
 class ValuesMismatchError(SourceError):
