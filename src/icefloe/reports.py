@@ -5,7 +5,7 @@ from itertools import islice, zip_longest
 from typing import Any, ClassVar, Final
 
 from icefloe.printable import escaped_html, printable
-from icefloe.records import Record, asdict, field_names
+from icefloe.records import MutableRecord, Record, asdict, field_names
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -115,7 +115,7 @@ def plain(value: Any) -> Any:
     match value:
         case JsonReady():
             return value.to_dict()
-        case Record():
+        case Record() | MutableRecord():
             return {name: plain(getattr(value, name)) for name in field_names(value)}
         case list() | tuple():
             return [*map(plain, value)]
