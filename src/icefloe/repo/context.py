@@ -206,14 +206,13 @@ class RepoContext(Record, eq=False, dict=True):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        version = getattr(self.ledger, "config_version", None)  # only of spec 1
         settings = {
             "spec_version": self.spec_version,
             "access": self.access,
             "virtual_reader": self.virtual_reader,
             "attribution": self.attribution,
             "clock": self.clock,
-            "config_version": version,
+            "config_version": self.ledger.config_version,
         }
         return (_restore, (pickle.dumps((self.storage, self.user_config, settings)),))
 

@@ -36,6 +36,7 @@ from icefloe.manifests.partition import Box
 from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import Commit
 from icefloe.storage import Storage
 from tests.support.checking import check_repository_blocking
 
@@ -245,7 +246,7 @@ async def leave_loose_links(context: RepoContext) -> None:
     await context.assets.save_snapshot(new)
     await context.assets.save_transaction_log(TransactionLog(new.id))
     entry = SnapshotEntry(new.id, tip.id, new.flushed_at, new.message, new.metadata)
-    await context.ledger.commit("main", tip.id, entry)
+    await context.ledger.update(Commit("main", tip.id, entry))
 
 
 def test_loose_links_are_made_exact() -> None:

@@ -33,6 +33,7 @@ from icefloe.maintenance.verify.objects import (
 from icefloe.manifests.build import NewManifest, Part, make_part
 from icefloe.records import MutableRecord, field, replace
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import Commit
 from icefloe.transactions.commit import write_version
 from icefloe.transactions.manifest_writing import ManifestChanges
 from icefloe.transactions.session import SessionMode, SessionState
@@ -92,7 +93,7 @@ async def drop_references(shop: Workshop, context: RepoContext, branch: str) -> 
             changes = session.changes.array(link.node.id, link.lost.shape[1])
             changes.delete_many(link.lost)
     version = await write_version(session, MESSAGE, {}, manifests=manifests)
-    await context.ledger.commit(branch, tip, version.entry)
+    await context.ledger.update(Commit(branch, tip, version.entry))
     _tell(shop, branch, tip, version.snapshot.id, survey)
 
 
