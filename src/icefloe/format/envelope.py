@@ -87,15 +87,12 @@ def seal(
 
     A large buffer is never held whole, so a manifest costs little more than its compressed size.
     """
-    header = _header(file_type, spec_version)
+    codes = bytes([spec_version, file_type.value, _ZSTD])
+    header = MAGIC + WRITER_NAME.encode().ljust(24) + codes
     if size_bytes <= _WHOLE_BYTES:
         return header + _compressor(level).compress(b"".join(pieces))
     frame = _new_compressor(level).compressobj(size=size_bytes)
     return b"".join([header, *(frame.compress(piece) for piece in pieces), frame.flush()])
-
-
-def _header(file_type: FileType, spec_version: int) -> bytes:
-    return MAGIC + WRITER_NAME.encode().ljust(24) + bytes([spec_version, file_type.value, _ZSTD])
 
 
 _own: Final = threading.local()

@@ -197,19 +197,17 @@ def created(initial: SnapshotEntry, now: int, config: RepositoryConfig | None = 
     )
 
 
-def next_moment(repo: RepoInfo, now: int) -> int:
-    """Return the time of the next entry: later than all others, whatever the clocks say."""
-    return max(now, int(repo.updates.updated_at[0]) + 1)
-
-
 def apply_and_log(
     change: Change, repo: RepoInfo, *, now: int, backup_name: str, cap: int
 ) -> RepoInfo:
-    """Apply a change to a state, and enter the operation in the log."""
+    """Apply a change to a state, and enter the operation in the log.
+
+    The time of the entry is later than that of all others, whatever the clocks say.
+    """
     done = change.apply(repo)
     entry = UpdateEntry(
         done.kind,
-        next_moment(repo, now),
+        max(now, int(repo.updates.updated_at[0]) + 1),
         name=done.name,
         previous=done.previous,
         new=done.new,

@@ -305,7 +305,7 @@ class RepoObjectLedger:
                 self._is_raced = remembered is not None and stored is not remembered
                 if await self._has_landed(stored, unsettled):
                     return stored.info
-            name = self._new_backup_name()
+            name = backup_name(REPO_KEY, self._clock() // 1000, BACKUP_IDS.next())
             now = self._clock()
             has_warned = has_warned or warn_of_lag(now, int(stored.info.updates.updated_at[0]))
             try:
@@ -371,9 +371,6 @@ class RepoObjectLedger:
             if page[-1].updated_at < since:
                 break
         return False
-
-    def _new_backup_name(self) -> str:
-        return backup_name(REPO_KEY, self._clock() // 1000, BACKUP_IDS.next())
 
     async def _pause(self, failures: int) -> None:
         """Wait a moment, once trying again at once did not help.

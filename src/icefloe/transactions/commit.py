@@ -6,6 +6,7 @@ leaves garbage, and nothing else.
 """
 
 import logging
+import operator
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -13,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from icefloe.assets import Assets, EncodedManifest
 from icefloe.effects import map_concurrently
 from icefloe.errors import ConflictError, ErrorKind, ObjectNotFoundError, SessionStateError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, raw_rows
@@ -244,11 +244,13 @@ async def write_version(
     if replaced is not None:
         log = unite_logs([replaced, log], new_id)
     is_complete = log_writer is None and not session.changes.links
-    await map_concurrently(
-        partial(_save, context.assets),
-        [*manifests.held_back, snapshot, *([log] if is_complete else [])],
-        limit=context.write_concurrency,
-    )
+    assets = context.assets
+    saves: list[Callable[[], Awaitable[None]]] = [
+        *(partial(assets.save_manifest, manifest) for manifest in manifests.held_back),
+        partial(assets.save_snapshot, snapshot),
+        *([partial(assets.save_transaction_log, log)] if is_complete else []),
+    ]
+    await map_concurrently(operator.call, saves, limit=context.write_concurrency)
     if log_writer is not None:
         await log_writer(log)
         await _require_log(context, new_id)
@@ -270,16 +272,6 @@ async def _require_log(context: RepoContext, snapshot: SnapshotId) -> None:
             ErrorKind.COMMIT_NOT_ALLOWED,
             snapshot=str(snapshot),
         ) from missing
-
-
-async def _save(assets: Assets, file: EncodedManifest | Snapshot | TransactionLog) -> None:
-    match file:
-        case EncodedManifest():
-            await assets.save_manifest(file)
-        case Snapshot():
-            await assets.save_snapshot(file)
-        case TransactionLog():
-            await assets.save_transaction_log(file)
 
 
 def _new_nodes(
