@@ -153,8 +153,8 @@ def open_envelope(data: Buffer, expected: FileType | None = None) -> Envelope:
 
 
 def expanded_bytes(data: Buffer) -> int:
-    """Return the size that a metadata file announces for its contents; -1 if it does not."""
-    return zstandard.frame_content_size(open_envelope(data).payload)
+    """Return the size that a file which we made announces for its contents; -1 if it does not."""
+    return zstandard.frame_content_size(memoryview(data)[HEADER_BYTES:])
 
 
 def decompress(payload: memoryview, *, max_bytes: int = MAX_BUFFER_BYTES) -> bytes:

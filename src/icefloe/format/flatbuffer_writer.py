@@ -7,7 +7,8 @@ into a compressor. Files with few tables are written one table at a time (`Tree`
 tables carry their vtable before them and their strings behind them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, chain
 from struct import Struct, calcsize
 from typing import Any, Final, Protocol
@@ -376,18 +377,16 @@ class TableShape:
         slots = 1 + max(self.at, default=-1)
         entries = [4 + 2 * slots, end + padding, *(self.at.get(slot, 0) for slot in range(slots))]
         vtable = Struct(f"<{len(entries)}H").pack(*entries)
-        self._struct = Struct(f"{layout}{padding}x")
+        table = Struct(f"{layout}{padding}x")
+        self.pack: Callable[..., bytes] = partial(table.pack, len(vtable))
+        """Writes a table, given its values, whose offsets are still zero."""
         self._codes = [code for _, code in fields if code != OFFSET]
         self._vtable_bytes = len(vtable)
         self.alignment = alignment
-        self.table_bytes = self._struct.size
+        self.table_bytes = table.size
         # What goes before the table, for each number of bytes that may stand before that.
         self.leads = [bytes(-(used + len(vtable)) % alignment) + vtable for used in range(8)]
         self.lead_bytes = len(self.leads[0])
-
-    def pack(self, *values: int | bytes) -> bytes:
-        """Write a table whose offsets are still zero."""
-        return self._struct.pack(self._vtable_bytes, *values)
 
     def blank(self) -> bytes:
         """Write a vtable and a table of zeros behind it."""

@@ -324,17 +324,13 @@ def write_node(tree: Tree, nodes: NodeTable, row: int, field: int, *, is_v1: boo
     tree.blob(nodes.paths[row], position + _NODE.at[NodeSlot.PATH])
     tree.blob(nodes.user_data[row], position + _NODE.at[NodeSlot.USER_DATA])
     content = position + _NODE.at[NodeSlot.CONTENT]
-    if is_array:
-        _write_array(tree, nodes, row, content, is_v1=is_v1)
-    else:
+    if not is_array:
         tree.table(_GROUP, field=content)
-
-
-def _write_array(tree: Tree, nodes: NodeTable, row: int, field: int, *, is_v1: bool) -> None:
+        return
     has_names = bool(nodes.has_names[row])
     shape = _array_shape(has_names=has_names, is_v1=is_v1)
-    position = tree.table(shape, field=field)
-    fields = {slot: position + offset for slot, offset in shape.at.items()}
+    array = tree.table(shape, field=content)
+    fields = {slot: array + offset for slot, offset in shape.at.items()}
     _write_shape(tree, nodes, row, fields)
     if has_names:
         _write_names(tree, nodes, row, fields[ArraySlot.DIMENSION_NAMES])
