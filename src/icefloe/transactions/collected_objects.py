@@ -25,6 +25,7 @@ from icefloe.format.layout import (
     snapshot_key,
     transaction_log_key,
 )
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.update_table import UpdateKind
 from icefloe.manifests.build import NewManifest
 from icefloe.records import replace
@@ -123,7 +124,7 @@ async def _chunk_ids(session: SessionState) -> AsyncIterator[tuple[str, Bytes]]:
     for node_id in [*session.changes.arrays]:
         settled = session.changes.settled(node_id)
         node = changed.get(node_id) or session.base.by_id(node_id)
-        if settled is None or node is None or node.array is None:
+        if settled is None or not isinstance(node, ArrayNode):
             continue
         grid = np.array([(0, count) for count in node.array.num_chunks], np.uint32).reshape(-1, 2)
         table = settled.table.within(grid)

@@ -19,7 +19,7 @@ from icefloe.errors import ConflictError, ErrorKind, ObjectNotFoundError, Sessio
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.layout import transaction_log_key
 from icefloe.format.metadata import Metadata
-from icefloe.format.nodes import ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayNode, ManifestRef, Node, NodeTable
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
@@ -289,7 +289,7 @@ def _new_nodes(
 
 
 def _with_manifests(node: Node, manifests: tuple[ManifestRef, ...]) -> Node:
-    if node.array is None:
+    if not isinstance(node, ArrayNode):
         return node
     return replace(node, array=replace(node.array, manifests=manifests))
 

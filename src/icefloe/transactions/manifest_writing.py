@@ -20,7 +20,7 @@ from icefloe.format.chunk_table import ChunkTable, Coordinates, Extents, concat_
 from icefloe.format.columns import Bools, Ints
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.manifest import Manifest
-from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.nodes import ArrayNode, ManifestRef
 from icefloe.manifests.attempt_cache import ArrayState, Pack, SplitArray, WholeArray
 from icefloe.manifests.build import NewManifest, Part, link_parts, make_part
 from icefloe.manifests.lookup import listed_in, sizes_of
@@ -140,14 +140,13 @@ class _ArraysIn(Mapping[ManifestId, AbstractSet[NodeId]]):
         return len(self._shared.manifests())
 
 
-def facts_of(node: Node, num_refs: int) -> ArrayFacts:
+def facts_of(node: ArrayNode, num_refs: int) -> ArrayFacts:
     """Return the facts of an array that decide which manifest it goes to."""
-    assert node.array is not None
     return ArrayFacts(node.id, node.path, prod(node.array.num_chunks), num_refs)
 
 
 def neighbour(
-    session: SessionState, node_id: NodeId, manifest: Manifest, changed: Node | None
+    session: SessionState, node_id: NodeId, manifest: Manifest, changed: ArrayNode | None
 ) -> WholeArray | None:
     """Take over an array that is all in one manifest, and to whose chunks nothing happened.
 
@@ -180,18 +179,20 @@ async def untouched_candidates(
     """
     table, gone = session.base.table, session.changes.deleted
     rows = np.flatnonzero(table.is_array & (np.diff(table.manifest_splits) == 1)).tolist()
-    nodes = [table.node(row) for row in rows]
+    nodes = [table.array(row) for row in rows]
     nodes = [node for node in nodes if node.id not in others and node.id not in gone]
-    grown = {node.id: node for node in session.changes.nodes.values() if node.array is not None}
+    grown = {
+        node.id: node for node in session.changes.nodes.values() if isinstance(node, ArrayNode)
+    }
     counts = await _num_refs(session, nodes)
     return [
         facts_of(grown.get(node.id, node), count) for node, count in zip(nodes, counts, strict=True)
     ]
 
 
-async def _num_refs(session: SessionState, nodes: list[Node]) -> list[int]:
+async def _num_refs(session: SessionState, nodes: list[ArrayNode]) -> list[int]:
     """Count references: what a snapshot says is enough, but for manifests of several arrays."""
-    ids = [node.array.manifests[0].id for node in nodes if node.array is not None]
+    ids = [node.array.manifests[0].id for node in nodes]
     sizes, counts = listed_in(session.snapshot.manifests, ids)
     if not session.context.config.chunk_manifests.counts_initialized_chunks:
         return counts
@@ -218,23 +219,21 @@ class ArrayParts(Record, eq=False):
     """What is to be written, a manifest each."""
 
 
-def is_modified(session: SessionState, node: Node) -> bool:
+def is_modified(session: SessionState, node: ArrayNode) -> bool:
     """Return whether manifests of an array have to change: for other chunks, or a smaller grid."""
-    array = node.array
-    assert array is not None
     changes = session.changes.arrays.get(node.id)
     if changes is not None and not changes.is_empty():
         return True
     return any(
         last > count
         for ref in session.tree.manifests(node)
-        for (_, last), count in zip(ref.extents, array.num_chunks, strict=False)
+        for (_, last), count in zip(ref.extents, node.array.num_chunks, strict=False)
     )
 
 
 async def divide(
     session: SessionState,
-    node: Node,
+    node: ArrayNode,
     *,
     opened: AbstractSet[ManifestId],
     loaded: Mapping[ManifestId, Manifest],
@@ -283,9 +282,8 @@ class _Work:
     """The stored manifests of an array, and what was opened of them so far."""
 
     def __init__(
-        self, session: SessionState, node: Node, loaded: Mapping[ManifestId, Manifest]
+        self, session: SessionState, node: ArrayNode, loaded: Mapping[ManifestId, Manifest]
     ) -> None:
-        assert node.array is not None
         self._session, self._node, self._held = session, node, loaded
         self.before = session.tree.manifests(node)
         counts = node.array.num_chunks
@@ -407,13 +405,13 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     return ManifestChanges(refs, (*linked, *(part.manifest for part in parts)), held_back)
 
 
-def _changed_arrays(session: SessionState) -> dict[NodeId, Node]:
+def _changed_arrays(session: SessionState) -> dict[NodeId, ArrayNode]:
     """List arrays with changed chunks, or changed metadata, as they are now."""
     changes = session.changes
-    changed = {node.id: node for node in changes.nodes.values() if node.array is not None}
+    changed = {node.id: node for node in changes.nodes.values() if isinstance(node, ArrayNode)}
     for node_id in (*changes.arrays, *changes.links):
-        if node_id not in changed and (node := session.base.by_id(node_id)) is not None:
-            changed[node_id] = node
+        if node_id not in changed and (row := session.base.find_row(node_id)) is not None:
+            changed[node_id] = session.base.table.array(row)
     return changed
 
 
@@ -422,7 +420,7 @@ class _Rewriting(Record, eq=False):
 
     session: SessionState
     shared: SharedManifests
-    changed: Mapping[NodeId, Node]
+    changed: Mapping[NodeId, ArrayNode]
     limit: int
     """How many manifests to write at once."""
     arrays: dict[NodeId, SplitArray | WholeArray] = field(default_factory=dict)
@@ -443,15 +441,14 @@ class _Rewriting(Record, eq=False):
                 if found is not None:
                     self.arrays[node_id] = found
             else:
-                todo.append(self.changed.get(node_id) or self._base_node(node_id))
+                todo.append(self.changed.get(node_id) or self._base_array(node_id))
         prepare = partial(self._prepare, opened, loaded)
         prepared = await map_concurrently(prepare, todo, limit=self.limit)
         self.arrays.update(zip((node.id for node in todo), prepared, strict=True))
 
-    def _base_node(self, node_id: NodeId) -> Node:
-        node = self.session.base.by_id(node_id)
-        assert node is not None
-        return node
+    def _base_array(self, node_id: NodeId) -> ArrayNode:
+        base = self.session.base
+        return base.table.array(base.row_by_id(node_id))
 
     async def _load(self, ids: AbstractSet[ManifestId]) -> dict[ManifestId, Manifest]:
         """Load manifests that several arrays need, each once."""
@@ -471,11 +468,10 @@ class _Rewriting(Record, eq=False):
         self,
         opened: Mapping[NodeId, AbstractSet[ManifestId]],
         loaded: Mapping[ManifestId, Manifest],
-        node: Node,
+        node: ArrayNode,
     ) -> SplitArray | WholeArray:
         """Cut an array; what is split is written at once, and need not be held in memory."""
         session = self.session
-        assert node.array is not None
         changes = session.changes.arrays.get(node.id)
         revision = -1 if changes is None else changes.revision
         state = ArrayState(session.tree.manifests(node), revision, node.array.num_chunks)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId, NodeId, raw_rows
-from icefloe.format.nodes import ManifestRef, Node, NodeTable, StoredNodes
+from icefloe.format.nodes import ArrayNode, ManifestRef, Node, NodeTable, StoredNodes
 from icefloe.records import Record, replace
 from icefloe.transactions.changes import ChangeSet
 
@@ -102,7 +102,7 @@ class Tree(Record, eq=False):
     def manifests(self, node: Node) -> tuple[ManifestRef, ...]:
         """List the manifests of an array: those of the base snapshot, and linked ones."""
         stored = self.stored(node)
-        refs = () if stored is None or stored.array is None else stored.array.manifests
+        refs = stored.array.manifests if isinstance(stored, ArrayNode) else ()
         linked = self.changes.links.get(node.id)
         return refs if linked is None else linked.over(refs)
 
