@@ -129,16 +129,6 @@ class EncodedManifest(Record, eq=False):
     arrays: Mapping[NodeId, ChunkTable]
     data: bytes
 
-    @property
-    def size_bytes(self) -> int:
-        """Return the exact size of the file."""
-        return len(self.data)
-
-    @property
-    def num_chunk_refs(self) -> int:
-        """Count all references of all arrays."""
-        return sum(map(len, self.arrays.values()))
-
 
 class Assets:
     """Loads and saves the files of one repository.

@@ -9,6 +9,7 @@ from icefloe.effects import map_concurrently, run_blocking
 from icefloe.errors import ConflictError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.repo import lifecycle
+from icefloe.repo.repo_changes import CreateBranch, CreateTag, DeleteBranch, DeleteTag
 from icefloe.storage import Storage
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
 from tests.support.checking import check_repository_blocking
@@ -31,15 +32,15 @@ class LedgerConformance:
         context = run_blocking(lifecycle.open_(storage))
         assert context.config.inline_chunk_threshold_bytes == 7
         ledger = context.ledger
-        run_blocking(ledger.create_branch("a b%", INITIAL_SNAPSHOT_ID))
-        run_blocking(ledger.create_tag("t", INITIAL_SNAPSHOT_ID))
-        run_blocking(ledger.create_tag("gone", INITIAL_SNAPSHOT_ID))
-        run_blocking(ledger.delete_tag("gone"))
+        run_blocking(ledger.update(CreateBranch("a b%", INITIAL_SNAPSHOT_ID)))
+        run_blocking(ledger.update(CreateTag("t", INITIAL_SNAPSHOT_ID)))
+        run_blocking(ledger.update(CreateTag("gone", INITIAL_SNAPSHOT_ID)))
+        run_blocking(ledger.update(DeleteTag("gone")))
         run_blocking(lifecycle.save_config(context))
         other = run_blocking(lifecycle.open_(storage)).ledger
         assert run_blocking(other.branches()).keys() == {"main", "a b%"}
         assert run_blocking(other.tags()).keys() == {"t"}
-        run_blocking(other.delete_branch("a b%"))
+        run_blocking(other.update(DeleteBranch("a b%")))
         assert run_blocking(ledger.branch_names()) == {"main"}
         check_repository_blocking(storage.open())
 
@@ -50,7 +51,7 @@ class LedgerConformance:
         async def write(writer: int) -> None:
             context = await lifecycle.open_(storage)
             for number in range(TAGS_EACH):
-                await context.ledger.create_tag(f"{writer}.{number}", INITIAL_SNAPSHOT_ID)
+                await context.ledger.update(CreateTag(f"{writer}.{number}", INITIAL_SNAPSHOT_ID))
 
         run_blocking(map_concurrently(write, range(WRITERS), limit=WRITERS))
         ledger = run_blocking(lifecycle.open_(storage)).ledger

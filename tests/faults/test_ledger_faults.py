@@ -35,6 +35,19 @@ from icefloe.format.update_table import Status
 from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext, settled
+from icefloe.repo.repo_changes import (
+    Commit,
+    CreateBranch,
+    CreateTag,
+    DeleteBranch,
+    DeleteTag,
+    ResetBranch,
+    SetConfig,
+    SetFlag,
+    SetMetadata,
+    SetStatus,
+    UpdateMetadata,
+)
 from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.storage import Storage
 from icefloe.storage.metering import Meter
@@ -78,23 +91,23 @@ async def commit_on(base: SnapshotId, new: SnapshotId, context: RepoContext) -> 
         Snapshot(new, time, "new", parent_id=parent, spec_version=spec)
     )
     await context.assets.save_transaction_log(TransactionLog(new))
-    await context.ledger.commit("main", base, SnapshotEntry(new, base, time, "new"))
+    await context.ledger.update(Commit("main", base, SnapshotEntry(new, base, time, "new")))
 
 
 OPERATIONS: dict[str, Operation] = {
     "commit": commit,
-    "create branch": lambda c: c.ledger.create_branch("b", INITIAL_SNAPSHOT_ID),
-    "delete branch": lambda c: c.ledger.delete_branch("old"),
-    "reset branch": lambda c: c.ledger.reset_branch("old", SnapshotId(bytes([1]) * 12)),
-    "create tag": lambda c: c.ledger.create_tag("t", INITIAL_SNAPSHOT_ID),
-    "delete tag": lambda c: c.ledger.delete_tag("old"),
-    "config": lambda c: c.ledger.save_config(SMALL),
+    "create branch": lambda c: c.ledger.update(CreateBranch("b", INITIAL_SNAPSHOT_ID)),
+    "delete branch": lambda c: c.ledger.update(DeleteBranch("old")),
+    "reset branch": lambda c: c.ledger.update(ResetBranch("old", SnapshotId(bytes([1]) * 12))),
+    "create tag": lambda c: c.ledger.update(CreateTag("t", INITIAL_SNAPSHOT_ID)),
+    "delete tag": lambda c: c.ledger.update(DeleteTag("old")),
+    "config": lambda c: c.ledger.update(SetConfig(SMALL)),
 }
 OPERATIONS_OF_SPEC_2: dict[str, Operation] = {
-    "set metadata": lambda c: c.ledger.set_metadata({"a": 1}),
-    "update metadata": lambda c: c.ledger.update_metadata({"a": 1}),
-    "status": lambda c: c.ledger.set_status(Status(1, 5, "why")),
-    "flag": lambda c: c.ledger.set_flag("create_tag", False),
+    "set metadata": lambda c: c.ledger.update(SetMetadata({"a": 1})),
+    "update metadata": lambda c: c.ledger.update(UpdateMetadata({"a": 1})),
+    "status": lambda c: c.ledger.update(SetStatus(Status(1, 5, "why"))),
+    "flag": lambda c: c.ledger.update(SetFlag("create_tag", False)),
 }
 CASES = [
     *((name, spec, work) for name, work in OPERATIONS.items() for spec in (1, 2)),
@@ -115,8 +128,8 @@ def prepared(spec_version: int) -> Storage:
     storage = Storage.new_in_memory()
     context = run_blocking(lifecycle.create(storage, spec_version=spec_version))
     run_blocking(commit(context, SnapshotId(bytes([1]) * 12)))
-    run_blocking(context.ledger.create_branch("old", INITIAL_SNAPSHOT_ID))
-    run_blocking(context.ledger.create_tag("old", INITIAL_SNAPSHOT_ID))
+    run_blocking(context.ledger.update(CreateBranch("old", INITIAL_SNAPSHOT_ID)))
+    run_blocking(context.ledger.update(CreateTag("old", INITIAL_SNAPSHOT_ID)))
     return storage
 
 
@@ -340,11 +353,11 @@ class TestLostAnswers:
 
         def go_on() -> None:
             for number in range(5):
-                run_blocking(other.ledger.create_tag(f"t{number}", INITIAL_SNAPSHOT_ID))
+                run_blocking(other.ledger.update(CreateTag(f"t{number}", INITIAL_SNAPSHOT_ID)))
 
         backend = LosesAnswers(storage.open(), lands=lands, then=go_on)
         context = run_blocking(lifecycle.open_(WrappedStorage(storage, lambda _: backend)))
-        run_blocking(context.ledger.create_branch("ours", INITIAL_SNAPSHOT_ID))
+        run_blocking(context.ledger.update(CreateBranch("ours", INITIAL_SNAPSHOT_ID)))
 
         async def names() -> list[str | None]:
             return [entry.name async for entry in context.ledger.ops_log()]
@@ -386,7 +399,7 @@ class TestLostAnswers:
 
         def go_on() -> None:
             if way == "reset":
-                run_blocking(other.ledger.reset_branch("main", theirs))
+                run_blocking(other.ledger.update(ResetBranch("main", theirs)))
             else:
                 run_blocking(commit(other, theirs))
 
@@ -404,11 +417,11 @@ class TestLostAnswers:
         backend = LosesAnswers(
             storage.open(),
             lands=lands,
-            then=lambda: run_blocking(other.ledger.delete_branch("old")),
+            then=lambda: run_blocking(other.ledger.update(DeleteBranch("old"))),
         )
         context = run_blocking(lifecycle.open_(WrappedStorage(storage, lambda _: backend)))
         with pytest.raises(RefNotFoundError, match="old"):
-            run_blocking(context.ledger.reset_branch("old", SnapshotId(bytes([1]) * 12)))
+            run_blocking(context.ledger.update(ResetBranch("old", SnapshotId(bytes([1]) * 12))))
 
     @SPECS
     @pytest.mark.parametrize("lands", [True, False])
@@ -488,7 +501,7 @@ def test_giving_up_says_so() -> None:
         async def copy(
             self, source: str, target: str, *, if_version: Version | None = None
         ) -> None:
-            run_blocking(other.ledger.create_tag(f"t{next(count)}", INITIAL_SNAPSHOT_ID))
+            run_blocking(other.ledger.update(CreateTag(f"t{next(count)}", INITIAL_SNAPSHOT_ID)))
             await super().copy(source, target, if_version=if_version)
 
     patience = RepoUpdateRetryConfig(default=StorageRetriesSettings(7, 0, 0))
@@ -496,7 +509,7 @@ def test_giving_up_says_so() -> None:
     backend = AlwaysLate(storage.open())
     context = run_blocking(lifecycle.open_(WrappedStorage(storage, lambda _: backend), config))
     with pytest.raises(ConflictError, match="repo_update_retries") as caught:
-        run_blocking(context.ledger.create_branch("late", INITIAL_SNAPSHOT_ID))
+        run_blocking(context.ledger.update(CreateBranch("late", INITIAL_SNAPSHOT_ID)))
     assert caught.value.kind == "update-attempts-exhausted"
     assert next(count) == 7
     assert "late" not in run_blocking(other.ledger.branch_names())

@@ -16,6 +16,7 @@ from icefloe.errors import StorageError
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import SnapshotId
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.external import NewReferences
 from icefloe.repo import lifecycle
@@ -46,7 +47,7 @@ async def build_and_link(session: SessionState) -> None:
     nodes.put_metadata(session, "/c", array_json([4]))
     for path in ("/a", "/c"):
         node = nodes.require_array(session, path)
-        assert node.array is not None
+        assert isinstance(node, ArrayNode)
         plan = plan_array(session, path, NewReferences(CHUNKS[:, 0], np.ones(3, np.int64)))
         region = await build_region(
             session.context.assets,

@@ -14,6 +14,7 @@ import pytest
 from icefloe.effects import run_blocking
 from icefloe.errors import StorageError
 from icefloe.format.ids import SnapshotId
+from icefloe.format.nodes import ArrayNode
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext, settled
 from icefloe.repo.repo_ledger import RepoObjectLedger
@@ -124,7 +125,7 @@ async def contents(session: SessionState) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for node in nodes.subtree(session, "/"):
         found[node.path] = None
-        if node.array is not None:
+        if isinstance(node, ArrayNode):
             found[node.path] = [
                 await chunks.read_chunk(session, node, (index,)) for index in range(4)
             ]

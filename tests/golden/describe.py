@@ -9,7 +9,7 @@ from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.envelope import open_envelope
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.nodes import ArrayInfo, Node
+from icefloe.format.nodes import ArrayInfo, ArrayNode, Node
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
@@ -64,7 +64,7 @@ def snapshot(found: Snapshot, data: bytes) -> dict[str, Any]:
 
 def _node(found: Node) -> dict[str, Any]:
     described: dict[str, Any] = {"id": str(found.id), "path": found.path}
-    if found.array is None:
+    if not isinstance(found, ArrayNode):
         return described | {"node_type": "group"}
     return described | {
         "node_type": "array",

@@ -23,7 +23,7 @@ from icefloe.format.layout import (
     tag_tombstone_key,
 )
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.repo_info import RepoInfo, decode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot
 from icefloe.format.update_table import UpdateEntry
@@ -100,7 +100,7 @@ class GoldenRepository:
 
     def chunks(self, node: Node) -> dict[tuple[int, ...], ChunkRef]:
         """All chunk references of an array, from all of its manifests."""
-        assert node.array is not None
+        assert isinstance(node, ArrayNode)
         found: dict[tuple[int, ...], ChunkRef] = {}
         for ref in node.array.manifests:
             table = ManifestFile(self.read(manifest_key(ref.id))).table(node.id)
@@ -127,7 +127,7 @@ class GoldenRepository:
         for node in oracle.node_list(snapshot.nodes):
             folder = "" if node.path == "/" else f"{node.path[1:]}/"
             keys[f"{folder}zarr.json"] = node.user_data
-            if node.array is not None:
+            if isinstance(node, ArrayNode):
                 for index, ref in self.chunks(node).items():
                     if (data := self.chunk_bytes(ref)) is not None:
                         keys[folder + "/".join(["c", *map(str, index)])] = data

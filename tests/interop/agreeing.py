@@ -19,7 +19,7 @@ from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.layout import chunk_key
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.nodes import ArrayNode, ManifestRef, Node
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import ID_LISTS, Move, TransactionLog
@@ -82,8 +82,9 @@ def describe_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 def _describe_node(node: Node) -> dict[str, Any]:
     about: dict[str, Any] = {"id": str(node.id), "path": node.path, "node_type": "group"}
-    if (array := node.array) is None:
+    if not isinstance(node, ArrayNode):
         return about
+    array = node.array
     names = array.dimension_names or (None,) * len(array.shape)
     return about | {
         "node_type": "array",
@@ -321,7 +322,7 @@ def _check_contents(
         node = snapshot.nodes.node(row)
         path = node.path.lstrip("/")
         assert theirs["bytes"][f"{path}/zarr.json".lstrip("/")] == node.user_data
-        if node.array is None:
+        if not isinstance(node, ArrayNode):
             continue
         tables = [_in_extents(decoded, node.id, ref) for ref in node.array.manifests]
         ours = sorted(tuple(c) for table in tables for c in table.coordinates.tolist())
@@ -348,7 +349,7 @@ def _in_extents(decoded: Decoded, node: NodeId, ref: ManifestRef) -> ChunkTable:
 
 def _find(decoded: Decoded, node: Node, coordinates: tuple[int, ...]) -> ChunkRef:
     """Look up a chunk as a reader does: the first manifest whose box holds it."""
-    assert node.array is not None
+    assert isinstance(node, ArrayNode)
     for ref in node.array.manifests:
         inside = zip(coordinates, ref.extents, strict=False)
         if all(first <= index < last for index, (first, last) in inside):

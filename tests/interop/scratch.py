@@ -23,7 +23,7 @@ from icefloe.format.layout import (
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import encode_manifest
 from icefloe.format.metadata import Metadata
-from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ArrayNode, ManifestRef, NodeTable, node_of
 from icefloe.format.repo_info import RepoInfo, encode_repo_info
 from icefloe.format.snapshot import ManifestFiles, Snapshot, encode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
@@ -86,7 +86,7 @@ class Writer:
         if stored:
             self._put(manifest_key(manifest), data)
         nodes = [
-            Node(self.nodes[path], path, text, _array_info(text, manifest, stored.get(path)))
+            node_of(self.nodes[path], path, text, _array_info(text, manifest, stored.get(path)))
             for path, text in zarr_json.items()
         ]
         snapshot = Snapshot(
@@ -100,13 +100,15 @@ class Writer:
             self.spec,
         )
         self._put(snapshot_key(snapshot.id), encode_snapshot(snapshot))
-        is_array = {node.path: node.array is not None for node in nodes}
+        is_array = {node.path: isinstance(node, ArrayNode) for node in nodes}
         old = [self.nodes[p] for p in zarr_json if p not in new]
         log = TransactionLog(
             snapshot.id,
             new_groups=id_rows(NodeId, [self.nodes[p] for p in new if not is_array[p]]),
             new_arrays=id_rows(NodeId, [self.nodes[p] for p in new if is_array[p]]),
-            updated_arrays=id_rows(NodeId, [n.id for n in nodes if n.id in old and n.array]),
+            updated_arrays=id_rows(
+                NodeId, [n.id for n in nodes if n.id in old and is_array[n.path]]
+            ),
             updated_chunks={self.nodes[path]: t.coordinates for path, t in stored.items()},
         )
         encoded = encode_transaction_log(log, spec_version=self.spec)

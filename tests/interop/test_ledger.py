@@ -15,6 +15,17 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.update_table import Status, UpdateEntry
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import (
+    Commit,
+    CreateBranch,
+    CreateTag,
+    DeleteBranch,
+    DeleteTag,
+    ResetBranch,
+    SetFlag,
+    SetMetadata,
+    SetStatus,
+)
 from icefloe.storage import local_filesystem_storage
 from tests.support.checking import check_repository_blocking
 
@@ -60,7 +71,7 @@ def commit(context: RepoContext, message: str) -> SnapshotId:
     run_blocking(context.assets.save_snapshot(snapshot))
     run_blocking(context.assets.save_transaction_log(TransactionLog(new)))
     entry = SnapshotEntry(new, base, snapshot.flushed_at, message, {"by": "us"})
-    run_blocking(context.ledger.commit("main", base, entry))
+    run_blocking(context.ledger.update(Commit("main", base, entry)))
     return new
 
 
@@ -110,10 +121,10 @@ def test_refs_go_back_and_forth(spec: int, tmp_path: Path) -> None:
     context = created_by_us(path, spec)
     repo = theirs(path)
     second = commit(context, "ours")
-    run_blocking(context.ledger.create_branch("a b", second))
-    run_blocking(context.ledger.create_tag("one", INITIAL_SNAPSHOT_ID))
-    run_blocking(context.ledger.create_tag("gone", INITIAL_SNAPSHOT_ID))
-    run_blocking(context.ledger.delete_tag("gone"))
+    run_blocking(context.ledger.update(CreateBranch("a b", second)))
+    run_blocking(context.ledger.update(CreateTag("one", INITIAL_SNAPSHOT_ID)))
+    run_blocking(context.ledger.update(CreateTag("gone", INITIAL_SNAPSHOT_ID)))
+    run_blocking(context.ledger.update(DeleteTag("gone")))
     assert refs_of(context) == their_refs(repo)
     assert next(repo.ancestry(branch="main")).message == "ours"
 
@@ -125,8 +136,8 @@ def test_refs_go_back_and_forth(spec: int, tmp_path: Path) -> None:
     assert refs_of(context) == their_refs(repo)
     assert refs_of(ours(path)) == ({"main": FIRST, "theirs": FIRST}, {"two": str(second)})
 
-    run_blocking(context.ledger.reset_branch("main", second, expected=INITIAL_SNAPSHOT_ID))
-    run_blocking(context.ledger.delete_branch("theirs"))
+    run_blocking(context.ledger.update(ResetBranch("main", second, expected=INITIAL_SNAPSHOT_ID)))
+    run_blocking(context.ledger.update(DeleteBranch("theirs")))
     assert their_refs(repo) == refs_of(context)
     for deleted in ("one", "gone"):
         with pytest.raises(ic.AlreadyExistsError):
@@ -138,7 +149,7 @@ def test_refs_go_back_and_forth(spec: int, tmp_path: Path) -> None:
 def test_unusual_names_are_found_by_both(spec: int, tmp_path: Path) -> None:
     context = created_by_us(tmp_path / "r", spec)
     repo = theirs(tmp_path / "r")
-    run_blocking(context.ledger.create_branch("наш a%", INITIAL_SNAPSHOT_ID))
+    run_blocking(context.ledger.update(CreateBranch("наш a%", INITIAL_SNAPSHOT_ID)))
     repo.create_tag("их b%", FIRST)
     assert repo.lookup_branch("наш a%") == FIRST
     assert refs_of(context) == ({"main": FIRST, "наш a%": FIRST}, {"их b%": FIRST})
@@ -167,19 +178,19 @@ def test_settings_go_back_and_forth(tmp_path: Path) -> None:
     path = tmp_path / "r"
     context = created_by_us(path, 2)
     repo = theirs(path)
-    run_blocking(context.ledger.set_metadata({"a": [1, 2.5], "b": {"c": None}}))
+    run_blocking(context.ledger.update(SetMetadata({"a": [1, 2.5], "b": {"c": None}})))
     assert repo.get_metadata() == {"a": [1, 2.5], "b": {"c": None}}
     repo.update_metadata({"b": "x"})
     assert run_blocking(context.ledger.metadata()) == repo.get_metadata()
 
-    run_blocking(context.ledger.set_flag("create_tag", False))
+    run_blocking(context.ledger.update(SetFlag("create_tag", False)))
     assert [flag.name for flag in repo.disabled_feature_flags()] == ["create_tag"]
     with pytest.raises(ic.IcechunkError):
         repo.create_tag("t", FIRST)
     repo.set_feature_flag("create_tag", None)
-    run_blocking(context.ledger.create_tag("t", INITIAL_SNAPSHOT_ID))
+    run_blocking(context.ledger.update(CreateTag("t", INITIAL_SNAPSHOT_ID)))
 
-    run_blocking(context.ledger.set_status(Status(1, 1_700_000_000_000_000, "moving")))
+    run_blocking(context.ledger.update(SetStatus(Status(1, 1_700_000_000_000_000, "moving"))))
     status = repo.get_status()
     assert status.availability == ic.RepoAvailability.read_only
     assert status.limited_availability_reason == "moving"
@@ -198,7 +209,7 @@ def test_the_log_is_the_same_for_both(cap: int, tmp_path: Path) -> None:
     context = created_by_us(path, 2, RepositoryConfig(num_updates_per_repo_info_file=cap))
     repo = theirs(path)
     for number in range(4):
-        run_blocking(context.ledger.create_tag(f"ours {number}", INITIAL_SNAPSHOT_ID))
+        run_blocking(context.ledger.update(CreateTag(f"ours {number}", INITIAL_SNAPSHOT_ID)))
         repo.create_tag(f"theirs {number}", FIRST)
     assert len(log_of(context)) == 9
     assert log_of(context) == their_log(repo)

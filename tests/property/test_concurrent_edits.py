@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icefloe.errors import RebaseFailedError, SessionStateError
 from icefloe.format.ids import NodeId
-from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.nodes import ArrayNode, GroupNode, NodeTable
 from icefloe.format.paths import parent_path
 from icefloe.transactions import nodes
 from icefloe.transactions.conflict_detection import common_coordinates, rows_of_paths
@@ -43,9 +43,9 @@ def perform(side: Ours, session: SessionState, operation: Operation) -> bool:
     match what:
         case "group" | "array":
             is_array = what == "array"
-            if parent is None or parent.array is not None:
+            if parent is None or isinstance(parent, ArrayNode):
                 return False
-            if node is not None and (node.array is not None) is not is_array:
+            if node is not None and isinstance(node, ArrayNode) is not is_array:
                 return False
             metadata = array_json([8 + number], number) if is_array else group_json(number)
             if node is not None and node.user_data == metadata:
@@ -59,7 +59,7 @@ def perform(side: Ours, session: SessionState, operation: Operation) -> bool:
                 return False
             side.delete(session, path)
         case _:
-            if node is None or node.array is None:
+            if node is None or not isinstance(node, ArrayNode):
                 return False
             if what == "write":
                 side.write(session, path, number, value=bytes([number, is_new]))
@@ -188,7 +188,7 @@ def test_common_coordinates(drawn: tuple[int, set[Any], set[Any]]) -> None:
 
 @given(st.sets(st.integers(0, 300), max_size=200), st.sets(st.integers(0, 300), max_size=200))
 def test_many_paths_are_found_as_few_are(there: set[int], wanted: set[int]) -> None:
-    table = NodeTable.from_nodes([Node(NodeId.random(), f"/{n}", b"{}") for n in there])
+    table = NodeTable.from_nodes([GroupNode(NodeId.random(), f"/{n}", b"{}") for n in there])
     paths = [f"/{n}" for n in wanted]
     found = rows_of_paths(table, paths)
     assert found == {path: row for path in paths if (row := table.row_of(path)) is not None}

@@ -20,6 +20,7 @@ from icefloe.pipeline.copying.origins import RepositorySource
 from icefloe.pipeline.copying.transfer import ArrayCopy, CopyPlan, copy_regions
 from icefloe.pipeline.copying.waves import cut_into_slabs, plan_slabs
 from icefloe.transactions.chunks import put_refs
+from icefloe.transactions.nodes import require_array
 from icefloe.transactions.packing import PackingOptions
 
 NAMES = ["time", "y", "x"]
@@ -87,8 +88,7 @@ def test_copies_hold_what_the_source_holds(
             tables += tables_of(copied.references)
             assert_noted(target, copied.notes, copied.references.locations)
     state = session._session
-    node = state.tree.find("/copy/a")
-    assert node is not None
+    node = require_array(state, "/copy/a")
     if tables:
         table = concat_tables(tables)
         assert len(np.unique(table.coordinates, axis=0)) == len(table)

@@ -16,6 +16,7 @@ from zarr.core.buffer import default_buffer_prototype
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.format.chunk_table import VirtualChunk
+from icefloe.format.nodes import ArrayNode
 from icefloe.transactions.chunks import find_ref
 from tests.support.checking import check_repository_blocking
 
@@ -174,7 +175,7 @@ def chunks_of(repository: icefloe.Repository, snapshot: str) -> list[Chunk]:
     session = repository.readonly_session(snapshot_id=snapshot)._session
     found = []
     for node in session.tree.below("/"):
-        if node.array is not None:
+        if isinstance(node, ArrayNode):
             for index in range(node.array.num_chunks[0]):
                 ref = run_blocking(find_ref(session, node, (index,)))
                 if isinstance(ref, VirtualChunk):
@@ -318,7 +319,7 @@ def test_locations_of_a_session_are_those_of_its_chunks(todo: list[tuple[Any, ..
         one_by_one = [
             ref.location
             for node in state.tree.below("/")
-            if node.array is not None
+            if isinstance(node, ArrayNode)
             for index in range(node.array.num_chunks[0])
             if isinstance(ref := run_blocking(find_ref(state, node, (index,))), VirtualChunk)
         ]

@@ -16,7 +16,7 @@ from icefloe.format.flatbuffer_scalar import ScalarBuffer
 from icefloe.format.flatbuffer_writer import OFFSET, TableShape, Tree
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId, ids_of_rows
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.format.nodes import ManifestRef, NodeTable, StoredNodes
+from icefloe.format.nodes import ArrayNode, ManifestRef, NodeTable, StoredNodes
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
@@ -309,7 +309,7 @@ def test_manifests_are_exchanged_as_nodes_are(snapshot: Snapshot, data: st.DataO
     exchanged = [
         replace(node, array=replace(node.array, manifests=chosen[row]))
         for row, node in zip(chosen, nodes, strict=True)
-        if node.array is not None
+        if isinstance(node, ArrayNode)
     ]
     wanted = table.overlay(NodeTable.from_nodes(exchanged))
     found = table.with_manifests(chosen)

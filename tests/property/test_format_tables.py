@@ -19,7 +19,7 @@ from icefloe.format.chunk_table import (
 )
 from icefloe.format.columns import BytesColumn, concat_bytes
 from icefloe.format.ids import ChunkId, NodeId
-from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable, node_of
 from tests.unit.format.oracle import node_list, references
 from tests.unit.format.samples import manifest_id, node_id
 
@@ -253,7 +253,7 @@ def node_models(max_size: int = 12) -> st.SearchStrategy[dict[str, Node]]:
     )
     return st.dictionaries(paths, contents, max_size=max_size).map(
         lambda rows: {
-            path: Node(node_id(number), path, user_data, array)
+            path: node_of(node_id(number), path, user_data, array)
             for path, (number, user_data, array) in rows.items()
         }
     )

@@ -17,6 +17,7 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.effects import run_blocking
+from icefloe.format.nodes import ArrayNode
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
@@ -74,7 +75,7 @@ def _check(context: RepoContext, model: dict[Index, bytes]) -> None:
     run_blocking(check_repository(context.backend))
     session = _session(context)
     node = require_array(session, "/x")
-    assert node.array is not None
+    assert isinstance(node, ArrayNode)
     for index in np.ndindex(7, 7):
         assert run_blocking(read_chunk(session, node, index)) == model.get(index)
     boxes = [ref.extents for ref in session.tree.manifests(node)]

@@ -22,7 +22,7 @@ from icefloe.effects import run_blocking
 from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId
-from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.nodes import ArrayNode, ManifestRef, Node
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import ID_LISTS
 from icefloe.maintenance.layout.rewriting import Share, cut, rewrite_manifests
@@ -163,7 +163,7 @@ async def furnish(context: RepoContext, steps: list[dict[str, Any]]) -> RepoCont
                 nodes.put_metadata(session, path, array_json([SIZE, SIZE]))
         for path, indices in step["writes"].items():
             node = nodes.require_array(session, path)
-            assert node.array is not None
+            assert isinstance(node, ArrayNode)
             inside = [
                 one
                 for one in set(indices)
@@ -186,7 +186,7 @@ async def stored_in(context: RepoContext) -> Stored:
     found: Stored = {}
     for path in ARRAYS:
         node = nodes.require_array(session, path)
-        assert node.array is not None
+        assert isinstance(node, ArrayNode)
         extents = np.array([(0, count) for count in node.array.num_chunks], np.uint32)
         found[path] = {}
         for ref in node.array.manifests:

@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 import icefloe
 from icefloe.effects import iterate_blocking
 from icefloe.format.ids import texts_of_rows
+from icefloe.format.nodes import ArrayNode
 from icefloe.transactions.chunks import chunk_tables
 from tests.spark.archives import assert_sound
 
@@ -26,7 +27,7 @@ def used_chunks(repository: icefloe.Repository) -> set[str]:
     for version in repository.ancestry(branch="main"):
         state = repository.readonly_session(snapshot_id=version.id)._session
         for node in state.tree.below("/"):
-            if node.array is not None:
+            if isinstance(node, ArrayNode):
                 for table in iterate_blocking(chunk_tables(state, node)):
                     assert not len(table.locations), "a reference to another file"
                     used |= set(texts_of_rows(table.chunk_ids))

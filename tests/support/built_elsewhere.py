@@ -8,6 +8,7 @@ from icefloe.assets import Assets
 from icefloe.effects import run_blocking
 from icefloe.format.chunk_table import ChunkTable, Coordinates
 from icefloe.format.columns import BytesColumn
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.partition import HalvingLayout, layout_of
 from icefloe.transactions import nodes
@@ -50,7 +51,7 @@ def build_elsewhere(
     """Divide references as the plan says, and build each region by itself."""
     gone = table.coordinates[:0] if deleted is None else deleted
     node = nodes.require_array(session, path)
-    assert node.array is not None
+    assert isinstance(node, ArrayNode)
     changed = np.concatenate([table.coordinates, gone])
     plan = plan_array(session, path, counted(session, path, changed))
     numbers, gone_numbers = plan.regions(table.coordinates), plan.regions(gone)

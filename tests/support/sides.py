@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from icefloe.effects import run_blocking
 from icefloe.format.ids import SnapshotId
+from icefloe.format.nodes import ArrayNode
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage
@@ -123,7 +124,7 @@ class Ours:
         return {node.path: self._contents(session, node) for node in nodes.subtree(session, "/")}
 
     def _contents(self, session: SessionState, node: Any) -> dict[tuple[int, ...], bytes] | None:
-        if node.array is None:
+        if not isinstance(node, ArrayNode):
             return None
 
         async def read() -> dict[tuple[int, ...], bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.paths import ROOT, node_name
 from icefloe.printable import printable
 from icefloe.reports import object_html, object_text
@@ -52,6 +52,6 @@ def tree_lines(session: SessionState) -> Iterator[str]:
 
 def _node_line(node: Node) -> str:
     name = printable(node_name(node.path) or ROOT)
-    if node.array is None:
+    if not isinstance(node, ArrayNode):
         return name if name == ROOT else f"{name}/"
     return f"{name} {tuple(node.array.shape)}"

@@ -4,6 +4,13 @@ from icefloe.effects import blocking
 from icefloe.errors import ErrorKind
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import parse_snapshot
+from icefloe.repo.repo_changes import (
+    CreateBranch,
+    CreateTag,
+    DeleteBranch,
+    DeleteTag,
+    ResetBranch,
+)
 from icefloe.values.checks import require_text
 
 
@@ -21,7 +28,8 @@ class RepositoryRefs:
         >>> sorted(repository.list_branches())
         ['main', 'try-out']
         """
-        await self._context.ledger.create_branch(_checked_name(branch), parse_snapshot(snapshot_id))
+        change = CreateBranch(_checked_name(branch), parse_snapshot(snapshot_id))
+        await self._context.ledger.update(change)
 
     create_branch = blocking(create_branch_async)
 
@@ -46,7 +54,7 @@ class RepositoryRefs:
         """
         expected = None if from_snapshot_id is None else parse_snapshot(from_snapshot_id)
         target = parse_snapshot(snapshot_id)
-        await self._context.ledger.reset_branch(_checked_name(branch), target, expected=expected)
+        await self._context.ledger.update(ResetBranch(_checked_name(branch), target, expected))
 
     reset_branch = blocking(reset_branch_async)
 
@@ -67,7 +75,7 @@ class RepositoryRefs:
         {'main'}
         """
         expected = None if from_snapshot_id is None else parse_snapshot(from_snapshot_id)
-        await self._context.ledger.delete_branch(_checked_name(branch), expected=expected)
+        await self._context.ledger.update(DeleteBranch(_checked_name(branch), expected))
 
     delete_branch = blocking(delete_branch_async)
 
@@ -80,7 +88,8 @@ class RepositoryRefs:
         >>> repository.lookup_tag("v1") == repository.lookup_branch("main")
         True
         """
-        await self._context.ledger.create_tag(_checked_name(tag), parse_snapshot(snapshot_id))
+        change = CreateTag(_checked_name(tag), parse_snapshot(snapshot_id))
+        await self._context.ledger.update(change)
 
     create_tag = blocking(create_tag_async)
 
@@ -98,7 +107,7 @@ class RepositoryRefs:
 
     async def delete_tag_async(self, tag: str) -> None:
         """Take a tag away; its name cannot be used again."""
-        await self._context.ledger.delete_tag(_checked_name(tag))
+        await self._context.ledger.update(DeleteTag(_checked_name(tag)))
 
     delete_tag = blocking(delete_tag_async)
 

@@ -8,6 +8,14 @@ from icefloe.config import Attribution, FeatureFlag, RepositoryConfig, SpecVersi
 from icefloe.effects import blocking
 from icefloe.format.json_value import as_metadata
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import (
+    SetConfig,
+    SetFlag,
+    SetMetadata,
+    SetStatus,
+    UpdateMetadata,
+    shown_metadata,
+)
 from icefloe.storage import Storage
 
 if TYPE_CHECKING:
@@ -47,7 +55,7 @@ class RepositorySettings:
 
     async def save_config_async(self) -> None:
         """Store the configuration of this object, for everybody who opens the repository."""
-        await self._context.ledger.save_config(self._context.user_config)
+        await self._context.ledger.update(SetConfig(self._context.user_config))
 
     save_config = blocking(save_config_async)
 
@@ -82,13 +90,14 @@ class RepositorySettings:
 
     async def set_metadata_async(self, metadata: dict[str, Any]) -> None:
         """Replace the metadata of the whole repository."""
-        await self._context.ledger.set_metadata(as_metadata(metadata))
+        await self._context.ledger.update(SetMetadata(as_metadata(metadata)))
 
     set_metadata = blocking(set_metadata_async)
 
     async def update_metadata_async(self, metadata: dict[str, Any]) -> dict[str, Any]:
         """Replace some entries of the metadata of the repository, and give all of it."""
-        return dict(await self._context.ledger.update_metadata(as_metadata(metadata)))
+        repo = await self._context.ledger.update(UpdateMetadata(as_metadata(metadata)))
+        return {} if repo is None else dict[str, Any](shown_metadata(repo.metadata))
 
     update_metadata = blocking(update_metadata_async)
 
@@ -119,7 +128,7 @@ class RepositorySettings:
             ...
         icefloe.errors.ReadOnlyError: ...
         """
-        await self._context.ledger.set_status(status.stored())
+        await self._context.ledger.update(SetStatus(status.stored()))
 
     set_status = blocking(set_status_async)
 
@@ -149,6 +158,6 @@ class RepositorySettings:
         setting: bool | None,  # noqa: FBT001 - the drop-in signature
     ) -> None:
         """Allow or forbid something to everybody; None returns to the default."""
-        await self._context.ledger.set_flag(name, setting)
+        await self._context.ledger.update(SetFlag(name, setting))
 
     set_feature_flag = blocking(set_feature_flag_async)

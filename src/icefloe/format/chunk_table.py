@@ -415,16 +415,14 @@ def concat_tables[T: ChunkTable](tables: Sequence[T]) -> T:
         lengths=np.concatenate([table.lengths for table in tables]),
         targets=np.concatenate(targets),
         chunk_ids=np.concatenate([table.chunk_ids for table in tables]),
-        locations=_concat_filled([table.locations for table in tables]),
-        inline=_concat_filled([table.inline for table in tables]),
-        etags=_concat_filled([table.etags for table in tables]),
+        locations=concat_bytes([table.locations for table in tables]),
+        inline=concat_bytes([table.inline for table in tables]),
+        etags=concat_bytes([table.etags for table in tables]),
         etag_rows=_concat_etag_rows(tables),
-        last_modified=_concat_modified(tables),
+        last_modified=None
+        if all(table.last_modified is None for table in tables)
+        else np.concatenate([_modified_of_rows(table) for table in tables]),
     ).sorted()
-
-
-def _concat_filled(columns: Sequence[BytesColumn]) -> BytesColumn:
-    return concat_bytes([column for column in columns if len(column)])
 
 
 def _concat_etag_rows(tables: Sequence[ChunkTable]) -> NDArray[np.int32] | None:
@@ -436,12 +434,6 @@ def _concat_etag_rows(tables: Sequence[ChunkTable]) -> NDArray[np.int32] | None:
         own = np.full(len(table), -1, np.int32) if table.etag_rows is None else table.etag_rows
         rows.append(np.where(own < 0, own, own + np.int32(start)))
     return np.concatenate(rows)
-
-
-def _concat_modified(tables: Sequence[ChunkTable]) -> NDArray[np.uint32] | None:
-    if all(table.last_modified is None for table in tables):
-        return None
-    return np.concatenate([_modified_of_rows(table) for table in tables])
 
 
 def _modified_of_rows(table: ChunkTable) -> NDArray[np.uint32]:

@@ -382,6 +382,7 @@ def framed_bytes(lengths: Ints) -> Ints:
 
 def concat_bytes(columns: Sequence[BytesColumn]) -> BytesColumn:
     """Put columns one behind the other."""
+    columns = [column for column in columns if len(column.splits) > 1]
     if len(columns) == 1:
         return columns[0]
     if not columns:

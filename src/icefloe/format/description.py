@@ -15,7 +15,7 @@ from icefloe.format.envelope import Envelope, FileType, open_envelope
 from icefloe.format.flexbuffers import decode_flexbuffer
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.repo_info import decode_repo_info
 from icefloe.format.snapshot import ManifestFiles, decode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
@@ -119,9 +119,9 @@ def _describe_node(node: Node) -> Description:
     described: Description = {
         "id": str(node.id),
         "path": node.path,
-        "node_type": "group" if node.array is None else "array",
+        "node_type": "array" if isinstance(node, ArrayNode) else "group",
     }
-    if node.array is not None:
+    if isinstance(node, ArrayNode):
         names = node.array.dimension_names or (None,) * len(node.array.shape)
         described["shape"] = [
             {

@@ -68,7 +68,7 @@ class Envelope(Record):
 def object_attributes(file_type: FileType, spec_version: int) -> dict[str, str]:
     """Return the user metadata that goes with a metadata file in an object store."""
     return {
-        "icspecver": str(spec_version),
+        "icspecver": str(int(spec_version)),  # the name of a `SpecVersion` is no number
         "icclient": WRITER_NAME,
         "icfiletype": file_type.attribute,
         "iccompalg": "zstd",
@@ -87,15 +87,12 @@ def seal(
 
     A large buffer is never held whole, so a manifest costs little more than its compressed size.
     """
-    header = _header(file_type, spec_version)
+    codes = bytes([spec_version, file_type.value, _ZSTD])
+    header = MAGIC + WRITER_NAME.encode().ljust(24) + codes
     if size_bytes <= _WHOLE_BYTES:
         return header + _compressor(level).compress(b"".join(pieces))
     frame = _new_compressor(level).compressobj(size=size_bytes)
     return b"".join([header, *(frame.compress(piece) for piece in pieces), frame.flush()])
-
-
-def _header(file_type: FileType, spec_version: int) -> bytes:
-    return MAGIC + WRITER_NAME.encode().ljust(24) + bytes([spec_version, file_type.value, _ZSTD])
 
 
 _own: Final = threading.local()
@@ -156,8 +153,8 @@ def open_envelope(data: Buffer, expected: FileType | None = None) -> Envelope:
 
 
 def expanded_bytes(data: Buffer) -> int:
-    """Return the size that a metadata file announces for its contents; -1 if it does not."""
-    return zstandard.frame_content_size(open_envelope(data).payload)
+    """Return the size that a file which we made announces for its contents; -1 if it does not."""
+    return zstandard.frame_content_size(memoryview(data)[HEADER_BYTES:])
 
 
 def decompress(payload: memoryview, *, max_bytes: int = MAX_BUFFER_BYTES) -> bytes:

@@ -7,8 +7,9 @@ into a compressor. Files with few tables are written one table at a time (`Tree`
 tables carry their vtable before them and their strings behind them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, chain
 from struct import Struct, calcsize
 from typing import Any, Final, Protocol
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, framed_bytes, ranges, splits_of
 from icefloe.format.envelope import DEFAULT_LEVEL, MAX_BUFFER_BYTES, FileType, seal
-from icefloe.records import Record
+from icefloe.records import MutableRecord, Record, field
 
 IDENTIFIER: Final = b"Ichk"
 
@@ -275,17 +276,16 @@ class VectorSection:
         yield out
 
 
-class ListSection:
+class ListSection(MutableRecord, eq=False):
     """One vector, of offsets to each row of a section."""
 
-    def __init__(self, count: int, target: Target) -> None:
-        self.start = 0
-        self._count = count
-        self._target = target
+    count: int
+    target: Target
+    start: int = 0
 
     def size_bytes(self) -> int:
         """Return the size."""
-        size = 4 + 4 * self._count
+        size = 4 + 4 * self.count
         return size + -size % 8
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
@@ -294,12 +294,12 @@ class ListSection:
 
     def pieces(self) -> Iterator[Bytes]:
         """Write the vector, a long one in pieces."""
-        yield np.array([self._count], "<u4").view(np.uint8)
-        for first in range(0, self._count, _BATCH_ITEMS):
-            rows = np.arange(first, min(first + _BATCH_ITEMS, self._count))
-            offsets = self._target.positions(rows) - (self.start + 4 + 4 * rows)
+        yield np.array([self.count], "<u4").view(np.uint8)
+        for first in range(0, self.count, _BATCH_ITEMS):
+            rows = np.arange(first, min(first + _BATCH_ITEMS, self.count))
+            offsets = self.target.positions(rows) - (self.start + 4 + 4 * rows)
             yield offsets.astype("<u4").view(np.uint8)
-        if self._count % 2 == 0:
+        if self.count % 2 == 0:
             yield np.zeros(4, np.uint8)
 
 
@@ -342,20 +342,10 @@ def seal_buffer(
             f"limit of {MAX_BUFFER_BYTES} that its 31-bit offsets set: split it",
             ErrorKind.LIMIT_EXCEEDED,
         )
-    return seal(
-        (piece.data for piece in _pieces(sections)),
-        size_bytes,
-        file_type,
-        spec_version,
-        level=level,
-    )
-
-
-def _pieces(sections: Sequence[Section]) -> Iterator[Bytes]:
-    root = sections[0].positions(np.zeros(1, np.int64))
-    yield np.frombuffer(root.astype("<u4").tobytes() + IDENTIFIER, np.uint8)
-    for section in sections:
-        yield from section.pieces()
+    root = int(sections[0].positions(np.zeros(1, np.int64))[0])
+    head = root.to_bytes(4, "little") + IDENTIFIER
+    body = (piece.data for section in sections for piece in section.pieces())
+    return seal(chain([head], body), size_bytes, file_type, spec_version, level=level)
 
 
 OFFSET: Final = "x"
@@ -387,18 +377,16 @@ class TableShape:
         slots = 1 + max(self.at, default=-1)
         entries = [4 + 2 * slots, end + padding, *(self.at.get(slot, 0) for slot in range(slots))]
         vtable = Struct(f"<{len(entries)}H").pack(*entries)
-        self._struct = Struct(f"{layout}{padding}x")
+        table = Struct(f"{layout}{padding}x")
+        self.pack: Callable[..., bytes] = partial(table.pack, len(vtable))
+        """Writes a table, given its values, whose offsets are still zero."""
         self._codes = [code for _, code in fields if code != OFFSET]
         self._vtable_bytes = len(vtable)
         self.alignment = alignment
-        self.table_bytes = self._struct.size
+        self.table_bytes = table.size
         # What goes before the table, for each number of bytes that may stand before that.
         self.leads = [bytes(-(used + len(vtable)) % alignment) + vtable for used in range(8)]
         self.lead_bytes = len(self.leads[0])
-
-    def pack(self, *values: int | bytes) -> bytes:
-        """Write a table whose offsets are still zero."""
-        return self._struct.pack(self._vtable_bytes, *values)
 
     def blank(self) -> bytes:
         """Write a vtable and a table of zeros behind it."""
@@ -410,17 +398,16 @@ class TableShape:
         return self.lead_bytes - self._vtable_bytes + 4 + 2 * slot
 
 
-class Tree:
+class Tree(MutableRecord, eq=False):
     """The tables, vectors and strings of a buffer, each placed where something points at it.
 
     As a section, it may point at other sections behind it.
     """
 
-    def __init__(self) -> None:
-        self.start = 0
-        self._out = bytearray()
-        self._root: int | None = None
-        self._outside: list[tuple[int, Target]] = []
+    start: int = 0
+    _out: bytearray = field(default_factory=bytearray)
+    _root: int | None = None
+    _outside: list[tuple[int, Target]] = field(default_factory=list)
 
     def table(self, shape: TableShape, *values: int | bytes, field: int | None = None) -> int:
         """Add a table that a field points at; the first one is the root. Give its position."""
@@ -495,9 +482,9 @@ class Tree:
     def pieces(self) -> Iterator[Bytes]:
         """Write all of it."""
         first = np.zeros(1, np.int64)
-        for field, target in self._outside:
+        for link, target in self._outside:
             where = int(target.positions(first)[0]) - self.start
-            _WORD.pack_into(self._out, field, where - field)
+            _WORD.pack_into(self._out, link, where - link)
         yield np.frombuffer(bytes(self._out) + bytes(-len(self._out) % 8), np.uint8)
 
 
@@ -583,26 +570,25 @@ def _fixed_parts(
     return parts
 
 
-class PackedSection:
+class PackedSection(MutableRecord, eq=False):
     """Tables that were written already, each a multiple of eight bytes."""
 
-    def __init__(self, rows: BytesColumn, lead_bytes: int) -> None:
-        self.start = 0
-        self._rows = rows
-        self._lead_bytes = lead_bytes
+    rows: BytesColumn
+    lead_bytes: int
+    start: int = 0
 
     def size_bytes(self) -> int:
         """Return the size."""
-        return len(self._rows.data)
+        return len(self.rows.data)
 
     def positions(self, rows: NDArray[np.integer]) -> Ints:
         """Return the positions of the tables."""
-        where: Ints = self._rows.splits[rows] + (self.start + self._lead_bytes)
+        where: Ints = self.rows.splits[rows] + (self.start + self.lead_bytes)
         return where
 
     def pieces(self) -> Iterator[Bytes]:
         """Yield all tables."""
-        yield self._rows.data
+        yield self.rows.data
 
 
 def _put(parts: Bytes, position: int, values: NDArray[np.generic]) -> None:

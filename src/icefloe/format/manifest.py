@@ -172,7 +172,11 @@ def _compress_all(
 
 
 def _check_apparent_size(tables: Sequence[ChunkTable]) -> None:
-    if sum(map(_most_apparent_bytes, tables)) <= MAX_APPARENT_BYTES:
+    most_bytes = 0  # as if each row had all strings to itself, which takes but a moment
+    for table in tables:
+        strings = len(table.locations.data) + len(table.inline.data)
+        most_bytes += len(table) * (_ROW_APPARENT_BYTES + 4 * table.dimensions + strings)
+    if most_bytes <= MAX_APPARENT_BYTES:
         return
     apparent = 0
     for table in tables:
@@ -192,12 +196,6 @@ def _check_apparent_size(tables: Sequence[ChunkTable]) -> None:
             "other readers accept in one manifest: split them over several manifests",
             ErrorKind.LIMIT_EXCEEDED,
         )
-
-
-def _most_apparent_bytes(table: ChunkTable) -> int:
-    """Bound what a table reads as, in a moment: as if each row had all strings to itself."""
-    strings = len(table.locations.data) + len(table.inline.data)
-    return len(table) * (_ROW_APPARENT_BYTES + 4 * table.dimensions + strings)
 
 
 # -- reading -------------------------------------------------------------------------------

@@ -46,15 +46,33 @@ class ArrayInfo(Record):
     manifests: tuple[ManifestRef, ...] = ()
 
 
-class Node(Record):
-    """A group or an array at a path."""
+class GroupNode(Record):
+    """A group at a path."""
 
     id: NodeId
     path: str
     user_data: bytes
     """The exact bytes of its `zarr.json`."""
-    array: ArrayInfo | None = None
-    """`None` for a group."""
+
+
+class ArrayNode(Record):
+    """An array at a path."""
+
+    id: NodeId
+    path: str
+    user_data: bytes
+    """The exact bytes of its `zarr.json`."""
+    array: ArrayInfo
+
+
+type Node = GroupNode | ArrayNode
+
+
+def node_of(node_id: NodeId, path: str, user_data: bytes, array: ArrayInfo | None) -> Node:
+    """Return the node of an array, or of a group if `array` is None."""
+    if array is None:
+        return GroupNode(node_id, path, user_data)
+    return ArrayNode(node_id, path, user_data, array)
 
 
 class NodeTable(Record, eq=False):
@@ -87,19 +105,21 @@ class NodeTable(Record, eq=False):
     def from_nodes(cls, nodes: Sequence[Node]) -> Self:
         """Pack a list of nodes, in any order.
 
-        >>> root = Node(NodeId.random(), "/", b'{"zarr_format":3,"node_type":"group"}')
+        >>> root = GroupNode(NodeId.random(), "/", b'{"zarr_format":3,"node_type":"group"}')
         >>> NodeTable.from_nodes([root]).find("/") == root
         True
         """
         nodes = sorted(nodes, key=lambda node: node.path.encode())
-        arrays = [node.array or ArrayInfo((), ()) for node in nodes]
+        arrays = [
+            node.array if isinstance(node, ArrayNode) else ArrayInfo((), ()) for node in nodes
+        ]
         names = [array.dimension_names or () for array in arrays]
         manifests = [ref for array in arrays for ref in array.manifests]
         return cls(
             ids=id_rows(NodeId, [node.id for node in nodes]),
             paths=BytesColumn.from_strings([node.path for node in nodes]),
             user_data=BytesColumn.from_list([node.user_data for node in nodes]),
-            is_array=np.array([node.array is not None for node in nodes], np.bool_),
+            is_array=np.array([isinstance(node, ArrayNode) for node in nodes], np.bool_),
             shape_splits=_splits([array.shape for array in arrays]),
             array_lengths=np.array([n for array in arrays for n in array.shape], np.uint64),
             num_chunks=np.array([n for array in arrays for n in array.num_chunks], np.uint32),
@@ -141,25 +161,26 @@ class NodeTable(Record, eq=False):
 
     def node(self, row: int) -> Node:
         """Return one row as an object."""
-        return Node(
-            NodeId(self.ids[row].tobytes()),
-            self.paths[row].decode(),
-            self.user_data[row],
-            self._array(row) if self.is_array[row] else None,
-        )
+        if self.is_array[row]:
+            return self.array(row)
+        node_id, path = NodeId(self.ids[row].tobytes()), self.paths[row].decode()
+        return GroupNode(node_id, path, self.user_data[row])
 
-    def _array(self, row: int) -> ArrayInfo:
+    def array(self, row: int) -> ArrayNode:
+        """Return one row, which must be that of an array, as an object."""
         first_dim, last_dim = self.shape_splits[row : row + 2].tolist()
         names = None
         if self.has_names[row]:
             first, last = self.name_splits[row : row + 2].tolist()
             names = tuple(name.decode() or None for name in self.names.rows(first, last))
-        return ArrayInfo(
+        array = ArrayInfo(
             tuple(self.array_lengths[first_dim:last_dim].tolist()),
             tuple(self.num_chunks[first_dim:last_dim].tolist()),
             names,
             self._manifests(row),
         )
+        node_id, path = NodeId(self.ids[row].tobytes()), self.paths[row].decode()
+        return ArrayNode(node_id, path, self.user_data[row], array)
 
     def _manifests(self, row: int) -> tuple[ManifestRef, ...]:
         first, last = self.manifest_splits[row : row + 2].tolist()
@@ -324,17 +345,13 @@ def write_node(tree: Tree, nodes: NodeTable, row: int, field: int, *, is_v1: boo
     tree.blob(nodes.paths[row], position + _NODE.at[NodeSlot.PATH])
     tree.blob(nodes.user_data[row], position + _NODE.at[NodeSlot.USER_DATA])
     content = position + _NODE.at[NodeSlot.CONTENT]
-    if is_array:
-        _write_array(tree, nodes, row, content, is_v1=is_v1)
-    else:
+    if not is_array:
         tree.table(_GROUP, field=content)
-
-
-def _write_array(tree: Tree, nodes: NodeTable, row: int, field: int, *, is_v1: bool) -> None:
+        return
     has_names = bool(nodes.has_names[row])
     shape = _array_shape(has_names=has_names, is_v1=is_v1)
-    position = tree.table(shape, field=field)
-    fields = {slot: position + offset for slot, offset in shape.at.items()}
+    array = tree.table(shape, field=content)
+    fields = {slot: array + offset for slot, offset in shape.at.items()}
     _write_shape(tree, nodes, row, fields)
     if has_names:
         _write_names(tree, nodes, row, fields[ArraySlot.DIMENSION_NAMES])
@@ -388,11 +405,10 @@ def read_node(table: ScalarTable) -> Node:
     if kind not in (NodeKind.ARRAY, NodeKind.GROUP):
         refuse("a node is neither a group nor an array")
     content = table.child(NodeSlot.CONTENT)
-    return Node(
-        NodeId(table.struct(NodeSlot.ID, NodeId.WIDTH)),
-        table.text(NodeSlot.PATH),
-        table.blob(NodeSlot.USER_DATA),
-        _read_array(content) if kind == NodeKind.ARRAY else None,
+    node_id = NodeId(table.struct(NodeSlot.ID, NodeId.WIDTH))
+    path, user_data = table.text(NodeSlot.PATH), table.blob(NodeSlot.USER_DATA)
+    return node_of(
+        node_id, path, user_data, _read_array(content) if kind == NodeKind.ARRAY else None
     )
 
 

@@ -309,24 +309,22 @@ class UpdateTable(Record, eq=False):
         path, kind = self.backup_paths[row], UpdateKind(self.kinds.item(row))
         shape = _ENTRY if path else _ENTRY_WITHOUT_PATH
         tree = Tree()
-        position = tree.table(shape, self.updated_at.item(row), kind)
-        self._write_payload(tree, row, _PAYLOADS[kind], position + shape.at[_Update.PAYLOAD])
-        if path:
-            tree.blob(path, position + shape.at[_Update.BACKUP_PATH])
-        return tree.row()
-
-    def _write_payload(self, tree: Tree, row: int, payload: _Payload, field: int) -> None:
+        entry = tree.table(shape, self.updated_at.item(row), kind)
+        payload = _PAYLOADS[kind]
         values: list[int | bytes] = self.numbers[row, : len(payload.numbers)].tolist()
         if payload.previous is not None:
             values.append(self.previous_ids[row].tobytes())
         if payload.new is not None:
             values.append(self.new_ids[row].tobytes())
-        shape = _payload_shape(payload)
-        position = tree.table(shape, *values, field=field)
+        inner = _payload_shape(payload)
+        position = tree.table(inner, *values, field=entry + shape.at[_Update.PAYLOAD])
         if payload.name is not None:
-            tree.blob(self.names[row], position + shape.at[payload.name])
+            tree.blob(self.names[row], position + inner.at[payload.name])
         if payload.status is not None:
-            write_status(tree, self.statuses[row] or Status(), position + shape.at[payload.status])
+            write_status(tree, self.statuses[row] or Status(), position + inner.at[payload.status])
+        if path:
+            tree.blob(path, entry + shape.at[_Update.BACKUP_PATH])
+        return tree.row()
 
 
 @cache

@@ -33,10 +33,15 @@ from icefloe.records import Record, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.context import RepoContext
-from icefloe.repo.ledger import no_branch, no_tag
 from icefloe.repo.migration_state import require_seen, require_unmigrated
-from icefloe.repo.repo_changes import Change, Changed
-from icefloe.repo.repo_ledger import RepoObjectLedger
+from icefloe.repo.repo_changes import (
+    Change,
+    Changed,
+    DeleteBranch,
+    DeleteTag,
+    no_branch,
+    no_tag,
+)
 
 
 def without(table: SnapshotTable, is_kept: Bools, *, to_root: bool) -> SnapshotTable:
@@ -255,21 +260,25 @@ async def expire(context: RepoContext, rules: ExpirationRules) -> Expiration:
     )
     lag = clocks.lag // timedelta(microseconds=1)
     rules = replace(rules, older_than=rules.older_than - lag)
-    if isinstance(ledger := context.ledger, RepoObjectLedger):
-        done: list[Expiration] = []
-        await ledger.update(_change(rules, done))
-        return done[-1]
-    return await _expire_in_files(context, rules)
+    if not context.ledger.lists_versions:
+        return await _expire_in_files(context, rules)
+    change = Expire(rules)
+    await context.ledger.update(change)
+    return change.done[-1]
 
 
-def _change(rules: ExpirationRules, done: list[Expiration]) -> Change:
-    def change(repo: RepoInfo) -> Changed:
+class Expire(Change):
+    """Take old versions out of the list; `done` gets what the last attempt did."""
+
+    rules: ExpirationRules
+    done: list[Expiration] = field(default_factory=list)
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state without the old versions."""
         repo_changes.require_online(repo)
-        planned, after = plan_in_repo(repo, rules)
-        done[:] = [planned]
+        planned, after = plan_in_repo(repo, self.rules)
+        self.done[:] = [planned]
         return Changed(after, UpdateKind.EXPIRATION_RAN)
-
-    return change
 
 
 class FileHistory(Record):
@@ -367,7 +376,7 @@ class _ExpiringInFiles:
                 await _delete_branch(context, name, tip)
                 self._branches[name] = tip
             for name, tip in sorted(planned.tags.items()):
-                await context.ledger.delete_tag(name)
+                await context.ledger.update(DeleteTag(name))
                 self._tags[name] = tip
         except (PreconditionFailedError, RefNotFoundError):
             return None
@@ -432,4 +441,4 @@ async def _delete_branch(context: RepoContext, name: str, tip: SnapshotId) -> No
     """Delete a branch that is still where it was: one that moved on is not old any more."""
     if await context.ledger.branch_tip(name) != tip:
         raise PreconditionFailedError(f"the branch {name!r} has moved", branch=name)
-    await context.ledger.delete_branch(name)
+    await context.ledger.update(DeleteBranch(name))

@@ -26,7 +26,7 @@ noticing; if there are none, some chunks.
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -65,8 +65,7 @@ from icefloe.records import Record, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.context import RepoContext
 from icefloe.repo.migration_state import require_unmigrated
-from icefloe.repo.repo_changes import Changed
-from icefloe.repo.repo_ledger import RepoObjectLedger
+from icefloe.repo.repo_changes import Change, Changed
 from icefloe.walk.reachability import (
     ManifestFact,
     Reachable,
@@ -135,6 +134,17 @@ class _RoomMadeError(Exception):
     """Some files were deleted to make room for the update of the repo object."""
 
 
+class DropVersions(Change):
+    """Take versions out of the list, as part of a collection."""
+
+    kept: Callable[[RepoInfo], SnapshotTable]
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the versions that are kept."""
+        repo_changes.require_online(repo)
+        return Changed(replace(repo, history=self.kept(repo)), UpdateKind.GC_RAN)
+
+
 class _Collection:
     """One run."""
 
@@ -200,8 +210,7 @@ class _Collection:
 
     async def _look(self) -> None:
         """Read what the repository needs now, as far as it is not known."""
-        if isinstance(ledger := self._context.ledger, RepoObjectLedger):
-            repo = await ledger.repo()
+        if (repo := await self._context.ledger.repo()) is not None:
             left = self._left(repo)
             await self._live.add(ids_of_rows(SnapshotId, left.ids))
             self._pruned = frozenset(ids_of_rows(SnapshotId, left.pruned_ids))
@@ -365,15 +374,9 @@ class _Collection:
     # -- letting it go ---------------------------------------------------------------------
 
     async def _drop(self) -> None:
-        """Take versions that nothing leads to out of the repo object."""
-        if not isinstance(ledger := self._context.ledger, RepoObjectLedger):
-            return  # spec 1 lists none
-
-        def change(repo: RepoInfo) -> Changed:
-            repo_changes.require_online(repo)
-            return Changed(replace(repo, history=self._left(repo)), UpdateKind.GC_RAN)
-
-        await ledger.update(change)
+        """Take versions that nothing leads to out of the list, which spec 1 does not have."""
+        if self._context.ledger.lists_versions:
+            await self._context.ledger.update(DropVersions(self._left))
 
     async def _drop_with_room(self, listed: Mapping[Kind, Listed]) -> None:
         """Drop versions; in a full storage make room and raise `_RoomMadeError` instead."""
@@ -402,9 +405,9 @@ class _Collection:
 
         Versions that are to be dropped are listed still, so they keep their files, too.
         """
-        ledger = self._context.ledger
-        assert isinstance(ledger, RepoObjectLedger)
-        table = (await ledger.repo()).snapshots
+        if (repo := await self._context.ledger.repo()) is None:
+            return  # spec 1 drops no versions, which needs no room
+        table = repo.snapshots
         listed = ids_of_rows(SnapshotId, table.ids)
         await self._keep_young_snapshots(map(str, listed))
         self._live.snapshots.update(listed)  # those that cannot be read are listed, too

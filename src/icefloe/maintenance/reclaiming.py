@@ -13,7 +13,6 @@ from icefloe.maintenance.sweeping import Kind, list_whole_kind
 from icefloe.printable import printable
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
-from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.repo.snapshot_info import SnapshotInfo
 from icefloe.reports import FactsReport, object_html, shown_bytes
 from icefloe.walk.reachability import ManifestFact, Reachable, ReadLimits, chunk_objects, read_facts
@@ -116,8 +115,7 @@ async def _planned(
     Expiration, dict[SnapshotId, SnapshotEntry], frozenset[SnapshotId], frozenset[SnapshotId]
 ]:
     """Plan; give also what is known of versions that go, those that stay, and all logs needed."""
-    if isinstance(ledger := context.ledger, RepoObjectLedger):
-        repo = await ledger.repo()
+    if (repo := await context.ledger.repo()) is not None:
         planned, after = expiration.plan_in_repo(repo, rules)
         rows = [
             row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.nodes import ManifestRef
-from icefloe.records import Record
+from icefloe.records import MutableRecord, Record, field, replace
 
 if TYPE_CHECKING:
     from icefloe.manifests.build import Part
@@ -31,10 +31,6 @@ class SplitArray(Record):
     kept: tuple[ManifestRef, ...]
     parts: tuple[Part, ...]
 
-    def written(self) -> SplitArray:
-        """Note that all files were written."""
-        return SplitArray(self.state, self.kept, tuple(part.written() for part in self.parts))
-
 
 class WholeArray(Record, eq=False):
     """An array that goes into one manifest, maybe with others."""
@@ -46,10 +42,6 @@ class WholeArray(Record, eq=False):
     box: Box | None = None
     """The box around its chunks, if it is known."""
 
-    def written(self) -> WholeArray:
-        """Change nothing: the files of such arrays are packs."""
-        return self
-
 
 class Pack(Record):
     """A manifest of whole arrays, and the state of each that is in it."""
@@ -57,17 +49,12 @@ class Pack(Record):
     states: Mapping[NodeId, ArrayState | ManifestId]
     part: Part
 
-    def written(self) -> Pack:
-        """Note that the file was written."""
-        return Pack(self.states, self.part.written())
 
-
-class WrittenManifests:
+class WrittenManifests(MutableRecord, eq=False):
     """Manifests made for a commit that may have to be tried again."""
 
-    def __init__(self) -> None:
-        self._arrays: dict[NodeId, SplitArray | WholeArray] = {}
-        self._packs: dict[frozenset[NodeId], Pack] = {}
+    _arrays: dict[NodeId, SplitArray | WholeArray] = field(default_factory=dict)
+    _packs: dict[frozenset[NodeId], Pack] = field(default_factory=dict)
 
     def array(self, node: NodeId, state: ArrayState) -> SplitArray | WholeArray | None:
         """Find what was made of an array, if it was in the same state."""
@@ -93,5 +80,9 @@ class WrittenManifests:
 
     def note_written(self) -> None:
         """Remember that the files that were held back are written now."""
-        self._arrays = {node: array.written() for node, array in self._arrays.items()}
-        self._packs = {nodes: pack.written() for nodes, pack in self._packs.items()}
+        for node, array in self._arrays.items():
+            if isinstance(array, SplitArray):
+                parts = tuple(replace(part, held_back=None) for part in array.parts)
+                self._arrays[node] = replace(array, parts=parts)
+        for nodes, pack in self._packs.items():
+            self._packs[nodes] = Pack(pack.states, replace(pack.part, held_back=None))

@@ -14,7 +14,7 @@ from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.nodes import ManifestRef
 from icefloe.manifests.partition import Box, boxes_meeting, boxes_of
-from icefloe.records import Record, replace
+from icefloe.records import Record
 
 
 class NewManifest(Record):
@@ -33,10 +33,6 @@ class Part(Record):
     held_back: EncodedManifest | None = None
     """The file, if it is still to be written."""
 
-    def written(self) -> "Part":
-        """Note that the file was written."""
-        return self if self.held_back is None else replace(self, held_back=None)
-
 
 async def make_part(
     assets: Assets,
@@ -51,12 +47,13 @@ async def make_part(
     `hold_back_bytes` is given back instead of written, for the caller to do.
     """
     encoded = await assets.encode_manifest(tables)
-    manifest = NewManifest(encoded.id, encoded.size_bytes, encoded.num_chunk_refs)
-    known_boxes = boxes or {}
-    refs = {
-        node: ManifestRef(encoded.id, known_boxes[node] if node in known_boxes else box_of(table))
-        for node, table in tables.items()
-    }
+    num_chunk_refs = sum(map(len, tables.values()))
+    manifest = NewManifest(encoded.id, len(encoded.data), num_chunk_refs)
+    refs = dict[NodeId, ManifestRef]()
+    for node, table in tables.items():
+        if boxes is None or (box := boxes.get(node)) is None:
+            box = tuple((first, last) for first, last in table.extents().tolist())
+        refs[node] = ManifestRef(encoded.id, box)
     if manifest.size_bytes <= hold_back_bytes:
         return Part(manifest, refs, encoded)
     await assets.save_manifest(encoded)
@@ -95,8 +92,3 @@ def _require_apart(refs: Sequence[ManifestRef]) -> None:
                 f"{left.extents} and {other.extents}: build them from disjoint parts of it",
                 ErrorKind.INVALID_CHUNK_INDEX,
             )
-
-
-def box_of(table: ChunkTable) -> Box:
-    """Return the exact box around the chunks of a table."""
-    return tuple((int(first), int(last)) for first, last in table.extents())

@@ -26,7 +26,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa, pc
 from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.columns import Bools, BytesColumn, Ints
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import node_name
 from icefloe.records import Record
 
@@ -284,13 +284,12 @@ _TIME_NAME: Final = r"(?i)(t|datetime|(.+_)?(time|date))"
 """Dimensions with such names are those that data sets grow along, wherever they stand."""
 
 
-def layout_of(node: Node, rules: EffectiveSplitSizes | None) -> Layout:
+def layout_of(node: ArrayNode, rules: EffectiveSplitSizes | None) -> Layout:
     """Choose how an array is cut: by the rules that are for it, or by default if there is none.
 
     A rule that says not to split an array is one, too; `None` says that no rules were ever set.
     """
     array = node.array
-    assert array is not None
     if rules is not None and any(_holds(condition, node.path) for condition, _ in rules):
         return GridLayout(split_edges(node, rules))
     names = array.dimension_names or (None,) * len(array.num_chunks)
@@ -310,14 +309,13 @@ def append_order(names: Sequence[str | None]) -> tuple[int, ...]:
     return (*first, *(axis for axis in range(len(names)) if axis not in first))
 
 
-def split_edges(node: Node, rules: EffectiveSplitSizes) -> Edges:
+def split_edges(node: ArrayNode, rules: EffectiveSplitSizes) -> Edges:
     """Return the edges at which an array is split into manifests.
 
     All rules whose condition holds for the array apply, in their order; along each dimension
     the first size that fits it counts.
     """
     array = node.array
-    assert array is not None
     names = array.dimension_names or (None,) * len(array.num_chunks)
     sizes = [pair for condition, sizes in rules if _holds(condition, node.path) for pair in sizes]
     return tuple(

@@ -174,12 +174,12 @@ class RepoContext(Record, eq=False, dict=True):
             clock,
         )
 
-    @property
+    @cached_property
     def write_concurrency(self) -> int:
         """How many files to write at once; within one machine, one after the other is quicker."""
         return 1 if self.is_near else self.config.max_concurrent_requests
 
-    @property
+    @cached_property
     def is_near(self) -> bool:
         """Whether the repository is on this machine, so that requests wait for no network."""
         return isinstance(self.storage.spec, LocalSpec | MemorySpec)
@@ -206,14 +206,13 @@ class RepoContext(Record, eq=False, dict=True):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        version = getattr(self.ledger, "config_version", None)  # only of spec 1
         settings = {
             "spec_version": self.spec_version,
             "access": self.access,
             "virtual_reader": self.virtual_reader,
             "attribution": self.attribution,
             "clock": self.clock,
-            "config_version": version,
+            "config_version": self.ledger.config_version,
         }
         return (_restore, (pickle.dumps((self.storage, self.user_config, settings)),))
 

@@ -7,24 +7,19 @@ for those before it; a writer that is not in the log goes at once.
 """
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from icefloe.config import FeatureFlag, RepositoryConfig
-from icefloe.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    ErrorKind,
-    RefNotFoundError,
-    SessionStateError,
-)
 from icefloe.format.ids import SeriesOfIds, SnapshotId
 from icefloe.format.json_value import JsonValue
-from icefloe.format.repo_info import MAIN_BRANCH
+from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry, UpdateTable
 from icefloe.records import MutableRecord, field
+from icefloe.repo.repo_changes import Change
+from icefloe.storage import Version
 
 _ENTRIES: Final = 32
 _ACTIVE_MICROSECONDS: Final = 5_000_000
@@ -120,67 +115,35 @@ def is_contested(updates: UpdateTable, branch: str, own: str | None, now: int) -
     return False
 
 
-def no_branch(name: str) -> RefNotFoundError:
-    """Describe a branch that is not there."""
-    return RefNotFoundError(f"there is no branch {name!r} in this repository", branch=name)
-
-
-def no_tag(name: str) -> RefNotFoundError:
-    """Describe a tag that is not there."""
-    return RefNotFoundError(f"there is no tag {name!r} in this repository", tag=name)
-
-
-def branch_gone(name: str) -> RefNotFoundError:
-    """Describe a branch that was there when a session began."""
-    return RefNotFoundError(
-        f"the branch {name!r} does not exist (any more)", ErrorKind.BRANCH_NOT_FOUND, branch=name
-    )
-
-
-def tag_exists(name: str) -> AlreadyExistsError:
-    """Describe a tag that is in the way."""
-    return AlreadyExistsError(
-        f"the tag {name!r} exists already, and tags are never moved: choose another name",
-        ErrorKind.TAG_ALREADY_EXISTS,
-        tag=name,
-    )
-
-
-def require_deletable(branch: str) -> None:
-    """Refuse to delete the branch that every repository has."""
-    if branch == MAIN_BRANCH:
-        raise SessionStateError(
-            "the branch 'main' cannot be deleted", ErrorKind.CANNOT_DELETE_MAIN, branch=branch
-        )
-
-
-def require_expected(branch: str, tip: SnapshotId, expected: SnapshotId | None) -> None:
-    """Refuse to move a branch that somebody else has moved."""
-    if expected is not None and tip != expected:
-        raise ConflictError(
-            str(expected), str(tip), kind=ErrorKind.BRANCH_UPDATE_CONFLICT, branch=branch
-        )
-
-
-type Metadata = dict[str, JsonValue]
-
-
 class Ledger(Protocol):
     """The changing part of a repository.
 
-    Reads show what is stored at that moment. Changes are atomic against all other writers; when
-    one returns, it is stored. A change that lost a race over something unrelated is made again
-    by itself.
+    Reads show what is stored at that moment.
     """
 
-    spec_version: int
+    lists_versions: bool
+    """Whether there is a list of all versions, in the repo object of spec 2."""
+    config_version: Version | None
+    """The state of config.yaml that our configuration was made from (spec 1)."""
     rivals: Rivals
+
+    async def update(self, change: Change) -> RepoInfo | None:
+        """Make a change, and return the repo object after it; None in spec 1, which has none.
+
+        Changes are atomic against all other writers; when this returns, the change is stored. A
+        change that lost a race over something unrelated is made again.
+        """
+        ...
 
     def turn(self, branch: str) -> AbstractAsyncContextManager[None]:
         """Let those commit first who should, and as far as the storage can, nobody else after.
 
         Only fairness hangs on it: without a turn, every change is as safe.
         """
+        ...
+
+    async def repo(self) -> RepoInfo | None:
+        """Return the repo object; None in spec 1, which has none."""
         ...
 
     async def branches(self) -> dict[str, SnapshotId]:
@@ -217,38 +180,13 @@ class Ledger(Protocol):
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
         """Return the tip of a branch to write to, or raise if writing is not allowed.
 
-        As `check_writable`, `require_flag` and `branch_tip`, in one look.
+        `ReadOnlyError` of kind `read-only-repository` if the repository takes no changes now,
+        `SessionStateError` if the feature of `flag` is disabled.
         """
         ...
 
     async def tag_target(self, name: str) -> SnapshotId:
         """Return the snapshot of a tag, or raise `RefNotFoundError`."""
-        ...
-
-    async def create_branch(self, name: str, snapshot: SnapshotId) -> None:
-        """Make a branch that ends at a snapshot."""
-        ...
-
-    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
-        """Delete a branch, but not `main`; with `expected`, `ConflictError` unless it ends there.
-
-        In spec 1, a commit that lands between the look at the branch and its deletion is lost
-        with the branch: storages do not delete on a condition.
-        """
-        ...
-
-    async def reset_branch(
-        self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
-    ) -> None:
-        """Let a branch end elsewhere; with `expected`, `ConflictError` unless it ends there."""
-        ...
-
-    async def create_tag(self, name: str, snapshot: SnapshotId) -> None:
-        """Name a snapshot for good."""
-        ...
-
-    async def delete_tag(self, name: str) -> None:
-        """Take a tag away; its name cannot be used again."""
         ...
 
     async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
@@ -272,75 +210,16 @@ class Ledger(Protocol):
         """
         ...
 
-    async def commit(
-        self,
-        branch: str,
-        base: SnapshotId,
-        new: SnapshotEntry,
-        *,
-        known_update: int | None = None,
-    ) -> None:
-        """Move a branch from `base` to a snapshot whose parent is `base`.
-
-        `ConflictError` of kind `commit-conflict`, with both parents, if it does not end there
-        any more; `RefNotFoundError` of kind `branch-not-found` if it is gone. In spec 2,
-        `CollectionRanError` if garbage was collected after the update at `known_update`.
-        """
-        ...
-
-    async def amend(
-        self,
-        branch: str,
-        replaced: SnapshotId,
-        new: SnapshotEntry,
-        *,
-        known_update: int | None = None,
-        move_other_branches: bool = False,
-    ) -> None:
-        """Put a snapshot in the place of the tip of a branch, or of all that end there (spec 2).
-
-        Otherwise as `commit`.
-        """
-        ...
-
-    async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
-        """Make a snapshot known that no branch leads to, else as `commit`."""
-        ...
-
-    async def check_writable(self) -> None:
-        """Raise `ReadOnlyError` of kind `read-only-repository` if it takes no changes now."""
-        ...
-
-    async def metadata(self) -> Metadata:
+    async def metadata(self) -> dict[str, JsonValue]:
         """Return the metadata of the repository (spec 2)."""
-        ...
-
-    async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
-        """Replace the metadata of the repository (spec 2)."""
-        ...
-
-    async def update_metadata(self, metadata: Mapping[str, JsonValue]) -> Metadata:
-        """Replace some entries of the metadata, and give all of it (spec 2)."""
         ...
 
     async def status(self) -> Status:
         """Return whether the repository takes changes (spec 2)."""
         ...
 
-    async def set_status(self, status: Status) -> None:
-        """Let the repository take changes, or not (spec 2)."""
-        ...
-
     async def flags(self) -> list[FeatureFlag]:
         """List all feature flags (spec 2)."""
-        ...
-
-    async def set_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
-        """Enable or disable a feature; None leaves it to its default (spec 2)."""
-        ...
-
-    async def require_flag(self, name: str) -> None:
-        """Raise `SessionStateError` if a feature is disabled (spec 2)."""
         ...
 
     def ops_log(self) -> AsyncIterator[UpdateEntry]:
@@ -349,8 +228,4 @@ class Ledger(Protocol):
 
     async def load_config(self) -> RepositoryConfig | None:
         """Return the stored configuration, if there is one."""
-        ...
-
-    async def save_config(self, config: RepositoryConfig) -> None:
-        """Store a configuration."""
         ...

@@ -43,8 +43,8 @@ from icefloe.repo.context import (
     settled_over,
 )
 from icefloe.repo.migration_state import is_unfinished
-from icefloe.repo.repo_changes import created, warn_of_dropped_sets
-from icefloe.repo.repo_ledger import StoredRepo, create_repo, load_repo, stored_config
+from icefloe.repo.repo_changes import SetConfig, created, stored_config, warn_of_dropped_sets
+from icefloe.repo.repo_ledger import StoredRepo, create_repo, load_repo
 from icefloe.storage import Backend, Storage, Version
 from icefloe.storage.specs import AzureSpec, GcsSpec, S3Spec
 
@@ -385,7 +385,7 @@ async def fetch_config(storage: Storage) -> RepositoryConfig | None:
 
 async def save_config(context: RepoContext) -> None:
     """Store the configuration that a repository was opened with."""
-    await context.ledger.save_config(context.user_config)
+    await context.ledger.update(SetConfig(context.user_config))
 
 
 async def _spec_version(backend: Backend) -> SpecVersion | None:

@@ -4,7 +4,7 @@ A file of a ref holds the id of a snapshot; parents are in the snapshots.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Never
 
@@ -41,17 +41,26 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
 from icefloe.repo.conditional_put import MOST_WRITES, put_settled
-from icefloe.repo.ledger import (
-    Rivals,
+from icefloe.repo.ledger import Rivals
+from icefloe.repo.migration_state import require_seen, require_unmigrated
+from icefloe.repo.repo_changes import (
+    AddDetached,
+    Change,
+    Commit,
+    CreateBranch,
+    CreateTag,
+    DeleteBranch,
+    DeleteTag,
+    ResetBranch,
+    SetConfig,
     branch_gone,
+    config_changed,
     no_branch,
     no_tag,
-    require_deletable,
     require_expected,
+    stored_config,
     tag_exists,
 )
-from icefloe.repo.migration_state import require_seen, require_unmigrated
-from icefloe.repo.repo_ledger import stored_config
 from icefloe.storage import Backend, Version
 from icefloe.storage.capabilities import has_queue, turn
 
@@ -157,11 +166,7 @@ async def replace_config_file(
             await backend.copy(CONFIG_KEY, backup_key(name), if_version=version)
         return await _put(backend, config, version)
     except (PreconditionFailedError, ObjectNotFoundError):
-        raise ConflictError(
-            message="somebody changed the stored configuration since this repository was"
-            " opened: open it again and repeat the change",
-            kind=ErrorKind.CONFIG_UPDATED,
-        ) from None
+        raise config_changed() from None
 
 
 async def _put(backend: Backend, config: RepositoryConfig, version: Version | None) -> Version:
@@ -172,7 +177,7 @@ async def _put(backend: Backend, config: RepositoryConfig, version: Version | No
 class RefFilesLedger:
     """Branches, tags and history of a repository of spec 1."""
 
-    spec_version = 1
+    lists_versions = False
 
     def __init__(
         self,
@@ -187,7 +192,6 @@ class RefFilesLedger:
         self._clock = clock
         self._concurrency = config.max_concurrent_requests
         self.config_version = config_version
-        """The state of config.yaml that our configuration was made from; None for no file."""
         self.rivals = Rivals()
 
     @asynccontextmanager
@@ -199,6 +203,9 @@ class RefFilesLedger:
             yield
 
     # -- branches and tags -----------------------------------------------------------------
+
+    async def repo(self) -> None:
+        """Return None: there is no repo object."""
 
     async def branch_names(self) -> set[str]:
         """List branches."""
@@ -231,7 +238,7 @@ class RefFilesLedger:
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
         """Return the tip of a branch; spec 1 has no status and no flags to check."""
         if flag is not None:
-            await self.require_flag(flag)
+            _unsupported(f"the feature {flag!r}")
         return await self.branch_tip(name)
 
     async def tag_target(self, name: str) -> SnapshotId:
@@ -241,92 +248,6 @@ class RefFilesLedger:
         except ObjectNotFoundError:
             return await self._tag_file(name)
         raise no_tag(name)
-
-    async def create_branch(self, name: str, snapshot: SnapshotId) -> None:
-        """Make a branch that ends at a snapshot."""
-        key = branch_key(checked_name(name))
-        await self._assets.load_snapshot(snapshot)
-
-        def is_part(repo: RepoInfo) -> bool:
-            return repo.branches.get(name) == snapshot
-
-        async with self._noticing(f"the branch {name!r}", is_part):
-            try:
-                await create_ref(self._backend, key, snapshot)
-            except PreconditionFailedError:
-                tip = await self.branch_tip(name)
-                raise ConflictError(
-                    None,
-                    str(tip),
-                    f"the branch {name!r} exists already, at {tip}:"
-                    " choose another name, or move it with reset_branch",
-                    ErrorKind.BRANCH_UPDATE_CONFLICT,
-                    branch=name,
-                ) from None
-
-    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
-        """Delete a branch."""
-        require_deletable(name)
-
-        def is_part(repo: RepoInfo) -> bool:
-            return name not in repo.branches
-
-        async with self._noticing(f"the deletion of the branch {name!r}", is_part):
-            require_expected(name, await self.branch_tip(name), expected)
-            key = branch_key(name)
-            report = await self._backend.delete_many([key])
-            if key in report.failures:
-                raise StorageError(
-                    f"the branch {name!r} could not be deleted: {report.failures[key]}",
-                    retryable=key in report.retryable,
-                    key=key,
-                )
-
-    async def reset_branch(
-        self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
-    ) -> None:
-        """Let a branch end elsewhere."""
-
-        async def has_landed(now: SnapshotId) -> bool:
-            return now == snapshot
-
-        def is_part(repo: RepoInfo) -> bool:
-            return repo.branches.get(name) == snapshot
-
-        async with self._noticing(f"the new end of the branch {name!r}", is_part):
-            tip, version = await self._branch(name)
-            await self._assets.load_snapshot(snapshot)
-            require_expected(name, tip, expected)
-            elsewhere = await self._move(name, tip, version, snapshot, has_landed)
-            if elsewhere is not None:
-                require_expected(name, elsewhere, tip)
-
-    async def create_tag(self, name: str, snapshot: SnapshotId) -> None:
-        """Name a snapshot for good."""
-        key = tag_key(checked_name(name))
-        await self._assets.load_snapshot(snapshot)
-
-        def is_part(repo: RepoInfo) -> bool:
-            return repo.tags.get(name) == snapshot
-
-        async with self._noticing(f"the tag {name!r}", is_part):
-            try:
-                await create_ref(self._backend, key, snapshot)
-            except PreconditionFailedError:
-                raise tag_exists(name) from None
-
-    async def delete_tag(self, name: str) -> None:
-        """Take a tag away."""
-
-        def is_part(repo: RepoInfo) -> bool:
-            return name in repo.deleted_tags
-
-        async with self._noticing(f"the deletion of the tag {name!r}", is_part):
-            await self.tag_target(name)
-            try:
-                await bury_ref(self._backend, tag_tombstone_key(name))
-            except PreconditionFailedError:
-                raise no_tag(name) from None
 
     # -- snapshots -------------------------------------------------------------------------
 
@@ -362,53 +283,6 @@ class RefFilesLedger:
         async for entry in self.ancestry(snapshot):
             yield [entry]
 
-    async def commit(
-        self,
-        branch: str,
-        base: SnapshotId,
-        new: SnapshotEntry,
-        *,
-        known_update: int | None = None,
-    ) -> None:
-        """Move a branch from `base` to a snapshot on top of it."""
-
-        async def has_landed(now: SnapshotId) -> bool:
-            return await self._is_between(new.id, now, base)
-
-        def is_part(repo: RepoInfo) -> bool:
-            return repo.snapshots.row_of(new.id) is not None
-
-        async with self._noticing(f"the commit {new.id}", is_part):
-            try:
-                tip: SnapshotId | None
-                tip, version = await self._branch(branch)
-                if tip == base:
-                    tip = await self._move(branch, base, version, new.id, has_landed)
-            except RefNotFoundError:
-                raise branch_gone(branch) from None
-            if tip is not None:
-                raise ConflictError(str(base), str(tip), branch=branch)
-
-    async def amend(
-        self,
-        branch: str,
-        replaced: SnapshotId,
-        new: SnapshotEntry,
-        *,
-        known_update: int | None = None,
-        move_other_branches: bool = False,
-    ) -> None:
-        """Refuse: snapshots of spec 1 hold their parents, so none can take another's place."""
-        _unsupported("amended commits")
-
-    async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
-        """Write nothing, as a snapshot is known by its file; in spec 2 it would not be."""
-        await self.check_writable()
-
-    async def check_writable(self) -> None:
-        """Raise `RepositoryMigratedError` if the repository is not of spec 1 any more."""
-        await require_unmigrated(self._backend)
-
     # -- settings --------------------------------------------------------------------------
 
     async def load_config(self) -> RepositoryConfig | None:
@@ -418,26 +292,7 @@ class RefFilesLedger:
             await require_unmigrated(self._backend)
         return config
 
-    async def save_config(self, config: RepositoryConfig) -> None:
-        """Store a configuration, unless somebody changed it since ours was read."""
-
-        def is_part(repo: RepoInfo) -> bool:
-            return stored_config(repo) == config
-
-        async with self._noticing("the configuration", is_part):
-            self.config_version = await replace_config_file(
-                self._backend, config, self.config_version, self._clock
-            )
-
     async def metadata(self) -> dict[str, JsonValue]:
-        """Refuse: not in spec 1."""
-        _unsupported("metadata of the repository")
-
-    async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
-        """Refuse: not in spec 1."""
-        _unsupported("metadata of the repository")
-
-    async def update_metadata(self, metadata: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Refuse: not in spec 1."""
         _unsupported("metadata of the repository")
 
@@ -445,26 +300,144 @@ class RefFilesLedger:
         """Refuse: not in spec 1."""
         _unsupported("a status of the repository")
 
-    async def set_status(self, status: Status) -> None:
-        """Refuse: not in spec 1."""
-        _unsupported("a status of the repository")
-
     async def flags(self) -> list[FeatureFlag]:
         """Refuse: not in spec 1."""
         _unsupported("feature flags")
-
-    async def set_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
-        """Refuse: not in spec 1."""
-        _unsupported("feature flags")
-
-    async def require_flag(self, name: str) -> None:
-        """Refuse: what flags are for is not in spec 1 either."""
-        _unsupported(f"the feature {name!r}")
 
     async def ops_log(self) -> AsyncIterator[UpdateEntry]:
         """Refuse: not in spec 1."""
         _unsupported("a log of operations")
         yield  # makes this a generator, as the others are
+
+    # -- changing --------------------------------------------------------------------------
+
+    async def update(self, change: Change) -> None:
+        """Make a change of branches, tags or configuration; refuse what is not in spec 1."""
+        match change:
+            case Commit():
+                await self._commit(change)
+            case AddDetached():  # a snapshot is known by its file; in spec 2 it would not be
+                await require_unmigrated(self._backend)
+            case CreateBranch():
+                await self._create_branch(change.name, change.snapshot)
+            case ResetBranch():
+                await self._reset_branch(change.name, change.snapshot, change.expected)
+            case DeleteBranch():
+                await self._delete_branch(change.name, change.expected)
+            case CreateTag():
+                await self._create_tag(change.name, change.snapshot)
+            case DeleteTag():
+                await self._delete_tag(change.name)
+            case SetConfig():
+                await self._save_config(change.config)
+            case _:
+                _unsupported(change.feature)
+
+    async def _commit(self, change: Commit) -> None:
+        branch, base, new = change.branch, change.base, change.new.id
+
+        async def has_landed(now: SnapshotId) -> bool:
+            return await self._is_between(new, now, base)
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.snapshots.row_of(new) is not None
+
+        async with self._noticing(f"the commit {new}", is_part):
+            try:
+                tip: SnapshotId | None
+                tip, version = await self._branch(branch)
+                if tip == base:
+                    tip = await self._move(branch, base, version, new, has_landed)
+            except RefNotFoundError:
+                raise branch_gone(branch) from None
+            if tip is not None:
+                raise ConflictError(str(base), str(tip), branch=branch)
+
+    async def _create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        key = branch_key(checked_name(name))
+        await self._assets.load_snapshot(snapshot)
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.branches.get(name) == snapshot
+
+        async with self._noticing(f"the branch {name!r}", is_part):
+            try:
+                await create_ref(self._backend, key, snapshot)
+            except PreconditionFailedError:
+                tip = await self.branch_tip(name)
+                raise ConflictError(
+                    None,
+                    str(tip),
+                    f"the branch {name!r} exists already, at {tip}:"
+                    " choose another name, or move it with reset_branch",
+                    ErrorKind.BRANCH_UPDATE_CONFLICT,
+                    branch=name,
+                ) from None
+
+    async def _reset_branch(
+        self, name: str, snapshot: SnapshotId, expected: SnapshotId | None
+    ) -> None:
+        async def has_landed(now: SnapshotId) -> bool:
+            return now == snapshot
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.branches.get(name) == snapshot
+
+        async with self._noticing(f"the new end of the branch {name!r}", is_part):
+            tip, version = await self._branch(name)
+            await self._assets.load_snapshot(snapshot)
+            require_expected(name, tip, expected)
+            elsewhere = await self._move(name, tip, version, snapshot, has_landed)
+            if elsewhere is not None:
+                require_expected(name, elsewhere, tip)
+
+    async def _delete_branch(self, name: str, expected: SnapshotId | None) -> None:
+        def is_part(repo: RepoInfo) -> bool:
+            return name not in repo.branches
+
+        async with self._noticing(f"the deletion of the branch {name!r}", is_part):
+            require_expected(name, await self.branch_tip(name), expected)
+            key = branch_key(name)
+            report = await self._backend.delete_many([key])
+            if key in report.failures:
+                raise StorageError(
+                    f"the branch {name!r} could not be deleted: {report.failures[key]}",
+                    retryable=key in report.retryable,
+                    key=key,
+                )
+
+    async def _create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        key = tag_key(checked_name(name))
+        await self._assets.load_snapshot(snapshot)
+
+        def is_part(repo: RepoInfo) -> bool:
+            return repo.tags.get(name) == snapshot
+
+        async with self._noticing(f"the tag {name!r}", is_part):
+            try:
+                await create_ref(self._backend, key, snapshot)
+            except PreconditionFailedError:
+                raise tag_exists(name) from None
+
+    async def _delete_tag(self, name: str) -> None:
+        def is_part(repo: RepoInfo) -> bool:
+            return name in repo.deleted_tags
+
+        async with self._noticing(f"the deletion of the tag {name!r}", is_part):
+            await self.tag_target(name)
+            try:
+                await bury_ref(self._backend, tag_tombstone_key(name))
+            except PreconditionFailedError:
+                raise no_tag(name) from None
+
+    async def _save_config(self, config: RepositoryConfig) -> None:
+        def is_part(repo: RepoInfo) -> bool:
+            return stored_config(repo) == config
+
+        async with self._noticing("the configuration", is_part):
+            self.config_version = await replace_config_file(
+                self._backend, config, self.config_version, self._clock
+            )
 
     # -- files -----------------------------------------------------------------------------
 

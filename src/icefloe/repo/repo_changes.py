@@ -1,15 +1,15 @@
-"""Changes of the repo object of spec 2: pure functions, one per operation.
+"""Changes of a repository, as values: `Ledger.update` makes them.
 
-Feature flags can forbid operations. A copy of the manifest sets is stored where other libraries
-do not touch it.
+A change contains its rule for the repo object of spec 2, a pure function from one state to the
+next. The ledger of spec 1 has its own rules. Feature flags can forbid operations. A copy of the
+manifest sets is stored where other libraries do not touch it.
 """
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Final, cast
+from typing import ClassVar, Final, cast
 
 from icefloe.config import ChunkManifestsConfig, FeatureFlag, RepositoryConfig
 from icefloe.config.manifests import KEY as CONFIG_KEY
@@ -21,6 +21,7 @@ from icefloe.errors import (
     IcefloeError,
     InvalidInputError,
     ReadOnlyError,
+    RefNotFoundError,
     RepositoryOfflineError,
     SessionStateError,
     SnapshotNotFoundError,
@@ -32,14 +33,6 @@ from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
 from icefloe.records import Record, replace
-from icefloe.repo.ledger import (
-    branch_gone,
-    no_branch,
-    no_tag,
-    require_deletable,
-    require_expected,
-    tag_exists,
-)
 from icefloe.values.tree import Tree
 
 MOVE_NODE: Final = "move_node"
@@ -162,8 +155,18 @@ class Changed(Record):
     status: Status | None = None
 
 
-type Change = Callable[[RepoInfo], Changed]
-"""An operation that is still to be folded into a state."""
+class Change(Record):
+    """An operation that is still to be made in a repository."""
+
+    feature: ClassVar[str] = "a list of versions"
+    """What spec 1 lacks, if its ledger has no rule for the operation."""
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state after the operation, or raise if this state does not allow it.
+
+        A lost race repeats the operation, so this may run several times, on different states.
+        """
+        raise NotImplementedError
 
 
 class CollectionRanError(IcefloeError):
@@ -194,17 +197,17 @@ def created(initial: SnapshotEntry, now: int, config: RepositoryConfig | None = 
     )
 
 
-def next_moment(repo: RepoInfo, now: int) -> int:
-    """Return the time of the next entry: later than all others, whatever the clocks say."""
-    return max(now, int(repo.updates.updated_at[0]) + 1)
+def apply_and_log(
+    change: Change, repo: RepoInfo, *, now: int, backup_name: str, cap: int
+) -> RepoInfo:
+    """Apply a change to a state, and enter the operation in the log.
 
-
-def apply(change: Change, repo: RepoInfo, *, now: int, backup_name: str, cap: int) -> RepoInfo:
-    """Fold an operation into a state, and enter it in the log."""
-    done = change(repo)
+    The time of the entry is later than that of all others, whatever the clocks say.
+    """
+    done = change.apply(repo)
     entry = UpdateEntry(
         done.kind,
-        next_moment(repo, now),
+        max(now, int(repo.updates.updated_at[0]) + 1),
         name=done.name,
         previous=done.previous,
         new=done.new,
@@ -256,66 +259,77 @@ def _closed(status: Status) -> ReadOnlyError:
 # -- snapshots -----------------------------------------------------------------------------
 
 
-def commit(
-    branch: str, base: SnapshotId, new: SnapshotEntry, known_update: int | None = None
-) -> Change:
-    """Add a snapshot on top of `base`, and move the branch there from `base`."""
+class Commit(Change):
+    """Add a snapshot on top of `base`, and move the branch there from `base`.
 
-    def change(repo: RepoInfo) -> Changed:
-        require_online(repo)
-        _require_tip(repo, branch, base)
-        _require_uncollected(repo, known_update)
-        added = _with_snapshot(repo, replace(new, parent=base))
-        moved = replace(added, branches={**repo.branches, branch: new.id})
-        return Changed(moved, UpdateKind.NEW_COMMIT, branch, new=new.id)
-
-    return change
-
-
-def amend(
-    branch: str,
-    replaced: SnapshotId,
-    new: SnapshotEntry,
-    known_update: int | None = None,
-    *,
-    move_other_branches: bool = False,
-) -> Change:
-    """Put a snapshot in the place of the tip of a branch, which stays listed.
-
-    With `move_other_branches`, all branches that end at the replaced snapshot follow. Tags and
-    children of that snapshot never do.
+    `ConflictError` of kind `commit-conflict`, with both parents, if the branch does not end there
+    any more; `RefNotFoundError` of kind `branch-not-found` if it is gone. In spec 2,
+    `CollectionRanError` if garbage was collected after the update at `known_update`.
     """
 
-    def change(repo: RepoInfo) -> Changed:
+    branch: str
+    base: SnapshotId
+    new: SnapshotEntry
+    known_update: int | None = None
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the snapshot at the tip of the branch."""
         require_online(repo)
-        _require_tip(repo, branch, replaced)
-        _require_uncollected(repo, known_update)
-        old = snapshot_entry(repo, replaced)
+        _require_tip(repo, self.branch, self.base)
+        _require_uncollected(repo, self.known_update)
+        added = _with_snapshot(repo, replace(self.new, parent=self.base))
+        moved = replace(added, branches={**repo.branches, self.branch: self.new.id})
+        return Changed(moved, UpdateKind.NEW_COMMIT, self.branch, new=self.new.id)
+
+
+class Amend(Change):
+    """Put a snapshot in the place of the tip of a branch, which stays listed (spec 2).
+
+    With `move_other_branches`, all branches that end at the replaced snapshot follow. Tags and
+    children of that snapshot never do. Otherwise as `Commit`.
+    """
+
+    feature = "amended commits"
+    branch: str
+    replaced: SnapshotId
+    new: SnapshotEntry
+    known_update: int | None = None
+    move_other_branches: bool = False
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the snapshot in the place of the tip."""
+        require_online(repo)
+        _require_tip(repo, self.branch, self.replaced)
+        _require_uncollected(repo, self.known_update)
+        old = snapshot_entry(repo, self.replaced)
         if old.parent is None:
             raise SessionStateError(
                 "the initial commit cannot be amended: commit on top of it",
                 ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
             )
-        entry = replace(new, parent=old.parent, pruned_ancestors=old.pruned_ancestors)
+        entry = replace(self.new, parent=old.parent, pruned_ancestors=old.pruned_ancestors)
         branches = {
-            name: new.id if name == branch or (move_other_branches and tip == replaced) else tip
+            name: entry.id
+            if name == self.branch or (self.move_other_branches and tip == self.replaced)
+            else tip
             for name, tip in repo.branches.items()
         }
         moved = replace(_with_snapshot(repo, entry), branches=branches)
-        return Changed(moved, UpdateKind.COMMIT_AMENDED, branch, replaced, new.id)
-
-    return change
+        return Changed(moved, UpdateKind.COMMIT_AMENDED, self.branch, self.replaced, entry.id)
 
 
-def add_detached(new: SnapshotEntry, known_update: int | None = None) -> Change:
-    """List a snapshot that no branch leads to."""
+class AddDetached(Change):
+    """List a snapshot that no branch leads to; otherwise as `Commit`."""
 
-    def change(repo: RepoInfo) -> Changed:
+    new: SnapshotEntry
+    known_update: int | None = None
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the snapshot in the list."""
         require_online(repo)
-        _require_uncollected(repo, known_update)
-        return Changed(_with_snapshot(repo, new), UpdateKind.NEW_DETACHED_SNAPSHOT, new=new.id)
-
-    return change
+        _require_uncollected(repo, self.known_update)
+        added = _with_snapshot(repo, self.new)
+        return Changed(added, UpdateKind.NEW_DETACHED_SNAPSHOT, new=self.new.id)
 
 
 def snapshot_entry(repo: RepoInfo, snapshot: SnapshotId) -> SnapshotEntry:
@@ -371,91 +385,113 @@ def _require_uncollected(repo: RepoInfo, known_update: int | None) -> None:
 # -- branches and tags ---------------------------------------------------------------------
 
 
-def create_branch(name: str, snapshot: SnapshotId) -> Change:
+class CreateBranch(Change):
     """Make a branch that ends at a snapshot."""
 
-    def change(repo: RepoInfo) -> Changed:
+    name: str
+    snapshot: SnapshotId
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the branch."""
         require_online(repo)
-        require_listed(repo, snapshot)
-        if name in repo.branches:
+        require_listed(repo, self.snapshot)
+        if self.name in repo.branches:
             raise AlreadyExistsError(
-                f"the branch {name!r} exists already, at {repo.branches[name]}:"
+                f"the branch {self.name!r} exists already, at {repo.branches[self.name]}:"
                 " choose another name, or move it with reset_branch",
                 ErrorKind.BRANCH_ALREADY_EXISTS,
-                branch=name,
+                branch=self.name,
             )
-        made = replace(repo, branches={**repo.branches, name: snapshot})
-        return Changed(made, UpdateKind.BRANCH_CREATED, name)
-
-    return change
+        made = replace(repo, branches={**repo.branches, self.name: self.snapshot})
+        return Changed(made, UpdateKind.BRANCH_CREATED, self.name)
 
 
-def delete_branch(name: str, expected: SnapshotId | None = None) -> Change:
-    """Delete a branch; its snapshots stay until they are collected.
+class DeleteBranch(Change):
+    """Delete a branch, but not `main`; its snapshots stay until they are collected.
 
-    With `expected`, only if the branch ends there now.
+    With `expected`, `ConflictError` unless the branch ends there. In spec 1, a commit that lands
+    between the look at the branch and its deletion is lost with the branch: storages do not delete
+    on a condition.
     """
-    require_deletable(name)
 
-    def change(repo: RepoInfo) -> Changed:
+    name: str
+    expected: SnapshotId | None = None
+
+    def __post_init__(self) -> None:
+        if self.name == MAIN_BRANCH:
+            raise SessionStateError(
+                "the branch 'main' cannot be deleted",
+                ErrorKind.CANNOT_DELETE_MAIN,
+                branch=self.name,
+            )
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state without the branch."""
         require_online(repo)
-        tip = branch_tip(repo, name)
-        require_expected(name, tip, expected)
-        branches = {each: at for each, at in repo.branches.items() if each != name}
-        return Changed(replace(repo, branches=branches), UpdateKind.BRANCH_DELETED, name, tip)
-
-    return change
+        tip = branch_tip(repo, self.name)
+        require_expected(self.name, tip, self.expected)
+        branches = {name: end for name, end in repo.branches.items() if name != self.name}
+        return Changed(replace(repo, branches=branches), UpdateKind.BRANCH_DELETED, self.name, tip)
 
 
-def reset_branch(name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> Change:
-    """Let a branch end at another snapshot; with `expected`, only if it ends there now."""
+class ResetBranch(Change):
+    """Let a branch end at another snapshot.
 
-    def change(repo: RepoInfo) -> Changed:
+    With `expected`, `ConflictError` unless the branch ends there before.
+    """
+
+    name: str
+    snapshot: SnapshotId
+    expected: SnapshotId | None = None
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the other tip."""
         require_online(repo)
-        tip = branch_tip(repo, name)
-        require_listed(repo, snapshot)
-        require_expected(name, tip, expected)
-        moved = replace(repo, branches={**repo.branches, name: snapshot})
-        return Changed(moved, UpdateKind.BRANCH_RESET, name, tip)
-
-    return change
+        tip = branch_tip(repo, self.name)
+        require_listed(repo, self.snapshot)
+        require_expected(self.name, tip, self.expected)
+        moved = replace(repo, branches={**repo.branches, self.name: self.snapshot})
+        return Changed(moved, UpdateKind.BRANCH_RESET, self.name, tip)
 
 
-def create_tag(name: str, snapshot: SnapshotId) -> Change:
+class CreateTag(Change):
     """Name a snapshot for good."""
 
-    def change(repo: RepoInfo) -> Changed:
+    name: str
+    snapshot: SnapshotId
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the tag."""
         require_online(repo)
         require_enabled(repo, CREATE_TAG)
-        require_listed(repo, snapshot)
-        if name in repo.tags:
-            raise tag_exists(name)
-        if name in repo.deleted_tags:
+        require_listed(repo, self.snapshot)
+        if self.name in repo.tags:
+            raise tag_exists(self.name)
+        if self.name in repo.deleted_tags:
             raise AlreadyExistsError(
-                f"the tag {name!r} was deleted, and names of tags are never used again:"
+                f"the tag {self.name!r} was deleted, and names of tags are never used again:"
                 " choose another name",
                 ErrorKind.TAG_PREVIOUSLY_DELETED,
-                tag=name,
+                tag=self.name,
             )
-        made = replace(repo, tags={**repo.tags, name: snapshot})
-        return Changed(made, UpdateKind.TAG_CREATED, name)
-
-    return change
+        made = replace(repo, tags={**repo.tags, self.name: self.snapshot})
+        return Changed(made, UpdateKind.TAG_CREATED, self.name)
 
 
-def delete_tag(name: str) -> Change:
-    """Take a tag away; its name is not used again."""
+class DeleteTag(Change):
+    """Delete a tag; its name cannot be used again."""
 
-    def change(repo: RepoInfo) -> Changed:
+    name: str
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state without the tag."""
         require_online(repo)
         require_enabled(repo, DELETE_TAG)
-        target = tag_target(repo, name)
-        deleted = tuple(sorted({*repo.deleted_tags, name}, key=str.encode))
-        tags = {each: at for each, at in repo.tags.items() if each != name}
+        target = tag_target(repo, self.name)
+        deleted = tuple(sorted({*repo.deleted_tags, self.name}, key=str.encode))
+        tags = {name: snapshot for name, snapshot in repo.tags.items() if name != self.name}
         left = replace(repo, tags=tags, deleted_tags=deleted)
-        return Changed(left, UpdateKind.TAG_DELETED, name, target)
-
-    return change
+        return Changed(left, UpdateKind.TAG_DELETED, self.name, target)
 
 
 def branch_tip(repo: RepoInfo, name: str) -> SnapshotId:
@@ -472,71 +508,124 @@ def tag_target(repo: RepoInfo, name: str) -> SnapshotId:
     return target
 
 
+def no_branch(name: str) -> RefNotFoundError:
+    """Describe a branch that is not there."""
+    return RefNotFoundError(f"there is no branch {name!r} in this repository", branch=name)
+
+
+def no_tag(name: str) -> RefNotFoundError:
+    """Describe a tag that is not there."""
+    return RefNotFoundError(f"there is no tag {name!r} in this repository", tag=name)
+
+
+def branch_gone(name: str) -> RefNotFoundError:
+    """Describe a branch that was there when a session began."""
+    return RefNotFoundError(
+        f"the branch {name!r} does not exist (any more)", ErrorKind.BRANCH_NOT_FOUND, branch=name
+    )
+
+
+def tag_exists(name: str) -> AlreadyExistsError:
+    """Describe a tag that is in the way."""
+    return AlreadyExistsError(
+        f"the tag {name!r} exists already, and tags are never moved: choose another name",
+        ErrorKind.TAG_ALREADY_EXISTS,
+        tag=name,
+    )
+
+
+def require_expected(branch: str, tip: SnapshotId, expected: SnapshotId | None) -> None:
+    """Refuse to move a branch that somebody else has moved."""
+    if expected is not None and tip != expected:
+        raise ConflictError(
+            str(expected), str(tip), kind=ErrorKind.BRANCH_UPDATE_CONFLICT, branch=branch
+        )
+
+
 # -- settings ------------------------------------------------------------------------------
 
 
-def set_metadata(metadata: Mapping[str, JsonValue]) -> Change:
-    """Replace the metadata of the repository."""
-    return partial(
-        _settings,
-        UpdateKind.METADATA_CHANGED,
-        lambda repo: {"metadata": replaced_metadata(repo.metadata, metadata)},
-    )
+class SetMetadata(Change):
+    """Replace the metadata of the repository (spec 2)."""
 
+    feature = "metadata of the repository"
+    metadata: Mapping[str, JsonValue]
 
-def update_metadata(metadata: Mapping[str, JsonValue]) -> Change:
-    """Replace some entries of the metadata of the repository."""
-    return partial(
-        _settings,
-        UpdateKind.METADATA_CHANGED,
-        lambda repo: {"metadata": replaced_metadata(repo.metadata, {**repo.metadata, **metadata})},
-    )
-
-
-def set_config(
-    config: RepositoryConfig, *, unless: Callable[[RepoInfo], bool] = lambda _: False
-) -> Change:
-    """Store a configuration, unless the state says that somebody else did."""
-    encoded = encode_config_flexbuffer(config)
-
-    def change(repo: RepoInfo) -> Changed:
-        if unless(repo):
-            raise ConflictError(
-                message="somebody changed the stored configuration since this repository was"
-                " opened: open it again and repeat the change",
-                kind=ErrorKind.CONFIG_UPDATED,
-            )
-        metadata = metadata_with_copy(repo.metadata, repo.config, config)
-        values: dict[str, object] = {"config": encoded, "metadata": metadata}
-        return _settings(UpdateKind.CONFIG_CHANGED, lambda _: values, repo)
-
-    return change
-
-
-def _settings(
-    kind: UpdateKind, values: Callable[[RepoInfo], dict[str, object]], repo: RepoInfo
-) -> Changed:
-    require_online(repo)
-    return Changed(replace(repo, **values(repo)), kind)
-
-
-def set_flag(name: str, setting: bool | None) -> Change:  # noqa: FBT001
-    """Enable or disable a feature; None leaves it to its default."""
-    flag = flag_id(name)
-
-    def change(repo: RepoInfo) -> Changed:
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the metadata."""
         require_online(repo)
-        numbers = (flag, int(setting is True), int(setting is not None))
-        made = with_flag(repo, flag, setting)
+        metadata = replaced_metadata(repo.metadata, self.metadata)
+        return Changed(replace(repo, metadata=metadata), UpdateKind.METADATA_CHANGED)
+
+
+class UpdateMetadata(SetMetadata):
+    """Replace some entries of the metadata of the repository (spec 2)."""
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the entries."""
+        return SetMetadata({**repo.metadata, **self.metadata}).apply(repo)
+
+
+class SetConfig(Change):
+    """Store a configuration, unless somebody changed the stored one since ours was read.
+
+    The ledger knows which one was read: in spec 2 it enters that state in `known`.
+    """
+
+    config: RepositoryConfig
+    known: RepoInfo | None = None
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the configuration."""
+        if (
+            self.known is not None
+            and self.known.config != repo.config
+            and stored_config(self.known) != stored_config(repo)  # not only written otherwise
+        ):
+            raise config_changed()
+        require_online(repo)
+        metadata = metadata_with_copy(repo.metadata, repo.config, self.config)
+        encoded = encode_config_flexbuffer(self.config)
+        return Changed(replace(repo, config=encoded, metadata=metadata), UpdateKind.CONFIG_CHANGED)
+
+
+def stored_config(repo: RepoInfo) -> RepositoryConfig | None:
+    """Decode the configuration that a repository stores, if it stores any."""
+    return None if repo.config is None else decode_config_flexbuffer(repo.config)
+
+
+def config_changed() -> ConflictError:
+    """Describe a configuration that somebody else replaced."""
+    return ConflictError(
+        message="somebody changed the stored configuration since this repository was"
+        " opened: open it again and repeat the change",
+        kind=ErrorKind.CONFIG_UPDATED,
+    )
+
+
+class SetFlag(Change):
+    """Enable or disable a feature; None leaves it to its default (spec 2)."""
+
+    feature = "feature flags"
+    name: str
+    setting: bool | None
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the setting of the flag."""
+        flag = flag_id(self.name)
+        require_online(repo)
+        numbers = (flag, int(self.setting is True), int(self.setting is not None))
+        made = with_flag(repo, flag, self.setting)
         return Changed(made, UpdateKind.FEATURE_FLAG_CHANGED, numbers=numbers)
 
-    return change
 
+class SetStatus(Change):
+    """Let the repository take changes, or not; possible in every state (spec 2)."""
 
-def set_status(status: Status) -> Change:
-    """Return whether the repository takes changes; possible in every state."""
+    feature = "a status of the repository"
+    status: Status
 
-    def change(repo: RepoInfo) -> Changed:
-        return Changed(replace(repo, status=status), UpdateKind.REPO_STATUS_CHANGED, status=status)
-
-    return change
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the status."""
+        made = replace(repo, status=self.status)
+        return Changed(made, UpdateKind.REPO_STATUS_CHANGED, status=self.status)

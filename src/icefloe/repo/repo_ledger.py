@@ -6,7 +6,7 @@ The log of operations continues in the backups of the object.
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from icefloe import effects
@@ -21,7 +21,6 @@ from icefloe.errors import (
     PreconditionFailedError,
     StorageError,
 )
-from icefloe.format.config_file import decode_config_flexbuffer
 from icefloe.format.envelope import FileType, object_attributes
 from icefloe.format.ids import SnapshotId
 from icefloe.format.json_value import JsonValue
@@ -39,7 +38,15 @@ from icefloe.records import Record, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.ledger import BACKUP_IDS, Pace, Rivals, author_of, is_contested, writers_before
-from icefloe.repo.repo_changes import Change, feature_flags, require_enabled, shown_metadata
+from icefloe.repo.repo_changes import (
+    Change,
+    Commit,
+    SetConfig,
+    feature_flags,
+    require_enabled,
+    shown_metadata,
+    stored_config,
+)
 from icefloe.storage import Backend, Version
 from icefloe.storage.capabilities import has_queue, turn
 
@@ -111,7 +118,8 @@ async def replace_repo(
 class RepoObjectLedger:
     """Branches, tags, history and settings of a repository of spec 2."""
 
-    spec_version = SPEC_VERSION
+    lists_versions = True
+    config_version: Version | None = None
 
     def __init__(
         self,
@@ -152,11 +160,10 @@ class RepoObjectLedger:
             await self._load()
             before, looks = self._writers_before(), looks - 1
 
-    def _is_contested(self, branch: str | None) -> bool:
-        stored = self._known
-        if branch is None or stored is None:
+    def _is_contested(self, branch: str) -> bool:
+        if self._known is None:
             return False
-        return is_contested(stored.info.updates, branch, self._own, self._clock())
+        return is_contested(self._known.info.updates, branch, self._own, self._clock())
 
     def _writers_before(self) -> int:
         if self._known is None or self._own is None:
@@ -242,10 +249,6 @@ class RepoObjectLedger:
             for entry in page:
                 yield entry
 
-    async def check_writable(self) -> None:
-        """Raise unless the repository takes changes."""
-        repo_changes.require_online(await self.repo())
-
     async def metadata(self) -> dict[str, JsonValue]:
         """Return the metadata of the repository."""
         return shown_metadata((await self.repo()).metadata)
@@ -257,10 +260,6 @@ class RepoObjectLedger:
     async def flags(self) -> list[FeatureFlag]:
         """List all feature flags."""
         return feature_flags(await self.repo())
-
-    async def require_flag(self, name: str) -> None:
-        """Raise if a feature is disabled."""
-        require_enabled(await self.repo(), name)
 
     async def ops_log(self) -> AsyncIterator[UpdateEntry]:
         """Walk through all operations, newest first."""
@@ -274,99 +273,23 @@ class RepoObjectLedger:
 
     # -- changing --------------------------------------------------------------------------
 
-    async def create_branch(self, name: str, snapshot: SnapshotId) -> None:
-        """Make a branch that ends at a snapshot."""
-        await self.update(repo_changes.create_branch(name, snapshot))
-
-    async def delete_branch(self, name: str, *, expected: SnapshotId | None = None) -> None:
-        """Delete a branch."""
-        await self.update(repo_changes.delete_branch(name, expected))
-
-    async def reset_branch(
-        self, name: str, snapshot: SnapshotId, *, expected: SnapshotId | None = None
-    ) -> None:
-        """Let a branch end elsewhere."""
-        await self.update(repo_changes.reset_branch(name, snapshot, expected))
-
-    async def create_tag(self, name: str, snapshot: SnapshotId) -> None:
-        """Name a snapshot for good."""
-        await self.update(repo_changes.create_tag(name, snapshot))
-
-    async def delete_tag(self, name: str) -> None:
-        """Take a tag away."""
-        await self.update(repo_changes.delete_tag(name))
-
-    async def commit(
-        self,
-        branch: str,
-        base: SnapshotId,
-        new: SnapshotEntry,
-        *,
-        known_update: int | None = None,
-    ) -> None:
-        """Move a branch from `base` to a snapshot on top of it."""
-        await self.update(repo_changes.commit(branch, base, new, known_update), branch=branch)
-
-    async def amend(
-        self,
-        branch: str,
-        replaced: SnapshotId,
-        new: SnapshotEntry,
-        *,
-        known_update: int | None = None,
-        move_other_branches: bool = False,
-    ) -> None:
-        """Put a snapshot in the place of the tip of a branch, or of all branches there."""
-        await self.update(
-            repo_changes.amend(
-                branch, replaced, new, known_update, move_other_branches=move_other_branches
-            )
-        )
-
-    async def add_detached(self, new: SnapshotEntry, *, known_update: int | None = None) -> None:
-        """List a snapshot that no branch leads to."""
-        await self.update(repo_changes.add_detached(new, known_update))
-
-    async def set_metadata(self, metadata: Mapping[str, JsonValue]) -> None:
-        """Replace the metadata of the repository."""
-        await self.update(repo_changes.set_metadata(metadata))
-
-    async def update_metadata(self, metadata: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """Replace some entries of the metadata, and give all of it."""
-        updated = await self.update(repo_changes.update_metadata(metadata))
-        return shown_metadata(updated.metadata)
-
-    async def set_status(self, status: Status) -> None:
-        """Let the repository take changes, or not."""
-        await self.update(repo_changes.set_status(status))
-
-    async def set_flag(self, name: str, setting: bool | None) -> None:  # noqa: FBT001
-        """Enable or disable a feature."""
-        await self.update(repo_changes.set_flag(name, setting))
-
-    async def save_config(self, config: RepositoryConfig) -> None:
-        """Store a configuration, unless somebody changed it since ours was read."""
-        self._read = await self.update(
-            repo_changes.set_config(config, unless=self._has_other_config)
-        )
-
-    def _has_other_config(self, repo: RepoInfo) -> bool:
-        """Return whether the stored configuration is not the one that was read, as far as known."""
-        if self._read is None or self._read.config == repo.config:
-            return False
-        return stored_config(self._read) != stored_config(repo)
-
-    async def update(self, change: Change, *, branch: str | None = None) -> RepoInfo:
+    async def update(self, change: Change) -> RepoInfo:
         """Make one change, even while others make some; return the state after it.
 
-        Who often changes a branch lets others go first who change the repository as well.
+        Who often commits to a branch lets others go first who change the repository as well.
         """
-        is_polite = branch is not None and self._is_raced and not has_queue(self._backend)
-        # On a branch that others move too, waiting would only make sure that we lose.
-        if is_polite and not self._is_contested(branch):
-            await effects.sleep(self._pace.pause_for(self._writers_before()))
+        match change:
+            case Commit() if self._is_raced and not has_queue(self._backend):
+                # On a branch that others move too, waiting would only make sure that we lose.
+                if not self._is_contested(change.branch):
+                    await effects.sleep(self._pace.pause_for(self._writers_before()))
+            case SetConfig():
+                change = replace(change, known=self._read)
         async with turn(self._backend, REPO_KEY):
-            return await self._update(change)
+            updated = await self._update(change)
+        if isinstance(change, SetConfig):
+            self._read = updated
+        return updated
 
     async def _update(self, change: Change) -> RepoInfo:
         # While others change the repository, what we remember is no longer true.
@@ -382,11 +305,11 @@ class RepoObjectLedger:
                 self._is_raced = remembered is not None and stored is not remembered
                 if await self._has_landed(stored, unsettled):
                     return stored.info
-            name = self._new_backup_name()
+            name = backup_name(REPO_KEY, self._clock() // 1000, BACKUP_IDS.next())
             now = self._clock()
             has_warned = has_warned or warn_of_lag(now, int(stored.info.updates.updated_at[0]))
             try:
-                new = repo_changes.apply(
+                new = repo_changes.apply_and_log(
                     change, stored.info, now=now, backup_name=name, cap=self._cap
                 )
             except IcefloeError:
@@ -449,9 +372,6 @@ class RepoObjectLedger:
                 break
         return False
 
-    def _new_backup_name(self) -> str:
-        return backup_name(REPO_KEY, self._clock() // 1000, BACKUP_IDS.next())
-
     async def _pause(self, failures: int) -> None:
         """Wait a moment, once trying again at once did not help.
 
@@ -498,8 +418,3 @@ def warn_of_lag(now: int, before: int) -> bool:
         lag / 1_000_000,
     )
     return True
-
-
-def stored_config(repo: RepoInfo) -> RepositoryConfig | None:
-    """Decode the configuration that a repository stores, if it stores any."""
-    return None if repo.config is None else decode_config_flexbuffer(repo.config)

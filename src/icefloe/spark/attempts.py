@@ -20,7 +20,6 @@ from icefloe.format.layout import CHUNKS_PREFIX, SNAPSHOTS_PREFIX, manifest_key
 from icefloe.pipeline.copying.staging import STAGING_PREFIX, staging_key
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
-from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.walk.reachability import Reachable
 from icefloe.walk.spill import keys_of_names
 
@@ -126,9 +125,8 @@ async def _unused(context: RepoContext, job: str, written: list[list[str]]) -> l
 async def _find_versions(context: RepoContext, job: str, live: Reachable) -> None:
     """Find all versions that somebody can open, also those that no branch or tag leads to."""
     ledger = context.ledger
-    if isinstance(ledger, RepoObjectLedger):
-        listed = (await ledger.repo()).snapshots.ids
-        await live.add(ids_of_rows(SnapshotId, listed))
+    if (repo := await ledger.repo()) is not None:
+        await live.add(ids_of_rows(SnapshotId, repo.snapshots.ids))
         return
     tips = {*(await ledger.branches()).values(), *(await ledger.tags()).values()}
     await live.add_with_ancestors(tips)

@@ -13,6 +13,7 @@ import numpy as np
 from icefloe.api.session import Session
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path, joined_path
 from icefloe.manifests.external import NewReferences
 from icefloe.manifests.partition import append_order
@@ -201,8 +202,7 @@ class CopyJob:
     def _part(self, session: Session, number: int, path: str, slabs: dict[int, Slab]) -> ArrayPlan:
         state = session._session  # noqa: SLF001 - the same package
         node = state.tree.find(absolute_path(path))
-        assert node is not None, f"{path} was made before"
-        assert node.array is not None
+        assert isinstance(node, ArrayNode), f"{path} was made before"
         grid = node.array.num_chunks
         names = node.array.dimension_names or (None,) * len(grid)
         new = _new_references(grid, names, slabs.get(number))

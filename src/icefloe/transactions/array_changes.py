@@ -119,22 +119,19 @@ def table_of_refs(dimensions: int, refs: Mapping[Index, ChunkRef]) -> ChunkTable
                 inline[index] = ref
     tables = []
     if native:
-        tables.append(_native_table(dimensions, native))
+        table = ChunkTable.native(
+            _matrix(dimensions, list(native)),
+            id_rows(ChunkId, [ref.id for ref in native.values()]),
+            np.array([ref.length for ref in native.values()], np.uint64),
+            np.array([ref.offset for ref in native.values()], np.uint64),
+        )
+        tables.append(table)
     if virtual:
         tables.append(_virtual_table(dimensions, virtual))
     if inline:
         data = BytesColumn.from_list([ref.data for ref in inline.values()])
         tables.append(ChunkTable.inlined(_matrix(dimensions, list(inline)), data))
     return concat_tables(tables) if tables else ChunkTable.empty(dimensions)
-
-
-def _native_table(dimensions: int, refs: Mapping[Index, NativeChunk]) -> ChunkTable:
-    return ChunkTable.native(
-        _matrix(dimensions, list(refs)),
-        id_rows(ChunkId, [ref.id for ref in refs.values()]),
-        np.array([ref.length for ref in refs.values()], np.uint64),
-        np.array([ref.offset for ref in refs.values()], np.uint64),
-    )
 
 
 def _virtual_table(dimensions: int, refs: Mapping[Index, VirtualChunk]) -> ChunkTable:
@@ -257,14 +254,11 @@ class ArrayChanges:
 
     def is_empty(self) -> bool:
         """Return whether nothing was touched."""
-        if self._singles:
-            return False
-        if self._batches:
-            return all(len(batch) == 0 for batch, _ in self._batches) and self._is_settled_empty()
-        return self._is_settled_empty()
-
-    def _is_settled_empty(self) -> bool:
-        return self._settled is None or len(self._settled) == 0
+        return (
+            not self._singles
+            and (self._settled is None or len(self._settled) == 0)
+            and all(len(batch) == 0 for batch, _ in self._batches)
+        )
 
     def copy(self) -> "ArrayChanges":
         """Copy in a moment: columns are shared, as they never change."""

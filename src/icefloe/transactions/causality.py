@@ -24,11 +24,6 @@ type Origin = int
 """The row of a stamp in the list of a history: what changes are marked with."""
 
 
-def new_writer() -> int:
-    """Return a name that no other writer has."""
-    return secrets.randbits(63)
-
-
 class History:
     """The stamps of one set of changes, and what its session knows.
 
@@ -45,7 +40,8 @@ class History:
     __slots__ = ("_is_used", "_rows", "beneath", "held", "own", "stamps", "writer")
 
     def __init__(self, beneath: Mapping[int, int] | None = None) -> None:
-        self.writer = new_writer()
+        self.writer = secrets.randbits(63)
+        """A name that no other writer has."""
         self.beneath: Clock = dict(beneath or {})
         """What the snapshot below the changes holds."""
         self.held: Clock = {}

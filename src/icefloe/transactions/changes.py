@@ -15,7 +15,7 @@ from icefloe.errors import ErrorKind, ReadOnlyError
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import ChunkRef, ChunkTable, Coordinates
 from icefloe.format.ids import NodeId, SnapshotId, id_rows
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.records import MutableRecord, Record, field
 from icefloe.transactions.array_changes import MISSING, ArrayChanges, Index, Missing, Settled
 from icefloe.transactions.causality import Clock, History, Origin
@@ -209,7 +209,7 @@ class ChangeSet:
         with self.writing():
             self.history.note_use()
             is_known_elsewhere = self.origins.created.get(node.id) != self.history.own
-            is_array = node.array is not None
+            is_array = isinstance(node, ArrayNode)
             self.remove(node.id, DeletedNode(node.path, is_array), self.history.own)
             if not is_known_elsewhere:
                 self.undone.pop(node.id, None)
@@ -234,7 +234,7 @@ class ChangeSet:
         """
         from icefloe.format.transaction_log import TransactionLog
 
-        is_array = {node.id: node.array is not None for node in self.nodes.values()}
+        is_array = {node.id: isinstance(node, ArrayNode) for node in self.nodes.values()}
 
         def ids(nodes: set[NodeId], *, arrays: bool) -> np.ndarray[Any, Any]:
             return id_rows(NodeId, sorted(node for node in nodes if is_array[node] is arrays))

@@ -14,7 +14,7 @@ from icefloe.format.chunk_table import (
     VirtualChunk,
 )
 from icefloe.format.ids import ChunkId
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.storage.port import Buffer
 from icefloe.transactions.array_changes import MISSING, Index
 from icefloe.transactions.session import SessionState
@@ -108,13 +108,12 @@ def delete_chunks(session: SessionState, node: Node, coordinates: Coordinates) -
         changes.array(node.id, coordinates.shape[1]).delete_many(coordinates)
 
 
-def put_refs(session: SessionState, node: Node, table: ChunkTable) -> None:
+def put_refs(session: SessionState, node: ArrayNode, table: ChunkTable) -> None:
     """Set many references at once."""
     session.require_writable()
     if len(table) == 0:
         return
     array = node.array
-    assert array is not None
     if table.dimensions != len(array.num_chunks):
         require_in_grid(node, (0,) * table.dimensions)
     outside = (table.coordinates >= np.array(array.num_chunks, np.uint64)).any(axis=1)
@@ -143,10 +142,9 @@ def _no_bytes(node: Node, index: Index) -> InvalidInputError:
     )
 
 
-async def chunk_tables(session: SessionState, node: Node) -> AsyncIterator[ChunkTable]:
+async def chunk_tables(session: SessionState, node: ArrayNode) -> AsyncIterator[ChunkTable]:
     """Walk all references of an array, one manifest at a time, then those not committed."""
     array = node.array
-    assert array is not None
     grid = np.array([(0, count) for count in array.num_chunks], np.uint32).reshape(-1, 2)
     settled = session.changes.settled(node.id)
     for manifest, size_bytes in session.lookup(node).sizes():
@@ -165,10 +163,9 @@ async def chunk_tables(session: SessionState, node: Node) -> AsyncIterator[Chunk
             yield own
 
 
-async def chunk_coordinates(session: SessionState, node: Node) -> AsyncIterator[Coordinates]:
+async def chunk_coordinates(session: SessionState, node: ArrayNode) -> AsyncIterator[Coordinates]:
     """Walk the coordinates of all references of an array, one manifest at a time."""
     array = node.array
-    assert array is not None
     if session.changes.settled(node.id) is not None:
         async for table in chunk_tables(session, node):
             yield table.coordinates
@@ -185,11 +182,10 @@ async def chunk_coordinates(session: SessionState, node: Node) -> AsyncIterator[
 
 def is_in_grid(node: Node, index: Index) -> bool:
     """Return whether an array has a chunk at some coordinates."""
-    array = node.array
-    if array is None or len(index) != len(array.num_chunks):
+    if not isinstance(node, ArrayNode) or len(index) != len(node.array.num_chunks):
         return False
     # `all` takes three times as long, and this is for every chunk that is read.
-    for number, count in zip(index, array.num_chunks, strict=True):  # noqa: SIM110
+    for number, count in zip(index, node.array.num_chunks, strict=True):
         if not 0 <= number < count:
             return False
     return True
@@ -199,7 +195,7 @@ def require_in_grid(node: Node, index: Index) -> None:
     """Refuse coordinates that an array does not have."""
     if is_in_grid(node, index):
         return
-    if node.array is None:
+    if not isinstance(node, ArrayNode):
         raise InvalidInputError(
             f"{node.path} is a group, and only arrays have chunks",
             ErrorKind.NOT_AN_ARRAY,

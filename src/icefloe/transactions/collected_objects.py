@@ -8,7 +8,7 @@ for a collection are checked. All other commits cost no request more.
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import batched
 from typing import Final
 
@@ -25,10 +25,12 @@ from icefloe.format.layout import (
     snapshot_key,
     transaction_log_key,
 )
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.update_table import UpdateKind
 from icefloe.manifests.build import NewManifest
+from icefloe.records import replace
 from icefloe.repo.context import RepoContext
-from icefloe.repo.repo_changes import CollectionRanError
+from icefloe.repo.repo_changes import AddDetached, Amend, CollectionRanError, Commit
 from icefloe.storage.capabilities import list_wanted
 from icefloe.transactions.session import SessionState
 from icefloe.walk.reachability import ManifestFact, ReadLimits, portions, requests_at_once
@@ -43,31 +45,29 @@ _HEADS_PER_PAGE: Final = 50
 _HEADS_AT_A_TIME: Final = 4096
 _MOST_NAMED: Final = 10
 
-type Move = Callable[[int], Awaitable[None]]
-"""The last step of a commit, given the newest update of which the session knows."""
 
-
-async def move_checked(
-    session: SessionState,
-    snapshot: SnapshotId,
-    manifests: Sequence[NewManifest],
-    move: Move,
+async def publish(
+    session: SessionState, change: Commit | Amend | AddDetached, manifests: Sequence[NewManifest]
 ) -> None:
     """Do the last step of a commit, once it is certain that no collection took its objects.
 
     `SessionStateError` of kind `objects-collected` if one did: then nothing is committed.
+    `manifests` are those that were made for the version, or linked.
     """
+    context, snapshot = session.context, change.new.id
     newest_update = session.known_update
-    if session.context.spec_version == 1 and _is_long(session):
+    if context.spec_version == 1 and _is_long(session):
         await _require_objects(session, snapshot, manifests)
     while True:
         try:
-            return await move(newest_update)
+            await context.ledger.update(replace(change, known_update=newest_update))
         except CollectionRanError as ran:
-            if ran.is_certain or await _was_collected(session.context, newest_update):
+            if ran.is_certain or await _was_collected(context, newest_update):
                 _log.info("garbage was collected since the session began: looking for its objects")
                 await _require_objects(session, snapshot, manifests)
             newest_update = ran.newest_update
+        else:
+            return
 
 
 async def _was_collected(context: RepoContext, known_update: int) -> bool:
@@ -124,7 +124,7 @@ async def _chunk_ids(session: SessionState) -> AsyncIterator[tuple[str, Bytes]]:
     for node_id in [*session.changes.arrays]:
         settled = session.changes.settled(node_id)
         node = changed.get(node_id) or session.base.by_id(node_id)
-        if settled is None or node is None or node.array is None:
+        if settled is None or not isinstance(node, ArrayNode):
             continue
         grid = np.array([(0, count) for count in node.array.num_chunks], np.uint32).reshape(-1, 2)
         table = settled.table.within(grid)

@@ -6,29 +6,30 @@ leaves garbage, and nothing else.
 """
 
 import logging
+import operator
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from icefloe.assets import Assets, EncodedManifest
 from icefloe.effects import map_concurrently
 from icefloe.errors import ConflictError, ErrorKind, ObjectNotFoundError, SessionStateError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.layout import transaction_log_key
 from icefloe.format.metadata import Metadata
-from icefloe.format.nodes import ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayNode, ManifestRef, Node, NodeTable
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.build import NewManifest
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import AddDetached, Amend, Commit
 from icefloe.repo.repo_ledger import warn_of_lag
 from icefloe.repo.transaction_logs import unite_logs
-from icefloe.transactions.collected_objects import move_checked
+from icefloe.transactions.collected_objects import publish
 from icefloe.transactions.conflicts import ConflictSolver, require_solver
 from icefloe.transactions.external_manifests import save_log
 from icefloe.transactions.manifest_writing import ManifestChanges, write_manifests
@@ -43,14 +44,6 @@ RESERVED_KEY: Final = "__icechunk"
 
 type LogWriter = Callable[[TransactionLog], Awaitable[None]]
 """Writes a log, with the chunks in linked manifests, which the one that it is given lacks."""
-
-
-class Publishing(Protocol):
-    """The step of a ledger that makes a version known."""
-
-    def __call__(self, new: SnapshotEntry, /, *, known_update: int | None) -> Awaitable[None]:
-        """Move a branch to a version, or list the version."""
-        ...
 
 
 class Version(Record):
@@ -92,7 +85,8 @@ async def commit(
         version = await write_version(
             session, message, with_notes(metadata, notes), log_writer=log_writer
         )
-        await publish(session, version, partial(ledger.commit, branch, session.snapshot_id))
+        change = Commit(branch, session.snapshot_id, version.entry)
+        await publish(session, change, version.manifests)
         return version
 
     with session.changes.frozen():
@@ -153,7 +147,6 @@ async def amend(
     With `move_other_branches`, all branches that end at that tip move to the new commit.
     """
     branch = _require_commit(session)
-    context = session.context
     _require_amendable(session)
     _require_changes(session, allow_empty=allow_empty)
     with session.changes.frozen():
@@ -166,13 +159,10 @@ async def amend(
             replaced=replaced,
             log_writer=log_writer,
         )
-        step = partial(
-            context.ledger.amend,
-            branch,
-            session.snapshot_id,
-            move_other_branches=move_other_branches,
+        change = Amend(
+            branch, session.snapshot_id, version.entry, move_other_branches=move_other_branches
         )
-        await publish(session, version, step)
+        await publish(session, change, version.manifests)
     forget_superseded(session, version.snapshot)
     session.become_readonly(version.snapshot)
     return version.snapshot.id
@@ -213,18 +203,9 @@ async def flush(
         version = await write_version(
             session, message, with_notes(metadata, None), log_writer=log_writer
         )
-        await publish(session, version, session.context.ledger.add_detached)
+        await publish(session, AddDetached(version.entry), version.manifests)
     session.become_readonly(version.snapshot)
     return version.snapshot.id
-
-
-async def publish(session: SessionState, version: Version, step: Publishing) -> None:
-    """Make a version known, unless a collection of garbage took objects that it needs."""
-
-    async def move(known_update: int) -> None:
-        await step(version.entry, known_update=known_update)
-
-    await move_checked(session, version.snapshot.id, version.manifests, move)
 
 
 async def write_version(
@@ -263,11 +244,13 @@ async def write_version(
     if replaced is not None:
         log = unite_logs([replaced, log], new_id)
     is_complete = log_writer is None and not session.changes.links
-    await map_concurrently(
-        partial(_save, context.assets),
-        [*manifests.held_back, snapshot, *([log] if is_complete else [])],
-        limit=context.write_concurrency,
-    )
+    assets = context.assets
+    saves: list[Callable[[], Awaitable[None]]] = [
+        *(partial(assets.save_manifest, manifest) for manifest in manifests.held_back),
+        partial(assets.save_snapshot, snapshot),
+        *([partial(assets.save_transaction_log, log)] if is_complete else []),
+    ]
+    await map_concurrently(operator.call, saves, limit=context.write_concurrency)
     if log_writer is not None:
         await log_writer(log)
         await _require_log(context, new_id)
@@ -291,16 +274,6 @@ async def _require_log(context: RepoContext, snapshot: SnapshotId) -> None:
         ) from missing
 
 
-async def _save(assets: Assets, file: EncodedManifest | Snapshot | TransactionLog) -> None:
-    match file:
-        case EncodedManifest():
-            await assets.save_manifest(file)
-        case Snapshot():
-            await assets.save_snapshot(file)
-        case TransactionLog():
-            await assets.save_transaction_log(file)
-
-
 def _new_nodes(
     session: SessionState, manifests: Mapping[NodeId, tuple[ManifestRef, ...]]
 ) -> NodeTable:
@@ -316,7 +289,7 @@ def _new_nodes(
 
 
 def _with_manifests(node: Node, manifests: tuple[ManifestRef, ...]) -> Node:
-    if node.array is None:
+    if not isinstance(node, ArrayNode):
         return node
     return replace(node, array=replace(node.array, manifests=manifests))
 

@@ -12,7 +12,7 @@ import numpy as np
 from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.columns import Bools, Bytes, Ints
 from icefloe.format.ids import NodeId, id_rows
-from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.nodes import ArrayNode, Node, NodeTable
 from icefloe.format.paths import ancestors
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.partition import Boxes, boxes_meeting, boxes_of
@@ -122,7 +122,7 @@ def _new_nodes(sides: _Sides) -> Iterator[Conflict]:
 
 def _our_arrays_above_theirs(sides: _Sides, created: dict[str, Node]) -> set[str]:
     """Find arrays of ours below which they created a node, where no group was needed before."""
-    arrays = {path for path, node in created.items() if node.array is not None}
+    arrays = {path for path, node in created.items() if isinstance(node, ArrayNode)}
     if not arrays:
         return set()
     return {above for path in _their_new_paths(sides) for above in ancestors(path)} & arrays
@@ -196,9 +196,9 @@ def _links(sides: _Sides, node: NodeId) -> Iterator[Conflict]:
     a conflict, and so is anything that was done to a manifest that one was built over.
     """
     rows = rows_of_ids(sides.their_nodes, id_rows(NodeId, [node]))
-    array = sides.their_nodes.node(int(rows[0])).array if len(rows) else None
-    if array is None:
+    if len(rows) == 0:
         return  # they deleted it
+    array = sides.their_nodes.array(int(rows[0])).array
     linked = sides.changes.links[node]
     [path] = _paths_of(sides.base, {node})
     dimensions = len(array.num_chunks)

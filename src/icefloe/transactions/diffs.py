@@ -12,7 +12,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.columns import Bytes
 from icefloe.format.ids import NodeId, SnapshotId
-from icefloe.format.nodes import NodeTable
+from icefloe.format.nodes import ArrayNode, NodeTable
 from icefloe.format.transaction_log import ID_LISTS, TransactionLog
 from icefloe.printable import printable
 from icefloe.repo.context import RepoContext
@@ -153,7 +153,7 @@ def _paths_by_kind(changes: ChangeSet) -> tuple[dict[NodeId, str], dict[NodeId, 
     groups: dict[NodeId, str] = {}
     arrays: dict[NodeId, str] = {}
     for node in list(changes.nodes.values()):
-        (groups if node.array is None else arrays)[node.id] = node.path
+        (arrays if isinstance(node, ArrayNode) else groups)[node.id] = node.path
     return groups, arrays
 
 

@@ -19,7 +19,7 @@ from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import MAX_BUFFER_BYTES
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import Manifest
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.transaction_log import TransactionLog, encode_transaction_log
 from icefloe.manifests.build import Part, link_parts, make_part
 from icefloe.manifests.external import (
@@ -204,7 +204,6 @@ type BeforeWriting = Callable[[Sequence[ManifestId]], Awaitable[None]]
 def plan_array(session: SessionState, path: str, new: NewReferences) -> PartPlan:
     """Divide an array, as the session sees it, into regions for new references."""
     node = require_array(session, path)
-    assert node.array is not None
     layout = layout_of(node, session.context.config.manifest.split_sizes)
     return plan_parts(layout, node.array.num_chunks, stored_manifests(session, node), new)
 
@@ -344,8 +343,7 @@ def _require_untouched(session: SessionState, node: Node) -> None:
         )
 
 
-def _require_inside(node: Node, part: LinkedPart) -> None:
-    assert node.array is not None
+def _require_inside(node: ArrayNode, part: LinkedPart) -> None:
     grid = node.array.num_chunks
     if len(part.box) != len(grid) or any(
         not 0 <= first < last <= count for (first, last), count in zip(part.box, grid, strict=True)

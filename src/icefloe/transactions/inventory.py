@@ -16,6 +16,7 @@ from icefloe.format.chunk_table import (
 )
 from icefloe.format.columns import BytesColumn, is_ascending
 from icefloe.format.ids import NodeId
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import ROOT, check_path
 from icefloe.storage.chunk_type import ChunkType
 from icefloe.transactions import chunks
@@ -106,7 +107,7 @@ async def virtual_location_batches(
 
 async def _virtual_tables(session: SessionState) -> AsyncIterator[ChunkTable]:
     for node in list(session.tree.below(ROOT)):
-        if node.array is not None:
+        if isinstance(node, ArrayNode):
             async for table in chunk_tables(session, node):
                 if (table.kinds == ChunkKind.VIRTUAL).any():
                     yield table

@@ -20,7 +20,7 @@ from icefloe.format.chunk_table import ChunkTable, Coordinates, Extents, concat_
 from icefloe.format.columns import Bools, Ints
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.manifest import Manifest
-from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.nodes import ArrayNode, ManifestRef
 from icefloe.manifests.attempt_cache import ArrayState, Pack, SplitArray, WholeArray
 from icefloe.manifests.build import NewManifest, Part, link_parts, make_part
 from icefloe.manifests.lookup import listed_in, sizes_of
@@ -34,7 +34,7 @@ from icefloe.manifests.partition import (
     boxes_meeting,
     layout_of,
 )
-from icefloe.records import Record
+from icefloe.records import Record, field
 from icefloe.transactions.array_changes import Settled
 from icefloe.transactions.session import SessionState
 from icefloe.transactions.tree import BaseNodes
@@ -50,6 +50,8 @@ class SharedManifests:
         self._numbers: Ints = np.empty(0, np.int64)
         self._rows: Ints = np.empty(0, np.int64)
         self._known: dict[NodeId, set[ManifestId]] = {}
+        self.exist = False
+        """Whether any manifest is shared."""
         if len(table.manifest_ids) == num_files:
             return  # each is linked to once
         links = np.ascontiguousarray(table.manifest_ids).view(self._ids.dtype).ravel()
@@ -57,11 +59,7 @@ class SharedManifests:
         is_shared = counts[numbers] > 1
         rows = np.repeat(np.arange(len(table)), np.diff(table.manifest_splits))
         self._numbers, self._rows = numbers[is_shared], rows[is_shared]
-
-    @property
-    def exist(self) -> bool:
-        """Whether any manifest is shared."""
-        return len(self._rows) > 0
+        self.exist = len(self._rows) > 0
 
     @cached_property
     def manifests_of(self) -> Mapping[NodeId, AbstractSet[ManifestId]]:
@@ -80,7 +78,7 @@ class SharedManifests:
 
     def of(self, node: NodeId) -> set[ManifestId]:
         """Find the shared manifests of an array."""
-        if len(self._rows) == 0:
+        if not self.exist:
             return set()
         if (manifests := self._known.get(node)) is None:
             row = self._base.find_row(node)
@@ -142,14 +140,13 @@ class _ArraysIn(Mapping[ManifestId, AbstractSet[NodeId]]):
         return len(self._shared.manifests())
 
 
-def facts_of(node: Node, num_refs: int) -> ArrayFacts:
+def facts_of(node: ArrayNode, num_refs: int) -> ArrayFacts:
     """Return the facts of an array that decide which manifest it goes to."""
-    assert node.array is not None
     return ArrayFacts(node.id, node.path, prod(node.array.num_chunks), num_refs)
 
 
 def neighbour(
-    session: SessionState, node_id: NodeId, manifest: Manifest, changed: Node | None
+    session: SessionState, node_id: NodeId, manifest: Manifest, changed: ArrayNode | None
 ) -> WholeArray | None:
     """Take over an array that is all in one manifest, and to whose chunks nothing happened.
 
@@ -182,18 +179,20 @@ async def untouched_candidates(
     """
     table, gone = session.base.table, session.changes.deleted
     rows = np.flatnonzero(table.is_array & (np.diff(table.manifest_splits) == 1)).tolist()
-    nodes = [table.node(row) for row in rows]
+    nodes = [table.array(row) for row in rows]
     nodes = [node for node in nodes if node.id not in others and node.id not in gone]
-    grown = {node.id: node for node in session.changes.nodes.values() if node.array is not None}
+    grown = {
+        node.id: node for node in session.changes.nodes.values() if isinstance(node, ArrayNode)
+    }
     counts = await _num_refs(session, nodes)
     return [
         facts_of(grown.get(node.id, node), count) for node, count in zip(nodes, counts, strict=True)
     ]
 
 
-async def _num_refs(session: SessionState, nodes: list[Node]) -> list[int]:
+async def _num_refs(session: SessionState, nodes: list[ArrayNode]) -> list[int]:
     """Count references: what a snapshot says is enough, but for manifests of several arrays."""
-    ids = [node.array.manifests[0].id for node in nodes if node.array is not None]
+    ids = [node.array.manifests[0].id for node in nodes]
     sizes, counts = listed_in(session.snapshot.manifests, ids)
     if not session.context.config.chunk_manifests.counts_initialized_chunks:
         return counts
@@ -219,29 +218,22 @@ class ArrayParts(Record, eq=False):
     tables: tuple[ChunkTable, ...]
     """What is to be written, a manifest each."""
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of the array goes into one manifest, which it may share with others."""
-        return not self.kept and len(self.tables) == 1
 
-
-def is_modified(session: SessionState, node: Node) -> bool:
+def is_modified(session: SessionState, node: ArrayNode) -> bool:
     """Return whether manifests of an array have to change: for other chunks, or a smaller grid."""
-    array = node.array
-    assert array is not None
     changes = session.changes.arrays.get(node.id)
     if changes is not None and not changes.is_empty():
         return True
     return any(
         last > count
         for ref in session.tree.manifests(node)
-        for (_, last), count in zip(ref.extents, array.num_chunks, strict=False)
+        for (_, last), count in zip(ref.extents, node.array.num_chunks, strict=False)
     )
 
 
 async def divide(
     session: SessionState,
-    node: Node,
+    node: ArrayNode,
     *,
     opened: AbstractSet[ManifestId],
     loaded: Mapping[ManifestId, Manifest],
@@ -290,31 +282,23 @@ class _Work:
     """The stored manifests of an array, and what was opened of them so far."""
 
     def __init__(
-        self, session: SessionState, node: Node, loaded: Mapping[ManifestId, Manifest]
+        self, session: SessionState, node: ArrayNode, loaded: Mapping[ManifestId, Manifest]
     ) -> None:
-        assert node.array is not None
         self._session, self._node, self._held = session, node, loaded
         self.before = session.tree.manifests(node)
         counts = node.array.num_chunks
-        self._dimensions = len(counts)
         self._grid: Extents = np.array([(0, n) for n in counts], np.uint32).reshape(-1, 2)
         self._tables: dict[int, ChunkTable] = {}
-        settled = session.changes.settled(node.id) or _nothing(self._dimensions)
+        settled = session.changes.settled(node.id) or _nothing(len(counts))
         self._new = settled.table.within(self._grid)
         self._deleted = settled.deleted
         ids = [ref.id for ref in self.before]
         self._sizes, self._counts = listed_in(session.manifest_files, ids)
-
-    @property
-    def most_refs(self) -> int:
-        """Return the largest possible number of references of the array."""
-        return sum(self._counts) + len(self._new)
-
-    @cached_property
-    def _boxes(self) -> Boxes:
-        everything = tuple((0, int(last)) for _, last in self._grid)
+        self.most_refs = sum(self._counts) + len(self._new)
+        """The largest possible number of references of the array."""
+        everything = tuple((0, count) for count in counts)
         boxes = [ref.extents or everything for ref in self.before]
-        return np.array(boxes, np.int64).reshape(len(boxes), self._dimensions, 2)
+        self._boxes: Boxes = np.array(boxes, np.int64).reshape(len(boxes), len(counts), 2)
 
     def closed(self, opened: AbstractSet[ManifestId]) -> Ints:
         """List the manifests that may stay: inside of the grid, and without a change in them."""
@@ -373,8 +357,6 @@ def _nothing(dimensions: int) -> Settled:
 _HELD_BACK_BYTES: Final = 16 * 1024
 """Smaller manifests wait for the snapshot, to be written together with it: one wait less."""
 
-type _Arrays = dict[NodeId, SplitArray | WholeArray]
-
 
 class ManifestChanges(Record):
     """Where the references of arrays are in a new version."""
@@ -406,7 +388,7 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     gathered = touched
     if shared.exist:
         gathered = closure(touched, shared.manifests_of, shared.arrays_in)
-    rewriting = _Rewriting(session, shared, changed)
+    rewriting = _Rewriting(session, shared, changed, session.context.write_concurrency)
     await rewriting.gather(gathered - gone, modified)
     packs = await rewriting.pack(touched)
     refs = {node_id: session.tree.manifests(node) for node_id, node in changed.items()}
@@ -423,61 +405,57 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     return ManifestChanges(refs, (*linked, *(part.manifest for part in parts)), held_back)
 
 
-def _changed_arrays(session: SessionState) -> dict[NodeId, Node]:
+def _changed_arrays(session: SessionState) -> dict[NodeId, ArrayNode]:
     """List arrays with changed chunks, or changed metadata, as they are now."""
     changes = session.changes
-    changed = {node.id: node for node in changes.nodes.values() if node.array is not None}
+    changed = {node.id: node for node in changes.nodes.values() if isinstance(node, ArrayNode)}
     for node_id in (*changes.arrays, *changes.links):
-        if node_id not in changed and (node := session.base.by_id(node_id)) is not None:
-            changed[node_id] = node
+        if node_id not in changed and (row := session.base.find_row(node_id)) is not None:
+            changed[node_id] = session.base.table.array(row)
     return changed
 
 
-class _Rewriting:
+class _Rewriting(Record, eq=False):
     """Arrays whose manifests are made again, in one attempt to commit."""
 
-    def __init__(
-        self, session: SessionState, shared: SharedManifests, changed: Mapping[NodeId, Node]
-    ) -> None:
-        self._session = session
-        self._shared = shared
-        self._changed = changed
-        self._limit = session.context.write_concurrency
-        self.arrays: _Arrays = {}
+    session: SessionState
+    shared: SharedManifests
+    changed: Mapping[NodeId, ArrayNode]
+    limit: int
+    """How many manifests to write at once."""
+    arrays: dict[NodeId, SplitArray | WholeArray] = field(default_factory=dict)
 
     async def gather(self, nodes: AbstractSet[NodeId], modified: AbstractSet[NodeId]) -> None:
         """Prepare arrays: those that were modified, and those in one manifest with them."""
-        opened = {node_id: self._shared.of(node_id) for node_id in sorted(nodes)}
-        others = nodes - modified - self._session.changes.links.keys()
-        whole = self._session.base.only_manifests(others)
+        opened = {node_id: self.shared.of(node_id) for node_id in sorted(nodes)}
+        others = nodes - modified - self.session.changes.links.keys()
+        whole = self.session.base.only_manifests(others)
         needed = {manifest_id for found in opened.values() for manifest_id in found}
         loaded = await self._load(needed.union(whole.values()))
         todo = []
         for node_id in opened:
             if node_id in whole:
                 found = neighbour(
-                    self._session, node_id, loaded[whole[node_id]], self._changed.get(node_id)
+                    self.session, node_id, loaded[whole[node_id]], self.changed.get(node_id)
                 )
                 if found is not None:
                     self.arrays[node_id] = found
             else:
-                todo.append(self._changed.get(node_id) or self._base_node(node_id))
+                todo.append(self.changed.get(node_id) or self._base_array(node_id))
+        prepare = partial(self._prepare, opened, loaded)
+        prepared = await map_concurrently(prepare, todo, limit=self.limit)
+        self.arrays.update(zip((node.id for node in todo), prepared, strict=True))
 
-        async def prepare(node: Node) -> SplitArray | WholeArray:
-            return await self._prepare(node, opened[node.id], loaded)
-
-        prepared = await map_concurrently(prepare, todo, limit=self._limit)
-        self.arrays |= {node.id: array for node, array in zip(todo, prepared, strict=True)}
-
-    def _base_node(self, node_id: NodeId) -> Node:
-        node = self._session.base.by_id(node_id)
-        assert node is not None
-        return node
+    def _base_array(self, node_id: NodeId) -> ArrayNode:
+        base = self.session.base
+        return base.table.array(base.row_by_id(node_id))
 
     async def _load(self, ids: AbstractSet[ManifestId]) -> dict[ManifestId, Manifest]:
         """Load manifests that several arrays need, each once."""
-        context, manifest_ids = self._session.context, sorted(ids)
-        sizes = sizes_of(manifest_ids, self._session.snapshot.manifests)
+        if not ids:
+            return {}
+        context, manifest_ids = self.session.context, sorted(ids)
+        sizes = sizes_of(manifest_ids, self.session.snapshot.manifests)
 
         async def load(entry: tuple[ManifestId, int]) -> Manifest:
             return await context.assets.load_manifest(*entry)
@@ -487,21 +465,27 @@ class _Rewriting:
         return dict(zip(manifest_ids, files, strict=True))
 
     async def _prepare(
-        self, node: Node, opened: AbstractSet[ManifestId], loaded: Mapping[ManifestId, Manifest]
+        self,
+        opened: Mapping[NodeId, AbstractSet[ManifestId]],
+        loaded: Mapping[ManifestId, Manifest],
+        node: ArrayNode,
     ) -> SplitArray | WholeArray:
         """Cut an array; what is split is written at once, and need not be held in memory."""
-        session = self._session
-        state = _state(session, node)
+        session = self.session
+        changes = session.changes.arrays.get(node.id)
+        revision = -1 if changes is None else changes.revision
+        state = ArrayState(session.tree.manifests(node), revision, node.array.num_chunks)
         if (cached := session.written.array(node.id, state)) is not None:
             return cached
-        parts = await divide(session, node, opened=opened, loaded=loaded)
+        parts = await divide(session, node, opened=opened[node.id], loaded=loaded)
         array: SplitArray | WholeArray
-        if parts.is_whole:
+        if not parts.kept and len(parts.tables) == 1:
+            # All of the array goes into one manifest, which it may share with others.
             table = parts.tables[0].compacted()
             array = WholeArray(state, table, facts_of(node, len(table)))
         else:
             new_parts = await map_concurrently(
-                partial(self._make_part_of, node.id), parts.tables, limit=self._limit
+                partial(self._make_part_of, node.id), parts.tables, limit=self.limit
             )
             array = SplitArray(state, parts.kept, tuple(new_parts))
         session.context.assets.forget_manifests(session.written.keep_array(node.id, array))
@@ -509,7 +493,7 @@ class _Rewriting:
 
     async def _make_part_of(self, node: NodeId, table: ChunkTable) -> Part:
         return await make_part(
-            self._session.context.assets,
+            self.session.context.assets,
             {node: table.compacted()},
             hold_back_bytes=_HELD_BACK_BYTES,
         )
@@ -520,15 +504,15 @@ class _Rewriting:
         joining = {node_id for group in groups for node_id in group} - self.arrays.keys()
         if joining:
             await self.gather(joining, frozenset())
-        made_packs = await map_concurrently(self._make_pack, groups, limit=self._limit)
+        made_packs = await map_concurrently(self._make_pack, groups, limit=self.limit)
         packs = [made_pack for made_pack in made_packs if made_pack is not None]
-        superseded = self._session.written.keep_packs(packs)
-        self._session.context.assets.forget_manifests(superseded)
+        superseded = self.session.written.keep_packs(packs)
+        self.session.context.assets.forget_manifests(superseded)
         return packs
 
     async def _groups(self, modified: AbstractSet[NodeId]) -> list[tuple[NodeId, ...]]:
         """Return the arrays of each manifest to write, without manifests of unchanged arrays."""
-        session, config = self._session, self._session.context.config.chunk_manifests
+        session, config = self.session, self.session.context.config.chunk_manifests
         wholes = {
             node_id: array
             for node_id, array in self.arrays.items()
@@ -557,10 +541,10 @@ class _Rewriting:
         if not wholes:
             return None
         states = {node_id: whole.state for node_id, whole in wholes.items()}
-        if (cached := self._session.written.pack(states)) is not None:
+        if (cached := self.session.written.pack(states)) is not None:
             return cached
         part = await make_part(
-            self._session.context.assets,
+            self.session.context.assets,
             {node_id: whole.table for node_id, whole in wholes.items()},
             boxes={
                 node_id: whole.box for node_id, whole in wholes.items() if whole.box is not None
@@ -568,10 +552,3 @@ class _Rewriting:
             hold_back_bytes=_HELD_BACK_BYTES,
         )
         return Pack(states, part)
-
-
-def _state(session: SessionState, node: Node) -> ArrayState:
-    assert node.array is not None
-    changes = session.changes.arrays.get(node.id)
-    revision = -1 if changes is None else changes.revision
-    return ArrayState(session.tree.manifests(node), revision, node.array.num_chunks)

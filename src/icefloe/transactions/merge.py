@@ -19,7 +19,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.columns import is_ascending
 from icefloe.format.ids import NodeId
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.paths import ancestors
 from icefloe.transactions.array_changes import Settled
 from icefloe.transactions.causality import History, Origin
@@ -426,7 +426,7 @@ def _written_outside(mine: News, theirs: News) -> set[str]:
     return {
         path
         for path, node in mine.changes.nodes.items()
-        if node.array is not None
+        if isinstance(node, ArrayNode)
         and node.id in theirs.changes.arrays
         and mine.has_metadata(node.id)
         and (chunks := theirs.chunks(node.id)) is not None
@@ -484,4 +484,4 @@ def _is_in_array(base: BaseNodes, united: ChangeSet, path: str) -> bool:
         return None if node is None or node.id in united.deleted else node
 
     nodes = (node_at(above) for above in ancestors(path))
-    return any(node is not None and node.array is not None for node in nodes)
+    return any(isinstance(node, ArrayNode) for node in nodes)

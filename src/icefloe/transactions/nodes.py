@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.ids import NodeId
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node, node_of
 from icefloe.format.paths import check_path
 from icefloe.transactions.session import SessionState
 from icefloe.transactions.zarr_metadata import parse_metadata
@@ -22,10 +22,10 @@ def require_node(session: SessionState, path: str) -> Node:
     return node
 
 
-def require_array(session: SessionState, path: str) -> Node:
+def require_array(session: SessionState, path: str) -> ArrayNode:
     """Look up an array that must exist."""
     node = require_node(session, path)
-    if node.array is None:
+    if not isinstance(node, ArrayNode):
         raise InvalidInputError(
             f"{path} is a group, and only arrays have chunks", ErrorKind.NOT_AN_ARRAY, path=path
         )
@@ -38,17 +38,18 @@ def put_metadata(session: SessionState, path: str, raw: bytes) -> None:
     array = parse_metadata(raw, check_path(path))
     existing = session.tree.find(path)
     if existing is None:
-        session.changes.put_node(Node(NodeId.random(), path, raw, array), is_new=True)
+        session.changes.put_node(node_of(NodeId.random(), path, raw, array), is_new=True)
         return
-    if (existing.array is None) is not (array is None):
-        old, new = ("a group", "an array") if existing.array is None else ("an array", "a group")
+    was_array = isinstance(existing, ArrayNode)
+    if was_array is (array is None):
+        old, new = ("an array", "a group") if was_array else ("a group", "an array")
         raise AlreadyExistsError(
             f"{path} is {old} and cannot become {new}: delete it first",
             ErrorKind.NODE_ALREADY_EXISTS,
             path=path,
         )
     if existing.user_data != raw:
-        session.changes.put_node(Node(existing.id, path, raw, array), is_new=False)
+        session.changes.put_node(node_of(existing.id, path, raw, array), is_new=False)
 
 
 def delete_node(session: SessionState, path: str) -> None:

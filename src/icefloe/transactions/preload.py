@@ -130,11 +130,10 @@ def _chosen_by_condition(snapshot: Snapshot, preload: EffectivePreload) -> Itera
 
 
 def _manifests(snapshot: Snapshot, row: int) -> list[_Candidate]:
-    array, path = snapshot.nodes.node(row).array, snapshot.nodes.paths[row].decode()
-    assert array is not None
-    ids = [ref.id for ref in array.manifests]
+    node = snapshot.nodes.array(row)
+    ids = [ref.id for ref in node.array.manifests]
     sizes, counts = listed_in(snapshot.manifests, ids)
-    return [_Candidate(path, *columns) for columns in zip(ids, sizes, counts, strict=True)]
+    return [_Candidate(node.path, *columns) for columns in zip(ids, sizes, counts, strict=True)]
 
 
 def _holds(condition: ManifestPreloadCondition, candidate: _Candidate) -> bool:

@@ -20,7 +20,7 @@ from icefloe.errors import (
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables, sort_keys
 from icefloe.format.columns import Ints
 from icefloe.format.ids import NodeId, ids_of_rows
-from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.nodes import ArrayNode, Node, NodeTable
 from icefloe.format.paths import check_path, is_below, parent_path, prefix_below
 from icefloe.format.transaction_log import Move
 from icefloe.records import replace
@@ -85,7 +85,7 @@ def _require_group(session: SessionState, target: str) -> None:
             ErrorKind.MOVE_DESTINATION_PARENT_MISSING,
             path=target,
         )
-    if group.array is not None:
+    if isinstance(group, ArrayNode):
         raise SessionStateError(
             f"cannot move a node to {target}: {parent} is an array, and only groups hold nodes",
             ErrorKind.MOVE_DESTINATION_PARENT_NOT_GROUP,
@@ -149,7 +149,7 @@ def _move_fault(
         return ConflictType.NewNodeConflictsWithExistingNode, target
     parent = parent_path(target)
     group = None if parent is None else theirs.find(parent)
-    if group is None or group.array is not None:
+    if group is None or isinstance(group, ArrayNode):
         return ConflictType.NewNodeInInvalidGroup, parent or target
     return None
 
@@ -174,7 +174,6 @@ async def shift_array(session: SessionState, path: str, offset: Iterable[int]) -
     node, table = await _all_refs(session, path)
     steps = _checked_offset(node, offset)
     moved = table.coordinates.astype(np.int64) + np.array(steps, np.int64)
-    assert node.array is not None
     inside = ((moved >= 0) & (moved < np.array(node.array.num_chunks, np.int64))).all(axis=1)
     landed = _relabelled(table, np.flatnonzero(inside), moved[inside])
     _put(session, node, landed, _not_in(table.coordinates, landed.coordinates))
@@ -213,9 +212,8 @@ async def reindex_array(
     _put(session, node, landed, vacated)
 
 
-def _emptied(session: SessionState, node: Node) -> Coordinates:
+def _emptied(session: SessionState, node: ArrayNode) -> Coordinates:
     """Return the positions within the grid that this session made empty."""
-    assert node.array is not None
     grid = np.array(node.array.num_chunks, np.uint32)
     settled = session.changes.settled(node.id)
     if settled is None:
@@ -223,11 +221,10 @@ def _emptied(session: SessionState, node: Node) -> Coordinates:
     return settled.deleted[(settled.deleted < grid).all(axis=1)]
 
 
-async def _all_refs(session: SessionState, path: str) -> tuple[Node, ChunkTable]:
+async def _all_refs(session: SessionState, path: str) -> tuple[ArrayNode, ChunkTable]:
     session.require_writable()
     node = require_array(session, check_path(path))
     _require_regular(node)
-    assert node.array is not None
     tables = [table async for table in chunk_tables(session, node)]
     return node, concat_tables(tables or [ChunkTable.empty(len(node.array.num_chunks))])
 
@@ -243,8 +240,7 @@ def _require_regular(node: Node) -> None:
         )
 
 
-def _checked_offset(node: Node, offset: Iterable[int]) -> list[int]:
-    assert node.array is not None
+def _checked_offset(node: ArrayNode, offset: Iterable[int]) -> list[int]:
     try:
         steps = [index(step) for step in offset]
     except TypeError:

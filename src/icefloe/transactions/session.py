@@ -151,8 +151,8 @@ class SessionState:
         """End the transaction, on the snapshot that it made."""
         self.mode = SessionMode.readonly
         self.branch = None
+        self._snapshot = snapshot
         self.discard_changes()
-        self.rest_on(snapshot)
 
     def discard_changes(self) -> None:
         """Go back to the base snapshot."""

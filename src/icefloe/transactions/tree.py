@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ManifestId, NodeId, raw_rows
-from icefloe.format.nodes import ManifestRef, Node, NodeTable, StoredNodes
-from icefloe.records import replace
+from icefloe.format.nodes import ArrayNode, ManifestRef, Node, NodeTable, StoredNodes
+from icefloe.records import Record, replace
 from icefloe.transactions.changes import ChangeSet
 
 
@@ -77,14 +77,11 @@ class BaseNodes:
         return own_path + paths[first:last]
 
 
-class Tree:
+class Tree(Record, eq=False):
     """A view: cheap to make, and always of the present state."""
 
-    __slots__ = ("base", "changes")
-
-    def __init__(self, base: BaseNodes, changes: ChangeSet) -> None:
-        self.base = base
-        self.changes = changes
+    base: BaseNodes
+    changes: ChangeSet
 
     def find(self, path: str) -> Node | None:
         """Look up a node; one with changed metadata comes without its manifests."""
@@ -105,7 +102,7 @@ class Tree:
     def manifests(self, node: Node) -> tuple[ManifestRef, ...]:
         """List the manifests of an array: those of the base snapshot, and linked ones."""
         stored = self.stored(node)
-        refs = () if stored is None or stored.array is None else stored.array.manifests
+        refs = stored.array.manifests if isinstance(stored, ArrayNode) else ()
         linked = self.changes.links.get(node.id)
         return refs if linked is None else linked.over(refs)
 

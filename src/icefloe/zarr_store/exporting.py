@@ -15,7 +15,7 @@ import numpy as np
 from icefloe.effects import map_concurrently
 from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError, StorageError
 from icefloe.format.chunk_table import ChunkTable
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.paths import ROOT, absolute_path, prefix_below
 from icefloe.maintenance.clone.contents import not_the_same, portions_by_size
 from icefloe.records import Record, replace
@@ -84,7 +84,7 @@ async def export(
         {"of": "an export", "snapshot": str(session.snapshot_id), "group": group},
     )
     is_new = await marker.claim(backend)
-    arrays = [node for node in nodes if node.array is not None]
+    arrays = [node for node in nodes if isinstance(node, ArrayNode)]
     with KeySet() as there, KeySet() as expected:
         if not is_new:
             async for batch in backend.list():
@@ -130,7 +130,7 @@ class _Exporting:
         self._steps, self._total = 0, arrays
         self.chunks = self.copied = self.size_bytes = self.compared = 0
 
-    async def write_chunks(self, node: Node) -> None:
+    async def write_chunks(self, node: ArrayNode) -> None:
         """Write the chunks of an array that are not there yet."""
         async for rows in self._rows(node):
             numbers = _numbers([(row.key, row.size_bytes) for row in rows])
@@ -144,7 +144,7 @@ class _Exporting:
             self._advance(len(rows))
         self._advance(1)
 
-    async def compare_chunks(self, node: Node) -> None:
+    async def compare_chunks(self, node: ArrayNode) -> None:
         """Read the chunks of an array on both sides, and require that they are the same."""
         async for rows in self._rows(node):
             for row, is_same in zip(
@@ -175,7 +175,7 @@ class _Exporting:
         is_near = context.is_near and context.reads_nearby
         return 4 if is_near else context.config.max_concurrent_requests
 
-    async def _rows(self, node: Node) -> AsyncIterator[list["_Row"]]:
+    async def _rows(self, node: ArrayNode) -> AsyncIterator[list["_Row"]]:
         key_of = self._names.chunks(node)
         async for table in chunk_tables(self._session, node):
             self._total += len(table)
@@ -234,7 +234,7 @@ async def _write_documents(
     below = [node for node in nodes if node.path != root.path]
     await map_concurrently(write, below, limit=16)
     data = root.user_data
-    if consolidated and root.array is None:
+    if consolidated and not isinstance(root, ArrayNode):
         data = _with_all(root, below, names)
     await target.put(METADATA, data, content_type=_JSON)
 
@@ -245,7 +245,7 @@ def _with_all(root: Node, below: Sequence[Node], names: "_Names") -> bytes:
     others: dict[str, Any] = {}
     for node in below:
         document = parse_document(node.user_data, node.path)
-        if node.array is None:
+        if not isinstance(node, ArrayNode):
             document[_CONSOLIDATED] = _inline({})
         others[names.relative(node)] = document
     own[_CONSOLIDATED] = _inline(others)

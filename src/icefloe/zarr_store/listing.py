@@ -7,7 +7,7 @@ import numpy as np
 from icefloe.effects import AsyncCloseableIterator
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_table import ChunkTable, Extents
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.paths import prefix_below
 from icefloe.records import Record
 from icefloe.transactions.chunks import chunk_tables, delete_chunks
@@ -70,16 +70,14 @@ class FlattenedIterator[T](AsyncCloseableIterator[T]):
 class _ChunkRegion(Record):
     """The chunks of an array whose first coordinates are given."""
 
-    node: Node
+    node: ArrayNode
     first: tuple[int, ...]
 
     @property
     def dimensions(self) -> int:
-        assert self.node.array is not None
         return len(self.node.array.num_chunks)
 
     def box(self) -> Extents:
-        assert self.node.array is not None
         begin, end = list(self.first), [number + 1 for number in self.first]
         free = len(self.first)
         begin += [0] * (self.dimensions - free)
@@ -104,7 +102,7 @@ async def names_in(session: SessionState, prefix: str) -> AsyncIterator[Iterable
     path = _path_of(prefix)
     names = _names_of_nodes(session, path)
     node = find_node(session, path)
-    if node is not None and node.array is not None:
+    if isinstance(node, ArrayNode):
         names["c"] = None  # also while the array has no chunks, which spares its manifests
     yield names
     if (region := _chunk_region(session, prefix)) is None:
@@ -132,7 +130,7 @@ async def size_below(session: SessionState, prefix: str) -> int:
     total = 0
     for node in list(subtree(session, _path_of(prefix))):
         total += len(node.user_data)
-        if _has_chunks(session, node):
+        if isinstance(node, ArrayNode) and _has_chunks(session, node):
             async for table in chunk_tables(session, node):
                 total += int(table.lengths.sum())
     if (region := _chunk_region(session, prefix)) is not None:
@@ -166,7 +164,7 @@ def _chunk_region(session: SessionState, prefix: str) -> _ChunkRegion | None:
     if not isinstance(parsed, ChunkKey):
         return None
     node = find_node(session, parsed.path)
-    if node is None or node.array is None or not _has_chunks(session, node):
+    if not isinstance(node, ArrayNode) or not _has_chunks(session, node):
         return None
     coordinates, grid = parsed.coordinates, node.array.num_chunks
     # A key is no directory: below `c/0/0` of a matrix, or `c` of a scalar, there is nothing.
@@ -185,7 +183,7 @@ async def _tables_within(session: SessionState, region: _ChunkRegion) -> AsyncIt
             yield inside
 
 
-def _arrays_with_chunks(session: SessionState, paths: list[str]) -> Iterator[Node]:
+def _arrays_with_chunks(session: SessionState, paths: list[str]) -> Iterator[ArrayNode]:
     """Find arrays that may have chunks without making a node for each of the others."""
     base, changes = session.base, session.changes
     stored = base.paths()
@@ -197,14 +195,12 @@ def _arrays_with_chunks(session: SessionState, paths: list[str]) -> Iterator[Nod
     for path in paths:
         if path in candidates:
             node = find_node(session, path)
-            if node is not None and _has_chunks(session, node):
+            if isinstance(node, ArrayNode) and _has_chunks(session, node):
                 yield node
 
 
-def _has_chunks(session: SessionState, node: Node) -> bool:
+def _has_chunks(session: SessionState, node: ArrayNode) -> bool:
     """Return whether an array may have chunks, as far as can be said without its manifests."""
-    if node.array is None:
-        return False
     if session.tree.manifests(node):
         return True
     if not session.tree.is_changed_array(node):

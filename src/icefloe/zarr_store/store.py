@@ -15,6 +15,7 @@ from zarr.core.sync import SyncMixin
 
 from icefloe.effects import AsyncCloseableIterator, map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path
 from icefloe.printable import escaped_html
 from icefloe.storage.port import Buffer as StoredBytes
@@ -43,7 +44,7 @@ async def read_value(
         node = find_node(session, parsed.path)
         if node is None:
             return None
-        if node.array is None:
+        if not isinstance(node, ArrayNode):
             raise _only_arrays(parsed)
         return await read_chunk(session, node, parsed.coordinates, window)
     if isinstance(parsed, MetadataKey):
@@ -62,7 +63,7 @@ async def size_of_value(session: SessionState, key: str) -> int | None:
             return None if node is None else len(node.user_data)
         case ChunkKey(path, coordinates):
             node = find_node(session, path)
-            if node is None or node.array is None:
+            if not isinstance(node, ArrayNode):
                 return None
             ref = await find_ref(session, node, coordinates)
             return None if ref is None else size_of(ref)
@@ -108,7 +109,7 @@ def delete_value(session: SessionState, key: str) -> None:
         delete_node(session, parsed.path)
     elif isinstance(parsed, ChunkKey):
         node = find_node(session, parsed.path)
-        if node is not None and node.array is not None:
+        if isinstance(node, ArrayNode):
             delete_chunk(session, node, parsed.coordinates)
 
 

@@ -16,7 +16,7 @@ from icefloe.config import VirtualChunkSpec
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, VirtualChunk
 from icefloe.format.columns import BytesColumn, Ints
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path
 from icefloe.records import Record
 from icefloe.transactions.chunks import put_ref, put_refs, require_in_grid
@@ -178,7 +178,9 @@ def set_columns(
 # -- what all forms share ------------------------------------------------------------------
 
 
-def _record(session: SessionState, node: Node, refs: GivenRefs, *, validate: bool) -> Coordinates:
+def _record(
+    session: SessionState, node: ArrayNode, refs: GivenRefs, *, validate: bool
+) -> Coordinates:
     """Record rows whose location a container covers; gives back the coordinates of the rest."""
     check_ends(refs.offsets, refs.lengths)
     virtual = session.context.virtual
@@ -254,11 +256,11 @@ def _split(checksum: Checksum | None) -> tuple[str | None, int | None]:
             )
 
 
-def _dimensions(node: Node) -> int:
-    return len(node.array.num_chunks) if node.array is not None else 0
+def _dimensions(node: ArrayNode) -> int:
+    return len(node.array.num_chunks)
 
 
-def _checked(node: Node, matrix: NDArray[np.integer]) -> Coordinates:
+def _checked(node: ArrayNode, matrix: NDArray[np.integer]) -> Coordinates:
     """Make coordinates small numbers, refusing those that are too large or negative for it."""
     if matrix.dtype == np.uint32:
         return matrix.view(np.uint32)
@@ -269,7 +271,7 @@ def _checked(node: Node, matrix: NDArray[np.integer]) -> Coordinates:
 
 
 def _box(
-    node: Node, shape: Sequence[int], origin: Sequence[int] | None, rows: Ints | None
+    node: ArrayNode, shape: Sequence[int], origin: Sequence[int] | None, rows: Ints | None
 ) -> Coordinates:
     """List the coordinates of a box row by row, or of some of its rows."""
     first = [0] * len(shape) if origin is None else [int(number) for number in origin]

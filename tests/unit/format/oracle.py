@@ -15,7 +15,7 @@ from flatbuffers.table import Table
 from icefloe.format.chunk_table import ChunkRef, ChunkTable, InlineChunk, NativeChunk, VirtualChunk
 from icefloe.format.envelope import FileType, seal
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
-from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ArrayNode, ManifestRef, Node, NodeTable, node_of
 from icefloe.format.transaction_log import ID_LISTS, Move
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind
 
@@ -216,7 +216,7 @@ def _read_node(node: Row) -> Node:
     array = None
     if node.number(3, kinds.Uint8Flags) == 1:
         array = _read_array(node.child(4))
-    return Node(NodeId(node.id(0, 8)), _required(node.text(1)), _required(node.blob(2)), array)
+    return node_of(NodeId(node.id(0, 8)), _required(node.text(1)), _required(node.blob(2)), array)
 
 
 def _read_array(array: Row) -> ArrayInfo:
@@ -507,7 +507,7 @@ def write_snapshot(
 
 
 def _write_node(writer: Writer, node: Node, spec_version: int) -> int:
-    if node.array is None:
+    if not isinstance(node, ArrayNode):
         content = writer.table(0, {})
     else:
         content = _write_array(writer, node.array, spec_version)
@@ -517,7 +517,7 @@ def _write_node(writer: Writer, node: Node, spec_version: int) -> int:
             0: ("struct", node.id.raw, 0),
             1: ("offset", writer.text(node.path), 0),
             2: ("offset", writer.blob(node.user_data), 0),
-            3: ("u8", 2 if node.array is None else 1, 0),
+            3: ("u8", 1 if isinstance(node, ArrayNode) else 2, 0),
             4: ("offset", content, 0),
         },
     )

@@ -12,7 +12,7 @@ from icefloe.format.config_file import encode_config_flexbuffer
 from icefloe.format.envelope import decompress, open_envelope
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, id_rows
 from icefloe.format.json_value import JsonValue
-from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ArrayNode, GroupNode, ManifestRef, Node, NodeTable
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
@@ -113,13 +113,13 @@ def nodes() -> list[Node]:
         ManifestRef(manifest_id(8), ((3, 5), (0, 2))),
     )
     return [
-        Node(node_id(1), "/", b'{"node_type":"group"}'),
-        Node(
+        GroupNode(node_id(1), "/", b'{"node_type":"group"}'),
+        ArrayNode(
             node_id(2), "/a", b'{"shape":[5,2]}', ArrayInfo((10, 2), (5, 2), ("y", None), refs[1:])
         ),
-        Node(node_id(3), "/a b", b"{ }", ArrayInfo((), (), None, refs[:1])),
-        Node(node_id(5), "/z", b"x" * 300),
-        Node(node_id(4), "/é", b"", ArrayInfo((0, 4), (0, 2), (None, "y"))),
+        ArrayNode(node_id(3), "/a b", b"{ }", ArrayInfo((), (), None, refs[:1])),
+        GroupNode(node_id(5), "/z", b"x" * 300),
+        ArrayNode(node_id(4), "/é", b"", ArrayInfo((0, 4), (0, 2), (None, "y"))),
     ]
 
 

@@ -9,7 +9,7 @@ from icefloe.format.envelope import decompress, open_envelope
 from icefloe.format.flatbuffer_reader import Buffer
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ArrayNode, GroupNode, ManifestRef, NodeTable
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
@@ -72,14 +72,14 @@ def test_manifests_of_native_chunks_in_many_arrays() -> None:
 
 
 def test_snapshots_of_many_groups() -> None:
-    nodes = [Node(node_id(n), f"/{n}", b"") for n in range(ROWS)]
+    nodes = [GroupNode(node_id(n), f"/{n}", b"") for n in range(ROWS)]
     snapshot = Snapshot(snapshot_id(1), 1, "", NodeTable.from_nodes(nodes))
     assert len(decode_snapshot(encode_snapshot(snapshot)).nodes) == ROWS
 
 
 def test_snapshots_of_many_small_arrays() -> None:
     array = ArrayInfo((1,), (1,), ("x",), (ManifestRef(manifest_id(1), ((0, 1),)),))
-    nodes = [Node(node_id(n), f"/{n}", b"", array) for n in range(ROWS)]
+    nodes = [ArrayNode(node_id(n), f"/{n}", b"", array) for n in range(ROWS)]
     for spec in (1, 2):
         snapshot = Snapshot(snapshot_id(1), 1, "", NodeTable.from_nodes(nodes), spec_version=spec)
         assert len(decode_snapshot(encode_snapshot(snapshot)).nodes) == ROWS

@@ -9,7 +9,7 @@ from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 from icefloe.format.layout import snapshot_key
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.nodes import GroupNode, NodeTable
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info, open_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot, open_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
@@ -29,7 +29,7 @@ def test_references_out_of_order_are_refused(coordinates: list[list[int]]) -> No
 
 
 def test_nodes_out_of_order_are_refused() -> None:
-    nodes = NodeTable.from_nodes([Node(NodeId.random(), path, b"{}") for path in ("/", "/a")])
+    nodes = NodeTable.from_nodes([GroupNode(NodeId.random(), path, b"{}") for path in ("/", "/a")])
     snapshot = Snapshot(SnapshotId.random(), 0, "", nodes.take(np.array([1, 0])))
     data = encode_snapshot(snapshot)
     with pytest.raises(FormatError, match="sorted by their paths"):

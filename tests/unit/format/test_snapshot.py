@@ -10,7 +10,15 @@ from icefloe.format.ids import ManifestId
 from icefloe.format.json_value import MAX_ENCODED_BYTES
 from icefloe.format.layout import snapshot_key
 from icefloe.format.metadata import MetadataItems
-from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable, StoredNodes
+from icefloe.format.nodes import (
+    ArrayInfo,
+    ArrayNode,
+    GroupNode,
+    ManifestRef,
+    Node,
+    NodeTable,
+    StoredNodes,
+)
 from icefloe.format.snapshot import (
     ManifestFiles,
     Snapshot,
@@ -28,7 +36,7 @@ ORDERED = ["/", "/z", "/z/a", "/z/a-b", "/z/a/b", "/z/ab", "/é"]
 
 
 def group(path: str, number: int = 1) -> Node:
-    return Node(node_id(number), path, path.encode())
+    return GroupNode(node_id(number), path, path.encode())
 
 
 # -- nodes ---------------------------------------------------------------------------------
@@ -100,11 +108,11 @@ def test_spec_2_keeps_no_parent() -> None:
 )
 def test_numbers_of_chunks_survive_spec_1(length: int, chunks: int) -> None:
     """Spec 1 stores a length of chunks, from which readers get the number back."""
-    node = Node(node_id(1), "/a", b"", ArrayInfo((length,), (chunks,)))
+    node = ArrayNode(node_id(1), "/a", b"", ArrayInfo((length,), (chunks,)))
     snapshot = Snapshot(snapshot_id(1), 1, "", NodeTable.from_nodes([node]), spec_version=1)
     found = decode_snapshot(encode_snapshot(snapshot)).nodes.find("/a")
     assert found is not None
-    assert found.array is not None
+    assert isinstance(found, ArrayNode)
     chunk_length = -(-length // chunks) if chunks else 0
     expected = -(-length // chunk_length) if chunk_length else 0
     assert found.array.num_chunks == (expected,)
@@ -114,7 +122,7 @@ def test_numbers_of_chunks_survive_spec_1(length: int, chunks: int) -> None:
 
 def test_many_nodes() -> None:
     nodes = [
-        Node(node_id(n), f"/g/{n:05d}", b"%d" % n, ArrayInfo((n, 3), (n, 1), ("y", "x")))
+        ArrayNode(node_id(n), f"/g/{n:05d}", b"%d" % n, ArrayInfo((n, 3), (n, 1), ("y", "x")))
         if n % 3
         else group(f"/g/{n:05d}", n)
         for n in range(5000)
@@ -143,9 +151,8 @@ def test_an_array_is_looked_up_however_many_manifests_it_has(num_manifests: int)
         ManifestRef(samples.manifest_id(number), ((number, number + 1), (0, 2)))
         for number in range(num_manifests)
     )
-    array = replace(
-        group("/a"), array=ArrayInfo((num_manifests, 2), (num_manifests, 2), None, links)
-    )
+    info = ArrayInfo((num_manifests, 2), (num_manifests, 2), None, links)
+    array = ArrayNode(node_id(1), "/a", b"/a", info)
     nodes = NodeTable.from_nodes([group("/"), array, group("/b")])
     stored = open_snapshot(encode_snapshot(Snapshot(snapshot_id(1), 1, "", nodes))).contents
     assert isinstance(stored, StoredNodes)
@@ -263,6 +270,5 @@ def test_broken_nodes_are_refused(
 
 def test_shapes_at_the_limits() -> None:
     shape = pair(0, 0) + pair(2**32 - 1, 1) + pair(2**64 - 1, 2**64 - 1) + pair(7, 5)
-    array = decode_snapshot(broken({}, {}, shape)).nodes.node(0).array
-    assert array is not None
+    array = decode_snapshot(broken({}, {}, shape)).nodes.array(0).array
     assert array.num_chunks == (0, 2**32 - 1, 1, 2)

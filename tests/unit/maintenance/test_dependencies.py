@@ -16,6 +16,7 @@ from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import SnapshotId
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.records import replace
+from icefloe.repo.repo_changes import AddDetached
 from icefloe.virtual_chunks.counts import PlaceIndex
 from icefloe.virtual_chunks.grouping import LocationQuery, absolute_all
 
@@ -184,7 +185,7 @@ def shrink(repo: icefloe.Repository, chunks: int) -> str:
     )
     run_blocking(context.assets.save_snapshot(new))
     entry = SnapshotEntry(new.id, tip, new.flushed_at, "smaller")
-    run_blocking(context.ledger.add_detached(entry))
+    run_blocking(context.ledger.update(AddDetached(entry)))
     return str(new.id)
 
 

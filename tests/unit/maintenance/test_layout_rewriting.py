@@ -27,7 +27,7 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.ids import SnapshotId
-from icefloe.format.nodes import ManifestRef, NodeTable
+from icefloe.format.nodes import ArrayNode, ManifestRef, NodeTable
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.maintenance.layout.rewriting import rewrite_manifests
@@ -36,6 +36,7 @@ from icefloe.manifests.partition import Box
 from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import Commit
 from icefloe.storage import Storage
 from tests.support.checking import check_repository_blocking
 
@@ -231,9 +232,9 @@ async def leave_loose_links(context: RepoContext) -> None:
     tip = await context.assets.load_snapshot(await context.ledger.branch_tip("main"))
     found = {node.path: node for node in map(tip.nodes.node, range(len(tip.nodes)))}
     a, b, empty = (found[path] for path in ("/a", "/b", "/empty"))
-    assert a.array is not None
-    assert b.array is not None
-    assert empty.array is not None
+    assert isinstance(a, ArrayNode)
+    assert isinstance(b, ArrayNode)
+    assert isinstance(empty, ArrayNode)
     [of_a], [of_b] = a.array.manifests, b.array.manifests
     changed = [
         replace(a, array=replace(a.array, shape=(5,), num_chunks=(5,))),
@@ -245,7 +246,7 @@ async def leave_loose_links(context: RepoContext) -> None:
     await context.assets.save_snapshot(new)
     await context.assets.save_transaction_log(TransactionLog(new.id))
     entry = SnapshotEntry(new.id, tip.id, new.flushed_at, new.message, new.metadata)
-    await context.ledger.commit("main", tip.id, entry)
+    await context.ledger.update(Commit("main", tip.id, entry))
 
 
 def test_loose_links_are_made_exact() -> None:
@@ -255,8 +256,9 @@ def test_loose_links_are_made_exact() -> None:
     async def rewritten() -> dict[str, list[tuple[Box, int]]]:
         new = await rewrite_manifests(context, "exact", branch="main")
         snapshot = await context.assets.load_snapshot(new)
-        nodes = [snapshot.nodes.node(row) for row in range(len(snapshot.nodes))]
-        assert all(ref.extents for one in nodes if one.array for ref in one.array.manifests)
+        rows = np.flatnonzero(snapshot.nodes.is_array).tolist()
+        arrays = [snapshot.nodes.array(row) for row in rows]
+        assert all(ref.extents for node in arrays for ref in node.array.manifests)
         pieces = await survey(context, snapshot)
         assert all(piece.is_alone for array in pieces for piece in array.pieces)
         return {

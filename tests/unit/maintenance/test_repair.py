@@ -31,6 +31,7 @@ from icefloe.format.layout import (
     tag_tombstone_key,
     transaction_log_key,
 )
+from icefloe.format.nodes import ArrayNode
 from icefloe.maintenance.repair.repair_log import RepairRules
 from icefloe.maintenance.repair.report import RepairReport
 from icefloe.maintenance.repair.run import repair
@@ -446,7 +447,7 @@ def lose_chunk(repository: icefloe.Repository, path: str, index: tuple[int, int]
     state = repository.readonly_session("main")._session
     node = state.tree.find(path)
     assert node is not None
-    assert node.array is not None
+    assert isinstance(node, ArrayNode)
     for ref in node.array.manifests:
         table = run_blocking(state.context.assets.load_manifest(ref.id)).table(node.id)
         if (found := table.find(index)) is not None:
@@ -499,7 +500,7 @@ def test_a_lost_manifest_takes_what_it_covers_along(history: icefloe.Repository)
     snapshot = history.readonly_session("main")._session.snapshot
     node = snapshot.nodes.find("/g/b")
     assert node is not None
-    assert node.array is not None
+    assert isinstance(node, ArrayNode)
     [ref] = node.array.manifests
     run_blocking(storage.open().delete_many([f"manifests/{ref.id}"]))
     outcome = repaired(storage, RepairRules(drop_lost_references=True))

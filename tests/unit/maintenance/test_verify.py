@@ -26,6 +26,7 @@ from icefloe.format.layout import (
     branch_key,
     chunk_key,
 )
+from icefloe.format.nodes import ArrayNode
 from icefloe.maintenance.verify.findings import DamageKind, Harm, boxes_of, joined_boxes
 from icefloe.maintenance.verify.report import VerificationReport
 from icefloe.maintenance.verify.run import VerificationRules, verify
@@ -304,7 +305,7 @@ def chunk_ids(
     state = session._session
     node = state.tree.find(path)
     assert node is not None
-    assert node.array is not None
+    assert isinstance(node, ArrayNode)
     found = {}
     for ref in node.array.manifests:
         table = run_blocking(state.context.assets.load_manifest(ref.id)).table(node.id)

@@ -9,7 +9,7 @@ from icefloe.config import (
 from icefloe.config.effective import EffectiveSplitSizes
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.ids import NodeId
-from icefloe.format.nodes import ArrayInfo, Node
+from icefloe.format.nodes import ArrayInfo, ArrayNode
 from icefloe.manifests.partition import (
     GridLayout,
     HalvingLayout,
@@ -23,7 +23,7 @@ ANY = Arrays.AnyArray()
 
 def _edges(rules: EffectiveSplitSizes, *, path: str = "/g/t2m") -> list[list[int]]:
     info = ArrayInfo((70, 30, 9), (7, 3, 9), ("time", "lat", None))
-    found = split_edges(Node(NodeId.random(), path, b"", info), rules)
+    found = split_edges(ArrayNode(NodeId.random(), path, b"", info), rules)
     return [list(cuts) for cuts in found]
 
 
@@ -91,7 +91,7 @@ def test_arrays_grow_along_time_or_else_the_first_dimension(
 
 def test_rules_are_for_the_arrays_that_they_name() -> None:
     info = ArrayInfo((70, 30), (7, 3), ("x", "time"))
-    node = Node(NodeId.random(), "/g/t2m", b"", info)
+    node = ArrayNode(NodeId.random(), "/g/t2m", b"", info)
     by_default = HalvingLayout((1, 0))
     assert layout_of(node, None) == by_default
     assert layout_of(node, ((Arrays.path_matches("^/h"), ((Dims.Any(), 2),)),)) == by_default

@@ -28,6 +28,21 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind
 from icefloe.repo import history, lifecycle
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import (
+    AddDetached,
+    Amend,
+    Change,
+    Commit,
+    CreateBranch,
+    CreateTag,
+    DeleteBranch,
+    DeleteTag,
+    ResetBranch,
+    SetFlag,
+    SetMetadata,
+    SetStatus,
+    UpdateMetadata,
+)
 from icefloe.storage import Storage
 from tests.support.checking import InvariantChecker
 
@@ -58,7 +73,7 @@ class Repository:
     def commit(self, branch: str = "main", base: SnapshotId | None = None) -> SnapshotId:
         new, parent = SnapshotId.random(), base or run_blocking(self.ledger.branch_tip(branch))
         entry = save_empty(self.context, new, parent)
-        run_blocking(self.ledger.commit(branch, parent, entry))
+        run_blocking(self.ledger.update(Commit(branch, parent, entry)))
         return new
 
     def history(self, snapshot: SnapshotId) -> list[SnapshotEntry]:
@@ -111,54 +126,54 @@ class TestRefs:
     def test_branches(self, repository: Repository) -> None:
         ledger = repository.ledger
         tip = repository.commit()
-        run_blocking(ledger.create_branch("dev", INITIAL_SNAPSHOT_ID))
+        run_blocking(ledger.update(CreateBranch("dev", INITIAL_SNAPSHOT_ID)))
         expected = {"main": tip, "dev": INITIAL_SNAPSHOT_ID}
         assert run_blocking(repository.other().ledger.branches()) == expected
         assert run_blocking(ledger.branch_names()) == {"main", "dev"}
-        run_blocking(ledger.reset_branch("dev", tip, expected=INITIAL_SNAPSHOT_ID))
+        run_blocking(ledger.update(ResetBranch("dev", tip, expected=INITIAL_SNAPSHOT_ID)))
         assert run_blocking(ledger.branch_tip("dev")) == tip
-        run_blocking(ledger.delete_branch("dev"))
+        run_blocking(ledger.update(DeleteBranch("dev")))
         assert run_blocking(repository.other().ledger.branches()) == {"main": tip}
 
     def test_tags(self, repository: Repository) -> None:
         ledger = repository.ledger
         tip = repository.commit()
-        run_blocking(ledger.create_tag("t", tip))
-        run_blocking(ledger.create_tag("u", INITIAL_SNAPSHOT_ID))
+        run_blocking(ledger.update(CreateTag("t", tip)))
+        run_blocking(ledger.update(CreateTag("u", INITIAL_SNAPSHOT_ID)))
         expected = {"t": tip, "u": INITIAL_SNAPSHOT_ID}
         assert run_blocking(repository.other().ledger.tags()) == expected
         assert run_blocking(ledger.tag_target("t")) == tip
-        run_blocking(ledger.delete_tag("t"))
+        run_blocking(ledger.update(DeleteTag("t")))
         assert run_blocking(ledger.tag_names()) == {"u"}
         assert run_blocking(repository.other().ledger.tags()) == {"u": INITIAL_SNAPSHOT_ID}
         for gone in ("t", "never"):
             with pytest.raises(RefNotFoundError):
                 run_blocking(ledger.tag_target(gone))
             with pytest.raises(RefNotFoundError):
-                run_blocking(ledger.delete_tag(gone))
+                run_blocking(ledger.update(DeleteTag(gone)))
         with pytest.raises(AlreadyExistsError):
-            run_blocking(ledger.create_tag("t", tip))
+            run_blocking(ledger.update(CreateTag("t", tip)))
         with pytest.raises(AlreadyExistsError) as caught:
-            run_blocking(ledger.create_tag("u", tip))
+            run_blocking(ledger.update(CreateTag("u", tip)))
         assert caught.value.kind == ErrorKind.TAG_ALREADY_EXISTS
 
     @pytest.mark.parametrize("name", ["", "ключ", "a b%20", "branch.x"])
     def test_names(self, repository: Repository, name: str) -> None:
-        run_blocking(repository.ledger.create_branch(name, INITIAL_SNAPSHOT_ID))
-        run_blocking(repository.ledger.create_tag(name, INITIAL_SNAPSHOT_ID))
+        run_blocking(repository.ledger.update(CreateBranch(name, INITIAL_SNAPSHOT_ID)))
+        run_blocking(repository.ledger.update(CreateTag(name, INITIAL_SNAPSHOT_ID)))
         other = repository.other().ledger
         assert run_blocking(other.branch_names()) == {"main", name}
         assert run_blocking(other.tags()) == {name: INITIAL_SNAPSHOT_ID}
 
     def test_slashes_are_for_spec_2(self, repository: Repository) -> None:
         ledger = repository.ledger
-        if ledger.spec_version == 2:
-            run_blocking(ledger.create_branch("x/y", INITIAL_SNAPSHOT_ID))
+        if ledger.lists_versions:
+            run_blocking(ledger.update(CreateBranch("x/y", INITIAL_SNAPSHOT_ID)))
             assert run_blocking(ledger.branch_tip("x/y")) == INITIAL_SNAPSHOT_ID
             return
         for work in (
-            ledger.create_branch("x/y", INITIAL_SNAPSHOT_ID),
-            ledger.create_tag("x/y", INITIAL_SNAPSHOT_ID),
+            ledger.update(CreateBranch("x/y", INITIAL_SNAPSHOT_ID)),
+            ledger.update(CreateTag("x/y", INITIAL_SNAPSHOT_ID)),
             ledger.branch_tip("x/y"),
             ledger.tag_target("x/y"),
         ):
@@ -170,17 +185,17 @@ class TestRefs:
         ledger = repository.ledger
         of_refs: list[Coroutine[Any, Any, object]] = [
             ledger.branch_tip("dev"),
-            ledger.delete_branch("dev"),
-            ledger.reset_branch("dev", INITIAL_SNAPSHOT_ID),
+            ledger.update(DeleteBranch("dev")),
+            ledger.update(ResetBranch("dev", INITIAL_SNAPSHOT_ID)),
         ]
         for work in of_refs:
             with pytest.raises(RefNotFoundError) as caught:
                 run_blocking(work)
             assert caught.value.kind == ErrorKind.REF_NOT_FOUND
         of_snapshots: list[Coroutine[Any, Any, object]] = [
-            ledger.create_branch("dev", ABSENT),
-            ledger.reset_branch("main", ABSENT),
-            ledger.create_tag("t", ABSENT),
+            ledger.update(CreateBranch("dev", ABSENT)),
+            ledger.update(ResetBranch("main", ABSENT)),
+            ledger.update(CreateTag("t", ABSENT)),
             ledger.entry(ABSENT),
         ]
         for work in of_snapshots:
@@ -189,21 +204,21 @@ class TestRefs:
 
     def test_what_is_there_already(self, repository: Repository) -> None:
         with pytest.raises(IcefloeError, match="exists already") as caught:
-            run_blocking(repository.ledger.create_branch("main", INITIAL_SNAPSHOT_ID))
-        v1 = repository.ledger.spec_version == 1
+            run_blocking(repository.ledger.update(CreateBranch("main", INITIAL_SNAPSHOT_ID)))
+        v1 = repository.context.spec_version == 1
         assert type(caught.value) is (ConflictError if v1 else AlreadyExistsError)
 
     def test_main_stays(self, repository: Repository) -> None:
         with pytest.raises(SessionStateError) as caught:
-            run_blocking(repository.ledger.delete_branch("main"))
+            run_blocking(repository.ledger.update(DeleteBranch("main")))
         assert caught.value.kind == ErrorKind.CANNOT_DELETE_MAIN
 
     def test_reset_of_a_branch_that_moved(self, repository: Repository) -> None:
         tip = repository.commit()
         with pytest.raises(ConflictError) as caught:
             run_blocking(
-                repository.ledger.reset_branch(
-                    "main", INITIAL_SNAPSHOT_ID, expected=INITIAL_SNAPSHOT_ID
+                repository.ledger.update(
+                    ResetBranch("main", INITIAL_SNAPSHOT_ID, expected=INITIAL_SNAPSHOT_ID)
                 )
             )
         assert caught.value.kind == ErrorKind.BRANCH_UPDATE_CONFLICT
@@ -212,15 +227,15 @@ class TestRefs:
     def test_deletion_of_a_branch_that_moved(self, repository: Repository) -> None:
         ledger = repository.ledger
         tip = repository.commit()
-        run_blocking(ledger.create_branch("dev", INITIAL_SNAPSHOT_ID))
-        run_blocking(repository.other().ledger.reset_branch("dev", tip))
+        run_blocking(ledger.update(CreateBranch("dev", INITIAL_SNAPSHOT_ID)))
+        run_blocking(repository.other().ledger.update(ResetBranch("dev", tip)))
         with pytest.raises(ConflictError) as caught:
-            run_blocking(ledger.delete_branch("dev", expected=INITIAL_SNAPSHOT_ID))
+            run_blocking(ledger.update(DeleteBranch("dev", expected=INITIAL_SNAPSHOT_ID)))
         assert caught.value.kind == ErrorKind.BRANCH_UPDATE_CONFLICT
         assert caught.value.expected_parent == str(INITIAL_SNAPSHOT_ID)
         assert caught.value.actual_parent == str(tip)
         assert run_blocking(ledger.branches()) == {"main": tip, "dev": tip}
-        run_blocking(ledger.delete_branch("dev", expected=tip))
+        run_blocking(ledger.update(DeleteBranch("dev", expected=tip)))
         assert run_blocking(repository.other().ledger.branches()) == {"main": tip}
 
 
@@ -239,38 +254,41 @@ class TestCommits:
         moved = repository.commit()
         entry = save_empty(other, SnapshotId.random(), INITIAL_SNAPSHOT_ID)
         with pytest.raises(ConflictError) as caught:
-            run_blocking(other.ledger.commit("main", INITIAL_SNAPSHOT_ID, entry))
+            run_blocking(other.ledger.update(Commit("main", INITIAL_SNAPSHOT_ID, entry)))
         assert caught.value.kind == ErrorKind.COMMIT_CONFLICT
         assert caught.value.expected_parent == str(INITIAL_SNAPSHOT_ID)
         assert caught.value.actual_parent == str(moved)
 
     def test_on_a_branch_that_is_gone(self, repository: Repository) -> None:
-        run_blocking(repository.ledger.create_branch("dev", INITIAL_SNAPSHOT_ID))
+        run_blocking(repository.ledger.update(CreateBranch("dev", INITIAL_SNAPSHOT_ID)))
         other = repository.other()
-        run_blocking(repository.ledger.delete_branch("dev"))
+        run_blocking(repository.ledger.update(DeleteBranch("dev")))
         entry = save_empty(other, SnapshotId.random(), INITIAL_SNAPSHOT_ID)
         with pytest.raises(RefNotFoundError) as caught:
-            run_blocking(other.ledger.commit("dev", INITIAL_SNAPSHOT_ID, entry))
+            run_blocking(other.ledger.update(Commit("dev", INITIAL_SNAPSHOT_ID, entry)))
         assert caught.value.kind == ErrorKind.BRANCH_NOT_FOUND
 
     def test_detached(self, repository: Repository) -> None:
         entry = save_empty(repository.context, SnapshotId.random(), INITIAL_SNAPSHOT_ID)
-        run_blocking(repository.ledger.add_detached(entry))
+        run_blocking(repository.ledger.update(AddDetached(entry)))
         assert run_blocking(repository.other().ledger.entry(entry.id)) == entry
-        run_blocking(repository.ledger.create_tag("t", entry.id))
+        run_blocking(repository.ledger.update(CreateTag("t", entry.id)))
 
     def test_amended(self, second: Repository) -> None:
         replaced = second.commit()
         entry = save_empty(second.context, SnapshotId.random(), replaced)
-        run_blocking(second.ledger.amend("main", replaced, entry))
+        run_blocking(second.ledger.update(Amend("main", replaced, entry)))
         found = [each.id for each in second.history(entry.id)]
         assert found == [entry.id, INITIAL_SNAPSHOT_ID]
         run_blocking(second.ledger.entry(replaced))
 
     def test_fast_history_is_the_same_as_row_by_row(self, second: Repository) -> None:
         tip = [second.commit() for _ in range(20)][-1]
-        run_blocking(second.ledger.amend("main", tip, save_empty(second.context, ABSENT, tip)))
-        repo = run_blocking(second.ledger.repo())  # type: ignore[attr-defined]
+        run_blocking(
+            second.ledger.update(Amend("main", tip, save_empty(second.context, ABSENT, tip)))
+        )
+        repo = run_blocking(second.ledger.repo())
+        assert repo is not None
         for snapshot in (tip, ABSENT):
             rows = repo.snapshots.ancestry(snapshot)
             assert repo.snapshots.entries(rows) == [repo.snapshots.entry(row) for row in rows]
@@ -279,7 +297,7 @@ class TestCommits:
 class TestVersions:
     def test_are_found_by_every_name(self, repository: Repository) -> None:
         context, tip = repository.context, repository.commit()
-        run_blocking(repository.ledger.create_tag("t", tip))
+        run_blocking(repository.ledger.update(CreateTag("t", tip)))
         for version in (
             history.resolve(context, branch="main"),
             history.resolve(context, tag="t"),
@@ -342,57 +360,61 @@ class TestVersions:
 
 class TestSettings:
     def test_metadata(self, second: Repository) -> None:
-        run_blocking(second.ledger.set_metadata({"a": 1}))
-        assert run_blocking(second.ledger.update_metadata({"b": [2]})) == {"a": 1, "b": [2]}
+        run_blocking(second.ledger.update(SetMetadata({"a": 1})))
+        updated = run_blocking(second.ledger.update(UpdateMetadata({"b": [2]})))
+        assert updated is not None
+        assert updated.metadata == {"a": 1, "b": [2]}
         assert run_blocking(second.other().ledger.metadata()) == {"a": 1, "b": [2]}
 
     def test_status(self, second: Repository) -> None:
-        run_blocking(second.ledger.check_writable())
+        run_blocking(second.ledger.writable_tip("main"))
         other = second.other()
-        run_blocking(second.ledger.set_status(Status(1, 5, "for a while")))
+        run_blocking(second.ledger.update(SetStatus(Status(1, 5, "for a while"))))
         assert run_blocking(other.ledger.status()) == Status(1, 5, "for a while")
         with pytest.raises(ReadOnlyError, match="for a while"):
-            run_blocking(other.ledger.check_writable())
+            run_blocking(other.ledger.writable_tip("main"))
         with pytest.raises(ReadOnlyError, match="for a while"):
-            run_blocking(other.ledger.create_tag("t", INITIAL_SNAPSHOT_ID))
-        run_blocking(other.ledger.set_status(Status(0, 6)))
-        run_blocking(second.ledger.create_tag("t", INITIAL_SNAPSHOT_ID))
+            run_blocking(other.ledger.update(CreateTag("t", INITIAL_SNAPSHOT_ID)))
+        run_blocking(other.ledger.update(SetStatus(Status(0, 6))))
+        run_blocking(second.ledger.update(CreateTag("t", INITIAL_SNAPSHOT_ID)))
 
     def test_flags(self, second: Repository) -> None:
-        run_blocking(second.ledger.set_flag("move_node", False))
+        run_blocking(second.ledger.update(SetFlag("move_node", False)))
         other = second.other().ledger
         flags = {flag.name: flag.enabled for flag in run_blocking(other.flags())}
         assert flags == {"move_node": False, "create_tag": True, "delete_tag": True}
         with pytest.raises(SessionStateError):
-            run_blocking(other.require_flag("move_node"))
-        run_blocking(other.require_flag("create_tag"))
+            run_blocking(other.writable_tip("main", flag="move_node"))
+        run_blocking(other.writable_tip("main", flag="create_tag"))
 
     def test_spec_1_has_none_of_it(self) -> None:
         ledger = Repository(1).ledger
         entry = SnapshotEntry(ABSENT, None, 0, "")
         for work in (
             ledger.metadata(),
-            ledger.set_metadata({}),
-            ledger.update_metadata({}),
+            ledger.update(SetMetadata({})),
+            ledger.update(UpdateMetadata({})),
             ledger.status(),
-            ledger.set_status(Status()),
+            ledger.update(SetStatus(Status())),
             ledger.flags(),
-            ledger.set_flag("create_tag", True),
-            ledger.require_flag("move_node"),
-            ledger.amend("main", INITIAL_SNAPSHOT_ID, entry),
+            ledger.update(SetFlag("create_tag", True)),
+            ledger.writable_tip("main", flag="move_node"),
+            ledger.update(Change()),
+            ledger.update(Amend("main", INITIAL_SNAPSHOT_ID, entry)),
             anext(ledger.ops_log()),
         ):
             with pytest.raises(FormatError) as caught:
                 run_blocking(work)  # type: ignore[arg-type]
             assert caught.value.kind == ErrorKind.UNSUPPORTED_SPEC_VERSION
-        run_blocking(ledger.check_writable())
+        run_blocking(ledger.writable_tip("main"))
+        assert run_blocking(ledger.repo()) is None
 
 
 class TestOperationsLog:
     def repository(self, cap: int) -> Repository:
         repository = Repository(2, RepositoryConfig(num_updates_per_repo_info_file=cap))
         for number in range(8):
-            run_blocking(repository.ledger.create_tag(f"t{number}", INITIAL_SNAPSHOT_ID))
+            run_blocking(repository.ledger.update(CreateTag(f"t{number}", INITIAL_SNAPSHOT_ID)))
         return repository
 
     @pytest.mark.parametrize("cap", [1, 3, 1000])
@@ -408,8 +430,11 @@ class TestOperationsLog:
 
     def test_ends_where_a_copy_is_missing(self) -> None:
         repository = self.repository(3)
-        before = run_blocking(repository.ledger.repo()).repo_before_updates  # type: ignore[attr-defined]
-        run_blocking(repository.storage.open().delete_many([backup_key(before)]))
+        repo = run_blocking(repository.ledger.repo())
+        assert repo is not None
+        assert repo.repo_before_updates is not None
+        copy = backup_key(repo.repo_before_updates)
+        run_blocking(repository.storage.open().delete_many([copy]))
         assert [entry.name for entry in repository.operations()] == ["t7", "t6", "t5"]
 
 
@@ -420,29 +445,29 @@ class TestRequests:
         other = second.other()
         for number in range(2):
             second.storage.reset_request_counts()
-            run_blocking(other.ledger.create_tag(f"t{number}", INITIAL_SNAPSHOT_ID))
+            run_blocking(other.ledger.update(CreateTag(f"t{number}", INITIAL_SNAPSHOT_ID)))
             counts = second.storage.request_counts()
             assert (counts.get, counts.copy, counts.put) == (0, 1, 1)
             assert (counts.head, counts.list) == (0, 0)
 
     def test_after_somebody_else_it_takes_a_look_too(self, second: Repository) -> None:
         other = second.other()
-        run_blocking(second.ledger.create_tag("ours", INITIAL_SNAPSHOT_ID))
+        run_blocking(second.ledger.update(CreateTag("ours", INITIAL_SNAPSHOT_ID)))
         second.storage.reset_request_counts()
-        run_blocking(other.ledger.create_tag("theirs", INITIAL_SNAPSHOT_ID))
+        run_blocking(other.ledger.update(CreateTag("theirs", INITIAL_SNAPSHOT_ID)))
         counts = second.storage.request_counts()
         assert (counts.get, counts.copy, counts.put) == (1, 2, 1)
         assert run_blocking(second.ledger.tag_names()) == {"ours", "theirs"}
 
     def test_refusals_are_looked_up_before(self, second: Repository) -> None:
         other = second.other()
-        run_blocking(second.ledger.create_branch("dev", INITIAL_SNAPSHOT_ID))
-        run_blocking(other.ledger.delete_branch("dev"))
+        run_blocking(second.ledger.update(CreateBranch("dev", INITIAL_SNAPSHOT_ID)))
+        run_blocking(other.ledger.update(DeleteBranch("dev")))
         assert run_blocking(second.ledger.branch_names()) == {"main"}
 
     def test_what_did_not_change_is_not_decoded_again(self, second: Repository) -> None:
-        first = run_blocking(second.ledger.repo())  # type: ignore[attr-defined]
-        assert run_blocking(second.ledger.repo()) is first  # type: ignore[attr-defined]
+        first = run_blocking(second.ledger.repo())
+        assert run_blocking(second.ledger.repo()) is first
         second.other()
-        run_blocking(second.other().ledger.create_tag("t", INITIAL_SNAPSHOT_ID))
-        assert run_blocking(second.ledger.repo()) is not first  # type: ignore[attr-defined]
+        run_blocking(second.other().ledger.update(CreateTag("t", INITIAL_SNAPSHOT_ID)))
+        assert run_blocking(second.ledger.repo()) is not first

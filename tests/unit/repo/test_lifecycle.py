@@ -22,6 +22,7 @@ from icefloe.errors import (
 )
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID
 from icefloe.repo import lifecycle
+from icefloe.repo.repo_changes import CreateTag, SetConfig
 from icefloe.storage import RequestCounts, S3Options, Storage, local_filesystem_storage
 from tests.support.checking import check_repository_blocking
 
@@ -93,7 +94,7 @@ class TestCreating:
     def test_works_on_an_event_loop(self, storage: Storage, spec_version: int) -> None:
         async def use() -> object:
             context = await lifecycle.create(storage, spec_version=spec_version)
-            await context.ledger.create_tag("t", INITIAL_SNAPSHOT_ID)
+            await context.ledger.update(CreateTag("t", INITIAL_SNAPSHOT_ID))
             return await (await lifecycle.open_(storage)).ledger.tags()
 
         assert asyncio.run(use()) == {"t": INITIAL_SNAPSHOT_ID}
@@ -145,7 +146,7 @@ class TestOpening:
     @SPECS
     def test_or_creating(self, storage: Storage, spec_version: int) -> None:
         first = run_blocking(lifecycle.open_or_create(storage, spec_version=spec_version))
-        run_blocking(first.ledger.create_tag("t", INITIAL_SNAPSHOT_ID))
+        run_blocking(first.ledger.update(CreateTag("t", INITIAL_SNAPSHOT_ID)))
         again = run_blocking(lifecycle.open_or_create(storage, spec_version=3 - spec_version))
         assert again.spec_version == spec_version
         assert run_blocking(again.ledger.tags()) == {"t": INITIAL_SNAPSHOT_ID}
@@ -245,6 +246,6 @@ def test_contexts_travel_to_other_processes(tmp_path: Path, spec_version: int) -
     copy = pickle.loads(pickle.dumps(context))
     assert copy.config == context.config
     assert copy.spec_version == spec_version
-    run_blocking(copy.ledger.create_tag("t", INITIAL_SNAPSHOT_ID))
-    run_blocking(copy.ledger.save_config(copy.user_config))
+    run_blocking(copy.ledger.update(CreateTag("t", INITIAL_SNAPSHOT_ID)))
+    run_blocking(copy.ledger.update(SetConfig(copy.user_config)))
     assert run_blocking(context.ledger.tags()) == {"t": INITIAL_SNAPSHOT_ID}

@@ -18,7 +18,7 @@ from icefloe.format.layout import (
     transaction_log_key,
 )
 from icefloe.format.manifest import ManifestFile, encode_manifest
-from icefloe.format.nodes import ArrayInfo, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayInfo, ArrayNode, GroupNode, ManifestRef, Node, NodeTable
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import ManifestFiles, Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.snapshot_table import SnapshotEntry, SnapshotTable
@@ -43,12 +43,14 @@ def coordinates(*rows: tuple[int, ...]) -> Coordinates:
 
 
 def group_node() -> Node:
-    return Node(GROUP, "/", json.dumps({"zarr_format": 3, "node_type": "group"}).encode())
+    return GroupNode(GROUP, "/", json.dumps({"zarr_format": 3, "node_type": "group"}).encode())
 
 
 def array_node(*manifests: ManifestRef, units: str = "K") -> Node:
     metadata = {"node_type": "array", "shape": [60], "attributes": {"units": units}}
-    return Node(ARRAY, "/a", json.dumps(metadata).encode(), ArrayInfo((60,), (6,), None, manifests))
+    return ArrayNode(
+        ARRAY, "/a", json.dumps(metadata).encode(), ArrayInfo((60,), (6,), None, manifests)
+    )
 
 
 class SmallRepository:

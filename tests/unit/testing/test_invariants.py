@@ -21,7 +21,7 @@ from icefloe.format.layout import (
     tag_tombstone_key,
     transaction_log_key,
 )
-from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.nodes import ArrayNode, ManifestRef, Node
 from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.transaction_log import Move
 from icefloe.records import replace
@@ -84,7 +84,7 @@ def test_no_repository_at_all_is_a_violation() -> None:
 
 
 def with_array(node: Node, **fields: object) -> Node:
-    assert node.array is not None
+    assert isinstance(node, ArrayNode)
     return replace(node, array=replace(node.array, **fields))
 
 

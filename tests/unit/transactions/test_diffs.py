@@ -8,6 +8,7 @@ from icefloe.errors import ErrorKind, RebaseFailedError, SessionStateError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.records import replace
+from icefloe.repo.repo_changes import Commit, ResetBranch
 from icefloe.transactions.conflicts import ConflictDetector
 from icefloe.transactions.diffs import Diff
 from tests.support.sides import Ours, furnish
@@ -58,9 +59,9 @@ def expire(side: Ours, *, with_logs: bool = True) -> list[SnapshotId]:
             pruned.append(SnapshotId.random())
         await context.assets.save_snapshot(replace(snapshot, id=new))
         await context.assets.save_transaction_log(replace(log, id=new))
-        await context.ledger.reset_branch("main", first.id)
+        await context.ledger.update(ResetBranch("main", first.id))
         entry = SnapshotEntry(new, first.id, snapshot.flushed_at, "last", {}, tuple(pruned))
-        await context.ledger.commit("main", first.id, entry)
+        await context.ledger.update(Commit("main", first.id, entry))
         return [first.id, *pruned, new]
 
     return run_blocking(run())

@@ -10,7 +10,7 @@ from icefloe.errors import (
     InvalidInputError,
 )
 from icefloe.format.ids import NodeId
-from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.nodes import GroupNode, NodeTable
 from icefloe.transactions import nodes
 from icefloe.transactions.rearrange import net_moves
 from icefloe.transactions.tree import renamed
@@ -54,7 +54,7 @@ def test_chunks_are_read_under_the_new_name(side: Ours) -> None:
 
 def test_logs_are_sorted_by_segments() -> None:
     paths = ["/h", "/h/a", "/h/a-b", "/h/a/b", "/h/ab"]
-    before = NodeTable.from_nodes([Node(NodeId.random(), path, b"{}") for path in paths])
+    before = NodeTable.from_nodes([GroupNode(NodeId.random(), path, b"{}") for path in paths])
     moves = net_moves(before, renamed(before, "/h", "/k"))
     assert [move.target for move in moves] == ["/k", "/k/a", "/k/a/b", "/k/a-b", "/k/ab"]
     assert [move.source for move in moves] == ["/h", "/h/a", "/h/a/b", "/h/a-b", "/h/ab"]
@@ -62,7 +62,9 @@ def test_logs_are_sorted_by_segments() -> None:
 
 def test_renaming_spares_names_that_only_begin_alike() -> None:
     paths = ["/é", "/é/x", "/éa", "/é-"]
-    table = NodeTable.from_nodes([Node(NodeId.random(), path, path.encode()) for path in paths])
+    table = NodeTable.from_nodes(
+        [GroupNode(NodeId.random(), path, path.encode()) for path in paths]
+    )
     moved = renamed(table, "/é", "/a")
     nodes_found = [moved.node(row) for row in range(len(moved))]
     assert [node.path for node in nodes_found] == ["/a", "/a/x", "/é-", "/éa"]

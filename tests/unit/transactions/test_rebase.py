@@ -10,6 +10,7 @@ import pytest
 
 from icefloe.effects import run_blocking
 from icefloe.errors import ConflictError, ErrorKind, RebaseFailedError, SessionStateError
+from icefloe.repo.repo_changes import CreateBranch, DeleteBranch, ResetBranch
 from icefloe.transactions.conflicts import (
     BasicConflictSolver,
     Conflict,
@@ -347,7 +348,7 @@ def _history(side: Ours) -> list[object]:
 def test_a_branch_that_was_reset(side: Ours) -> None:
     session = overtaken(side, lambda s, x: s.write(x, "/a", 0))
     first = _history(side)[-1]
-    run_blocking(side.context.ledger.reset_branch("main", first))  # type: ignore[arg-type]
+    run_blocking(side.context.ledger.update(ResetBranch("main", first)))  # type: ignore[arg-type]
     with pytest.raises(ConflictError, match="reset or amended") as failure:
         side.rebase(session, BASIC)
     assert failure.value.actual_parent == str(first)
@@ -358,10 +359,10 @@ def test_a_branch_that_was_reset(side: Ours) -> None:
 
 
 def test_a_branch_that_was_deleted(side: Ours) -> None:
-    run_blocking(side.context.ledger.create_branch("dev", side.tip()))
+    run_blocking(side.context.ledger.update(CreateBranch("dev", side.tip())))
     session = side.begin("dev")
     side.write(session, "/a", 0)
-    run_blocking(side.context.ledger.delete_branch("dev"))
+    run_blocking(side.context.ledger.update(DeleteBranch("dev")))
     assert side.rebase(session, BASIC) == 0
 
 

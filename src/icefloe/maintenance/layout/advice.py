@@ -37,7 +37,7 @@ from icefloe.errors import ObjectNotFoundError
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.config_file import encode_partial_config_yaml
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
-from icefloe.format.nodes import Node
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import node_name
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.maintenance.layout.survey import ArrayPieces, around
@@ -248,9 +248,8 @@ def _new_coordinates(array: ArrayPieces, growth: Growth) -> Coordinates:
     return coordinates[np.lexsort(coordinates.T[::-1])]
 
 
-def _grown(array: ArrayPieces, coordinates: Coordinates) -> Node:
+def _grown(array: ArrayPieces, coordinates: Coordinates) -> ArrayNode:
     """Make room for new chunks."""
-    assert array.node.array is not None
     ends = zip(array.num_chunks, (coordinates.max(axis=0) + 1).tolist(), strict=True)
     num_chunks = tuple(max(count, end) for count, end in ends)
     return replace(array.node, array=replace(array.node.array, num_chunks=num_chunks))
@@ -506,7 +505,6 @@ class _Observed(Record):
 
 
 def _names(array: ArrayPieces) -> Sequence[str | None]:
-    assert array.node.array is not None
     return array.node.array.dimension_names or (None,) * len(array.num_chunks)
 
 

@@ -30,11 +30,12 @@ from icefloe.manifests.packer import pack
 from icefloe.manifests.partition import Blocks, Box, Cut, Layout, layout_of
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import Amend, Commit
+from icefloe.transactions.collected_objects import publish
 from icefloe.transactions.commit import (
     RESERVED_KEY,
     forget_superseded,
     log_to_replace,
-    publish,
     with_notes,
     write_version,
 )
@@ -375,8 +376,8 @@ async def _rewrite(
     replaced = await log_to_replace(session) if method == "amend" else None
     manifests = await relayout.manifests(snapshot)
     version = await write_version(session, message, notes, replaced=replaced, manifests=manifests)
-    move = context.ledger.commit if replaced is None else context.ledger.amend
-    await publish(session, version, partial(move, branch, tip))
+    change = (Commit if replaced is None else Amend)(branch, tip, version.entry)
+    await publish(session, change, version.manifests)
     forget_superseded(session, version.snapshot)
     _log.info("rewrote the manifests of branch %r: %s", branch, version.snapshot.id)
     return version.snapshot.id

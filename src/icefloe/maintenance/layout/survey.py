@@ -16,7 +16,7 @@ import numpy as np
 from icefloe.effects import map_concurrently
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import Manifest
-from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.nodes import ArrayNode, ManifestRef
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.manifests.lookup import listed_in
 from icefloe.manifests.packer import ArrayFacts
@@ -58,7 +58,7 @@ class Piece(Record):
 class ArrayPieces:
     """An array with at least one reference, and where they are."""
 
-    node: Node
+    node: ArrayNode
     pieces: tuple[Piece, ...]
 
     @cached_property
@@ -74,7 +74,6 @@ class ArrayPieces:
     @property
     def num_chunks(self) -> tuple[int, ...]:
         """The grid of its chunks."""
-        assert self.node.array is not None
         return self.node.array.num_chunks
 
     @property
@@ -98,10 +97,10 @@ def around(boxes: list[Box]) -> Box:
 async def survey(context: RepoContext, snapshot: Snapshot) -> list[ArrayPieces]:
     """Look at all arrays of a snapshot that have references, in the order of their paths."""
     table, files = snapshot.nodes, snapshot.manifests
-    nodes = [table.node(row) for row in np.flatnonzero(table.is_array).tolist()]
-    links = [(node, ref) for node in nodes for ref in _manifests(node)]
+    nodes = [table.array(row) for row in np.flatnonzero(table.is_array).tolist()]
+    links = [(node, ref) for node in nodes for ref in node.array.manifests]
     sizes, counts = listed_in(files, [ref.id for _, ref in links])
-    users: defaultdict[ManifestId, list[Node]] = defaultdict(list)
+    users: defaultdict[ManifestId, list[ArrayNode]] = defaultdict(list)
     for node, ref in links:
         users[ref.id].append(node)
     unclear = {
@@ -122,14 +121,8 @@ async def survey(context: RepoContext, snapshot: Snapshot) -> list[ArrayPieces]:
     return [ArrayPieces(node, tuple(pieces[node.id])) for node in nodes if node.id in pieces]
 
 
-def _manifests(node: Node) -> tuple[ManifestRef, ...]:
-    assert node.array is not None
-    return node.array.manifests
-
-
-def _is_inside(ref: ManifestRef, node: Node) -> bool:
+def _is_inside(ref: ManifestRef, node: ArrayNode) -> bool:
     """Return whether the box of a manifest is known and inside of the array."""
-    assert node.array is not None
     chunks = node.array.num_chunks
     return len(ref.extents) == len(chunks) and all(
         last <= count for (_, last), count in zip(ref.extents, chunks, strict=True)
@@ -137,7 +130,9 @@ def _is_inside(ref: ManifestRef, node: Node) -> bool:
 
 
 async def _read(
-    context: RepoContext, nodes_by_manifest: Mapping[ManifestId, list[Node]], files: ManifestFiles
+    context: RepoContext,
+    nodes_by_manifest: Mapping[ManifestId, list[ArrayNode]],
+    files: ManifestFiles,
 ) -> dict[tuple[NodeId, ManifestId], tuple[Box, int] | None]:
     """Find boxes and numbers of references by reading manifests, each once."""
     sizes, _ = listed_in(files, list(nodes_by_manifest))
@@ -153,8 +148,7 @@ async def _read(
     return boxes_and_counts
 
 
-def _found_in(manifest: Manifest, node: Node) -> tuple[Box, int] | None:
-    assert node.array is not None
+def _found_in(manifest: Manifest, node: ArrayNode) -> tuple[Box, int] | None:
     coordinates = manifest.coordinates(node.id)
     if len(coordinates) and coordinates.shape[1]:
         inside = (coordinates < np.array(node.array.num_chunks, np.int64)).all(axis=1)

@@ -30,7 +30,7 @@ from icefloe.maintenance.verify.findings import DamageKind, Harm
 from icefloe.maintenance.verify.report import Damage
 from icefloe.records import MutableRecord, field, replace
 from icefloe.repo import repo_changes
-from icefloe.repo.repo_changes import Changed
+from icefloe.repo.repo_changes import Change, Changed
 from icefloe.repo.repo_ledger import RepoObjectLedger
 
 _K = DamageKind
@@ -71,15 +71,22 @@ async def mend(shop: Workshop, ledger: RepoObjectLedger, damages: Iterable[Damag
     mending = await _mending(shop, repo, all_damages)
     if not mending:
         return
-
-    def change(now: RepoInfo) -> Changed:
-        repo_changes.require_online(now)
-        kind = UpdateKind.CONFIG_CHANGED if mending.replaces_config else UpdateKind.EXPIRATION_RAN
-        return Changed(_mended(now, mending), kind)
-
-    await ledger.update(change)
+    await ledger.update(Mend(mending))
     kind = RepairKind.RESTORE_CONFIG if mending.replaces_config else RepairKind.MEND_HISTORY
     shop.done(kind, "; ".join(_told(mending)), [REPO_KEY], versions=[*mending.parents])
+
+
+class Mend(Change):
+    """Put right what the repo object says."""
+
+    mending: Mending
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state that is right."""
+        repo_changes.require_online(repo)
+        is_config = self.mending.replaces_config
+        kind = UpdateKind.CONFIG_CHANGED if is_config else UpdateKind.EXPIRATION_RAN
+        return Changed(_mended(repo, self.mending), kind)
 
 
 def _told(mending: Mending) -> Iterable[str]:
@@ -300,20 +307,27 @@ async def drop_versions(
 ) -> None:
     """Take versions out of the history; refs that name one go back to what is whole."""
     lost -= {INITIAL_SNAPSHOT_ID}
-    told: list[str] = []
-
-    def change(repo: RepoInfo) -> Changed:
-        repo_changes.require_online(repo)
-        after, told[:] = without_versions(repo, lost)
-        return Changed(after, UpdateKind.EXPIRATION_RAN)
-
     listed = (await ledger.repo()).snapshots
     gone = sorted(snapshot_id for snapshot_id in lost if listed.row_of(snapshot_id) is not None)
     if not gone:
         return
+    change = DropLost(lost)
     await ledger.update(change)
-    message = "; ".join([f"{len(gone)} versions leave the history: {why}", *told])
+    message = "; ".join([f"{len(gone)} versions leave the history: {why}", *change.told])
     shop.done(RepairKind.DROP_VERSIONS, message, [REPO_KEY], versions=gone)
+
+
+class DropLost(Change):
+    """Take versions out of the list; `told` is what that meant for refs, at the last attempt."""
+
+    lost: frozenset[SnapshotId]
+    told: list[str] = field(default_factory=list)
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state without the versions."""
+        repo_changes.require_online(repo)
+        after, self.told[:] = without_versions(repo, self.lost)
+        return Changed(after, UpdateKind.EXPIRATION_RAN)
 
 
 def without_versions(repo: RepoInfo, lost: frozenset[SnapshotId]) -> tuple[RepoInfo, list[str]]:

@@ -12,7 +12,7 @@ from icefloe.format.envelope import FileType, object_attributes
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId, id_rows
 from icefloe.format.layout import manifest_key, transaction_log_key
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.nodes import ArrayNode, ManifestRef, Node
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import Move, TransactionLog, encode_transaction_log
 from icefloe.maintenance.repair.histories import versions_with
@@ -76,10 +76,10 @@ class _Comparison:
         ]
         chunks: dict[NodeId, Coordinates] = {}
         for old, node in [*((None, node) for node in new), *pairs]:
-            if node.array is not None and len(touched := await self._touched(old, node)):
+            if isinstance(node, ArrayNode) and len(touched := await self._touched(old, node)):
                 chunks[node.id] = touched
         moves = [
-            Move(old.path, node.path, node.id, node.array is not None)
+            Move(old.path, node.path, node.id, isinstance(node, ArrayNode))
             for old, node in pairs
             if old.path != node.path
         ]
@@ -96,12 +96,11 @@ class _Comparison:
             moves=tuple(sorted(moves, key=lambda move: move.target.split("/"))),
         )
 
-    async def _touched(self, old: Node | None, new: Node) -> Coordinates:
+    async def _touched(self, old: Node | None, new: ArrayNode) -> Coordinates:
         """List the chunks of an array that are not, or may not be, the same in both versions."""
-        assert new.array is not None
         num_chunks = new.array.num_chunks
         had: tuple[ManifestRef, ...] = ()
-        if old is not None and old.array is not None:
+        if isinstance(old, ArrayNode):
             had = old.array.manifests
         shared = {*had} & {*new.array.manifests}
         theirs = [ref for ref in had if ref not in shared and len(ref.extents) == len(num_chunks)]
@@ -154,7 +153,7 @@ class _Comparison:
 
 
 def _ids(nodes: Iterable[Node], *, arrays: bool) -> Bytes:
-    return id_rows(NodeId, [node.id for node in nodes if (node.array is not None) is arrays])
+    return id_rows(NodeId, [node.id for node in nodes if isinstance(node, ArrayNode) is arrays])
 
 
 def _different(before: ChunkTable, after: ChunkTable) -> Coordinates:

@@ -17,7 +17,7 @@ from icefloe.format.columns import Bools
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId
 from icefloe.format.layout import manifest_key, snapshot_key
 from icefloe.format.manifest import ManifestFile
-from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.nodes import ArrayNode, ManifestRef
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
 from icefloe.maintenance.verify.findings import Box, boxes_of, joined_boxes
@@ -34,6 +34,7 @@ from icefloe.maintenance.verify.report import AffectedArray
 from icefloe.manifests.build import NewManifest, Part, make_part
 from icefloe.records import MutableRecord, field, replace
 from icefloe.repo.context import RepoContext
+from icefloe.repo.repo_changes import Commit
 from icefloe.transactions.commit import write_version
 from icefloe.transactions.manifest_writing import ManifestChanges
 from icefloe.transactions.session import SessionMode, SessionState
@@ -48,7 +49,7 @@ those it covered it had."""
 class _Link(MutableRecord):
     """What an array has in one manifest."""
 
-    node: Node
+    node: ArrayNode
     ref: ManifestRef
     table: ChunkTable | None
     """None: it cannot be read."""
@@ -93,7 +94,7 @@ async def drop_references(shop: Workshop, context: RepoContext, branch: str) -> 
             changes = session.changes.array(link.node.id, link.lost.shape[1])
             changes.delete_many(link.lost)
     version = await write_version(session, MESSAGE, {}, manifests=manifests)
-    await context.ledger.commit(branch, tip, version.entry)
+    await context.ledger.update(Commit(branch, tip, version.entry))
     _tell(shop, branch, tip, version.snapshot.id, survey)
 
 
@@ -129,10 +130,9 @@ def _affected(survey: _Survey, tip: SnapshotId) -> list[AffectedArray]:
 async def _read(context: RepoContext, snapshot: Snapshot) -> _Survey:
     survey = _Survey()
     nodes = snapshot.nodes
-    arrays = [nodes.node(row) for row in np.flatnonzero(nodes.is_array).tolist()]
+    arrays = [nodes.array(row) for row in np.flatnonzero(nodes.is_array).tolist()]
     users: dict[ManifestId, list[_Link]] = {}
     for node in arrays:
-        assert node.array is not None
         for ref in node.array.manifests:
             link = _Link(node, ref, None)
             survey.links.append(link)
@@ -157,7 +157,6 @@ async def _read(context: RepoContext, snapshot: Snapshot) -> _Survey:
 def _take(link: _Link, manifest: ManifestFile) -> None:
     """Take the references of an array from a manifest, as far as they make sense."""
     array = link.node.array
-    assert array is not None
     try:
         table = manifest.table(link.node.id)
     except (FormatError, InvalidInputError):
@@ -197,7 +196,6 @@ async def _find_lost(shop: Workshop, context: RepoContext, survey: _Survey) -> N
     virtual: VirtualFaults = (await foreign.look(concurrency=_AT_ONCE)).faults if deep else {}
     for link in survey.links:
         if link.table is None:
-            assert link.node.array is not None
             link.lost = covered_chunks(link.ref, link.node.array.num_chunks)
             continue
         is_lost = _lost_rows(link.table, faults, virtual)

@@ -322,7 +322,7 @@ async def _recover(
     while snapshot_id is not None and snapshot_id in recovered:
         line.append(recovered[snapshot_id])
         snapshot_id = recovered[snapshot_id].parent
-    await ledger.update(_listing(name, tip, line[::-1]))
+    await ledger.update(ListVersions(name, tip, line[::-1]))
     message = (
         f"the snapshot {tip} ({recovered[tip].message!r}) exists, but is not listed: it is the"
         " branch"
@@ -332,17 +332,22 @@ async def _recover(
     shop.done(RepairKind.RECOVER_VERSION, message, [REPO_KEY], versions=versions)
 
 
-def _listing(name: str, tip: SnapshotId, line: Sequence[SnapshotEntry]) -> Change:
-    def change(repo: RepoInfo) -> Changed:
+class ListVersions(Change):
+    """List versions, oldest first, and make a branch that ends at the last one."""
+
+    name: str
+    tip: SnapshotId
+    line: Sequence[SnapshotEntry]
+
+    def apply(self, repo: RepoInfo) -> Changed:
+        """Return the state with the versions and the branch."""
         repo_changes.require_online(repo)
         table = repo.snapshots
-        for entry in line:
+        for entry in self.line:
             if table.row_of(entry.id) is None:
                 table = table.with_entry(entry)
-        made = replace(repo, history=table, branches={**repo.branches, name: tip})
-        return Changed(made, UpdateKind.BRANCH_CREATED, name)
-
-    return change
+        made = replace(repo, history=table, branches={**repo.branches, self.name: self.tip})
+        return Changed(made, UpdateKind.BRANCH_CREATED, self.name)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

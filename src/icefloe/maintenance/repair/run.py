@@ -44,6 +44,7 @@ from icefloe.maintenance.verify.report import Damage, VerificationReport
 from icefloe.maintenance.verify.run import VerificationRules, verify_storage
 from icefloe.repo.context import Access, Clock, RepoContext, now_microseconds
 from icefloe.repo.lifecycle import open_
+from icefloe.repo.repo_changes import CreateBranch, CreateTag, ResetBranch
 from icefloe.repo.repo_ledger import RepoObjectLedger
 from icefloe.storage import Storage
 from icefloe.storage.overlay import OverlayStorage
@@ -187,15 +188,15 @@ class _Repairing:
             if repo.branches.get(name) == tip:
                 continue
             if name in repo.branches:
-                await ledger.reset_branch(name, tip)
+                await ledger.update(ResetBranch(name, tip))
             else:
-                await ledger.create_branch(name, tip)
+                await ledger.update(CreateBranch(name, tip))
             message = f"the branch {name!r} ends at {tip} now, as was asked for"
             shop.done(RepairKind.RESTORE_REF, message, [REPO_KEY], versions=[tip])
         for name, tip in self._rules.tags.items():
             if repo.tags.get(name) == tip:
                 continue
-            await ledger.create_tag(name, tip)
+            await ledger.update(CreateTag(name, tip))
             message = f"the tag {name!r} names {tip} now, as was asked for"
             shop.done(RepairKind.RESTORE_REF, message, [REPO_KEY], versions=[tip])
 

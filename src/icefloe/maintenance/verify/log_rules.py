@@ -11,7 +11,7 @@ from icefloe.format.chunk_table import ChunkTable, Coordinates, Extents, concat_
 from icefloe.format.columns import Bytes, is_ascending
 from icefloe.format.ids import ManifestId, NodeId, raw_rows
 from icefloe.format.layout import transaction_log_key
-from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.nodes import ArrayNode, ManifestRef, Node
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import ID_LISTS, Move, TransactionLog
 from icefloe.maintenance.verify.findings import DamageKind, Findings
@@ -124,11 +124,11 @@ class LogRules:
                 self._report(
                     step, f": the metadata of {new.path} changed, which it does not say", new
                 )
-            if old.array is not None and new.array is not None and old.array != new.array:
+            if isinstance(old, ArrayNode) and isinstance(new, ArrayNode) and old.array != new.array:
                 await self._check_chunks(step, old, new, count)
         for raw in sorted(after.rows.keys() - before.rows.keys()):
             node = after.node(NodeId(raw))
-            if node.array is not None and node.array.manifests:
+            if isinstance(node, ArrayNode) and node.array.manifests:
                 nothing = replace(node, array=replace(node.array, manifests=()))
                 await self._check_chunks(step, nothing, node, count)
 
@@ -174,7 +174,7 @@ class LogRules:
             for states in (after, before):
                 for node_id in sorted(step.ids(name) & states.ids):
                     node = states.node(node_id)
-                    if (node.array is not None) != name.endswith("arrays"):
+                    if isinstance(node, ArrayNode) != name.endswith("arrays"):
                         self._report(step, f": {node.path} in {name}", node)
 
     def _check_order(self, step: Step, log: TransactionLog) -> None:
@@ -200,7 +200,7 @@ class LogRules:
             )
 
     def _check_dimensions(self, step: Step, node: Node) -> None:
-        if node.array is None:
+        if not isinstance(node, ArrayNode):
             self._report(step, f" names chunks of the group {node.path}", node)
             return
         for log in step.logs:
@@ -223,10 +223,10 @@ class LogRules:
 
     # -- chunks ----------------------------------------------------------------------------
 
-    async def _check_chunks(self, step: Step, old: Node, new: Node, count: RefCounter) -> None:
+    async def _check_chunks(
+        self, step: Step, old: ArrayNode, new: ArrayNode, count: RefCounter
+    ) -> None:
         """Compare what the manifests that are not the same hold, less what the logs name."""
-        assert old.array is not None
-        assert new.array is not None
         dimensions = len(new.array.shape)
         logged = step.updated_chunks(new.id)
         if len(old.array.shape) != dimensions or (
@@ -253,9 +253,8 @@ class LogRules:
                 return
 
     async def _chunks(
-        self, step: Step, node: Node, refs: Iterable[ManifestRef], slab: Extents | None
+        self, step: Step, node: ArrayNode, refs: Iterable[ManifestRef], slab: Extents | None
     ) -> ChunkTable | None:
-        assert node.array is not None
         dimensions = len(node.array.shape)
         pieces = []
         for ref in refs:

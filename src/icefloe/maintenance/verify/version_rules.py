@@ -11,7 +11,7 @@ import numpy as np
 from icefloe.errors import InvalidInputError
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, raw_rows
 from icefloe.format.layout import manifest_key, snapshot_key
-from icefloe.format.nodes import NodeTable
+from icefloe.format.nodes import ArrayNode, NodeTable
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.verify.findings import Box, DamageKind, Findings
@@ -128,11 +128,11 @@ def _problem(nodes: NodeTable, row: int) -> str | None:
         return f"the metadata of {node.path} is not JSON: {failure}"
     if not isinstance(document, dict):
         return f"the metadata of {node.path} is not a JSON object"
-    kind = "group" if node.array is None else "array"
+    kind = "array" if isinstance(node, ArrayNode) else "group"
     node_type = document.get("node_type")
     if node_type != kind:
         return f"{node.path} is stored as {kind}, its metadata {node_type}"
-    if node.array is not None:
+    if isinstance(node, ArrayNode):
         shape = document.get("shape", ())
         shape = tuple(shape) if isinstance(shape, list) else shape
         if shape != node.array.shape:

@@ -18,6 +18,7 @@ from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.columns import Ints, ranges
 from icefloe.format.ids import NodeId
+from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path, joined_path
 from icefloe.manifests.external import NewReferences, PartPlan, StoredManifest
 from icefloe.manifests.partition import append_order
@@ -125,8 +126,7 @@ def _plan(
 ) -> ArrayPlan:
     path = absolute_path(joined_path(group, array.path))
     node = session.tree.find(path)
-    assert node is not None, f"{path} was made before"
-    assert node.array is not None
+    assert isinstance(node, ArrayNode), f"{path} was made before"
     grid = node.array.num_chunks
     axes = append_order(node.array.dimension_names or (None,) * len(grid))
     new = _new_references(_spans(facts, combined, array, grid), axes)
