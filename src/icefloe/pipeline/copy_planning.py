@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from icefloe.api.tables import shown_bytes
 from icefloe.pipeline.copying.copies import FoundGroup
-from icefloe.pipeline.copying.layouts import Limits, values_bytes
-from icefloe.pipeline.copying.waves import cut_into_slabs, plan_slabs
+from icefloe.pipeline.copying.layouts import Limits, cut_into_slabs, plan_slabs, values_bytes
 from icefloe.pipeline.planning import JobPlan, Range, copy_tasks, show_time, write_tasks
 from icefloe.records import Record, asdict
 

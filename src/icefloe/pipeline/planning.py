@@ -21,7 +21,6 @@ TASKS_PER_CORE: Final = 4
 """Work is divided over this many tasks for each core, as some take longer than others."""
 REFERENCES_PER_TASK: Final = 100_000
 """So many references at most are built into manifests by one task, on average."""
-REFERENCES_PER_COMMIT: Final = 25_000_000
 FEW_REFERENCES: Final = 1_000_000
 """The driver writes the log of this many itself: compressed, they take a few megabytes."""
 

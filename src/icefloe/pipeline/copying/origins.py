@@ -3,6 +3,7 @@
 Both travel to workers, and open their clients there.
 """
 
+from os import PathLike
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -147,6 +148,27 @@ def source_of(source: Copyable, path: str, access: SourceAccess) -> CopySource:
             if (repository := _repository_at(url, access)) is not None:
                 return RepositorySource(repository.readonly_session("main"), path)
             return ZarrSource(url, access, path)
+
+
+def source_alone(sources: object, access: SourceAccess) -> CopySource:
+    """Take sources that are not joined: there can be only one."""
+    source_list: Any = [sources] if isinstance(sources, (str, PathLike)) else sources
+    if not isinstance(source_list, list | tuple) or len(source_list) != 1:
+        raise InvalidInputError(
+            "several files need options: along which dimensions are they joined?",
+            ErrorKind.BAD_METADATA,
+        )
+    source = source_of(source_list[0], "", access)
+    try:
+        source.group()
+    except NotFoundError as error:
+        raise InvalidInputError(
+            f"{source_list[0]} is neither a Zarr hierarchy nor a repository: for files, pass"
+            " options"
+            " with the dimensions along which they are joined",
+            ErrorKind.BAD_METADATA,
+        ) from error
+    return source
 
 
 def _repository_at(url: str, access: SourceAccess) -> Repository | None:

@@ -17,8 +17,8 @@ from icefloe.effects import SingleFlight, run_blocking
 from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import ChunkId
 from icefloe.format.layout import chunk_key
+from icefloe.pipeline.copying.layouts import Regions
 from icefloe.pipeline.copying.stores import CapturingStore
-from icefloe.pipeline.copying.waves import Regions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.writing.building import Notes
 from icefloe.records import Record

@@ -13,17 +13,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from os import PathLike
-from typing import Final
+from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 from icefloe.effects import iterate_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.format.arrow import pa
 from icefloe.pipeline.files.access import Place, SourceAccess, as_url
-from icefloe.pipeline.files.facts import int_column, text_column
+from icefloe.pipeline.files.facts import SourceState, int_column, text_column
 from icefloe.storage import ObjectInfo
 
 type Pattern = str | PathLike[str]
+
+
+class TableSource(Protocol):
+    """A table of another library, such as one of Spark."""
+
+    def toArrow(self) -> "pa.Table":  # noqa: N802 - the name that Spark gave it
+        """Return its rows."""
+        ...
+
+
+type Sources = "Pattern | Iterable[Pattern] | pa.Table | TableSource"
+"""Globs, URLs, or a table (of Arrow or Spark) with the column `url`."""
 
 _MAGIC: Final = re.compile(r"[*?\[{]")
 _BATCH_ROWS: Final = 10_000
@@ -90,6 +102,29 @@ def sources_from_table(table: "pa.Table") -> "pa.RecordBatch":
         column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns
     ]
     return pa.RecordBatch.from_arrays(flat, schema=schema)
+
+
+def list_states(sources: "Sources", access: SourceAccess) -> list[SourceState]:
+    """List all files, each once, with what is known of their state."""
+    table: Any = sources.toArrow() if hasattr(sources, "toArrow") else sources
+    if isinstance(table, pa.Table):
+        batches: Iterable[pa.RecordBatch] = [sources_from_table(table)]
+    else:
+        batches = list_sources(table, access)
+    states: dict[str, SourceState] = {}
+    for batch in batches:
+        columns = (
+            batch.column("url").to_pylist(),
+            batch.column("size").to_pylist(),
+            batch.column("etag").to_pylist(),
+            batch.column("modified").cast("int64").to_pylist(),
+        )
+        for url, size, etag, modified in zip(*columns, strict=True):
+            if url is None:
+                raise InvalidInputError("a source has no URL", ErrorKind.CANNOT_PARSE_URL)
+            state = SourceState(as_url(url), size, etag, modified)
+            states.setdefault(state.url, state)
+    return list(states.values())
 
 
 type _Row = tuple[str, int | None, str | None, datetime | None]

@@ -16,6 +16,7 @@ answers which positions of the dataset are taken.
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import quote, unquote
 
@@ -23,13 +24,16 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.effects import map_concurrently, run_blocking
+from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing, combine
 from icefloe.pipeline.combining.report import Misfit
+from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.facts import FileFacts, Problem, SourceState
-from icefloe.pipeline.files.formats import Format
+from icefloe.pipeline.files.formats import Format, format_of_name
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.schema import Kind
+from icefloe.pipeline.files.sources import microseconds
 from icefloe.records import Record, asdict, field, replace
 from icefloe.zarr_store import IcechunkStore
 
@@ -374,6 +378,44 @@ def _moved(before: _Box, now: _Box, options: CombineOptions) -> str | None:
                 f" from {new[0]}: ingest all files again, into another group"
             )
     return None
+
+
+_REQUESTS_AT_ONCE: Final = 32
+
+
+def look_at_known(
+    states: Sequence[SourceState], record: SourceRecord | None, access: SourceAccess
+) -> list[SourceState]:
+    """Ask for the state of files that were given by name only, if they were ingested before.
+
+    Without that nobody would notice that they changed. One that is gone stays as it was given.
+    """
+    recorded = {} if record is None else record.by_url()
+    rows = [
+        row
+        for row, state in enumerate(states)
+        if state.url in recorded and state == SourceState(state.url) and not _is_folder(state.url)
+    ]
+    urls = [states[row].url for row in rows]
+    present = run_blocking(map_concurrently(partial(_look, access), urls, limit=_REQUESTS_AT_ONCE))
+    looked = list(states)
+    for row, state in zip(rows, present, strict=True):
+        looked[row] = state
+    return looked
+
+
+def _is_folder(url: str) -> bool:
+    by_name = format_of_name(url)
+    return by_name is not None and by_name.is_directory
+
+
+async def _look(access: SourceAccess, url: str) -> SourceState:
+    source_place = access.place(url)
+    try:
+        info = (await source_place.backend.head(source_place.key)).info
+    except ObjectNotFoundError:
+        return SourceState(url)
+    return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))
 
 
 class _Taken:

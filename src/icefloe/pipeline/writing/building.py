@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from icefloe.effects import map_concurrently
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
 from icefloe.format.columns import BytesColumn, concat_bytes
-from icefloe.format.ids import ChunkId, ManifestId
+from icefloe.format.ids import ChunkId, ManifestId, decode_ids
 from icefloe.format.layout import chunk_key, manifest_key
 from icefloe.manifests.external import LinkedRegion
 from icefloe.pipeline.files.references import References
@@ -45,26 +45,27 @@ class Notes:
         await self._backend.put(self._key, "\n".join(self._keys).encode())
 
 
-async def build(
-    context: RepoContext,
-    array: ArrayPlan,
-    region: int,
-    rows: Sequence[tuple[Check, References]],
-    notes: Notes,
-    cleared: Sequence[CellBox] = (),
-) -> BuiltRegion:
-    """Write the manifests of a region: new references over the existing ones.
+class RegionContent(Record, eq=False):
+    """All new references of one region."""
 
-    Of boxes that are cleared, nothing stays that is there.
-    """
-    inlined = await _inlined_table(context, array, rows, notes)
-    table = concat_tables([_virtual_table(context, array, rows), inlined])
+    table: ChunkTable
+    cleared: Sequence[CellBox] = ()
+    """Boxes of which nothing stays that is stored there."""
+    copies: frozenset[str] = frozenset()
+    """Keys of the notes of copied objects that the table refers to."""
+
+
+async def build(
+    context: RepoContext, array: ArrayPlan, region: int, content: RegionContent, notes: Notes
+) -> BuiltRegion:
+    """Write the manifests of a region: new references over the existing ones."""
+    table = content.table
 
     async def note(ids: Sequence[ManifestId]) -> None:
         await notes.add([manifest_key(manifest_id) for manifest_id in ids])
 
     stored = array.parts.stored_in(region)
-    gone = await vanished(context, array.node, stored, cleared, table.coordinates)
+    gone = await vanished(context, array.node, stored, content.cleared, table.coordinates)
     built = await build_region(
         context.assets,
         array.node,
@@ -79,7 +80,38 @@ async def build(
     return BuiltRegion(built, changed, len(table), int(table.lengths.sum()))
 
 
-def _virtual_table(
+async def virtual_table(
+    context: RepoContext,
+    array: ArrayPlan,
+    rows: Sequence[tuple[Check, References]],
+    notes: Notes,
+) -> ChunkTable:
+    """Return references to files; data that came along is kept in the table, or as objects."""
+    inlined = await _kept_table(context, array, rows, notes)
+    return concat_tables([_located_table(context, array, rows), inlined])
+
+
+def native_table(parts: Sequence[References]) -> ChunkTable:
+    """Return references to chunk objects, whose ids are the locations, and inlined chunks."""
+    return concat_tables([table for part in parts for table in _native_tables(part)])
+
+
+def _native_tables(part: References) -> tuple[ChunkTable, ChunkTable]:
+    stored = inlined = ChunkTable.empty(part.dimensions)
+    if len(part):
+        stored = ChunkTable.native(
+            part.coordinates.astype(np.uint32),
+            decode_ids(np.array(part.locations, np.bytes_), ChunkId.WIDTH),
+            part.lengths,
+            part.offsets,
+            part.location_rows,
+        )
+    if len(part.inlined):
+        inlined = ChunkTable.inlined(part.inlined_coordinates.astype(np.uint32), part.inlined)
+    return stored, inlined
+
+
+def _located_table(
     context: RepoContext, array: ArrayPlan, rows: Sequence[tuple[Check, References]]
 ) -> ChunkTable:
     filled = [(check, references) for check, references in rows if len(references)]
@@ -118,12 +150,12 @@ def _etag_columns(
     distinct = {etag: row for row, etag in enumerate(dict.fromkeys(filter(None, etags)))}
     if not distinct:
         return None, None
-    numbers = [-1 if each is None else distinct.get(each, -1) for each in etags]
+    numbers = [-1 if etag is None else distinct.get(etag, -1) for etag in etags]
     column = BytesColumn.from_strings(list(distinct))
     return column, np.repeat(np.array(numbers, np.int32), counts)
 
 
-async def _inlined_table(
+async def _kept_table(
     context: RepoContext,
     array: ArrayPlan,
     rows: Sequence[tuple[Check, References]],

@@ -76,7 +76,7 @@ _NO_REPORT: Final = Report(0, 0)
 _NO_CELLS: Final = np.empty((0, 0), np.int64)
 
 
-class ArrayPlan(Record):
+class ArrayPlan(Record, kw_only=True):
     """An array whose manifests are to be built."""
 
     number: int
@@ -123,17 +123,51 @@ def _plan(
     combined: Combined,
     array: TargetArray,
 ) -> ArrayPlan:
-    path = absolute_path(joined_path(group, array.path))
-    node = session.tree.find(path)
-    assert node is not None, f"{path} was made before"
-    assert node.array is not None
-    grid = node.array.num_chunks
-    axes = append_order(node.array.dimension_names or (None,) * len(grid))
-    new = _new_references(_spans(facts, combined, array, grid), axes)
+    made = MadeArray.at(session, joined_path(group, array.path))
     slim = {name: array.metadata[name] for name in ("shape", "chunk_grid")}
     target = TargetArray(array.path, slim, array.growing, is_native=False, family=array.family)
-    parts = plan_array(session, path, new)
-    return ArrayPlan(number, path, node.id, grid, target, combined.donor(array), parts)
+    spans = _spans(facts, combined, array, made.grid)
+    return made.plan(number, target, spans, combined.donor(array))
+
+
+class MadeArray(Record):
+    """An array that exists in a session, whose manifests are to be planned."""
+
+    session: SessionState
+    path: str
+    node: NodeId
+    grid: tuple[int, ...]
+    """Chunks along each dimension."""
+    dimension_names: tuple[str | None, ...]
+
+    @classmethod
+    def at(cls, session: SessionState, path: str) -> Self:
+        """Look an array up that was made before."""
+        node = session.tree.find(absolute_path(path))
+        assert node is not None, f"{path} was made before"
+        assert node.array is not None
+        grid = node.array.num_chunks
+        names = node.array.dimension_names or (None,) * len(grid)
+        return cls(session, absolute_path(path), node.id, grid, tuple(names))
+
+    def plan(
+        self,
+        number: int,
+        target: TargetArray,
+        spans: NDArray[np.int64],
+        donor: int | None = None,
+    ) -> ArrayPlan:
+        """Plan the manifests; spans are boxes of chunks that may get references."""
+        new = _new_references(spans, append_order(self.dimension_names))
+        return ArrayPlan(
+            number=number,
+            path=self.path,
+            node=self.node,
+            grid=self.grid,
+            target=target,
+            donor=donor,
+            parts=plan_array(self.session, self.path, new),
+        )
 
 
 def _spans(
@@ -157,15 +191,17 @@ def _spans(
 
 
 def _new_references(spans: NDArray[np.int64], axes: Sequence[int]) -> NewReferences:
-    """Count references along the first of the axes, as if no chunk of a file were missing."""
+    """Count references along the first of the axes, as if no chunk of a box were missing."""
+    if not len(spans):
+        return NewReferences(np.empty(0, np.int64), np.empty(0, np.int64))
     if not axes:
         return NewReferences(np.zeros(1, np.int64), np.ones(1, np.int64))
     lengths = spans[:, :, 1] - spans[:, :, 0]
     steps = lengths[:, axes[0]]
-    each = np.prod(lengths[:, list(axes[1:])], axis=1)
+    per_step = np.prod(lengths[:, list(axes[1:])], axis=1)
     places: Ints = ranges(spans[:, axes[0], 0], steps)
     positions, rows = np.unique(places, return_inverse=True)
-    counts = np.bincount(rows, np.repeat(each, steps), len(positions)).astype(np.int64)
+    counts = np.bincount(rows, np.repeat(per_step, steps), len(positions)).astype(np.int64)
     low, high = spans[:, :, 0].min(axis=0), spans[:, :, 1].max(axis=0)
     extents = tuple(zip(low.tolist(), high.tolist(), strict=True))
     return NewReferences(positions, counts, extents)
@@ -354,7 +390,7 @@ def _slice(combined: Combined, rows: Sequence[int], name: str, length: int) -> C
         arrays=arrays,
         files=tuple(combined.files[row] for row in rows),
         families=tuple(combined.families[row] for row in rows),
-        starts={each: column[list(rows)] for each, column in combined.starts.items()},
+        starts={dimension: column[list(rows)] for dimension, column in combined.starts.items()},
         lengths={**combined.lengths, name: length},
         native=native,
     )

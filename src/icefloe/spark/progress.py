@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icefloe.records import Record, replace
-from icefloe.spark.workers import is_classic
+from icefloe.spark.broadcast import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,12 +13,14 @@ from icefloe.pipeline.checking.values import choose_files
 from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
 from icefloe.pipeline.copy_planning import CopyEstimate, estimate_copy
 from icefloe.pipeline.copying.copies import arrays_in, find_arrays
+from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
+from icefloe.pipeline.copying.origins import source_alone
 from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.files.sources import Sources, list_states
 from icefloe.pipeline.planning import (
-    REFERENCES_PER_COMMIT,
     JobPlan,
     Range,
     Sampled,
@@ -32,9 +34,6 @@ from icefloe.pipeline.provenance.records import Sorted, options_from_json, read_
 from icefloe.pipeline.writing.metadata import write_metadata
 from icefloe.pipeline.writing.plans import ArrayPlan, cut_into_waves, plan_arrays
 from icefloe.records import Record, replace
-from icefloe.spark.listing import Sources, list_states
-from icefloe.spark.native import source_alone
-from icefloe.spark.native_job import MEMORY_PER_TASK, CopyOptions
 from icefloe.storage import in_memory_storage
 from icefloe.transactions.packing import PackingOptions
 
