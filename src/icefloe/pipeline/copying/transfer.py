@@ -23,7 +23,7 @@ from icefloe.pipeline.files.references import References
 from icefloe.pipeline.writing.building import Notes
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
-from icefloe.storage.port import Buffer
+from icefloe.storage.port import Buffer as StoredBytes
 from icefloe.transactions.packing import ChunkPacker, PackingOptions
 
 _PIPELINE: Final = "zarr.core.codec_pipeline.FusedCodecPipeline"
@@ -140,7 +140,7 @@ class ObjectWriter:
         """Name objects in advance; these go into one note, when the first of them is written."""
         self._ids.extend(ChunkId.random() for _ in range(objects))
 
-    async def take(self, cell: tuple[int, ...], data: Buffer) -> None:
+    async def take(self, cell: tuple[int, ...], data: StoredBytes) -> None:
         """Store one object, from any thread."""
         size = len(data)
         if size <= self._context.config.inline_chunk_threshold_bytes:
@@ -155,7 +155,7 @@ class ObjectWriter:
             await self._context.assets.save_chunk(chosen, data)
             self._rows.append((cell, chosen, 0, size))
 
-    async def save_chunk(self, chunk_id: ChunkId, data: Buffer) -> None:
+    async def save_chunk(self, chunk_id: ChunkId, data: StoredBytes) -> None:
         """Store a pack; each has a note of its own."""
         await self._note([chunk_id])
         await self._context.assets.save_chunk(chunk_id, data)
