@@ -12,8 +12,10 @@ import numpy as np
 
 from icefloe.format.arrow import pa
 from icefloe.pipeline.combining.combine import combine
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.facts import (
+    ANY_LENGTH,
+    ArraySchema,
+    DatasetSchema,
     FileFacts,
     LoadedValues,
     SourceState,
@@ -23,9 +25,9 @@ from icefloe.pipeline.files.facts import (
 )
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.schema import ANY_LENGTH, ArraySchema, DatasetSchema
+from icefloe.pipeline.files.sources import SourceAccess
+from icefloe.pipeline.manifests import stamp
 from icefloe.pipeline.planning import FEW_REFERENCES
-from icefloe.pipeline.writing.plans import stamp
 from icefloe.spark.broadcast import broadcast_context, on_workers
 from icefloe.spark.job import Job, Target, persisted
 from icefloe.spark.progress import OnProgress
@@ -56,9 +58,24 @@ class MadeUp:
         """Describe all of them."""
         codecs = ({"name": "bytes", "configuration": {"endian": "little"}},)
         shape, chunks = (ANY_LENGTH, 1024 * self.chunks), (1, 1024)
-        value = ArraySchema("value", "float32", ("time", "x"), shape, chunks, codecs, 0.0)
+        value = ArraySchema(
+            path="value",
+            data_type="float32",
+            dimensions=("time", "x"),
+            shape=shape,
+            chunks=chunks,
+            codecs=codecs,
+            fill_value=0.0,
+        )
         time = ArraySchema(
-            "time", "float64", ("time",), (ANY_LENGTH,), (512,), codecs, 0.0, is_coordinate=True
+            path="time",
+            data_type="float64",
+            dimensions=("time",),
+            shape=(ANY_LENGTH,),
+            chunks=(512,),
+            codecs=codecs,
+            fill_value=0.0,
+            is_coordinate=True,
         )
         schema = DatasetSchema.of([value, time])
         return [

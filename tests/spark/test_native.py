@@ -18,8 +18,8 @@ from icefloe.errors import InvalidInputError, RebaseFailedError
 from icefloe.pipeline.combining.report import MisfitsError
 from icefloe.pipeline.copying.layouts import CopyOptions, LayoutOptions
 from icefloe.pipeline.copying.origins import CopySource, ZarrSource
-from icefloe.pipeline.copying.stores import ReadingStore
-from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.copying.transfer import ReadingStore
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.spark import (
     CopyReport,

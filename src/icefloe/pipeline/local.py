@@ -19,20 +19,14 @@ from icefloe.pipeline.checking.values import (
 )
 from icefloe.pipeline.combining.combine import Combined, TargetArray, combine, placed_references
 from icefloe.pipeline.combining.report import MisfitsError, Report
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.sources import Sources, list_states
-from icefloe.pipeline.provenance.existing import read_existing
-from icefloe.pipeline.writing.metadata import (
-    check_of,
-    put_document,
-    write_metadata,
-    write_native,
-)
+from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.metadata import check_of, put_document, write_metadata, write_native
+from icefloe.pipeline.provenance import read_existing
 from icefloe.records import replace
 from icefloe.zarr_store import IcechunkStore
 

@@ -11,28 +11,34 @@ from icefloe.format.transaction_log import log_bytes_of_chunk
 from icefloe.manifests.partition import MAX_PART_REFS
 from icefloe.pipeline.checking.values import choose_files
 from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
-from icefloe.pipeline.copy_planning import CopyEstimate, estimate_copy
 from icefloe.pipeline.copying.copies import arrays_in, find_arrays
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import source_alone
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
-from icefloe.pipeline.files.sources import Sources, list_states
+from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.manifests import ArrayPlan, cut_into_waves, plan_arrays
+from icefloe.pipeline.metadata import write_metadata
 from icefloe.pipeline.planning import (
+    CopyEstimate,
     JobPlan,
     Range,
     Sampled,
     WavePlan,
+    estimate_copy,
     make_plan,
     sample_files,
     write_tasks,
 )
-from icefloe.pipeline.provenance.existing import holds_arrays, read_existing
-from icefloe.pipeline.provenance.records import Sorted, options_from_json, read_record, sort_sources
-from icefloe.pipeline.writing.metadata import write_metadata
-from icefloe.pipeline.writing.plans import ArrayPlan, cut_into_waves, plan_arrays
+from icefloe.pipeline.provenance import (
+    Sorted,
+    holds_arrays,
+    options_from_json,
+    read_existing,
+    read_record,
+    sort_sources,
+)
 from icefloe.records import Record, replace
 from icefloe.storage import in_memory_storage
 from icefloe.transactions.packing import PackingOptions
@@ -211,12 +217,12 @@ def _wave(
     )
     regions = sum(array.parts.most_regions for array in arrays)
     planned = WavePlan(
-        len(wave.files),
-        parsed,
-        references,
-        write_tasks(parsed, cores),
-        Range(regions, regions),
-        sum(counts[array.path] * log_bytes_of_chunk(len(array.grid)) for array in arrays),
+        files=len(wave.files),
+        parsed=parsed,
+        references=references,
+        tasks=write_tasks(parsed, cores),
+        manifests=Range(regions, regions),
+        log_bytes=sum(counts[array.path] * log_bytes_of_chunk(len(array.grid)) for array in arrays),
     )
     return planned, min(max(counts.values(), default=0), MAX_PART_REFS)
 

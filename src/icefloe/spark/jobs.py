@@ -21,12 +21,12 @@ from icefloe.pipeline.copying.origins import (
     RepositorySource,
     source_alone,
     source_of,
+    staged,
+    staging_repository,
 )
-from icefloe.pipeline.copying.staging import staged, staging_repository
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
-from icefloe.pipeline.files.sources import Sources
-from icefloe.pipeline.provenance.records import OnChanged, options_from_json, read_record
+from icefloe.pipeline.files.sources import SourceAccess, Sources
+from icefloe.pipeline.provenance import OnChanged, options_from_json, read_record
 from icefloe.records import replace
 from icefloe.spark.job import Job, Target
 from icefloe.spark.native import NativeProducer

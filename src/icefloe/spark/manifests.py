@@ -19,8 +19,7 @@ from icefloe.format.ids import NodeId
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.external import LinkedRegion
 from icefloe.pipeline.files.facts import binary_column, int_column, text_column
-from icefloe.pipeline.writing.building import Notes, RegionContent, build
-from icefloe.pipeline.writing.plans import ArrayPlan
+from icefloe.pipeline.manifests import ArrayPlan, Notes, RegionContent, build
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import WorkerContext, on_workers

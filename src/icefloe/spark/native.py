@@ -33,9 +33,8 @@ from icefloe.pipeline.copying.layouts import (
 from icefloe.pipeline.copying.origins import CopySource
 from icefloe.pipeline.copying.transfer import CopyPlan, copy_regions
 from icefloe.pipeline.files.references import References
+from icefloe.pipeline.manifests import ArrayPlan, Notes, RegionContent, cut_by_region, native_table
 from icefloe.pipeline.planning import copy_tasks, write_tasks
-from icefloe.pipeline.writing.building import Notes, RegionContent, native_table
-from icefloe.pipeline.writing.plans import ArrayPlan, cut_by_region
 from icefloe.records import MutableRecord, Record
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import WorkerContext, broadcast_context, on_workers

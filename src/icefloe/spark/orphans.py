@@ -17,7 +17,7 @@ from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.ids import SnapshotId, ids_of_rows
 from icefloe.format.layout import CHUNKS_PREFIX, SNAPSHOTS_PREFIX, manifest_key
-from icefloe.pipeline.copying.staging import STAGING_PREFIX, staging_key
+from icefloe.pipeline.copying.origins import STAGING_PREFIX, staging_key
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_ledger import RepoObjectLedger

@@ -29,10 +29,10 @@ from icefloe.pipeline.checking.values import (
 from icefloe.pipeline.combining.combine import Combined, Existing, combine
 from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, Report
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import (
     FileFacts,
+    Kind,
     Problem,
     SourceState,
     binary_column,
@@ -44,27 +44,12 @@ from icefloe.pipeline.files.facts import (
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.schema import Kind
-from icefloe.pipeline.files.sources import Sources, list_states
-from icefloe.pipeline.planning import scan_tasks, write_tasks
-from icefloe.pipeline.provenance.existing import holds_arrays, read_existing
-from icefloe.pipeline.provenance.records import (
-    OnChanged,
-    Sorted,
-    SourceRecord,
-    look_at_known,
-    options_to_json,
-    read_record,
-    recorded_files,
-    sort_sources,
-    without_taken_places,
-    write_record,
-)
-from icefloe.pipeline.writing.building import Notes, RegionContent, virtual_table
-from icefloe.pipeline.writing.metadata import Check, check_of, write_metadata, write_native
-from icefloe.pipeline.writing.plans import (
+from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.manifests import (
     ArrayPlan,
     FilePlace,
+    Notes,
+    RegionContent,
     box_to_clear,
     cut_by_region,
     cut_into_waves,
@@ -72,6 +57,23 @@ from icefloe.pipeline.writing.plans import (
     plan_arrays,
     put_in_place,
     stamp,
+    virtual_table,
+)
+from icefloe.pipeline.metadata import Check, check_of, write_metadata, write_native
+from icefloe.pipeline.planning import scan_tasks, write_tasks
+from icefloe.pipeline.provenance import (
+    OnChanged,
+    Sorted,
+    SourceRecord,
+    holds_arrays,
+    look_at_known,
+    options_to_json,
+    read_existing,
+    read_record,
+    recorded_files,
+    sort_sources,
+    without_taken_places,
+    write_record,
 )
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.files.schema import Kind
+from icefloe.pipeline.files.facts import Kind
 from icefloe.records import Record, asdict, field, replace
 
 
@@ -144,7 +144,15 @@ def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:
             unchecked[key] = item
     left = tuple(sorted(unchecked.values()))
     wrong = tuple(sorted(mismatches))
-    return CheckedValues(files, chunks, values, dict(readers), left, wrong, seconds)
+    return CheckedValues(
+        files=files,
+        chunks=chunks,
+        values=values,
+        readers=dict(readers),
+        unchecked=left,
+        mismatches=wrong,
+        seconds=seconds,
+    )
 
 
 class Report(Record):

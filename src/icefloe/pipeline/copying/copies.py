@@ -28,9 +28,9 @@ from icefloe.pipeline.copying.layouts import (
 )
 from icefloe.pipeline.copying.origins import CopySource
 from icefloe.pipeline.copying.transfer import ArrayCopy
-from icefloe.pipeline.provenance.records import is_record, record_path
-from icefloe.pipeline.writing.metadata import get_document, put_document
-from icefloe.pipeline.writing.plans import ArrayPlan, MadeArray
+from icefloe.pipeline.manifests import ArrayPlan, MadeArray
+from icefloe.pipeline.metadata import get_document, put_document
+from icefloe.pipeline.provenance import is_record, record_path
 from icefloe.records import Record
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store import IcechunkStore
@@ -128,12 +128,12 @@ def _described(path: str, array: "zarr.Array[Any]") -> SourceArray:
     kind = array.dtype
     item_bytes = max(kind.itemsize, _TEXT_BYTES) if kind.kind in {"O", "T"} else kind.itemsize
     return SourceArray(
-        path,
-        tuple(array.shape),
-        dimensions_of(array),
-        tuple(max(chunk, 1) for chunk in chunks),
-        None if shards is None else tuple(shards),
-        max(item_bytes, 1),
+        path=path,
+        shape=tuple(array.shape),
+        dimensions=dimensions_of(array),
+        chunks=tuple(max(chunk, 1) for chunk in chunks),
+        shards=None if shards is None else tuple(shards),
+        item_bytes=max(item_bytes, 1),
     )
 
 

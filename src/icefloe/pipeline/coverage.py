@@ -1,13 +1,15 @@
 """Coverage of a dataset along the dimension of its files: steps present, missing and late.
 
-The coordinate gives the steps their names; the record of sources gives each file its state.
+The coordinate gives the steps their names; the record of sources gives each file its state. The
+coverage is drawn as a bar of signs for terminals, and as SVG.
 """
 
+import html
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -20,14 +22,15 @@ from icefloe.pipeline.combining.placing import find_gaps
 from icefloe.pipeline.files.facts import LoadedValues
 from icefloe.pipeline.files.sources import compile_glob
 from icefloe.pipeline.files.times import parse_units, show_moment
-from icefloe.pipeline.provenance.existing import read_existing
-from icefloe.pipeline.provenance.records import (
+from icefloe.pipeline.provenance import (
     RecordedFile,
     SourceRecord,
     options_from_json,
+    read_existing,
     read_record,
     recorded_groups,
 )
+from icefloe.printable import printable
 from icefloe.records import Record
 
 _DAY: Final = 86_400_000_000
@@ -243,12 +246,12 @@ def coverage_of(group: str, axis: Axis, record: SourceRecord) -> DatasetCoverage
     for file in record.files:
         families.setdefault(file.variables, []).append(file)
     return DatasetCoverage(
-        group,
-        axis.name,
-        axis.length,
-        axis.label(0) if axis.length else "",
-        axis.label(axis.length - 1) if axis.length else "",
-        tuple(_family(axis, name, files) for name, files in sorted(families.items())),
+        group=group,
+        dimension=axis.name,
+        length=axis.length,
+        first=axis.label(0) if axis.length else "",
+        last=axis.label(axis.length - 1) if axis.length else "",
+        families=tuple(_family(axis, name, files) for name, files in sorted(families.items())),
     )
 
 
@@ -327,7 +330,7 @@ def _code(presence: Presence) -> int:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class HeldFile(Record):
+class HeldFile(Record, kw_only=True):
     """One file of a dataset."""
 
     url: str
@@ -404,24 +407,24 @@ def _held(
         if matcher is None or matcher.fullmatch(file.state.url)
     ]
     for file, late in sorted(rows, key=lambda row: (row[0].start, row[0].state.url)):
-        yield _shown(group, axis, file, is_late=late)
+        yield _file_row(group, axis, file, is_late=late)
 
 
-def _shown(group: str, axis: Axis, file: RecordedFile, *, is_late: bool) -> HeldFile:
+def _file_row(group: str, axis: Axis, file: RecordedFile, *, is_late: bool) -> HeldFile:
     is_inside = 0 <= file.start < file.start + file.length <= axis.length
     return HeldFile(
-        file.state.url,
-        group,
-        file.start,
-        file.length,
-        axis.label(file.start) if is_inside else "",
-        axis.label(file.start + file.length - 1) if is_inside else "",
-        file.state.size,
-        file.state.etag,
-        _moment(file.state.modified),
-        _moment(file.ingested),
-        is_late,
-        tuple(file.variables.split()),
+        url=file.state.url,
+        group=group,
+        start=file.start,
+        length=file.length,
+        first=axis.label(file.start) if is_inside else "",
+        last=axis.label(file.start + file.length - 1) if is_inside else "",
+        size=file.state.size,
+        etag=file.state.etag,
+        modified=_moment(file.state.modified),
+        ingested=_moment(file.ingested),
+        is_late=is_late,
+        variables=tuple(file.variables.split()),
     )
 
 
@@ -432,3 +435,181 @@ def _moment(microseconds: int | None) -> datetime | None:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:  # nothing that a clock has shown
         return None
+
+
+SIGNS: Final[dict[Presence, str]] = {
+    Presence.PRESENT: "█",
+    Presence.LATE: "▓",
+    Presence.PARTIAL: "▄",
+    Presence.MISSING: "·",
+}
+_WORDS: Final[dict[Presence, str]] = {
+    Presence.PRESENT: "present",
+    Presence.LATE: "came late",
+    Presence.PARTIAL: "in part",
+    Presence.MISSING: "missing",
+}
+_USUAL_COLUMNS: Final = 72
+_MOST_SPANS: Final = 10
+"""So many missing spans are listed in words."""
+
+_WIDTH, _MARGIN, _BAR_HEIGHT = 760, 14, 22
+_LINE: Final = 20
+_STYLE: Final = (
+    "<style>.coverage text { fill: #24292f } .present { fill: #2f8f5b } .late { fill: #d9a514 }"
+    " .partial { fill: #8fbf9f } .missing { fill: #d65f5f } .paper { fill: #fbfcfd }"
+    " @media (prefers-color-scheme: dark) { .coverage text { fill: #e6edf3 }"
+    " .present { fill: #3fb172 } .partial { fill: #2c6b48 } .paper { fill: #0d1117 } }</style>"
+)
+
+
+def cells(family: FamilyCoverage, columns: int) -> list[Presence]:
+    """Return what to show in each column of equal width; missing steps are never hidden.
+
+    >>> there, gap = Span(Presence.PRESENT, "0", "8", 9, 0), Span(Presence.MISSING, "9", "9", 1, 9)
+    >>> [each.value for each in cells(FamilyCoverage(("t",), 9, (), (there, gap)), 4)]
+    ['present', 'present', 'present', 'partial']
+    """
+    if not family.spans or columns < 1:
+        return []
+    ends = np.cumsum([float(span.steps) for span in family.spans])
+    edges = np.linspace(0, ends[-1], columns + 1)
+    firsts = np.minimum(np.searchsorted(ends, edges[:-1], "right"), len(ends) - 1)
+    lasts = np.maximum(firsts, np.searchsorted(ends, edges[1:], "left"))
+    lasts = np.minimum(lasts, len(ends) - 1)
+    holds = {}
+    for presence in Presence:
+        is_such = [span.presence is presence for span in family.spans]
+        counted = np.concatenate([[0], np.cumsum(is_such)])
+        holds[presence] = counted[lasts + 1] > counted[firsts]
+    return [
+        _summed_presence({presence for presence in Presence if holds[presence][column]})
+        for column in range(columns)
+    ]
+
+
+def _summed_presence(presences: set[Presence]) -> Presence:
+    if presences == {Presence.MISSING}:
+        return Presence.MISSING
+    if Presence.MISSING in presences or Presence.PARTIAL in presences:
+        return Presence.PARTIAL
+    return Presence.LATE if Presence.LATE in presences else Presence.PRESENT
+
+
+# -- text ------------------------------------------------------------------------------------
+
+
+def coverage_text(coverage: DatasetCoverage, columns: int = _USUAL_COLUMNS) -> str:
+    """Draw what a dataset holds, a bar for each family, and name what is missing."""
+    lines = [_headline(coverage)]
+    for family in coverage.families:
+        lines += _family_lines(coverage, family, columns)
+    shown = {cell for family in coverage.families for cell in cells(family, columns)}
+    legend = [f"{sign} {_WORDS[presence]}" for presence, sign in SIGNS.items() if presence in shown]
+    lines.append("  " + "  ".join(legend))
+    return "\n".join(lines)
+
+
+def _headline(coverage: DatasetCoverage) -> str:
+    where = f"group {printable(coverage.group)}" if coverage.group else "root group"
+    range_ = f": {coverage.first} … {coverage.last}" if coverage.length else ""
+    return f"{where}, {coverage.length} steps along {printable(coverage.dimension)}{range_}"
+
+
+def _family_lines(coverage: DatasetCoverage, family: FamilyCoverage, columns: int) -> Iterator[str]:
+    yield f"  {_family_name(family)}: {_counts(family)}"
+    yield "  " + "".join(SIGNS[cell] for cell in cells(family, columns))
+    missing = family.of(Presence.MISSING)
+    for span in missing[:_MOST_SPANS]:
+        yield f"  missing: {_span_text(coverage, span)}"
+    if len(missing) > _MOST_SPANS:
+        yield f"  … and {len(missing) - _MOST_SPANS} more spans are missing"
+
+
+def _family_name(family: FamilyCoverage, most: int = 4) -> str:
+    names = [printable(name) for name in family.variables]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more or "no variables"
+
+
+def _counts(family: FamilyCoverage) -> str:
+    there = family.all_steps - family.steps(Presence.MISSING)
+    parts = [f"{there} of {family.all_steps} steps", f"{family.files} files"]
+    if partial := family.steps(Presence.PARTIAL):
+        parts.append(f"{partial} steps in part")
+    if family.late_files:
+        parts.append(f"{len(family.late_files)} came late")
+    return ", ".join(parts)
+
+
+def _span_text(coverage: DatasetCoverage, span: Span) -> str:
+    name = printable(coverage.dimension)
+    if span.steps == 1:
+        return f"{name} {span.first}"
+    about = "about " if span.start is None else ""
+    return f"{name} {span.first} … {span.last} ({about}{span.steps} steps)"
+
+
+# -- SVG -------------------------------------------------------------------------------------
+
+
+def coverage_svg(datasets: Sequence[DatasetCoverage]) -> str:
+    """Draw what datasets hold as an SVG document."""
+    parts: list[str] = []
+    y = _MARGIN
+    for coverage in datasets:
+        y += _LINE
+        parts.append(_svg_text(_MARGIN, y, _headline(coverage), weight="bold"))
+        for family in coverage.families:
+            y += _LINE + 2
+            parts.append(_svg_text(_MARGIN, y, f"{_family_name(family)}: {_counts(family)}"))
+            y += 8
+            parts += _svg_bar(coverage, family, y)
+            y += _BAR_HEIGHT + _LINE - 4
+            parts.append(_svg_text(_MARGIN, y, coverage.first))
+            parts.append(_svg_text(_WIDTH - _MARGIN, y, coverage.last, anchor="end"))
+        y += _LINE // 2
+    parts += _svg_legend(y + _LINE)
+    height = y + 2 * _LINE
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="coverage" width="{_WIDTH}"'
+            f' height="{height}" viewBox="0 0 {_WIDTH} {height}" role="img"'
+            ' aria-label="coverage" font-family="sans-serif" font-size="13">',
+            _STYLE,
+            f'<rect width="{_WIDTH}" height="{height}" rx="6" class="paper"/>',
+            *parts,
+            "</svg>",
+        ]
+    )
+
+
+def _svg_bar(coverage: DatasetCoverage, family: FamilyCoverage, y: int) -> Iterator[str]:
+    """Draw one row, a pixel for each column, so that its size does not grow with the dataset."""
+    x = _MARGIN
+    for presence, run in groupby(cells(family, _WIDTH - 2 * _MARGIN)):
+        width = len(list(run))
+        yield (
+            f'<rect x="{x}" y="{y}" width="{width}" height="{_BAR_HEIGHT}"'
+            f' class="{presence.value}"><title>{_WORDS[presence]}</title></rect>'
+        )
+        x += width
+    missing = family.of(Presence.MISSING)
+    if missing:
+        told = "\n".join(_span_text(coverage, span) for span in missing[:_MOST_SPANS])
+        yield f"<desc>missing: {html.escape(told)}</desc>"
+
+
+def _svg_legend(y: int) -> Iterator[str]:
+    x = _MARGIN
+    for presence, word in _WORDS.items():
+        yield f'<rect x="{x}" y="{y - 11}" width="12" height="12" class="{presence.value}"/>'
+        yield _svg_text(x + 18, y, word)
+        x += 34 + 8 * len(word)
+
+
+def _svg_text(x: int, y: int, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+    return (
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}">'
+        f"{html.escape(text)}</text>"
+    )

@@ -1,1 +1,0 @@
-"""The references of files to manifests, and to commits."""
