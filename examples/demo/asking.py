@@ -8,7 +8,7 @@ import icefloe
 from examples.demo.reading import opened
 from examples.demo.weather import Deliveries, Weather
 from icefloe.errors import NotFoundError
-from icefloe.pipeline.coverage import Presence, coverage_text, read_coverage
+from icefloe.pipeline import Presence, coverage_text, read_coverage
 
 
 def ask(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import icefloe
 from examples.demo.reading import opened
-from icefloe.pipeline.coverage import coverage_svg, read_coverage
+from icefloe.pipeline import coverage_svg, read_coverage
 
 type Field = NDArray[np.float64]
 type Curve = list[tuple[float, float]]

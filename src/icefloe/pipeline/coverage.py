@@ -111,7 +111,11 @@ type Ints = NDArray[np.int64]
 
 
 class Presence(StrEnum):
-    """What is known of a step."""
+    """What is known of a step.
+
+    >>> [presence.value for presence in Presence]
+    ['missing', 'partial', 'late', 'present']
+    """
 
     MISSING = "missing"
     PARTIAL = "partial"
@@ -123,7 +127,11 @@ _BY_CODE: Final = tuple(Presence)
 
 
 class Span(Record):
-    """Slots that follow each other and are alike."""
+    """Slots that follow each other and are alike.
+
+    >>> Span(Presence.PRESENT, "2015-01-01", "2015-01-02", 2, 0).steps
+    2
+    """
 
     presence: Presence
     first: str
@@ -134,7 +142,12 @@ class Span(Record):
 
 
 class FamilyCoverage(Record):
-    """The files that give the same variables."""
+    """The files that give the same variables.
+
+    >>> spans = (Span(Presence.PRESENT, "2015-01-01", "2015-01-02", 2, 0),)
+    >>> FamilyCoverage(("t2m",), 2, (), spans).steps(Presence.PRESENT)
+    2
+    """
 
     variables: tuple[str, ...]
     files: int
@@ -175,7 +188,13 @@ class FamilyCoverage(Record):
 
 
 class DatasetCoverage(Record):
-    """What a dataset holds along one dimension."""
+    """What a dataset holds along one dimension.
+
+    >>> DatasetCoverage(
+    ...     group="", dimension="time", length=0, first="", last="", families=()
+    ... ).is_complete
+    True
+    """
 
     group: str
     dimension: str
@@ -204,7 +223,25 @@ class DatasetCoverage(Record):
 
 
 def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCoverage, ...]:
-    """Return what the datasets of a version hold, or only that of one group ("" is the root)."""
+    """Return what the datasets of a version hold, or only that of one group ("" is the root).
+
+    >>> import icefloe, xarray
+    >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+    >>> from icefloe.spark import session_while, virtualize
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"covered-{day}.nc", engine="h5netcdf")
+    >>> config = icefloe.RepositoryConfig.default()
+    >>> [prefix] = container_prefixes(["covered-*.nc"])
+    >>> config.set_virtual_chunk_container(container_at(prefix))
+    >>> storage = icefloe.local_filesystem_storage("covered")
+    >>> repository = icefloe.Repository.create(storage, config)
+    >>> with session_while("local[2]") as spark:
+    ...     report = virtualize(spark, repository, "covered-*.nc", CombineOptions(("time",)))
+    >>> [coverage] = read_coverage(repository.readonly_session("main"))
+    >>> coverage.dimension, coverage.length, coverage.is_complete
+    ('time', 2, True)
+    """
     return tuple(
         coverage_of(dataset_group, read_axis(session, dataset_group, record), record)
         for dataset_group, record in read_records(session, group)
@@ -331,7 +368,24 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class HeldFile(Record, kw_only=True):
-    """One file of a dataset."""
+    """One file of a dataset; see `read_sources`.
+
+    >>> HeldFile(
+    ...     url="file:///data/a.nc",
+    ...     group="",
+    ...     start=0,
+    ...     length=2,
+    ...     first="2015-01-01",
+    ...     last="2015-01-02",
+    ...     size=4096,
+    ...     etag=None,
+    ...     modified=None,
+    ...     ingested=None,
+    ...     is_late=False,
+    ...     variables=("t2m",),
+    ... ).to_dict()["variables"]
+    ['t2m']
+    """
 
     url: str
     group: str
@@ -376,6 +430,23 @@ def read_sources(
 
     They come in the order of their places. `like` is a glob over whole URLs: `*` stays within a
     segment, `**` does not; without any slash it is compared with the last segment alone.
+
+    >>> import icefloe, xarray
+    >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+    >>> from icefloe.spark import session_while, virtualize
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"listed-{day}.nc", engine="h5netcdf")
+    >>> config = icefloe.RepositoryConfig.default()
+    >>> [prefix] = container_prefixes(["listed-*.nc"])
+    >>> config.set_virtual_chunk_container(container_at(prefix))
+    >>> storage = icefloe.local_filesystem_storage("listed")
+    >>> repository = icefloe.Repository.create(storage, config)
+    >>> with session_while("local[2]") as spark:
+    ...     report = virtualize(spark, repository, "listed-*.nc", CombineOptions(("time",)))
+    >>> for file in read_sources(repository.readonly_session("main"), like="*-2.nc"):
+    ...     print(file.start, file.length, file.variables)
+    1 1 ('t2m',)
     """
     matcher = None if like is None else _matcher(like)
     return [
@@ -500,7 +571,33 @@ def _summed_presence(presences: set[Presence]) -> Presence:
 
 
 def coverage_text(coverage: DatasetCoverage, columns: int = _USUAL_COLUMNS) -> str:
-    """Draw what a dataset holds, a bar for each family, and name what is missing."""
+    """Draw what a dataset holds, a bar for each family, and name what is missing.
+
+    >>> family = FamilyCoverage(
+    ...     variables=("t2m",),
+    ...     files=3,
+    ...     late_files=(),
+    ...     spans=(
+    ...         Span(Presence.PRESENT, "2015-01-01", "2015-01-02", 2, 0),
+    ...         Span(Presence.MISSING, "2015-01-03", "2015-01-03", 1, None),
+    ...         Span(Presence.PRESENT, "2015-01-04", "2015-01-04", 1, 2),
+    ...     ),
+    ... )
+    >>> coverage = DatasetCoverage(
+    ...     group="",
+    ...     dimension="time",
+    ...     length=3,
+    ...     first="2015-01-01",
+    ...     last="2015-01-04",
+    ...     families=(family,),
+    ... )
+    >>> print(coverage_text(coverage, columns=4))
+    root group, 3 steps along time: 2015-01-01 … 2015-01-04
+      t2m: 3 of 4 steps, 3 files
+      ██·█
+      missing: time 2015-01-03
+      █ present  · missing
+    """
     lines = [_headline(coverage)]
     for family in coverage.families:
         lines += _family_lines(coverage, family, columns)
@@ -554,7 +651,14 @@ def _span_text(coverage: DatasetCoverage, span: Span) -> str:
 
 
 def coverage_svg(datasets: Sequence[DatasetCoverage]) -> str:
-    """Draw what datasets hold as an SVG document."""
+    """Draw what datasets hold as an SVG document.
+
+    >>> coverage = DatasetCoverage(
+    ...     group="", dimension="time", length=0, first="", last="", families=()
+    ... )
+    >>> coverage_svg([coverage]).startswith("<svg")
+    True
+    """
     parts: list[str] = []
     y = _MARGIN
     for coverage in datasets:

@@ -51,6 +51,24 @@ def virtualize_locally(
     `ValuesMismatchError`. If zarr or xarray could not open the outcome, `SourceError` says why:
     then discard the changes of the session. With `append`, files are added to what is in
     the group. The repository must have virtual chunk containers that cover the files.
+
+    >>> import icefloe, xarray, zarr
+    >>> from icefloe.pipeline import container_at, container_prefixes
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"day-{day}.nc", engine="h5netcdf")
+    >>> config = icefloe.RepositoryConfig.default()
+    >>> [prefix] = container_prefixes(["day-*.nc"])
+    >>> config.set_virtual_chunk_container(container_at(prefix))
+    >>> access = icefloe.containers_credentials({prefix: None})
+    >>> storage = icefloe.local_filesystem_storage("cube")
+    >>> repository = icefloe.Repository.create(storage, config, access)
+    >>> session = repository.writable_session("main")
+    >>> virtualize_locally(session, "day-*.nc", CombineOptions(("time",))).used
+    2
+    >>> zarr.open_array(session.store, path="t2m", mode="r")[...]
+    array([[281.],
+           [282.]])
     """
     reached = access or SourceAccess()
     how = parse or ParseOptions(options.concat)

@@ -114,7 +114,12 @@ class WavePlan(Record, kw_only=True):
 
 
 class JobPlan(Record, kw_only=True):
-    """What a job will do and take."""
+    """What a job will do and take; see `icefloe.spark.plan`.
+
+    >>> plan = make_plan((), (), files=0, known=7, changed=0, cores=2, largest_region=0)
+    >>> plan.known, plan.tasks
+    (7, 0)
+    """
 
     files: int
     """To be parsed."""
@@ -367,7 +372,13 @@ _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
 
 
 class CopyEstimate(Record, kw_only=True):
-    """What copying arrays will do and take."""
+    """What copying arrays will do and take; see `icefloe.spark.plan_copy`.
+
+    >>> from icefloe.pipeline.copying.copies import FoundGroup
+    >>> estimate = estimate_copy(FoundGroup({}, ()), Limits(2**20, cores=2), most=100)
+    >>> estimate.objects, estimate.commits
+    (0, 1)
+    """
 
     arrays: int
     values_bytes: int

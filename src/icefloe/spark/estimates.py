@@ -61,6 +61,15 @@ def plan(
 
     Sources are listed, and three of them are parsed, here; all others are taken to be like these.
     Tasks and commits are those that the job will have if so; times and memory are rough.
+
+    >>> import icefloe, xarray
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"planned-{day}.nc", engine="h5netcdf")
+    >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> planned = plan(repository, "planned-*.nc", CombineOptions(("time",)), cores=64)
+    >>> planned.files, planned.references, len(planned.waves)
+    (2, 2, 1)
     """
     session = repo.writable_session(branch)
     record = read_record(session.store, group)
@@ -96,6 +105,15 @@ def plan_copy(
 
     With options, `sources` are files: they are listed, and three of them are parsed, here; all
     others are taken to be like these. Without, it is one Zarr hierarchy or repository.
+
+    >>> import icefloe, zarr
+    >>> array = zarr.open_group("estimated.zarr").create_array(
+    ...     "a", shape=(4, 6), chunks=(1, 6), dtype="i4", dimension_names=["t", "x"]
+    ... )
+    >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> planned = plan_copy(repository, "estimated.zarr", cores=64, chunks={"t": 4})
+    >>> planned.source_reads, planned.objects
+    (4, 1)
     """
     how = CopyOptions.of(chunks, shards, packing=packing, memory_per_task=memory_per_task)
     reached = access or SourceAccess()

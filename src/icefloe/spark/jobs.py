@@ -87,6 +87,23 @@ def virtualize(
 
     Returns:
         What was done. Without a `snapshot` if there was nothing to do.
+
+    Example:
+        >>> import icefloe, xarray
+        >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+        >>> from icefloe.spark import session_while, virtualize
+        >>> for day in (1, 2):
+        ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+        ...     data.to_netcdf(f"virtual-{day}.nc", engine="h5netcdf")
+        >>> config = icefloe.RepositoryConfig.default()
+        >>> [prefix] = container_prefixes(["virtual-*.nc"])
+        >>> config.set_virtual_chunk_container(container_at(prefix))
+        >>> storage = icefloe.local_filesystem_storage("virtual")
+        >>> repository = icefloe.Repository.create(storage, config)
+        >>> with session_while("local[2]") as spark:
+        ...     report = virtualize(spark, repository, "virtual-*.nc", CombineOptions(("time",)))
+        >>> report.scan.used, report.references, report.commits
+        (2, 2, 1)
     """
     chosen = options if on_misfit is None else replace(options, on_misfit=on_misfit)
     chosen = chosen if check_values is None else replace(chosen, check_values=check_values)
@@ -130,6 +147,25 @@ def append(
     Without options, files are put together as they were the first time. May be called again and
     again with the same sources: ingested files are skipped, and without anything new nothing is
     committed.
+
+    >>> import icefloe, xarray
+    >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+    >>> from icefloe.spark import append, session_while, virtualize
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"appended-{day}.nc", engine="h5netcdf")
+    >>> config = icefloe.RepositoryConfig.default()
+    >>> [prefix] = container_prefixes(["appended-*.nc"])
+    >>> config.set_virtual_chunk_container(container_at(prefix))
+    >>> storage = icefloe.local_filesystem_storage("appended")
+    >>> repository = icefloe.Repository.create(storage, config)
+    >>> with session_while("local[2]") as spark:
+    ...     report = virtualize(spark, repository, "appended-*.nc", CombineOptions(("time",)))
+    ...     more = xarray.Dataset({"t2m": (("time", "x"), [[283.0]])}, {"time": [3]})
+    ...     more.to_netcdf("appended-3.nc", engine="h5netcdf")
+    ...     report = append(spark, repository, "appended-*.nc")
+    >>> report.known, report.scan.used, report.references
+    (2, 1, 1)
     """
     if options is None:
         record = read_record(repo.readonly_session(branch).store, group)
@@ -218,6 +254,21 @@ def ingest(
 
     Returns:
         What was done.
+
+    Example:
+        >>> import icefloe, xarray
+        >>> from icefloe.pipeline import CombineOptions
+        >>> from icefloe.spark import ingest, session_while
+        >>> for day in (1, 2):
+        ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+        ...     data.to_netcdf(f"copied-{day}.nc", engine="h5netcdf")
+        >>> storage = icefloe.local_filesystem_storage("copied")
+        >>> repository = icefloe.Repository.create(storage)
+        >>> options, chunks = CombineOptions(("time",)), {"time": 2}
+        >>> with session_while("local[2]") as spark:
+        ...     report = ingest(spark, repository, "copied-*.nc", options, chunks=chunks)
+        >>> report.arrays, report.written
+        (2, 2)
     """
     copying = CopyOptions.of(
         chunks,
@@ -306,6 +357,21 @@ def rechunk(
 
     Returns:
         What was done.
+
+    Example:
+        >>> import icefloe, zarr
+        >>> from icefloe.spark import rechunk, session_while
+        >>> root = zarr.open_group("source.zarr")
+        >>> array = root.create_array(
+        ...     "a", shape=(4, 6), chunks=(1, 6), dtype="i4", dimension_names=["t", "x"]
+        ... )
+        >>> array[...] = 7
+        >>> storage = icefloe.local_filesystem_storage("rechunked")
+        >>> repository = icefloe.Repository.create(storage)
+        >>> with session_while("local[2]") as spark:
+        ...     report = rechunk(spark, repository, "source.zarr", chunks={"t": 4})
+        >>> report.source_reads, report.written
+        (4, 1)
     """
     copying = CopyOptions.of(
         chunks,

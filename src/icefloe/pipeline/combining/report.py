@@ -11,7 +11,11 @@ from icefloe.records import Record, asdict, field, replace
 
 
 class Misfit(Record, order=True):
-    """Why one file does not fit."""
+    """Why one file does not fit.
+
+    >>> print(Misfit("a.nc", Kind.DTYPE, "float64 instead of float32", "t2m").kind)
+    dtype
+    """
 
     url: str
     kind: Kind
@@ -156,7 +160,11 @@ def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:
 
 
 class Report(Record):
-    """What a scan of all files found."""
+    """What a scan of all files found.
+
+    >>> Report(3, 2).summary()
+    '2 of 3 files fit'
+    """
 
     files: int
     used: int
@@ -215,7 +223,11 @@ class Report(Record):
 
 
 class ValuesMismatchError(SourceError):
-    """Values read wrongly through references; nothing was written. `checked` has the details."""
+    """Values read wrongly through references; nothing was written. `checked` has the details.
+
+    >>> ValuesMismatchError.default_kind.value
+    'source-values'
+    """
 
     default_kind = ErrorKind.SOURCE_VALUES
 
@@ -231,7 +243,12 @@ class ValuesMismatchError(SourceError):
 
 
 class MisfitsError(SourceError):
-    """Files do not fit together; nothing was written. `report` has all of them."""
+    """Files do not fit together; nothing was written. `report` has all of them.
+
+    >>> misfit = Misfit("a.nc", Kind.DTYPE, "float64 instead of float32")
+    >>> MisfitsError(Report(3, 2, (misfit,))).report.counts()
+    {'dtype': 1}
+    """
 
     default_kind = ErrorKind.SOURCE_MISFIT
 

@@ -134,7 +134,11 @@ independent reader; `"all"` compares every chunk of every file."""
 
 
 class ParseOptions(Record):
-    """How files are parsed."""
+    """How files are parsed.
+
+    >>> ParseOptions(("time",), drop=("time_bnds",)).format is None
+    True
+    """
 
     concat: tuple[str, ...]
     """Dimensions that files are joined along, the outermost first."""
@@ -149,7 +153,11 @@ class ParseOptions(Record):
 
 
 class CombineOptions(Record):
-    """How files are put together."""
+    """How files are put together.
+
+    >>> CombineOptions(("time",), on_misfit="skip").check_values
+    2
+    """
 
     concat: tuple[str, ...]
     by: Literal["coordinates", "order"] = "coordinates"

@@ -444,7 +444,11 @@ def container_prefixes(patterns: Iterable[Pattern]) -> list[str]:
 
 
 def container_at(prefix: str) -> VirtualChunkContainer:
-    """Make a container for a folder, in the way that its URL says."""
+    """Make a container for a folder, in the way that its URL says.
+
+    >>> container_at("s3://era5/2020/").url_prefix
+    's3://era5/2020/'
+    """
     return VirtualChunkContainer(prefix, _store(prefix))
 
 
