@@ -10,12 +10,12 @@ from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.transaction_log import log_bytes_of_chunk
 from icefloe.manifests.partition import MAX_PART_REFS
 from icefloe.pipeline.checking.values import choose_files
-from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
+from icefloe.pipeline.combining.combine import Combined, combine, placed_references
 from icefloe.pipeline.copying.copies import arrays_in, find_arrays
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import source_alone
 from icefloe.pipeline.files.describing import ParsedFile
-from icefloe.pipeline.files.facts import FileFacts, SourceState
+from icefloe.pipeline.files.facts import FileFacts
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
 from icefloe.pipeline.manifests import ArrayPlan, cut_into_waves, plan_arrays
@@ -82,9 +82,17 @@ def plan(
             )
         options, recorded = options_from_json(record.options)
         parse, append = parse or recorded, True
-    reached = access or SourceAccess()
-    files = _Files(sort_sources(record, list_states(sources, reached)), options, parse, reached)
-    return files.plan(session, group, cores, references_per_commit, append=append)
+    return _Estimate(
+        session=session,
+        group=group,
+        listed=sort_sources(record, list_states(sources, access or SourceAccess())),
+        options=options,
+        parse=parse or ParseOptions(options.concat),
+        access=access or SourceAccess(),
+        cores=cores,
+        most_references=references_per_commit,
+        append=append,
+    ).plan()
 
 
 def plan_copy(
@@ -123,49 +131,109 @@ def plan_copy(
         group, scan = find_arrays(source, how.layout), None
         is_near = is_near and source.is_near
     else:
-        session = Repository.create(in_memory_storage()).writable_session("main")
-        files = _Files(sort_sources(None, list_states(sources, reached)), options, parse, reached)
-        scan = files.plan(session, "", cores, REFERENCES_PER_COMMIT, append=False)
+        staging = Repository.create(in_memory_storage())
+        session = staging.writable_session("main")
+        scan = _Estimate(
+            session=session,
+            listed=sort_sources(None, list_states(sources, reached)),
+            options=options,
+            parse=parse or ParseOptions(options.concat),
+            access=reached,
+            cores=cores,
+        ).plan()
         group = arrays_in(session.store, how.layout)
         is_near = is_near and all(url.startswith("file:") for url in scan.sampled)
     limits = how.limits(cores, is_near=is_near)
     return estimate_copy(group, limits, most=references_per_commit, scan=scan)
 
 
-class _Files(Record):
-    """What is to be planned, and how to get at it."""
+class _Estimate(Record, kw_only=True):
+    """What is to be estimated; the arrays are in the session afterwards."""
 
+    session: Session
+    group: str = ""
     listed: Sorted
     options: CombineOptions
-    parse: ParseOptions | None
+    parse: ParseOptions
     access: SourceAccess
+    cores: int
+    most_references: int = REFERENCES_PER_COMMIT
+    append: bool = False
 
-    def plan(self, session: Session, group: str, cores: int, most: int, *, append: bool) -> JobPlan:
-        """Plan all commits; the arrays are in the session afterwards."""
-        listed, options = self.listed, self.options
-        sampled = sample_files(listed.new, self.parse or ParseOptions(options.concat), self.access)
+    def plan(self) -> JobPlan:
+        """Plan all commits."""
+        listed = self.listed
+        sampled = sample_files(listed.new, self.parse, self.access)
         if listed.new and not sampled.numbers:
             raise SourceError(
                 f"none of the files that were tried can be used: {sampled.problems[0]}",
                 ErrorKind.SOURCE_DAMAGED,
                 url=listed.new[0].url,
             )
-        existing = None
-        if append and holds_arrays(session.store, group):
-            existing = read_existing(session.store, group, options)
-        planned = _waves(session, group, listed.new, sampled, options, existing, cores, most)
+        planned = self._waves(sampled) if listed.new else _Waves()
         return make_plan(
             sampled.measured,
             planned.waves,
             files=len(listed.new),
             known=len(listed.known),
             changed=len(listed.changed),
-            cores=cores,
+            cores=self.cores,
             largest_region=planned.largest,
             sampled=tuple(listed.new[number].url for number in sampled.numbers),
             problems=(*sampled.problems, *planned.problems),
             checked=planned.checked,
         )
+
+    def _waves(self, sampled: Sampled) -> "_Waves":
+        """Plan each commit, as if all files were like those of the sample."""
+        store, group = self.session.store, self.group
+        options, states = self.options, self.listed.new
+        existing = None
+        if self.append and holds_arrays(store, group):
+            existing = read_existing(store, group, options)
+        facts = sampled.assumed(states)
+        # Coordinates of files that nobody opened are not known: one behind the other is as good.
+        in_order = replace(options, concat=options.concat[:1], by="order", on_misfit="skip")
+        combined = combine(facts, in_order, existing)
+        chosen = {states[number].url for number in sampled.numbers}
+        misfits = [misfit for misfit in combined.report.misfits if misfit.url in chosen]
+        problems = [f"{misfit.url}: {misfit.message}" for misfit in misfits]
+        if not combined.files:
+            return _Waves(problems=problems)
+        write_metadata(store, group, combined, existing)
+        kept_paths = set() if existing is None else set(existing.schema.by_path)
+        waves, largest = [], 0
+        for wave in cut_into_waves(facts, combined, in_order, existing, most=self.most_references):
+            planned, region = self._wave(facts, wave, sampled, kept_paths)
+            kept_paths = {array.path for array in wave.arrays}
+            waves.append(planned)
+            largest = max(largest, region)
+        checked = len(choose_files(facts, combined, options.check_values))
+        return _Waves(waves, largest, problems, checked)
+
+    def _wave(
+        self,
+        facts: Sequence[FileFacts],
+        wave: Combined,
+        sampled: Sampled,
+        kept_paths: AbstractSet[str],
+    ) -> tuple[WavePlan, int]:
+        """Plan a commit; also return the number of references in its largest manifest."""
+        state = self.session._session  # noqa: SLF001 - the same package
+        arrays = plan_arrays(state, self.group, facts, wave, kept_paths=kept_paths)
+        counts = {array.path: _references(array, wave, sampled) for array in arrays}
+        parsed = sum(facts[number].references for number in wave.files)
+        regions = sum(array.parts.most_regions for array in arrays)
+        log_bytes = [counts[a.path] * log_bytes_of_chunk(len(a.grid)) for a in arrays]
+        planned = WavePlan(
+            files=len(wave.files),
+            parsed=parsed,
+            references=sum(counts.values()),
+            tasks=write_tasks(parsed, self.cores),
+            manifests=Range(regions, regions),
+            log_bytes=sum(log_bytes),
+        )
+        return planned, min(max(counts.values(), default=0), MAX_PART_REFS)
 
 
 class _Waves(Record):
@@ -178,71 +246,6 @@ class _Waves(Record):
     """Misfits of the sample."""
     checked: int = 0
     """Files whose values are compared."""
-
-
-def _waves(
-    session: Session,
-    group: str,
-    states: Sequence[SourceState],
-    sampled: Sampled,
-    options: CombineOptions,
-    existing: Existing | None,
-    cores: int,
-    most: int,
-) -> _Waves:
-    """Plan each commit."""
-    if not states:
-        return _Waves()
-    facts = sampled.assumed(states)
-    # Coordinates of files that nobody opened are not known: one behind the other is as good.
-    in_order = replace(options, concat=options.concat[:1], by="order", on_misfit="skip")
-    combined = combine(facts, in_order, existing)
-    chosen = {states[number].url for number in sampled.numbers}
-    problems = [
-        f"{misfit.url}: {misfit.message}"
-        for misfit in combined.report.misfits
-        if misfit.url in chosen
-    ]
-    if not combined.files:
-        return _Waves(problems=problems)
-    write_metadata(session.store, group, combined, existing)
-    existing_paths = set() if existing is None else set(existing.schema.by_path)
-    waves, largest = [], 0
-    for wave in cut_into_waves(facts, combined, in_order, existing, most=most):
-        planned, region = _wave(session, group, facts, wave, sampled, existing_paths, cores)
-        existing_paths = {array.path for array in wave.arrays}
-        waves.append(planned)
-        largest = max(largest, region)
-    checked = len(choose_files(facts, combined, options.check_values))
-    return _Waves(waves, largest, problems, checked)
-
-
-def _wave(
-    session: Session,
-    group: str,
-    facts: Sequence[FileFacts],
-    wave: Combined,
-    sampled: Sampled,
-    existing_paths: AbstractSet[str],
-    cores: int,
-) -> tuple[WavePlan, int]:
-    state = session._session  # noqa: SLF001 - the same package
-    arrays = plan_arrays(state, group, facts, wave, kept_paths=existing_paths)
-    counts = {array.path: _references(array, wave, sampled) for array in arrays}
-    parsed, references = (
-        sum(facts[number].references for number in wave.files),
-        sum(counts.values()),
-    )
-    regions = sum(array.parts.most_regions for array in arrays)
-    planned = WavePlan(
-        files=len(wave.files),
-        parsed=parsed,
-        references=references,
-        tasks=write_tasks(parsed, cores),
-        manifests=Range(regions, regions),
-        log_bytes=sum(counts[array.path] * log_bytes_of_chunk(len(array.grid)) for array in arrays),
-    )
-    return planned, min(max(counts.values(), default=0), MAX_PART_REFS)
 
 
 def _references(array: ArrayPlan, wave: Combined, sampled: Sampled) -> int:

@@ -68,7 +68,7 @@ class Wave(Record, kw_only=True):
     """Of the commit, unless the caller has one; `{chunks}` stands for the new references."""
     metadata: Mapping[str, Any]
     worker_context: WorkerContext[Any]
-    require_openable: Callable[[], tuple[str, ...]] = tuple
+    require_openable: Callable[[], tuple[str, ...]]
     """Raise if the linked arrays cannot be opened; return notes for the report."""
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 import zarr
-from zarr.core.buffer import default_buffer_prototype
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.paths import joined_path
@@ -29,7 +28,7 @@ from icefloe.pipeline.copying.layouts import (
 from icefloe.pipeline.copying.origins import CopySource
 from icefloe.pipeline.copying.transfer import ArrayCopy
 from icefloe.pipeline.manifests import ArrayPlan, MadeArray
-from icefloe.pipeline.metadata import get_document, put_document
+from icefloe.pipeline.metadata import find_document, get_document, make_groups
 from icefloe.pipeline.provenance import is_record, record_path
 from icefloe.records import Record
 from icefloe.transactions.session import SessionState
@@ -155,7 +154,7 @@ def dimensions_of(array: "zarr.Array[Any]") -> tuple[str | None, ...]:
 def occupied(store: IcechunkStore, group: str, source_group: FoundGroup) -> list[str]:
     """Name the copies in whose place there is something already."""
     paths = [joined_path(group, array.about.path) for array in source_group.arrays]
-    return [path for path in paths if _read(store, f"{path}/zarr.json") is not None]
+    return [path for path in paths if find_document(store, f"{path}/zarr.json") is not None]
 
 
 def make_copies(
@@ -165,30 +164,9 @@ def make_copies(
     if occupied(store, group, source_group):
         # What the record names as the files of the group is something else now.
         store.delete_sync(f"{record_path(group)}/zarr.json")
-    _make_groups(store, group, source_group)
+    make_groups(store, group, source_group.attributes, keeps_attributes=True)
     for array in source_group.arrays:
         _make_array(store, group, array, options.compressors)
-
-
-def _make_groups(store: IcechunkStore, group: str, source_group: FoundGroup) -> None:
-    """Make the groups; attributes go on top of those that are there."""
-    parts = group.strip("/").split("/") if group.strip("/") else []
-    for depth in range(len(parts)):
-        _put_group(store, "/".join(parts[:depth]), {})
-    for path in sorted(source_group.attributes):
-        _put_group(store, joined_path(group, path), source_group.attributes[path])
-
-
-def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any]) -> None:
-    key = f"{path}/zarr.json" if path else "zarr.json"
-    stored = _read(store, key)
-    document: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-    if stored is not None:
-        document = json.loads(stored)
-        if not attributes:
-            return
-    document["attributes"] = {**document.get("attributes", {}), **attributes}
-    put_document(store, key, json.dumps(document).encode())
 
 
 def _make_array(store: IcechunkStore, group: str, array: FoundArray, compressors: Any) -> None:
@@ -283,8 +261,3 @@ def digest_of(
     ends = [[[slab.array, slab.first, slab.end] for slab in wave] for wave in waves]
     text = json.dumps([source.identity, arrays, ends, repr(options.compressors)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _read(store: IcechunkStore, key: str) -> bytes | None:
-    buffer = store.get_sync(key, prototype=default_buffer_prototype())
-    return None if buffer is None else buffer.to_bytes()

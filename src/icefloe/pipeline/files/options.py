@@ -25,7 +25,11 @@ _DMRPP: Final = re.compile(rb"<(\w+:)?Dataset\b[^>]*(dmrpp|xml\.opendap\.org)", 
 
 
 class Format(StrEnum):
-    """Kinds of files that can be virtualised."""
+    """Kinds of files that can be virtualised.
+
+    >>> Format.ZARR.is_directory, Format.GRIB.is_directory
+    (True, False)
+    """
 
     HDF5 = "hdf5"
     NETCDF3 = "netcdf3"
