@@ -60,7 +60,8 @@ def virtualize_locally(
     >>> config = icefloe.RepositoryConfig.default()
     >>> [prefix] = container_prefixes(["day-*.nc"])
     >>> config.set_virtual_chunk_container(container_at(prefix))
-    >>> access = icefloe.containers_credentials({prefix: None})
+    >>> allowed = {prefix: icefloe.credentials.LocalFileSystemAccess}
+    >>> access = icefloe.containers_credentials(allowed)
     >>> storage = icefloe.local_filesystem_storage("cube")
     >>> repository = icefloe.Repository.create(storage, config, access)
     >>> session = repository.writable_session("main")
