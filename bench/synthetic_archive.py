@@ -26,8 +26,8 @@ from icefloe.pipeline.files.facts import (
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import SourceAccess
-from icefloe.pipeline.manifests import stamp
 from icefloe.pipeline.planning import FEW_REFERENCES
+from icefloe.pipeline.writing.building import stamp
 from icefloe.spark.broadcast import broadcast_context, on_workers
 from icefloe.spark.job import Job, Target, persisted
 from icefloe.spark.progress import OnProgress

@@ -23,7 +23,7 @@ from icefloe.pipeline.coverage import (
     late_rows,
 )
 from icefloe.pipeline.files.facts import LoadedValues, SourceState
-from icefloe.pipeline.provenance import RecordedFile, SourceRecord
+from icefloe.pipeline.writing.provenance import RecordedFile, SourceRecord
 
 PRESENT, LATE, PARTIAL, MISSING = (
     Presence.PRESENT,

@@ -6,7 +6,7 @@ import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.options import CombineOptions, Format, ParseOptions
-from icefloe.pipeline.provenance import (
+from icefloe.pipeline.writing.provenance import (
     RecordedFile,
     SourceRecord,
     options_from_json,

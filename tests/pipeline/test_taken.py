@@ -11,7 +11,7 @@ from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_file
 from icefloe.pipeline.local import virtualize_locally
-from icefloe.pipeline.provenance import (
+from icefloe.pipeline.writing.provenance import (
     SourceRecord,
     read_existing,
     recorded_files,

@@ -6,7 +6,7 @@ import pytest
 from icefloe.pipeline.combining.combine import Combined, Existing, combine
 from icefloe.pipeline.files.facts import FileFacts, LoadedValues, SourceState
 from icefloe.pipeline.files.options import CombineOptions
-from icefloe.pipeline.provenance import (
+from icefloe.pipeline.writing.provenance import (
     RecordedFile,
     SourceRecord,
     recorded_files,

@@ -17,7 +17,7 @@ from icefloe.pipeline.copying.copies import array_copies, find_arrays, make_copi
 from icefloe.pipeline.copying.layouts import LayoutOptions, Limits, cut_into_slabs, plan_slabs
 from icefloe.pipeline.copying.origins import RepositorySource
 from icefloe.pipeline.copying.transfer import CopyPlan, copy_regions
-from icefloe.pipeline.manifests import native_table
+from icefloe.pipeline.writing.building import native_table
 from icefloe.transactions.chunks import put_refs
 from icefloe.transactions.packing import PackingOptions
 

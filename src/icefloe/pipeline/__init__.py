@@ -2,9 +2,7 @@
 
     files         sources to what is known of them: what they contain, where their chunks lie
     combining     the facts of many files -> where each file goes, and what does not fit
-    provenance    which files a dataset was made of
-    metadata      the metadata and small arrays of a dataset, and what to record of files
-    manifests     references -> whole manifests, in one commit or in several
+    writing       the metadata of a dataset, the record of its files, and references -> manifests
     copying       values instead of references, with chunks of one's own choice
     checking      are the values right, and can the result be opened: before anything is committed
     planning      what a job takes, before it runs: from a sample of the files

@@ -22,7 +22,7 @@ from icefloe.pipeline.combining.placing import find_gaps
 from icefloe.pipeline.files.facts import LoadedValues
 from icefloe.pipeline.files.sources import compile_glob
 from icefloe.pipeline.files.times import parse_units, show_moment
-from icefloe.pipeline.provenance import (
+from icefloe.pipeline.writing.provenance import (
     RecordedFile,
     SourceRecord,
     options_from_json,

@@ -25,8 +25,8 @@ from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
-from icefloe.pipeline.metadata import check_of, put_document, write_metadata, write_native
-from icefloe.pipeline.provenance import read_existing
+from icefloe.pipeline.writing.metadata import check_of, put_document, write_metadata, write_native
+from icefloe.pipeline.writing.provenance import read_existing
 from icefloe.records import replace
 from icefloe.zarr_store import IcechunkStore
 

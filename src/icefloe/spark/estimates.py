@@ -18,8 +18,6 @@ from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
-from icefloe.pipeline.manifests import ArrayPlan, cut_into_waves, plan_arrays
-from icefloe.pipeline.metadata import write_metadata
 from icefloe.pipeline.planning import (
     CopyEstimate,
     JobPlan,
@@ -31,7 +29,9 @@ from icefloe.pipeline.planning import (
     sample_files,
     write_tasks,
 )
-from icefloe.pipeline.provenance import (
+from icefloe.pipeline.writing.building import ArrayPlan, cut_into_waves, plan_arrays
+from icefloe.pipeline.writing.metadata import write_metadata
+from icefloe.pipeline.writing.provenance import (
     Sorted,
     holds_arrays,
     options_from_json,

@@ -23,7 +23,7 @@ from icefloe.pipeline.planning import FEW_REFERENCES
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import WorkerContext
-from icefloe.spark.manifests import (
+from icefloe.spark.manifest_stage import (
     WritePlan,
     Written,
     changed_chunks,

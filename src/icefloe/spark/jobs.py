@@ -26,7 +26,7 @@ from icefloe.pipeline.copying.origins import (
 )
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.files.sources import SourceAccess, Sources
-from icefloe.pipeline.provenance import OnChanged, options_from_json, read_record
+from icefloe.pipeline.writing.provenance import OnChanged, options_from_json, read_record
 from icefloe.records import replace
 from icefloe.spark.job import Job, Target
 from icefloe.spark.native import NativeProducer

@@ -33,13 +33,19 @@ from icefloe.pipeline.copying.layouts import (
 from icefloe.pipeline.copying.origins import CopySource
 from icefloe.pipeline.copying.transfer import CopyPlan, copy_regions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.manifests import ArrayPlan, Notes, RegionContent, cut_by_region, native_table
 from icefloe.pipeline.planning import copy_tasks, write_tasks
+from icefloe.pipeline.writing.building import (
+    ArrayPlan,
+    Notes,
+    RegionContent,
+    cut_by_region,
+    native_table,
+)
 from icefloe.records import MutableRecord, Record
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import WorkerContext, broadcast_context, on_workers
 from icefloe.spark.job import Job, Wave
-from icefloe.spark.manifests import PLACED, WritePlan, build_manifests, placed_batch
+from icefloe.spark.manifest_stage import PLACED, WritePlan, build_manifests, placed_batch
 from icefloe.spark.orphans import note_key
 from icefloe.spark.report import CopyReport
 

@@ -45,7 +45,8 @@ from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
-from icefloe.pipeline.manifests import (
+from icefloe.pipeline.planning import scan_tasks, write_tasks
+from icefloe.pipeline.writing.building import (
     ArrayPlan,
     FilePlace,
     Notes,
@@ -59,9 +60,8 @@ from icefloe.pipeline.manifests import (
     stamp,
     virtual_table,
 )
-from icefloe.pipeline.metadata import Check, check_of, write_metadata, write_native
-from icefloe.pipeline.planning import scan_tasks, write_tasks
-from icefloe.pipeline.provenance import (
+from icefloe.pipeline.writing.metadata import Check, check_of, write_metadata, write_native
+from icefloe.pipeline.writing.provenance import (
     OnChanged,
     Sorted,
     SourceRecord,
@@ -79,7 +79,7 @@ from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import WorkerContext, broadcast_context, on_workers
 from icefloe.spark.job import Job, Wave, persisted
-from icefloe.spark.manifests import PLACED, PlacedRow, WritePlan, build_manifests, placed_batch
+from icefloe.spark.manifest_stage import PLACED, PlacedRow, WritePlan, build_manifests, placed_batch
 from icefloe.spark.report import Committed, JobReport
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from icefloe.format.ids import ChunkId
 from icefloe.format.layout import chunk_key
 from icefloe.pipeline.copying.layouts import Regions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.manifests import Notes
+from icefloe.pipeline.writing.building import Notes
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend

@@ -29,7 +29,7 @@ from icefloe.pipeline.combining.report import Report
 from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.metadata import Check
+from icefloe.pipeline.writing.metadata import Check
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend

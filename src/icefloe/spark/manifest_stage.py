@@ -19,7 +19,7 @@ from icefloe.format.ids import NodeId
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.manifests.external import LinkedRegion
 from icefloe.pipeline.files.facts import binary_column, int_column, text_column
-from icefloe.pipeline.manifests import ArrayPlan, Notes, RegionContent, build
+from icefloe.pipeline.writing.building import ArrayPlan, Notes, RegionContent, build
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import WorkerContext, on_workers
@@ -28,6 +28,7 @@ from icefloe.transactions.external_manifests import write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 PLACED: Final = "array long, region long, number long, payload binary, about string"
 """The rows that producers place: references of an array in a region, and what else is known.
