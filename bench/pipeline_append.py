@@ -22,7 +22,7 @@ from bench.synthetic_archive import MadeUp, commit_made_up
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_file
 from icefloe.spark import append
-from icefloe.spark.committing import Target
+from icefloe.spark.job import Target
 
 _REFERENCES: Final = 10_000_000
 _PER_FILE: Final = 1_000

@@ -21,10 +21,9 @@ from bench.engine_location import Location
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import WORKER, session, watched
 from icefloe.pipeline.copying.copies import find_arrays
-from icefloe.pipeline.copying.layouts import LayoutOptions, Limits, plan_regions
+from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, LayoutOptions, Limits, plan_regions
 from icefloe.pipeline.copying.origins import RepositorySource
 from icefloe.spark import rechunk
-from icefloe.spark.native_job import MEMORY_PER_TASK
 
 _STEPS: Final = 1200
 _FEW_STEPS: Final = 96

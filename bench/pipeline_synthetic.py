@@ -18,8 +18,8 @@ from bench.engine_location import Location
 from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import CORES, DRIVER, JAVA, WORKER, cpu_seconds, session, watched
 from bench.synthetic_archive import MadeUp, commit_made_up
-from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
-from icefloe.spark.committing import Target
+from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
+from icefloe.spark.job import Target
 
 PER_FILE: Final = 5_000
 _MILLION: Final = 1_000_000

@@ -6,14 +6,16 @@ one step of the array `value`, cut into `chunks` chunks.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from icefloe.format.arrow import pa
 from icefloe.pipeline.combining.combine import combine
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.facts import (
+    ANY_LENGTH,
+    ArraySchema,
+    DatasetSchema,
     FileFacts,
     LoadedValues,
     SourceState,
@@ -23,15 +25,14 @@ from icefloe.pipeline.files.facts import (
 )
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.schema import ANY_LENGTH, ArraySchema, DatasetSchema
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.planning import FEW_REFERENCES
-from icefloe.pipeline.writing.plans import cut_into_waves, stamp
-from icefloe.records import replace
-from icefloe.spark.committing import Committed, Committer, Found, Target, persisted
-from icefloe.spark.scan import SCANNED
-from icefloe.spark.session import cores_of
-from icefloe.spark.watching import OnProgress, Watch
-from icefloe.spark.workers import shipped
+from icefloe.pipeline.writing.building import stamp
+from icefloe.spark.broadcast import broadcast_context, on_workers
+from icefloe.spark.job import Job, Target, persisted
+from icefloe.spark.progress import OnProgress
+from icefloe.spark.report import Committed
+from icefloe.spark.virtual import SCANNED, CombinedFiles, VirtualProducer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,9 +58,24 @@ class MadeUp:
         """Describe all of them."""
         codecs = ({"name": "bytes", "configuration": {"endian": "little"}},)
         shape, chunks = (ANY_LENGTH, 1024 * self.chunks), (1, 1024)
-        value = ArraySchema("value", "float32", ("time", "x"), shape, chunks, codecs, 0.0)
+        value = ArraySchema(
+            path="value",
+            data_type="float32",
+            dimensions=("time", "x"),
+            shape=shape,
+            chunks=chunks,
+            codecs=codecs,
+            fill_value=0.0,
+        )
         time = ArraySchema(
-            "time", "float64", ("time",), (ANY_LENGTH,), (512,), codecs, 0.0, is_coordinate=True
+            path="time",
+            data_type="float64",
+            dimensions=("time",),
+            shape=(ANY_LENGTH,),
+            chunks=(512,),
+            codecs=codecs,
+            fill_value=0.0,
+            is_coordinate=True,
         )
         schema = DatasetSchema.of([value, time])
         return [
@@ -97,41 +113,24 @@ def commit_made_up(
     on_progress: OnProgress | None = None,
 ) -> tuple[list[Committed], dict[str, float]]:
     """Run everything but the parsing; gives what each commit did, and seconds by stage."""
-    context = target.repo._context  # noqa: SLF001 - the same package
-    watch = Watch(spark, "icefloe-made-up", on_progress)
-    with watch.stage("combine", f"{load.files} files"):
+    job = Job(spark, target, on_progress, few_references=few_references)
+    producer = VirtualProducer(
+        sources=(),
+        options=TIME,
+        parse=ParseOptions(("time",)),
+        most_references=references_per_commit,
+    )
+    with job.watch.stage("combine", f"{load.files} files"):
         facts = load.facts()
         combined = combine(facts, TIME)
-    found = Found(facts, combined, None, None)
-    rows = spark.range(0, load.files, 1, 4 * cores_of(spark)).mapInArrow(_maker(load), SCANNED)
-    done = []
-    with shipped(spark, (context, SourceAccess())) as reach, persisted(rows) as kept:
-        committer = Committer(
-            spark,
-            "made-up",
-            target,
-            TIME,
-            ParseOptions(("time",)),
-            reach,
-            watch,
-            cores_of(spark),
-            few_references,
-        )
-        waves = cut_into_waves(facts, combined, TIME, None, most=references_per_commit)
-        for number, each in enumerate(waves):
-            session = target.repo.writable_session(target.branch)
-            wave = replace(found, combined=each)
-            if number:
-                wave = found.on_top(session, each, target.group, TIME)
-            done.append(committer.commit(session, wave, kept))
-    return done, watch.seconds
-
-
-def _maker(load: MadeUp) -> Any:
-    def make(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        return _make(batches, load)
-
-    return make
+    rows = spark.range(0, load.files, 1, 4 * job.cores).mapInArrow(on_workers(_make, load), SCANNED)
+    files = CombinedFiles(facts, combined)
+    with (
+        broadcast_context(spark, job.context, SourceAccess()) as workers,
+        persisted(rows) as scanned,
+    ):
+        done = list(producer.commits(job, job.session(), files, scanned, workers))
+    return done, job.watch.seconds
 
 
 def _make(batches: "Iterator[pa.RecordBatch]", load: MadeUp) -> "Iterator[pa.RecordBatch]":

@@ -57,6 +57,7 @@ ALIASES: Final = {
 """Pages of names that are not defined by a class or function; `Any...` are credentials else."""
 FOR_USERS: Final = (
     "icefloe.spark",
+    "icefloe.pipeline",
     "icefloe.xarray",
     "icefloe.dask",
     "icefloe.distributed",

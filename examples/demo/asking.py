@@ -8,8 +8,7 @@ import icefloe
 from examples.demo.reading import opened
 from examples.demo.weather import Deliveries, Weather
 from icefloe.errors import NotFoundError
-from icefloe.pipeline.provenance.coverage import Presence, read_coverage
-from icefloe.pipeline.provenance.drawing import coverage_text
+from icefloe.pipeline import Presence, coverage_text, read_coverage
 
 
 def ask(

@@ -9,8 +9,7 @@ from rich.console import Console
 
 import icefloe
 from examples.demo.weather import Deliveries, Weather
-from icefloe.pipeline.combining.report import MisfitsError
-from icefloe.pipeline.files.options import CombineOptions
+from icefloe.pipeline import CombineOptions, MisfitsError
 from icefloe.spark import JobReport, append, terminal_progress, virtualize
 
 OCEAN = CombineOptions(("time_counter",), coordinates={"time_counter": "time_centered"})

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 import icefloe
 from examples.demo.reading import opened
-from icefloe.pipeline.provenance.coverage import read_coverage
-from icefloe.pipeline.provenance.drawing import coverage_svg
+from icefloe.pipeline import coverage_svg, read_coverage
 
 type Field = NDArray[np.float64]
 type Curve = list[tuple[float, float]]

@@ -44,3 +44,14 @@ def test_exports_are_documented(name: str) -> None:
         if (inspect.isclass(value) or inspect.isfunction(value)) and not inspect.getdoc(value)
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize("name", ["icefloe.pipeline", "icefloe.spark"])
+def test_names_of_the_pipeline_have_examples(name: str) -> None:
+    package = importlib.import_module(name)
+    without = [
+        public
+        for public in package.__all__
+        if ">>> " not in (inspect.getdoc(getattr(package, public)) or "")
+    ]
+    assert without == []

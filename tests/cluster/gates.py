@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from icefloe.errors import SourceError
-from icefloe.pipeline.files.access import Place, SourceAccess
+from icefloe.pipeline.files.sources import Place, SourceAccess
 from icefloe.storage import Backend, Storage
 from icefloe.storage.port import Buffer, Version
 from icefloe.storage.wrapper import PrecededBackend

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import icefloe
 from examples.archives import Archive
 from icefloe.effects import run_blocking
-from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.records import replace
 from icefloe.spark import CopyReport, JobReport, append, rechunk, virtualize
 from icefloe.spark import ingest as ingest_natively

@@ -2,14 +2,19 @@
 
 import doctest
 import importlib
+import os
 import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import icefloe
 
-TOOLS = Path(__file__).parents[2] / "tools"
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / "tools"
+JAVA_HOME = ROOT / ".cache" / "java_home"
 MODULES = sorted(
     [
         *(
@@ -22,7 +27,33 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", MODULES)
+SPARK = ["icefloe.pipeline.coverage", "icefloe.spark.jobs", "icefloe.spark.session"]
+"""Modules whose examples start and stop Spark, which there is only once in a process."""
+PROGRAM = """
+import doctest, importlib, sys
+flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+sys.exit(doctest.testmod(importlib.import_module(sys.argv[1]), optionflags=flags).failed)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", SPARK)
+def test_examples_with_spark(name: str, tmp_path: Path) -> None:
+    environment = dict(os.environ)
+    if JAVA_HOME.exists():
+        environment["JAVA_HOME"] = JAVA_HOME.read_text().strip()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, name],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in SPARK])
 def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)

@@ -5,8 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.pipeline.files.facts import FileFacts, LoadedValues, SourceState
-from icefloe.pipeline.files.schema import ANY_CHUNK, ANY_LENGTH, ArraySchema, DatasetSchema
+from icefloe.pipeline.files.facts import (
+    ANY_CHUNK,
+    ANY_LENGTH,
+    ArraySchema,
+    DatasetSchema,
+    FileFacts,
+    LoadedValues,
+    SourceState,
+)
 
 ZLIB = ({"name": "bytes"}, {"name": "numcodecs.zlib", "configuration": {"level": 1}})
 PLAIN = ({"name": "bytes"},)
@@ -28,18 +35,32 @@ def made_up(
     dims = tuple(coordinates)
     arrays = [
         ArraySchema(
-            name,
-            "float32",
-            (*dims, "x"),
-            (*(ANY_LENGTH,) * len(dims), 4),
-            (*((ANY_CHUNK if whole else chunk,) if dims else ()), *(1,) * (len(dims) - 1), 4),
-            PLAIN if whole else ZLIB,
-            0.0,
+            path=name,
+            data_type="float32",
+            dimensions=(*dims, "x"),
+            shape=(*(ANY_LENGTH,) * len(dims), 4),
+            chunks=(
+                *((ANY_CHUNK if whole else chunk,) if dims else ()),
+                *(1,) * (len(dims) - 1),
+                4,
+            ),
+            codecs=PLAIN if whole else ZLIB,
+            fill_value=0.0,
         )
         for name in variables
     ]
     arrays += [
-        ArraySchema(name, "float64", (name,), (ANY_LENGTH,), (512,), PLAIN, 0.0, {}, True)
+        ArraySchema(
+            path=name,
+            data_type="float64",
+            dimensions=(name,),
+            shape=(ANY_LENGTH,),
+            chunks=(512,),
+            codecs=PLAIN,
+            fill_value=0.0,
+            encoding={},
+            is_coordinate=True,
+        )
         for name in dims
     ]
     lengths = {name: len(values) for name, values in coordinates.items()}

@@ -28,11 +28,11 @@ from icefloe.pipeline.checking.values import (
 )
 from icefloe.pipeline.combining.combine import Combined, combine
 from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, ValuesMismatchError
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.files.parsing import parse_file
 from icefloe.pipeline.files.references import References
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.records import replace
 from icefloe.storage import Storage

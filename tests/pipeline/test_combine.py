@@ -13,10 +13,9 @@ from icefloe.errors import InvalidInputError
 from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
 from icefloe.pipeline.combining.placing import find_gaps, place
 from icefloe.pipeline.combining.report import MisfitsError, Report
-from icefloe.pipeline.files.facts import FileFacts, LoadedValues
+from icefloe.pipeline.files.facts import FileFacts, Kind, LoadedValues
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.schema import Kind
 from tests.pipeline.made_up import made_up
 
 TIME = CombineOptions(("time",))

@@ -11,9 +11,25 @@ from icefloe.pipeline.copying.layouts import (
     choose_layout,
 )
 
-CUBE = SourceArray("m/t2m", (365, 180, 360), ("time", "lat", "lon"), (1, 180, 360), None, 4)
-TIME = SourceArray("m/time", (365,), ("time",), (1,), None, 8)
-SHARDED = SourceArray("mask", (180, 360), ("lat", "lon"), (10, 10), (90, 90), 1)
+CUBE = SourceArray(
+    path="m/t2m",
+    shape=(365, 180, 360),
+    dimensions=("time", "lat", "lon"),
+    chunks=(1, 180, 360),
+    shards=None,
+    item_bytes=4,
+)
+TIME = SourceArray(
+    path="m/time", shape=(365,), dimensions=("time",), chunks=(1,), shards=None, item_bytes=8
+)
+SHARDED = SourceArray(
+    path="mask",
+    shape=(180, 360),
+    dimensions=("lat", "lon"),
+    chunks=(10, 10),
+    shards=(90, 90),
+    item_bytes=1,
+)
 
 
 def test_named_dimensions_change_and_others_stay() -> None:
@@ -25,7 +41,9 @@ def test_named_dimensions_change_and_others_stay() -> None:
 
 def test_coordinates_are_not_cut_into_crumbs() -> None:
     assert choose_layout(TIME, LayoutOptions({"time": 5})) == ArrayLayout((365,))
-    long = SourceArray("time", (10**7,), ("time",), (100,), None, 8)
+    long = SourceArray(
+        path="time", shape=(10**7,), dimensions=("time",), chunks=(100,), shards=None, item_bytes=8
+    )
     assert choose_layout(long, LayoutOptions({"time": 5})) == ArrayLayout((131072,))
     assert choose_layout(long, LayoutOptions({"time": 10**6})) == ArrayLayout((10**6,))
 

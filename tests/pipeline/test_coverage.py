@@ -9,18 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.pipeline.files.facts import LoadedValues, SourceState
-from icefloe.pipeline.provenance.coverage import (
+from icefloe.pipeline.coverage import (
+    SIGNS,
     Axis,
     DatasetCoverage,
     FamilyCoverage,
     Presence,
     Span,
+    cells,
     coverage_of,
+    coverage_svg,
+    coverage_text,
     late_rows,
 )
-from icefloe.pipeline.provenance.drawing import SIGNS, cells, coverage_svg, coverage_text
-from icefloe.pipeline.provenance.records import RecordedFile, SourceRecord
+from icefloe.pipeline.files.facts import LoadedValues, SourceState
+from icefloe.pipeline.writing.provenance import RecordedFile, SourceRecord
 
 PRESENT, LATE, PARTIAL, MISSING = (
     Presence.PRESENT,
@@ -202,7 +205,7 @@ def test_names_that_others_chose_do_no_harm() -> None:
 
 
 def test_an_empty_dataset_is_complete() -> None:
-    found = DatasetCoverage("", "time", 0, "", "", ())
+    found = DatasetCoverage(group="", dimension="time", length=0, first="", last="", families=())
     assert found.is_complete
     assert coverage_text(found)
     assert coverage_of("", Axis("time", 0), SourceRecord((file(0),))).families[0].spans == ()

@@ -16,13 +16,13 @@ from virtualizarr.parsers.hdf.hdf import _construct_manifest_group
 
 from examples.archives import write_archive
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.files.access import SourceAccess
-from icefloe.pipeline.files.decoding import read_values
 from icefloe.pipeline.files.describing import ParsedFile, RawArray
+from icefloe.pipeline.files.facts import canonical_json
 from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_file, references_of
-from icefloe.pipeline.files.schema import canonical_json
+from icefloe.pipeline.files.references import read_values
+from icefloe.pipeline.files.sources import SourceAccess
 
 SAMPLES = Path(iris_sample_data.__file__).parent / "sample_data"
 URL = "s3://bucket/some file.nc"

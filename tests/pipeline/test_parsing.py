@@ -17,14 +17,12 @@ import icefloe
 from examples.archives import Archive, write_archive
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, SourceError, StorageError
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
-from icefloe.pipeline.files.facts import SourceState, from_batches, to_batch
-from icefloe.pipeline.files.formats import Format, detect_format
-from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.files.facts import ANY_CHUNK, Kind, SourceState, from_batches, to_batch
+from icefloe.pipeline.files.options import CombineOptions, Format, ParseOptions, detect_format
 from icefloe.pipeline.files.parsing import parse_file, parse_or_report
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.schema import ANY_CHUNK, Kind
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.storage import Storage
 from tests.pipeline.repositories import opened

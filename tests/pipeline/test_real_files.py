@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.combining.report import MisfitsError
-from icefloe.pipeline.files.formats import Format
-from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.files.options import CombineOptions, Format, ParseOptions
 from icefloe.pipeline.local import virtualize_locally
 from tests.pipeline.repositories import opened, repository_for
 

@@ -5,9 +5,8 @@ import pytest
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.files.facts import SourceState
-from icefloe.pipeline.files.formats import Format
-from icefloe.pipeline.files.options import CombineOptions, ParseOptions
-from icefloe.pipeline.provenance.records import (
+from icefloe.pipeline.files.options import CombineOptions, Format, ParseOptions
+from icefloe.pipeline.writing.provenance import (
     RecordedFile,
     SourceRecord,
     options_from_json,

@@ -4,12 +4,19 @@ from typing import Any
 
 import pytest
 
-from icefloe.pipeline.files.schema import ArraySchema, DatasetSchema, Kind, misfits
+from icefloe.pipeline.files.facts import ArraySchema, DatasetSchema, Kind, misfits
 from icefloe.records import replace
 from tests.pipeline.made_up import PLAIN, ZLIB
 
 ARRAY = ArraySchema(
-    "g/t", "int16", ("time", "x"), (-1, 4), (1, 4), ZLIB, 0, {"scale_factor": 0.1, "units": "K"}
+    path="g/t",
+    data_type="int16",
+    dimensions=("time", "x"),
+    shape=(-1, 4),
+    chunks=(1, 4),
+    codecs=ZLIB,
+    fill_value=0,
+    encoding={"scale_factor": 0.1, "units": "K"},
 )
 
 

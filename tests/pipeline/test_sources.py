@@ -7,10 +7,12 @@ import pytest
 
 import icefloe
 from icefloe.errors import InvalidInputError, NotFoundError
-from icefloe.pipeline.files.access import SourceAccess, as_url, root_of
 from icefloe.pipeline.files.sources import (
+    SourceAccess,
+    as_url,
     compile_glob,
     list_sources,
+    root_of,
     source_schema,
     sources_from_table,
 )

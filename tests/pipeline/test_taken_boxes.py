@@ -6,7 +6,7 @@ import pytest
 from icefloe.pipeline.combining.combine import Combined, Existing, combine
 from icefloe.pipeline.files.facts import FileFacts, LoadedValues, SourceState
 from icefloe.pipeline.files.options import CombineOptions
-from icefloe.pipeline.provenance.records import (
+from icefloe.pipeline.writing.provenance import (
     RecordedFile,
     SourceRecord,
     recorded_files,
@@ -65,5 +65,12 @@ def test_a_tile_that_changed_stays_where_it_was(record: SourceRecord) -> None:
 
 def test_records_that_do_not_say_refuse_nothing(record: SourceRecord) -> None:
     older = tuple(replace(each, further="") for each in record.files)
-    hostile = RecordedFile(SourceState("odd"), 0, 6, "t time y", None, "0+99999999999999999999 x")
+    hostile = RecordedFile(
+        state=SourceState("odd"),
+        start=0,
+        length=6,
+        variables="t time y",
+        ingested=None,
+        further="0+99999999999999999999 x",
+    )
     assert outcome(SourceRecord((*older, hostile)), tile("copy", 4, 1)).report.misfits == ()

@@ -9,16 +9,15 @@ import numpy as np
 import zarr
 from hypothesis import given, settings
 from numpy.testing import assert_array_equal
-from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe.effects import run_blocking
 from icefloe.format.chunk_table import ChunkTable, concat_tables
-from icefloe.pipeline.copying.copies import find_arrays, make_array, make_groups, tables_of
-from icefloe.pipeline.copying.layouts import LayoutOptions, Limits
+from icefloe.pipeline.copying.copies import array_copies, find_arrays, make_copies
+from icefloe.pipeline.copying.layouts import LayoutOptions, Limits, cut_into_slabs, plan_slabs
 from icefloe.pipeline.copying.origins import RepositorySource
-from icefloe.pipeline.copying.transfer import ArrayCopy, CopyPlan, copy_regions
-from icefloe.pipeline.copying.waves import cut_into_slabs, plan_slabs
+from icefloe.pipeline.copying.transfer import CopyPlan, copy_regions
+from icefloe.pipeline.writing.building import native_table
 from icefloe.transactions.chunks import put_refs
 from icefloe.transactions.nodes import require_array
 from icefloe.transactions.packing import PackingOptions
@@ -69,14 +68,12 @@ def test_copies_hold_what_the_source_holds(
         )
         made[...] = values
     source = RepositorySource(origin.readonly_session("main"), "inner")
-    found = find_arrays(source, LayoutOptions(chunks, shards, None))
+    layout = LayoutOptions(chunks, shards, None)
+    found = find_arrays(source, layout)
     session = target.writable_session("main")
-    make_groups(session.store, "copy", found)
+    make_copies(session.store, "copy", found, layout)
     [array] = found.arrays
-    make_array(session.store, "copy", array, None)
-    document = session.store.get_sync("copy/a/zarr.json", prototype=default_buffer_prototype())
-    assert document is not None
-    copies = (ArrayCopy("a", document.to_bytes(), values.ndim),)
+    copies = array_copies(session.store, "copy", found)
     limits = Limits(max(memory, 4 * 10**4), cores=2, in_flight=2)
     notes = [f"icefloe/jobs/test/{number}" for number in range(10_000)]
     tables: list[ChunkTable] = []
@@ -85,7 +82,7 @@ def test_copies_hold_what_the_source_holds(
         plan = CopyPlan(copies, regions, 2, PackingOptions(200, 400) if is_packed else None)
         numbers = range(len(regions))
         for copied in copy_regions(plan, numbers, source.array, target._context, notes.pop):
-            tables += tables_of(copied.references)
+            tables.append(native_table([copied.references]))
             assert_noted(target, copied.notes, copied.references.locations)
     state = session._session
     node = require_array(state, "/copy/a")

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import assume, given
 
 from icefloe.errors import InvalidInputError
-from icefloe.pipeline.copying.layouts import CopyShape, Limits, plan_regions, reads_along
-from icefloe.pipeline.copying.waves import cut_into_slabs, plan_slabs
+from icefloe.pipeline.copying.layouts import (
+    CopyShape,
+    Limits,
+    cut_into_slabs,
+    plan_regions,
+    plan_slabs,
+    reads_along,
+)
 
 LENGTHS = st.integers(1, 12)
 

@@ -12,8 +12,9 @@ from examples.archives import write_archive
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.spark import StageProgress, virtualize
-from icefloe.spark.scan import scan
-from icefloe.spark.workers import shipped
+from icefloe.spark.broadcast import broadcast_context
+from icefloe.spark.job import Job, Target
+from icefloe.spark.virtual import scan
 from tests.cluster.drivers import ROOT, Driver, driver_on
 from tests.cluster.gates import Gate, GatedAccess
 from tests.cluster.places import (
@@ -72,12 +73,14 @@ def artifacts(server: SparkConnectServer) -> set[str]:
 
 def planned(spark: Any, site: Site) -> tuple[bytes, bytes]:
     """Give what is secret, and the plan of a scan as it is sent and shown."""
-    reach = (site.open()._context, site.access)
-    with shipped(spark, reach) as available:
+    job = Job(spark, Target(site.open(), "main", ""))
+    with broadcast_context(spark, job.context, site.access) as workers:
         states = [SourceState("s3://somewhere/a.nc")]
-        rows: Any = scan(spark, states, ParseOptions(("time",)), available, cores=2)
+        rows: Any = scan(job, states, ParseOptions(("time",)), workers)
         plan = rows._plan.to_proto(spark.client).SerializeToString()
-        return cloudpickle.dumps(reach), plan + rows._explain_string(extended=True).encode()
+        return cloudpickle.dumps((job.context, site.access)), plan + rows._explain_string(
+            extended=True
+        ).encode()
 
 
 @pytest.mark.server
@@ -133,7 +136,7 @@ def test_copies_in_a_bucket_leave_no_credentials_behind(
         assert_complete(copy.readonly_session("main"), archive)
         assert_clean(copy)
     assert len(used_chunks(repository)) == 2 * 3
-    assert len(artifacts(server) - before) >= 1 + 2 + 2  # of scan, copies, and their sources
+    assert len(artifacts(server) - before) >= 1 + 2  # of the scan, and of each copy
     kept = contents(events, server.folder)
     assert any(b"SparkListenerTaskEnd" in content for content in kept.values())
     assert_not_told(s3_endpoint.secret_access_key, kept)

@@ -13,11 +13,11 @@ import pytest
 import icefloe
 from examples.archives import write_archive
 from icefloe.errors import InvalidInputError
-from icefloe.pipeline.files.access import Place, SourceAccess
 from icefloe.pipeline.files.options import CombineOptions
+from icefloe.pipeline.files.sources import Place, SourceAccess
 from icefloe.spark import StageProgress, discard_attempt, list_attempts, virtualize
-from icefloe.spark.attempts import note_key
-from icefloe.spark.watching import Watch
+from icefloe.spark.orphans import note_key
+from icefloe.spark.progress import Watch
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
 from tests.spark.conftest import wait_for_events
 

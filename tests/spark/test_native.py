@@ -16,21 +16,21 @@ import icefloe
 from examples.archives import Fault, write_archive
 from icefloe.errors import InvalidInputError, RebaseFailedError
 from icefloe.pipeline.combining.report import MisfitsError
-from icefloe.pipeline.copying.layouts import LayoutOptions
-from icefloe.pipeline.copying.origins import ZarrSource
-from icefloe.pipeline.copying.stores import ReadingStore
-from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.copying.layouts import CopyOptions, LayoutOptions
+from icefloe.pipeline.copying.origins import CopySource, ZarrSource
+from icefloe.pipeline.copying.transfer import ReadingStore
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.spark import (
+    CopyReport,
     StageProgress,
     discard_attempt,
     ingest,
     list_attempts,
     rechunk,
 )
-from icefloe.spark.committing import Target
-from icefloe.spark.native_job import CopyJob, CopyOptions
-from icefloe.spark.native_write import attempts_may_differ
+from icefloe.spark.job import Job, Target
+from icefloe.spark.native import NativeProducer, attempts_may_differ
 from tests.pipeline.repositories import opened
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
 from tests.spark.copies import (
@@ -234,16 +234,19 @@ def stumbling(tmp_path: Path, row: int, *, is_permanent: bool = False) -> Stumbl
     return Stumbling(url, SourceAccess(), "", row, marker, is_permanent)
 
 
-def job(spark: Any, repository: icefloe.Repository, **options: Any) -> CopyJob:
+def copy(
+    spark: Any, repository: icefloe.Repository, source: CopySource, few: int = 100, **options: Any
+) -> CopyReport:
     layout = LayoutOptions({"x": 300})
     chosen = CopyOptions(layout, memory_per_task=40_000, **options)
-    return CopyJob(spark, Target(repository, "main", "", None), chosen, None)
+    job = Job(spark, Target(repository, "main", ""), few_references=few)
+    return job.run(NativeProducer(source=source, options=chosen))
 
 
 def test_a_task_that_fails_once_leaves_nothing_behind(spark: Any, tmp_path: Path) -> None:
     root = rows_of_chunks(tmp_path)
     repository = plain_repository(tmp_path)
-    report = job(spark, repository, few_references=10).run(stumbling(tmp_path, 3))
+    report = copy(spark, repository, stumbling(tmp_path, 3), few=10)
     assert (tmp_path / "marker").exists()
     assert (report.written, report.objects) == (192, 192)
     assert_same_values(group_of(repository), root)
@@ -255,20 +258,20 @@ def test_a_copy_in_waves_goes_on_where_it_was_broken_off(spark: Any, tmp_path: P
     repository = plain_repository(tmp_path)
     source = stumbling(tmp_path, 40, is_permanent=True)
     with pytest.raises(Exception, match="cannot be read now"):  # of one kind of Spark's or another
-        job(spark, repository, most_references=60).run(source)
+        copy(spark, repository, source, most_references=60)
     broken_off = [each.message for each in repository.ancestry(branch="main")]
     assert broken_off == ["60 chunks copied"] * 2 + ["Repository initialized"]
     (tmp_path / "marker").touch()
     with pytest.raises(InvalidInputError, match="choose another group"):
-        job(spark, repository, most_references=100).run(source)
-    report = job(spark, repository, most_references=60).run(source)
+        copy(spark, repository, source, most_references=100)
+    report = copy(spark, repository, source, most_references=60)
     assert (report.skipped_commits, report.commits, report.written) == (2, 2, 72)
     assert_same_values(group_of(repository), root)
     for each in list_attempts(repository):  # of tasks that went on writing for a moment
         discard_attempt(repository, each.job)
     assert_sound(repository, allow_garbage=True)
     with pytest.raises(InvalidInputError, match="choose another group"):
-        job(spark, repository, most_references=60).run(source)
+        copy(spark, repository, source, most_references=60)
 
 
 def test_other_commits_are_no_obstacle_unless_they_meet(spark: Any, tmp_path: Path) -> None:

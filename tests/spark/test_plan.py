@@ -12,8 +12,7 @@ import icefloe
 from examples.archives import Fault, write_archive
 from icefloe.cli.main import app
 from icefloe.errors import SourceError
-from icefloe.pipeline.copy_planning import CopyEstimate
-from icefloe.pipeline.planning import JobPlan
+from icefloe.pipeline.planning import CopyEstimate, JobPlan
 from icefloe.spark import (
     CopyReport,
     JobReport,

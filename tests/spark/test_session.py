@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icefloe.spark.workers import sent
+from icefloe.spark.broadcast import broadcast
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +26,7 @@ def test_arrow_batches_reach_python_workers_and_come_back(spark: Any) -> None:
 
 
 def test_modules_are_not_looked_through_after_each_task(spark: Any) -> None:
-    with sent(spark, "a word") as give:
+    with broadcast(spark, "a word") as give:
 
         def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             assert give() == "a word"

@@ -14,7 +14,7 @@ from icefloe.cli.common import AnonymousOption, RepositoryArgument, echo, show_j
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from icefloe.pipeline.provenance.coverage import DatasetCoverage
+    from icefloe.pipeline.coverage import DatasetCoverage
 
 _COLOURS: Final = {
     "present": "green",
@@ -52,7 +52,7 @@ def coverage(
     Example: icefloe coverage ./cube --plot coverage.svg
     """
     from icefloe.api.repository import Repository
-    from icefloe.pipeline.provenance.coverage import read_coverage
+    from icefloe.pipeline.coverage import read_coverage
     from icefloe.storage import storage_from_url
 
     checked_plot(plot)
@@ -74,7 +74,7 @@ def show_coverage(datasets: Sequence[DatasetCoverage]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from icefloe.pipeline.provenance.drawing import coverage_text
+    from icefloe.pipeline.coverage import coverage_text
 
     if not sys.stdout.isatty():
         echo("\n\n".join(coverage_text(dataset) for dataset in datasets))
@@ -90,7 +90,7 @@ def show_coverage(datasets: Sequence[DatasetCoverage]) -> None:
 def _coloured(text: str) -> Text:
     from rich.text import Text
 
-    from icefloe.pipeline.provenance.drawing import SIGNS
+    from icefloe.pipeline.coverage import SIGNS
 
     drawn = Text(text)
     for presence, sign in SIGNS.items():
@@ -108,7 +108,7 @@ def checked_plot(plot: Path | None) -> None:
 
 def write_plot(plot: Path | None, datasets: Sequence[DatasetCoverage]) -> None:
     """Write the drawing, if one is wanted, and say where."""
-    from icefloe.pipeline.provenance.drawing import coverage_svg
+    from icefloe.pipeline.coverage import coverage_svg
 
     if plot is not None:
         plot.write_text(coverage_svg(datasets), encoding="utf-8")

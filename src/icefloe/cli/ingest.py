@@ -232,7 +232,7 @@ def _open_or_create(
 ) -> Repository:
     from icefloe.api.repository import Repository
     from icefloe.config import RepositoryConfig
-    from icefloe.pipeline.writing.containers import container_at, container_prefixes
+    from icefloe.pipeline.files.sources import container_at, container_prefixes
 
     is_there = Repository.exists(storage)
     prefixes = container_prefixes(containers if is_there or containers else sources)
@@ -293,7 +293,7 @@ def show_notes(report: Report) -> None:
 
 def _show(report: Any, repository: Repository, plot: Path | None, *, as_json: bool) -> None:
     """Report what was done, and what the dataset holds afterwards."""
-    from icefloe.pipeline.provenance.coverage import read_coverage
+    from icefloe.pipeline.coverage import read_coverage
 
     session = repository.readonly_session(report.branch)
     is_there = report.snapshot is not None or report.known

@@ -17,8 +17,7 @@ from icefloe.cli.native import (
 )
 
 if TYPE_CHECKING:
-    from icefloe.pipeline.copy_planning import CopyEstimate
-    from icefloe.pipeline.planning import JobPlan
+    from icefloe.pipeline.planning import CopyEstimate, JobPlan
 
 
 def plan(

@@ -17,7 +17,7 @@ from icefloe.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from icefloe.pipeline.provenance.coverage import HeldFile
+    from icefloe.pipeline.coverage import HeldFile
 
 _HEADINGS = ("file", "from", "to", "steps", "size", "modified", "ingested", "note")
 
@@ -46,7 +46,7 @@ def sources(
     Example: icefloe sources ./cube --like '*_2024*.nc'
     """
     from icefloe.api.repository import Repository
-    from icefloe.pipeline.provenance.coverage import read_sources
+    from icefloe.pipeline.coverage import read_sources
     from icefloe.storage import storage_from_url
 
     repository = Repository.open(storage_from_url(url, anonymous=anonymous))

@@ -2,14 +2,17 @@
 
     files         sources to what is known of them: what they contain, where their chunks lie
     combining     the facts of many files -> where each file goes, and what does not fit
-    checking      are the values right, and can the result be opened: before anything is committed
-    writing       their references -> whole manifests, in one commit or in several
+    writing       the metadata of a dataset, the record of its files, and references -> manifests
     copying       values instead of references, with chunks of one's own choice
-    provenance    which files a dataset was made of, what it covers, lacks, and got late
-
+    checking      are the values right, and can the result be opened: before anything is committed
     planning      what a job takes, before it runs: from a sample of the files
-    copy_planning the same for a copy of the values
+    coverage      which steps a dataset covers, lacks, and got late
     local         all of it in this process
 
-Nothing here knows Spark; `icefloe.spark` runs the same parts on many machines.
+Nothing here knows Spark; `icefloe.spark` runs the same parts on many machines. Names are imported
+when they are first used, so that commands without the pipeline start quickly.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

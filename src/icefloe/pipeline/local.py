@@ -1,6 +1,6 @@
 """Virtualising an archive in this process: every part of the pipeline, one after the other."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -19,20 +19,14 @@ from icefloe.pipeline.checking.values import (
 )
 from icefloe.pipeline.combining.combine import Combined, TargetArray, combine, placed_references
 from icefloe.pipeline.combining.report import MisfitsError, Report
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.sources import Pattern, list_sources
-from icefloe.pipeline.provenance.existing import read_existing
-from icefloe.pipeline.writing.metadata import (
-    check_of,
-    put_document,
-    write_metadata,
-    write_native,
-)
+from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.writing.metadata import check_of, put_document, write_metadata, write_native
+from icefloe.pipeline.writing.provenance import read_existing
 from icefloe.records import replace
 from icefloe.zarr_store import IcechunkStore
 
@@ -41,7 +35,7 @@ _ROWS_AT_ONCE: Final = 1_000_000
 
 def virtualize_locally(
     session: Session,
-    sources: Pattern | Iterable[Pattern],
+    sources: Sources,
     options: CombineOptions,
     *,
     parse: ParseOptions | None = None,
@@ -57,6 +51,25 @@ def virtualize_locally(
     `ValuesMismatchError`. If zarr or xarray could not open the outcome, `SourceError` says why:
     then discard the changes of the session. With `append`, files are added to what is in
     the group. The repository must have virtual chunk containers that cover the files.
+
+    >>> import icefloe, xarray, zarr
+    >>> from icefloe.pipeline import container_at, container_prefixes
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"day-{day}.nc", engine="h5netcdf")
+    >>> config = icefloe.RepositoryConfig.default()
+    >>> [prefix] = container_prefixes(["day-*.nc"])
+    >>> config.set_virtual_chunk_container(container_at(prefix))
+    >>> allowed = {prefix: icefloe.credentials.LocalFileSystemAccess}
+    >>> access = icefloe.containers_credentials(allowed)
+    >>> storage = icefloe.local_filesystem_storage("cube")
+    >>> repository = icefloe.Repository.create(storage, config, access)
+    >>> session = repository.writable_session("main")
+    >>> virtualize_locally(session, "day-*.nc", CombineOptions(("time",))).used
+    2
+    >>> zarr.open_array(session.store, path="t2m", mode="r")[...]
+    array([[281.],
+           [282.]])
     """
     reached = access or SourceAccess()
     how = parse or ParseOptions(options.concat)
@@ -67,7 +80,7 @@ def virtualize_locally(
         )
     parsed = [
         parse_or_report(state.url, how, reached, listed=state)
-        for state in _states(sources, reached)
+        for state in list_states(sources, reached)
     ]
     facts = [file.facts if isinstance(file, ParsedFile) else file for file in parsed]
     store = session.store
@@ -105,20 +118,6 @@ def _check_values(
         assert isinstance(whole, ParsedFile), "files with problems are not used"
         checks.append(check_file(file, whole.references, plan, access))
     return require_same_values(combined.report, checks, facts, access)
-
-
-def _states(sources: Pattern | Iterable[Pattern], access: SourceAccess) -> list[SourceState]:
-    return [
-        SourceState(url, size, etag, modified)
-        for batch in list_sources(sources, access)
-        for url, size, etag, modified in zip(
-            batch.column("url").to_pylist(),
-            batch.column("size").to_pylist(),
-            batch.column("etag").to_pylist(),
-            batch.column("modified").cast("int64").to_pylist(),
-            strict=True,
-        )
-    ]
 
 
 def _write_references(
@@ -170,10 +169,12 @@ def _flush(
     checks = [check_of(state, references) for state, references in pending]
     refused = store.set_virtual_refs_columns(
         joined_path(group, array.path),
-        coordinates=np.concatenate([each.coordinates for _, each in pending]).astype(np.uint32),
-        locations=_locations([each for _, each in pending]),
-        offsets=np.concatenate([each.offsets for _, each in pending]),
-        lengths=np.concatenate([each.lengths for _, each in pending]),
+        coordinates=np.concatenate([references.coordinates for _, references in pending]).astype(
+            np.uint32
+        ),
+        locations=_locations([references for _, references in pending]),
+        offsets=np.concatenate([references.offsets for _, references in pending]),
+        lengths=np.concatenate([references.lengths for _, references in pending]),
         etags=_repeated([check.etag for check in checks], rows),
         last_modified=np.repeat(np.array([check.seconds for check in checks], np.int64), rows),
     )

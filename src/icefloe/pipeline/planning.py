@@ -7,13 +7,16 @@ of the archive.
 
 import time
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final
 
-from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.copying.copies import FoundGroup
+from icefloe.pipeline.copying.layouts import Limits, cut_into_slabs, plan_slabs, values_bytes
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.records import Record, asdict, replace
 from icefloe.reports import shown_bytes
 
@@ -21,7 +24,6 @@ TASKS_PER_CORE: Final = 4
 """Work is divided over this many tasks for each core, as some take longer than others."""
 REFERENCES_PER_TASK: Final = 100_000
 """So many references at most are built into manifests by one task, on average."""
-REFERENCES_PER_COMMIT: Final = 25_000_000
 FEW_REFERENCES: Final = 1_000_000
 """The driver writes the log of this many itself: compressed, they take a few megabytes."""
 
@@ -91,7 +93,7 @@ class SampledFile(Record):
     """That its references take on their way."""
 
 
-class WavePlan(Record):
+class WavePlan(Record, kw_only=True):
     """One commit."""
 
     files: int
@@ -111,8 +113,13 @@ class WavePlan(Record):
         return self.parsed > FEW_REFERENCES
 
 
-class JobPlan(Record):
-    """What a job will do and take."""
+class JobPlan(Record, kw_only=True):
+    """What a job will do and take; see `icefloe.spark.plan`.
+
+    >>> plan = make_plan((), (), files=0, known=7, changed=0, cores=2, largest_region=0)
+    >>> plan.known, plan.tasks
+    (7, 0)
+    """
 
     files: int
     """To be parsed."""
@@ -216,18 +223,18 @@ def make_plan(
     parsing = files * mean.seconds / cores
     scanning = min(cores, scan_tasks(files, cores))
     return JobPlan(
-        files,
-        known,
-        changed,
-        cores,
-        references,
-        round(files * mean.data_bytes),
-        scan_tasks(files, cores) if files else 0,
-        tuple(waves),
-        round(files * mean.payload_bytes) + _ROW_BYTES * files,
-        rates.driver_bytes + rates.driver_bytes_per_file * (files + known),
-        rates.worker_bytes + round(max(tasks)),
-        Range(
+        files=files,
+        known=known,
+        changed=changed,
+        cores=cores,
+        references=references,
+        data_bytes=round(files * mean.data_bytes),
+        scan_tasks=scan_tasks(files, cores) if files else 0,
+        waves=tuple(waves),
+        shuffle_bytes=round(files * mean.payload_bytes) + _ROW_BYTES * files,
+        driver_bytes=rates.driver_bytes + rates.driver_bytes_per_file * (files + known),
+        task_bytes=rates.worker_bytes + round(max(tasks)),
+        seconds=Range(
             rates.starting.low
             + parsing * cores / scanning * rates.parsing.low
             + references / (cores * rates.references.high),
@@ -235,9 +242,9 @@ def make_plan(
             + parsing * cores / scanning * rates.parsing.high
             + references / (cores * rates.references.low),
         ),
-        sampled,
-        problems,
-        checked,
+        sampled=sampled,
+        problems=problems,
+        checked=checked,
     )
 
 
@@ -357,4 +364,100 @@ def _measured(parsed: ParsedFile, seconds: float) -> SampledFile:
             for references in moved
             if len(references) or len(references.inlined)
         ),
+    )
+
+
+_VALUES_PER_SECOND: Final = Range(20e6, 200e6)
+"""Bytes of values that one core copies: decompressing and compressing take most of the time."""
+
+
+class CopyEstimate(Record, kw_only=True):
+    """What copying arrays will do and take; see `icefloe.spark.plan_copy`.
+
+    >>> from icefloe.pipeline.copying.copies import FoundGroup
+    >>> estimate = estimate_copy(FoundGroup({}, ()), Limits(2**20, cores=2), most=100)
+    >>> estimate.objects, estimate.commits
+    (0, 1)
+    """
+
+    arrays: int
+    values_bytes: int
+    objects: int
+    """To be written at most: those that hold nothing but the fill value are left out."""
+    source_chunks: int
+    source_reads: int
+    """How many chunks are read, each as often as it is."""
+    regions: int
+    """Each is copied as a whole, by one task."""
+    copy_tasks: int
+    write_tasks: int
+    """In which manifests are built."""
+    memory_bytes: int
+    """What a task takes at most, besides Python itself and what it has loaded."""
+    commits: int
+    cores: int
+    seconds: Range
+    scan: JobPlan | None = None
+    """What comes before it, if files are copied: they are scanned and put together."""
+
+    @property
+    def tasks(self) -> int:
+        """Count the tasks of all stages, but for those that only hand on a few rows."""
+        return self.copy_tasks + self.write_tasks + (self.scan.tasks if self.scan else 0)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of a table to show."""
+        again = self.source_reads / max(self.source_chunks, 1)
+        scan = [] if self.scan is None else [(f"scan: {a}", b) for a, b in self.scan.rows()]
+        return [
+            *scan,
+            ("values", f"{shown_bytes(self.values_bytes)} in {self.arrays} arrays"),
+            ("reads", f"{self.source_reads} chunks, each {again:.1f} times"),
+            ("writes", f"at most {self.objects} objects"),
+            (
+                "tasks",
+                f"{self.copy_tasks + self.write_tasks}: {self.copy_tasks} copy {self.regions}"
+                f" regions, {self.write_tasks} write manifests",
+            ),
+            ("memory", f"task up to {shown_bytes(self.memory_bytes)}, besides Python itself"),
+            ("commits", str(self.commits)),
+            ("time", f"{show_time(self.seconds)} on {self.cores} cores"),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        scan = None if self.scan is None else self.scan.to_dict()
+        return {**asdict(self), "tasks": self.tasks, "scan": scan}
+
+
+def estimate_copy(
+    group: FoundGroup, limits: Limits, *, most: int, scan: JobPlan | None = None
+) -> CopyEstimate:
+    """Plan a copy as the job will, with at most this many objects in a commit."""
+    shapes = [array.shape for array in group.arrays]
+    paths = [array.about.path for array in group.arrays]
+    cores = limits.cores
+    waves = [
+        plan_slabs(shapes, paths, slabs, limits)
+        for slabs in cut_into_slabs([shape.grid for shape in shapes], most)
+    ]
+    total = sum(values_bytes(array.about) for array in group.arrays)
+    rate = _VALUES_PER_SECOND
+    return CopyEstimate(
+        arrays=len(shapes),
+        values_bytes=total,
+        objects=sum(wave.objects for wave in waves),
+        source_chunks=sum(
+            prod(-(-length // chunk) for length, chunk in zip(each.shape, each.read, strict=True))
+            for each in shapes
+        ),
+        source_reads=sum(plan.reads for wave in waves for plan in wave.plans),
+        regions=sum(len(wave) for wave in waves),
+        copy_tasks=sum(copy_tasks(len(wave), cores) for wave in waves),
+        write_tasks=sum(write_tasks(wave.objects, cores) for wave in waves),
+        memory_bytes=max((wave.memory_bytes for wave in waves), default=0),
+        commits=max(len(waves), 1),
+        cores=cores,
+        seconds=Range(total / (cores * rate.high), total / (cores * rate.low)),
+        scan=scan,
     )

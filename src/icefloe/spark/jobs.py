@@ -1,26 +1,40 @@
-"""Jobs: many files, one commit.
+"""Jobs: many files or arrays, one commit.
 
-    list -> scan -> combine -> check values -> write -> link and commit
+    virtualize, append   references to files, where they are
+    ingest, rechunk      copies of values, with chunks, shards and codecs of your choice
 
-Files are parsed and manifests are written on executors; the driver sees facts of files and
-summaries of manifests. Nothing is written before all files were compared, and nothing is visible
-before the commit, which is one conditional write.
+Each is one `Job` with a producer. Nothing is written before all files were compared, and nothing
+is visible before the commit, which is one conditional write.
 """
 
-from typing import TYPE_CHECKING, Literal
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.api.repository import Repository
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.pipeline.files.access import SourceAccess
+from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
+from icefloe.pipeline.copying.origins import (
+    Copyable,
+    CopySource,
+    RepositorySource,
+    source_alone,
+    source_of,
+    staged,
+    staging_repository,
+)
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
-from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
-from icefloe.pipeline.provenance.records import OnChanged, options_from_json, read_record
+from icefloe.pipeline.files.sources import SourceAccess, Sources
+from icefloe.pipeline.writing.provenance import OnChanged, options_from_json, read_record
 from icefloe.records import replace
-from icefloe.spark.committing import Target
-from icefloe.spark.listing import Sources
-from icefloe.spark.report import JobReport
-from icefloe.spark.running import Job
-from icefloe.spark.watching import OnProgress
+from icefloe.spark.job import Job, Target
+from icefloe.spark.native import NativeProducer
+from icefloe.spark.orphans import clear_staging
+from icefloe.spark.progress import OnProgress
+from icefloe.spark.report import CopyReport, JobReport
+from icefloe.spark.virtual import VirtualProducer
+from icefloe.transactions.packing import PackingOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +87,23 @@ def virtualize(
 
     Returns:
         What was done. Without a `snapshot` if there was nothing to do.
+
+    Example:
+        >>> import icefloe, xarray
+        >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+        >>> from icefloe.spark import session_while, virtualize
+        >>> for day in (1, 2):
+        ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+        ...     data.to_netcdf(f"virtual-{day}.nc", engine="h5netcdf")
+        >>> config = icefloe.RepositoryConfig.default()
+        >>> [prefix] = container_prefixes(["virtual-*.nc"])
+        >>> config.set_virtual_chunk_container(container_at(prefix))
+        >>> storage = icefloe.local_filesystem_storage("virtual")
+        >>> repository = icefloe.Repository.create(storage, config)
+        >>> with session_while("local[2]") as spark:
+        ...     report = virtualize(spark, repository, "virtual-*.nc", CombineOptions(("time",)))
+        >>> report.scan.used, report.references, report.commits
+        (2, 2, 1)
     """
     chosen = options if on_misfit is None else replace(options, on_misfit=on_misfit)
     chosen = chosen if check_values is None else replace(chosen, check_values=check_values)
@@ -82,17 +113,16 @@ def virtualize(
             "files must be parsed for the same dimensions that they are joined along",
             ErrorKind.BAD_METADATA,
         )
-    target = Target(repo, branch, group.strip("/"), message)
-    job = Job(
-        spark,
-        target,
-        chosen,
-        how,
-        access or SourceAccess(),
-        on_progress,
+    producer = VirtualProducer(
+        sources=sources,
+        options=chosen,
+        parse=how,
+        access=access or SourceAccess(),
+        append=append,
+        on_changed=on_changed,
         most_references=references_per_commit,
     )
-    return job.run(sources, append=append, on_changed=on_changed)
+    return Job(spark, Target(repo, branch, group.strip("/"), message), on_progress).run(producer)
 
 
 def append(
@@ -117,6 +147,25 @@ def append(
     Without options, files are put together as they were the first time. May be called again and
     again with the same sources: ingested files are skipped, and without anything new nothing is
     committed.
+
+    >>> import icefloe, xarray
+    >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+    >>> from icefloe.spark import append, session_while, virtualize
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"appended-{day}.nc", engine="h5netcdf")
+    >>> config = icefloe.RepositoryConfig.default()
+    >>> [prefix] = container_prefixes(["appended-*.nc"])
+    >>> config.set_virtual_chunk_container(container_at(prefix))
+    >>> storage = icefloe.local_filesystem_storage("appended")
+    >>> repository = icefloe.Repository.create(storage, config)
+    >>> with session_while("local[2]") as spark:
+    ...     report = virtualize(spark, repository, "appended-*.nc", CombineOptions(("time",)))
+    ...     more = xarray.Dataset({"t2m": (("time", "x"), [[283.0]])}, {"time": [3]})
+    ...     more.to_netcdf("appended-3.nc", engine="h5netcdf")
+    ...     report = append(spark, repository, "appended-*.nc")
+    >>> report.known, report.scan.used, report.references
+    (2, 1, 1)
     """
     if options is None:
         record = read_record(repo.readonly_session(branch).store, group)
@@ -145,3 +194,204 @@ def append(
         on_progress=on_progress,
         references_per_commit=references_per_commit,
     )
+
+
+def ingest(
+    spark: "SparkSession",
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions | None = None,
+    *,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    compressors: Any = "auto",
+    branch: str = "main",
+    group: str = "",
+    message: str | None = None,
+    parse: ParseOptions | None = None,
+    access: SourceAccess | None = None,
+    on_misfit: Literal["fail", "skip"] | None = None,
+    check_values: ValueCheck | None = None,
+    overwrite: bool = False,
+    memory_per_task: int = MEMORY_PER_TASK,
+    packing: PackingOptions | bool = False,
+    on_progress: OnProgress | None = None,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
+) -> CopyReport:
+    """Copy the values of many files into one dataset, in one commit.
+
+    Files are scanned and compared as `virtualize` does: if any does not fit, `MisfitsError` names
+    each with its reasons; if values differ from those of an independent reader,
+    `ValuesMismatchError` names the first. Then nothing is written. The repository does not depend
+    on the files afterwards, and needs no virtual chunk containers. Without options, `sources` is
+    one Zarr hierarchy or repository, copied as `rechunk` does.
+
+    Args:
+        spark: where the work is done: `local_session()`, or a session of your cluster.
+        repo: where the dataset goes; not one in memory, as workers are other processes.
+        sources: globs, URLs, or a table (of Arrow or Spark) with the column `url`.
+        options: along which dimensions files are joined, and how.
+        chunks: lengths by dimension, -1 for the whole dimension; others stay as in the files.
+        shards: lengths by dimension, multiples of those of chunks. Without, each chunk is an
+            object of its own.
+        compressors: as in `zarr.create_array`.
+        branch: to commit to. Commits of others that touch other things are no obstacle.
+        group: to put the dataset into; the root if not given.
+        message: of the commit.
+        parse: how files are parsed.
+        access: storages of the files, where their URL alone does not tell.
+        on_misfit: what to do with files that do not fit, if `options` should not say so.
+        check_values: how many files of each schema and parser have values compared with an
+            independent reader before they are copied, "all" or "none", if `options` should not
+            say so. A Zarr hierarchy without options is read with zarr: nothing is compared.
+        overwrite: replace arrays that are there already.
+        memory_per_task: bytes that a task may take, besides Python itself and what it has loaded.
+            Larger regions read fewer chunks twice.
+        packing: put small chunks together into shared objects.
+        on_progress: told how far each stage is.
+        references_per_commit: jobs with more objects run in waves with a commit each. After a
+            crash, the same call goes on from the last one.
+
+    Returns:
+        What was done.
+
+    Example:
+        >>> import icefloe, xarray
+        >>> from icefloe.pipeline import CombineOptions
+        >>> from icefloe.spark import ingest, session_while
+        >>> for day in (1, 2):
+        ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+        ...     data.to_netcdf(f"copied-{day}.nc", engine="h5netcdf")
+        >>> storage = icefloe.local_filesystem_storage("copied")
+        >>> repository = icefloe.Repository.create(storage)
+        >>> options, chunks = CombineOptions(("time",)), {"time": 2}
+        >>> with session_while("local[2]") as spark:
+        ...     report = ingest(spark, repository, "copied-*.nc", options, chunks=chunks)
+        >>> report.arrays, report.written
+        (2, 2)
+    """
+    copying = CopyOptions.of(
+        chunks,
+        shards,
+        compressors,
+        packing=packing,
+        overwrite=overwrite,
+        memory_per_task=memory_per_task,
+        most_references=references_per_commit,
+    )
+    target = Target(repo, branch, group.strip("/"), message)
+    job = Job(spark, target, on_progress)
+    if options is None:
+        source: CopySource = source_alone(sources, access or SourceAccess())
+        return job.run(NativeProducer(source=source, options=copying))
+    try:
+        staging = staging_repository(job.context.storage, job.id, access or SourceAccess())
+        virtual = virtualize(
+            spark,
+            staging,
+            sources,
+            options,
+            parse=parse,
+            access=access,
+            on_misfit=on_misfit,
+            check_values=check_values,
+            on_progress=on_progress,
+        )
+        if virtual.snapshot is None:
+            return CopyReport(job=job.id, branch=branch, group=target.group, scan=virtual.scan)
+        source = _staged_source(staging)
+        report = job.run(NativeProducer(source=source, options=copying, from_files=True))
+    finally:
+        clear_staging(job.context, job.id)
+    stages = Counter(virtual.stages) + Counter(report.stages)
+    return replace(report, scan=virtual.scan, stages=dict(stages))
+
+
+def rechunk(
+    spark: "SparkSession",
+    repo: Repository,
+    source: Copyable,
+    *,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    compressors: Any = "auto",
+    source_group: str = "",
+    branch: str = "main",
+    group: str = "",
+    message: str | None = None,
+    access: SourceAccess | None = None,
+    overwrite: bool = False,
+    memory_per_task: int = MEMORY_PER_TASK,
+    packing: PackingOptions | bool = False,
+    on_progress: OnProgress | None = None,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
+) -> CopyReport:
+    """Copy a dataset of a repository, or any Zarr hierarchy, with other chunks, in one commit.
+
+    Values are copied as they are stored: nothing is scaled, masked or decoded. Attributes, fill
+    values and names of dimensions come along, and so do coordinates, which keep large chunks.
+    Virtual chunks become native ones.
+
+    Args:
+        spark: where the work is done: `local_session()`, or a session of your cluster.
+        repo: where the copy goes; not one in memory, as workers are other processes.
+        source: a session (`other.readonly_session(tag="v1")`), a repository (the tip of its
+            `main`), or the path or URL of a repository or a Zarr hierarchy of format 2 or 3.
+            May be the repository itself; with `overwrite`, even the group itself.
+        chunks: lengths by dimension, -1 for the whole dimension; others stay as they are.
+        shards: lengths by dimension, multiples of those of chunks. Without, each chunk is an
+            object of its own.
+        compressors: as in `zarr.create_array`.
+        source_group: what to copy; the root if not given.
+        branch: to commit to. Commits of others that touch other things are no obstacle.
+        group: to put the copy into; the root if not given.
+        message: of the commit.
+        access: the storage of a Zarr hierarchy, where its URL alone does not tell.
+        overwrite: replace arrays that are there already.
+        memory_per_task: bytes that a task may take, besides Python itself and what it has loaded.
+            Larger regions read fewer chunks twice.
+        packing: put small chunks together into shared objects.
+        on_progress: told how far each stage is.
+        references_per_commit: jobs with more objects run in waves with a commit each. After a
+            crash, the same call goes on from the last one.
+
+    Returns:
+        What was done.
+
+    Example:
+        >>> import icefloe, zarr
+        >>> from icefloe.spark import rechunk, session_while
+        >>> root = zarr.open_group("source.zarr")
+        >>> array = root.create_array(
+        ...     "a", shape=(4, 6), chunks=(1, 6), dtype="i4", dimension_names=["t", "x"]
+        ... )
+        >>> array[...] = 7
+        >>> storage = icefloe.local_filesystem_storage("rechunked")
+        >>> repository = icefloe.Repository.create(storage)
+        >>> with session_while("local[2]") as spark:
+        ...     report = rechunk(spark, repository, "source.zarr", chunks={"t": 4})
+        >>> report.source_reads, report.written
+        (4, 1)
+    """
+    copying = CopyOptions.of(
+        chunks,
+        shards,
+        compressors,
+        packing=packing,
+        overwrite=overwrite,
+        memory_per_task=memory_per_task,
+        most_references=references_per_commit,
+    )
+    target = Target(repo, branch, group.strip("/"), message)
+    copy_source = source_of(source, source_group, access or SourceAccess())
+    producer = NativeProducer(source=copy_source, options=copying)
+    return Job(spark, target, on_progress).run(producer)
+
+
+def _staged_source(staging: Repository) -> RepositorySource:
+    """Take what was virtualised; it is known by its files, as a later run makes it again."""
+    record = read_record(staging.readonly_session("main").store, "")
+    states = [] if record is None else sorted(repr(file.state) for file in record.files)
+    name = hashlib.blake2b("\n".join(states).encode(), digest_size=16).hexdigest()
+    is_near = record is not None and all(f.state.url.startswith("file:") for f in record.files)
+    return RepositorySource(staged(staging, is_near=is_near), name=name)

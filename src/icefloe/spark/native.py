@@ -1,226 +1,242 @@
-"""Copies of values, with the chunks, shards and codecs of your choice: one job, one commit.
-
-    plan -> copy (regions to objects, references to manifests) -> link and commit
+"""The producer of copies: regions of arrays to objects, with chunks, shards and codecs of choice.
 
 A task copies a region: whole target objects, so that no two tasks write the same one, and no more
-than fits into its memory. Objects that hold nothing but the fill value are not stored. Files are
-scanned, compared and put together as `virtualize` does, in a repository that lives as long as the
-job, and copied from there.
+than fits into its memory. Values never leave the task that read them; what is shuffled is
+references to the new objects.
 """
 
-import hashlib
-from collections import Counter
-from collections.abc import Mapping
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
 
-from icefloe.api.repository import Repository
-from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
-from icefloe.pipeline.copying.origins import Copyable, CopySource, RepositorySource, source_of
-from icefloe.pipeline.copying.staging import staged, staging_repository
-from icefloe.pipeline.files.access import SourceAccess
-from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
-from icefloe.pipeline.planning import REFERENCES_PER_COMMIT
-from icefloe.pipeline.provenance.records import read_record
-from icefloe.records import replace
-from icefloe.spark.attempts import clear_staging
-from icefloe.spark.committing import Target
-from icefloe.spark.jobs import virtualize
-from icefloe.spark.listing import Sources
-from icefloe.spark.native_job import MEMORY_PER_TASK, CopyJob, CopyOptions
+from icefloe.api.session import Session
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.arrow import pa
+from icefloe.pipeline.checking.opening import require_openable
+from icefloe.pipeline.copying.copies import (
+    FoundGroup,
+    array_copies,
+    digest_of,
+    find_arrays,
+    make_copies,
+    occupied,
+    plan_copies,
+)
+from icefloe.pipeline.copying.layouts import (
+    CopyOptions,
+    cut_into_slabs,
+    plan_slabs,
+    values_bytes,
+)
+from icefloe.pipeline.copying.origins import CopySource
+from icefloe.pipeline.copying.transfer import CopyPlan, copy_regions
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.planning import copy_tasks, write_tasks
+from icefloe.pipeline.writing.building import (
+    ArrayPlan,
+    Notes,
+    RegionContent,
+    cut_by_region,
+    native_table,
+)
+from icefloe.records import MutableRecord, Record
+from icefloe.repo.context import RepoContext
+from icefloe.spark.broadcast import WorkerContext, broadcast_context, on_workers
+from icefloe.spark.job import Job, Wave
+from icefloe.spark.manifest_stage import PLACED, WritePlan, build_manifests, placed_batch
+from icefloe.spark.orphans import note_key
 from icefloe.spark.report import CopyReport
-from icefloe.spark.watching import OnProgress
-from icefloe.transactions.packing import PackingOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_COPY: Final = "icefloe.copy"
+_WAVE: Final = "icefloe.wave"
+_WAVES: Final = "icefloe.waves"
 
-def ingest(
-    spark: "SparkSession",
-    repo: Repository,
-    sources: Sources,
-    options: CombineOptions | None = None,
-    *,
-    chunks: Mapping[str, int] | None = None,
-    shards: Mapping[str, int] | None = None,
-    compressors: Any = "auto",
-    branch: str = "main",
-    group: str = "",
-    message: str | None = None,
-    parse: ParseOptions | None = None,
-    access: SourceAccess | None = None,
-    on_misfit: Literal["fail", "skip"] | None = None,
-    check_values: ValueCheck | None = None,
-    overwrite: bool = False,
-    memory_per_task: int = MEMORY_PER_TASK,
-    packing: PackingOptions | bool = False,
-    on_progress: OnProgress | None = None,
-    references_per_commit: int = REFERENCES_PER_COMMIT,
-) -> CopyReport:
-    """Copy the values of many files into one dataset, in one commit.
+_COPIES: Final = -1
+"""Stands in notes for the region of a manifest."""
 
-    Files are scanned and compared as `virtualize` does: if any does not fit, `MisfitsError` names
-    each with its reasons; if values differ from those of an independent reader,
-    `ValuesMismatchError` names the first. Then nothing is written. The repository does not depend
-    on the files afterwards, and needs no virtual chunk containers. Without options, `sources` is
-    one Zarr hierarchy or repository, copied as `rechunk` does.
+_ROLLS_BACK: Final = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
+"""Whether Spark takes back all that followed from a task which, run again, gives something else."""
 
-    Args:
-        spark: where the work is done: `local_session()`, or a session of your cluster.
-        repo: where the dataset goes; not one in memory, as workers are other processes.
-        sources: globs, URLs, or a table (of Arrow or Spark) with the column `url`.
-        options: along which dimensions files are joined, and how.
-        chunks: lengths by dimension, -1 for the whole dimension; others stay as in the files.
-        shards: lengths by dimension, multiples of those of chunks. Without, each chunk is an
-            object of its own.
-        compressors: as in `zarr.create_array`.
-        branch: to commit to. Commits of others that touch other things are no obstacle.
-        group: to put the dataset into; the root if not given.
-        message: of the commit.
-        parse: how files are parsed.
-        access: storages of the files, where their URL alone does not tell.
-        on_misfit: what to do with files that do not fit, if `options` should not say so.
-        check_values: how many files of each schema and parser have values compared with an
-            independent reader before they are copied, "all" or "none", if `options` should not
-            say so. A Zarr hierarchy without options is read with zarr: nothing is compared.
-        overwrite: replace arrays that are there already.
-        memory_per_task: bytes that a task may take, besides Python itself and what it has loaded.
-            Larger regions read fewer chunks twice.
-        packing: put small chunks together into shared objects.
-        on_progress: told how far each stage is.
-        references_per_commit: jobs with more objects run in waves with a commit each. After a
-            crash, the same call goes on from the last one.
+type Workers = WorkerContext[CopySource]
 
-    Returns:
-        What was done.
-    """
-    copying = CopyOptions.of(
-        chunks,
-        shards,
-        compressors,
-        packing=packing,
-        overwrite=overwrite,
-        memory_per_task=memory_per_task,
-        most_references=references_per_commit,
-    )
-    target = Target(repo, branch, group.strip("/"), message)
-    job = CopyJob(spark, target, copying, on_progress)
-    if options is None:
-        return job.run(source_alone(sources, access or SourceAccess()))
-    context = repo._context  # noqa: SLF001 - the same package
-    try:
-        staging = staging_repository(context.storage, job.id, access or SourceAccess())
-        virtual = virtualize(
-            spark,
-            staging,
-            sources,
-            options,
-            parse=parse,
-            access=access,
-            on_misfit=on_misfit,
-            check_values=check_values,
-            on_progress=on_progress,
+
+class NativeProducer(Record, kw_only=True):
+    """Copies the arrays of a group."""
+
+    source: CopySource
+    options: CopyOptions
+    from_files: bool = False
+    """Whether the source is a dataset of files, which xarray must be able to open."""
+
+    def produce(self, job: Job) -> CopyReport:
+        """Copy everything; go on where an earlier run was broken off."""
+        session, options, source = job.session(), self.options, self.source
+        with job.watch.stage("plan", "arrays"):
+            arrays = find_arrays(source, options.layout)
+            grids = [shape.grid for shape in arrays.shapes]
+            waves = cut_into_slabs(grids, options.most_references) or [[]]
+            digest = digest_of(source, arrays, waves, options.layout)
+            done = self._waves_done(job, session, arrays, digest, len(waves))
+        report = CopyReport(
+            job=job.id,
+            branch=job.target.branch,
+            group=job.target.group,
+            arrays=len(arrays.arrays),
+            values_bytes=sum(values_bytes(array.about) for array in arrays.arrays),
+            skipped_commits=done,
         )
-        if virtual.snapshot is None:
-            return CopyReport(job.id, branch, target.group, scan=virtual.scan)
-        report = job.run(_staged_source(staging), from_files=True)
+        is_near = source.is_near and job.context.is_near
+        limits = options.limits(job.cores, is_near=is_near)
+        with (
+            broadcast_context(job.spark, job.context, source) as workers,
+            attempts_may_differ(job.spark),
+        ):
+            for number, slabs in enumerate(waves[done:], start=done):
+                if number:
+                    session = job.session()
+                else:
+                    make_copies(session.store, job.target.group, arrays, options.layout)
+                copy_plan = CopyPlan(
+                    array_copies(session.store, job.target.group, arrays),
+                    plan_slabs(arrays.shapes, arrays.paths, slabs, limits),
+                    limits.in_flight,
+                    options.packing,
+                )
+                marks = {_COPY: digest, _WAVE: number + 1, _WAVES: len(waves)}
+                wave = self._plan(job, session, arrays, copy_plan, marks, workers)
+                report = report.with_commit(job.commit(session, wave), copy_plan.regions)
+        return report
+
+    def _waves_done(
+        self, job: Job, session: Session, arrays: FoundGroup, digest: str, waves: int
+    ) -> int:
+        """Count the commits of an earlier run that was broken off; refuse to write over others."""
+        taken = occupied(session.store, job.target.group, arrays)
+        if not taken:
+            return 0
+        if waves > 1:
+            for version in job.target.repo.ancestry(branch=job.target.branch):
+                if version.metadata.get(_COPY) == digest:
+                    done = version.metadata.get(_WAVE)
+                    if isinstance(done, int) and done < waves:
+                        return done
+                    break
+        if not self.options.overwrite:
+            raise InvalidInputError(
+                f"there is an array or group at /{taken[0]} already: choose another group, or say"
+                " that it is to be replaced (overwrite)",
+                ErrorKind.NODE_ALREADY_EXISTS,
+                path=taken[0],
+            )
+        return 0
+
+    def _plan(
+        self,
+        job: Job,
+        session: Session,
+        arrays: FoundGroup,
+        copy_plan: CopyPlan,
+        marks: Mapping[str, Any],
+        workers: Workers,
+    ) -> Wave:
+        group, regions = job.target.group, copy_plan.regions
+        state = session._session  # noqa: SLF001 - the same package
+        plan = WritePlan(job.id, tuple(plan_copies(state, group, arrays, regions.slabs)))
+        tasks = copy_tasks(len(regions), job.cores)
+        copied = job.spark.range(0, len(regions), 1, tasks).mapInArrow(
+            on_workers(_copy, copy_plan, plan, workers), PLACED
+        )
+        # Until the last wave, coordinates may be incomplete.
+        stored = arrays.paths if marks[_WAVE] == marks[_WAVES] else ()
+        copied_bytes = arrays.bytes_of(regions.slabs)
+        return Wave(
+            stage="copy",
+            what=f"{regions.objects} objects, {copied_bytes / 1e6:.0f} MB of values",
+            plan=plan,
+            built=build_manifests(
+                copied, plan, _assemble, workers, tasks=write_tasks(regions.objects, job.cores)
+            ),
+            references=regions.objects,
+            message="{chunks} chunks copied",
+            metadata=marks,
+            worker_context=workers,
+            require_openable=lambda: require_openable(
+                session, group, arrays.paths, stored, needs_xarray=self.from_files
+            ),
+        )
+
+
+def _copy(
+    batches: "Iterator[pa.RecordBatch]", copy_plan: CopyPlan, plan: WritePlan, workers: Workers
+) -> "Iterator[pa.RecordBatch]":
+    context, source = workers()
+    numbers = (number for batch in batches for number in batch.column("id").to_pylist())
+    new_note = partial(note_key, plan.job, _COPIES, _COPIES)
+    for copied in copy_regions(copy_plan, numbers, source.array, context, new_note):
+        array, references = plan.arrays[copied.array], copied.references
+        is_empty = not len(references) and not len(references.inlined)
+        about = " ".join(copied.notes)
+        yield placed_batch(
+            []
+            if is_empty
+            else [
+                (array.number, region, 0, part.to_bytes(), about)
+                for region, part in cut_by_region(array, references)
+            ]
+        )
+
+
+async def _assemble(
+    _context: RepoContext, _array: ArrayPlan, rows: Sequence[Mapping[str, Any]], _notes: Notes
+) -> RegionContent:
+    table = native_table([References.from_bytes(row["payload"]) for row in rows])
+    return RegionContent(table, copies=frozenset(" ".join(row["about"] for row in rows).split()))
+
+
+# -- a setting of Spark ----------------------------------------------------------------------
+
+
+class _Changed(MutableRecord):
+    """What a setting was before, and how many copies need it to be otherwise."""
+
+    before: str | None
+    users: int = 0
+
+
+_changed: Final[dict[int, _Changed]] = {}
+"""By session; copies may run beside each other in one."""
+_changing: Final = Lock()
+
+
+@contextmanager
+def attempts_may_differ(spark: "SparkSession") -> Iterator[None]:
+    """Have Spark go on when a task that is run again, as an executor was lost, names new objects.
+
+    Since 4.2 it would fail the job if some manifests are written already. But these are as good as
+    the others: what an attempt wrote stays for as long as any manifest refers to it.
+    """
+    with _changing:
+        if id(spark) not in _changed:
+            before = spark.conf.get(_ROLLS_BACK, None)
+            spark.conf.set(_ROLLS_BACK, "false")
+            _changed[id(spark)] = _Changed(before)
+        _changed[id(spark)].users += 1
+    try:
+        yield
     finally:
-        clear_staging(context, job.id)
-    stages = Counter(virtual.stages) + Counter(report.stages)
-    return replace(report, scan=virtual.scan, stages=dict(stages))
+        with _changing:
+            _changed[id(spark)].users -= 1
+            if _changed[id(spark)].users == 0:
+                _restore(spark, _changed.pop(id(spark)).before)
 
 
-def rechunk(
-    spark: "SparkSession",
-    repo: Repository,
-    source: Copyable,
-    *,
-    chunks: Mapping[str, int] | None = None,
-    shards: Mapping[str, int] | None = None,
-    compressors: Any = "auto",
-    source_group: str = "",
-    branch: str = "main",
-    group: str = "",
-    message: str | None = None,
-    access: SourceAccess | None = None,
-    overwrite: bool = False,
-    memory_per_task: int = MEMORY_PER_TASK,
-    packing: PackingOptions | bool = False,
-    on_progress: OnProgress | None = None,
-    references_per_commit: int = REFERENCES_PER_COMMIT,
-) -> CopyReport:
-    """Copy a dataset of a repository, or any Zarr hierarchy, with other chunks, in one commit.
-
-    Values are copied as they are stored: nothing is scaled, masked or decoded. Attributes, fill
-    values and names of dimensions come along, and so do coordinates, which keep large chunks.
-    Virtual chunks become native ones.
-
-    Args:
-        spark: where the work is done: `local_session()`, or a session of your cluster.
-        repo: where the copy goes; not one in memory, as workers are other processes.
-        source: a session (`other.readonly_session(tag="v1")`), a repository (the tip of its
-            `main`), or the path or URL of a repository or a Zarr hierarchy of format 2 or 3.
-            May be the repository itself; with `overwrite`, even the group itself.
-        chunks: lengths by dimension, -1 for the whole dimension; others stay as they are.
-        shards: lengths by dimension, multiples of those of chunks. Without, each chunk is an
-            object of its own.
-        compressors: as in `zarr.create_array`.
-        source_group: what to copy; the root if not given.
-        branch: to commit to. Commits of others that touch other things are no obstacle.
-        group: to put the copy into; the root if not given.
-        message: of the commit.
-        access: the storage of a Zarr hierarchy, where its URL alone does not tell.
-        overwrite: replace arrays that are there already.
-        memory_per_task: bytes that a task may take, besides Python itself and what it has loaded.
-            Larger regions read fewer chunks twice.
-        packing: put small chunks together into shared objects.
-        on_progress: told how far each stage is.
-        references_per_commit: jobs with more objects run in waves with a commit each. After a
-            crash, the same call goes on from the last one.
-
-    Returns:
-        What was done.
-    """
-    copying = CopyOptions.of(
-        chunks,
-        shards,
-        compressors,
-        packing=packing,
-        overwrite=overwrite,
-        memory_per_task=memory_per_task,
-        most_references=references_per_commit,
-    )
-    target = Target(repo, branch, group.strip("/"), message)
-    copy_source = source_of(source, source_group, access or SourceAccess())
-    return CopyJob(spark, target, copying, on_progress).run(copy_source)
-
-
-def source_alone(sources: Sources, access: SourceAccess) -> CopySource:
-    """Take sources that are not joined: there can be only one."""
-    source_list: Any = [sources] if isinstance(sources, (str, PathLike)) else sources
-    if not isinstance(source_list, list | tuple) or len(source_list) != 1:
-        raise InvalidInputError(
-            "several files need options: along which dimensions are they joined?",
-            ErrorKind.BAD_METADATA,
-        )
-    source = source_of(source_list[0], "", access)
-    try:
-        source.group()
-    except NotFoundError as error:
-        raise InvalidInputError(
-            f"{source_list[0]} is neither a Zarr hierarchy nor a repository: for files, pass"
-            " options"
-            " with the dimensions along which they are joined",
-            ErrorKind.BAD_METADATA,
-        ) from error
-    return source
-
-
-def _staged_source(staging: Repository) -> RepositorySource:
-    """Take what was virtualised; it is known by its files, as a later run makes it again."""
-    record = read_record(staging.readonly_session("main").store, "")
-    states = [] if record is None else sorted(repr(file.state) for file in record.files)
-    name = hashlib.blake2b("\n".join(states).encode(), digest_size=16).hexdigest()
-    is_near = record is not None and all(f.state.url.startswith("file:") for f in record.files)
-    return RepositorySource(staged(staging, is_near=is_near), name=name)
+def _restore(spark: "SparkSession", before: str | None) -> None:
+    if before is None:
+        spark.conf.unset(_ROLLS_BACK)
+    else:
+        spark.conf.set(_ROLLS_BACK, before)

@@ -40,6 +40,11 @@ def local_session(
     Everything stays on this machine: nothing listens on the network but the loopback. `cores`
     are all that there are unless said otherwise; `memory` is for the Java part, the Python workers
     come on top. Stop the session with `stop()` when it is not needed any more.
+
+    >>> spark = local_session(2)
+    >>> spark.range(5).count()
+    5
+    >>> spark.stop()
     """
     chosen = {**_LOCAL_SETTINGS, "spark.driver.memory": memory, **(settings or {})}
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")  # no name server is asked
@@ -53,6 +58,11 @@ def session_for(
 
     `master` is a URL as Spark has them: `local[4]`, `spark://host:7077`, `yarn`, `k8s://…`, or
     `sc://host:15002` for Spark Connect.
+
+    >>> spark = session_for("local[2]", settings={"spark.driver.host": "127.0.0.1"})
+    >>> spark.range(5).count()
+    5
+    >>> spark.stop()
     """
     try:
         from pyspark.sql import SparkSession
@@ -89,6 +99,10 @@ def session_while(master: str | None = None) -> "Iterator[SparkSession]":
     """Open a session; stop it in the end unless it existed before.
 
     Without a master it is one on this machine.
+
+    >>> with session_while() as spark:
+    ...     spark.range(5).count()
+    5
     """
     before = _running()
     session = local_session() if master is None else session_for(master)

@@ -378,8 +378,11 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     changed = _changed_arrays(session)
     deleted = {node_id for node_id, node in session.changes.deleted.items() if node.is_array}
     modified = {node_id for node_id, node in changed.items() if is_modified(session, node)}
-    shared = SharedManifests(session.base, len(session.snapshot.manifests))
     links = session.changes.links
+    refs = {node_id: session.tree.manifests(node) for node_id, node in changed.items()}
+    if not modified and not deleted and not links:
+        return ManifestChanges(refs, (), ())
+    shared = SharedManifests(session.base, len(session.snapshot.manifests))
     leaving = {link for link in links if not links[link].replaced.isdisjoint(shared.of(link))}
     touched = modified | deleted | leaving
     gone = deleted | {
@@ -391,7 +394,6 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     rewriting = _Rewriting(session, shared, changed, session.context.write_concurrency)
     await rewriting.gather(gathered - gone, modified)
     packs = await rewriting.pack(touched)
-    refs = {node_id: session.tree.manifests(node) for node_id, node in changed.items()}
     refs |= {link: link_parts((), refs[link]) for link in links}
     parts = [made_pack.part for made_pack in packs]
     for node_id, array in rewriting.arrays.items():

@@ -16,7 +16,7 @@ from icefloe.cli.main import app
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
-from icefloe.pipeline.provenance.records import (
+from icefloe.pipeline.writing.provenance import (
     RecordedFile,
     options_to_json,
     read_record,

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from icefloe.effects import run_blocking
 from icefloe.format.paths import joined_path
-from icefloe.pipeline.copying.stores import ReadingStore
-from icefloe.pipeline.files.access import Place
-from icefloe.pipeline.files.formats import Format
+from icefloe.pipeline.copying.transfer import ReadingStore
+from icefloe.pipeline.files.options import Format
 from icefloe.pipeline.files.parsing import fits_names
+from icefloe.pipeline.files.sources import Place
 from icefloe.records import Record, field
 from icefloe.storage.specs import LocalSpec
 

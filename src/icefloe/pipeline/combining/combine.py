@@ -8,18 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
-from icefloe.pipeline.combining.axes import PlacedFiles, place_files
 from icefloe.pipeline.combining.consensus import (
     Families,
     common_attributes,
     digest_misfits,
     find_families,
 )
+from icefloe.pipeline.combining.placing import PlacedFiles, place_files
 from icefloe.pipeline.combining.report import Misfit, Report
-from icefloe.pipeline.files.facts import FileFacts, LoadedValues
+from icefloe.pipeline.files.facts import (
+    ANY_CHUNK,
+    PARENT_UNITS,
+    ArraySchema,
+    DatasetSchema,
+    FileFacts,
+    Kind,
+    LoadedValues,
+)
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.schema import ANY_CHUNK, PARENT_UNITS, ArraySchema, DatasetSchema, Kind
 from icefloe.pipeline.files.times import parse_units
 from icefloe.records import Record, field
 
@@ -125,7 +132,15 @@ def promoted_target(
     [name] = options.concat
     kind = runs[0][1].dtype
     data_type = "string" if kind.kind == "U" else kind.name
-    schema = ArraySchema(path, data_type, (name,), (-1,), (1,), (), "" if kind.kind == "U" else 0)
+    schema = ArraySchema(
+        path=path,
+        data_type=data_type,
+        dimensions=(name,),
+        shape=(-1,),
+        chunks=(1,),
+        codecs=(),
+        fill_value="" if kind.kind == "U" else 0,
+    )
     metadata = native_metadata(schema, (placed.lengths[name],), {})
     return TargetArray(path, metadata, ((0, name),), is_native=True, family=0)
 
@@ -221,18 +236,18 @@ def combine(
     arrays += [promoted_target(path, native[path], placed, options) for path in common.promoted]
     known_paths = {array.path for array in arrays}
     return Combined(
-        report,
-        tuple(arrays),
-        {
+        report=report,
+        arrays=tuple(arrays),
+        groups={
             path: attributes
             for path, attributes in common.attributes.items()
             if path not in known_paths
         },
-        tuple(left),
-        tuple(families.of_file[number] for number in left),
-        placed.starts,
-        placed.lengths,
-        {path: tuple(runs) for path, runs in native.items()},
+        files=tuple(left),
+        families=tuple(families.of_file[number] for number in left),
+        starts=placed.starts,
+        lengths=placed.lengths,
+        native={path: tuple(runs) for path, runs in native.items()},
     )
 
 

@@ -10,19 +10,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from icefloe.pipeline.combining.report import Misfit
-from icefloe.pipeline.files.facts import FileFacts
-from icefloe.pipeline.files.options import AttributeRule
-from icefloe.pipeline.files.schema import (
+from icefloe.pipeline.files.facts import (
     ANY_CHUNK,
     PARENT_UNITS,
     ArraySchema,
     DatasetSchema,
     Difference,
+    FileFacts,
     Kind,
     array_misfits,
     canonical_json,
     misfits,
 )
+from icefloe.pipeline.files.options import AttributeRule
 from icefloe.pipeline.files.times import parse_units
 from icefloe.records import Record, field, replace
 

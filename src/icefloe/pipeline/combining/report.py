@@ -5,13 +5,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.files.schema import Kind
+from icefloe.pipeline.files.facts import Kind
 from icefloe.records import Record, field, replace
 from icefloe.reports import JsonReady
 
 
 class Misfit(Record, order=True):
-    """Why one file does not fit."""
+    """Why one file does not fit.
+
+    >>> print(Misfit("a.nc", Kind.DTYPE, "float64 instead of float32", "t2m").kind)
+    dtype
+    """
 
     url: str
     kind: Kind
@@ -144,11 +148,23 @@ def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:
             unchecked[key] = item
     left = tuple(sorted(unchecked.values()))
     wrong = tuple(sorted(mismatches))
-    return CheckedValues(files, chunks, values, dict(readers), left, wrong, seconds)
+    return CheckedValues(
+        files=files,
+        chunks=chunks,
+        values=values,
+        readers=dict(readers),
+        unchecked=left,
+        mismatches=wrong,
+        seconds=seconds,
+    )
 
 
 class Report(JsonReady, Record):
-    """What a scan of all files found."""
+    """What a scan of all files found.
+
+    >>> Report(3, 2).summary()
+    '2 of 3 files fit'
+    """
 
     files: int
     used: int
@@ -203,7 +219,11 @@ class Report(JsonReady, Record):
 
 
 class ValuesMismatchError(SourceError):
-    """Values read wrongly through references; nothing was written. `checked` has the details."""
+    """Values read wrongly through references; nothing was written. `checked` has the details.
+
+    >>> ValuesMismatchError.default_kind.value
+    'source-values'
+    """
 
     default_kind = ErrorKind.SOURCE_VALUES
 
@@ -219,7 +239,12 @@ class ValuesMismatchError(SourceError):
 
 
 class MisfitsError(SourceError):
-    """Files do not fit together; nothing was written. `report` has all of them."""
+    """Files do not fit together; nothing was written. `report` has all of them.
+
+    >>> misfit = Misfit("a.nc", Kind.DTYPE, "float64 instead of float32")
+    >>> MisfitsError(Report(3, 2, (misfit,))).report.counts()
+    {'dtype': 1}
+    """
 
     default_kind = ErrorKind.SOURCE_MISFIT
 

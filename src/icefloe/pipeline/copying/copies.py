@@ -1,6 +1,7 @@
 """Copies of arrays in a session: their metadata, and manifests of the copied objects."""
 
 import base64
+import hashlib
 import json
 import struct
 import warnings
@@ -10,29 +11,27 @@ from typing import Any, Final
 
 import numpy as np
 import zarr
-from zarr.core.buffer import default_buffer_prototype
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.chunk_table import ChunkTable, concat_tables
-from icefloe.format.ids import ChunkId, ManifestId, decode_ids
-from icefloe.format.layout import manifest_key
 from icefloe.format.paths import joined_path
+from icefloe.pipeline.combining.combine import TargetArray
 from icefloe.pipeline.copying.layouts import (
     ArrayLayout,
     CopyShape,
     LayoutOptions,
+    Slab,
     SourceArray,
     check_dimensions,
     choose_layout,
+    values_bytes,
 )
 from icefloe.pipeline.copying.origins import CopySource
-from icefloe.pipeline.files.references import References
-from icefloe.pipeline.provenance.records import is_record, record_path
-from icefloe.pipeline.writing.building import BuiltRegion, Notes
-from icefloe.pipeline.writing.plans import ArrayPlan
+from icefloe.pipeline.copying.transfer import ArrayCopy
+from icefloe.pipeline.writing.building import ArrayPlan, MadeArray
+from icefloe.pipeline.writing.metadata import find_document, get_document, make_groups
+from icefloe.pipeline.writing.provenance import is_record, record_path
 from icefloe.records import Record
-from icefloe.repo.context import RepoContext
-from icefloe.transactions.external_manifests import build_region
+from icefloe.transactions.session import SessionState
 from icefloe.zarr_store import IcechunkStore
 
 _V2_DIMENSIONS: Final = "_ARRAY_DIMENSIONS"
@@ -62,6 +61,25 @@ class FoundGroup(Record, eq=False):
     attributes: Mapping[str, Mapping[str, Any]]
     """By path of group; the empty one is the group itself."""
     arrays: tuple[FoundArray, ...]
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the path of each array, below the group."""
+        return [array.about.path for array in self.arrays]
+
+    @property
+    def shapes(self) -> list[CopyShape]:
+        """Return the shapes that planning needs."""
+        return [array.shape for array in self.arrays]
+
+    def bytes_of(self, slabs: Sequence[Slab]) -> int:
+        """Return how many bytes the values of some slabs take."""
+        return sum(
+            values_bytes(self.arrays[slab.array].about)
+            * slab.objects
+            // max(prod(self.arrays[slab.array].shape.grid), 1)
+            for slab in slabs
+        )
 
 
 def find_arrays(source: CopySource, options: LayoutOptions) -> FoundGroup:
@@ -109,12 +127,12 @@ def _described(path: str, array: "zarr.Array[Any]") -> SourceArray:
     kind = array.dtype
     item_bytes = max(kind.itemsize, _TEXT_BYTES) if kind.kind in {"O", "T"} else kind.itemsize
     return SourceArray(
-        path,
-        tuple(array.shape),
-        dimensions_of(array),
-        tuple(max(chunk, 1) for chunk in chunks),
-        None if shards is None else tuple(shards),
-        max(item_bytes, 1),
+        path=path,
+        shape=tuple(array.shape),
+        dimensions=dimensions_of(array),
+        chunks=tuple(max(chunk, 1) for chunk in chunks),
+        shards=None if shards is None else tuple(shards),
+        item_bytes=max(item_bytes, 1),
     )
 
 
@@ -136,33 +154,22 @@ def dimensions_of(array: "zarr.Array[Any]") -> tuple[str | None, ...]:
 def occupied(store: IcechunkStore, group: str, source_group: FoundGroup) -> list[str]:
     """Name the copies in whose place there is something already."""
     paths = [joined_path(group, array.about.path) for array in source_group.arrays]
-    return [path for path in paths if _read(store, f"{path}/zarr.json") is not None]
+    return [path for path in paths if find_document(store, f"{path}/zarr.json") is not None]
 
 
-def make_groups(store: IcechunkStore, group: str, source_group: FoundGroup) -> None:
-    """Make the groups of the copies; attributes go on top of those that are there."""
-    parts = group.strip("/").split("/") if group.strip("/") else []
-    for depth in range(len(parts)):
-        _put_group(store, "/".join(parts[:depth]), {})
-    for path in sorted(source_group.attributes):
-        _put_group(store, joined_path(group, path), source_group.attributes[path])
+def make_copies(
+    store: IcechunkStore, group: str, source_group: FoundGroup, options: LayoutOptions
+) -> None:
+    """Make the groups and arrays of the copies, without values; others make way."""
+    if occupied(store, group, source_group):
+        # What the record names as the files of the group is something else now.
+        store.delete_sync(f"{record_path(group)}/zarr.json")
+    make_groups(store, group, source_group.attributes, keeps_attributes=True)
+    for array in source_group.arrays:
+        _make_array(store, group, array, options.compressors)
 
 
-def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any]) -> None:
-    key = f"{path}/zarr.json" if path else "zarr.json"
-    stored = _read(store, key)
-    document: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-    if stored is not None:
-        document = json.loads(stored)
-        if not attributes:
-            return
-    document["attributes"] = {**document.get("attributes", {}), **attributes}
-    data = json.dumps(document).encode()
-    store.set_sync(key, default_buffer_prototype().buffer.from_bytes(data))
-
-
-def make_array(store: IcechunkStore, group: str, array: FoundArray, compressors: Any) -> None:
-    """Make one copy, without values; what is in its place makes way."""
+def _make_array(store: IcechunkStore, group: str, array: FoundArray, compressors: Any) -> None:
     path, source = joined_path(group, array.about.path), array.source
     metadata: Any = source.metadata
     fill = {} if metadata.fill_value is None else {"fill_value": metadata.fill_value}
@@ -206,66 +213,51 @@ def _attributes(source: "zarr.Array[Any]") -> dict[str, Any]:
     return attributes
 
 
-def document_of(store: IcechunkStore, path: str) -> bytes:
-    """Read the `zarr.json` of an array that was made."""
-    document = _read(store, f"{path}/zarr.json")
-    assert document is not None, f"{path} was made before"
-    return document
-
-
-def forget_record(store: IcechunkStore, group: str) -> None:
-    """Remove the record of the files that a group was made of: it is something else now."""
-    store.delete_sync(f"{record_path(group)}/zarr.json")
-
-
-def _read(store: IcechunkStore, key: str) -> bytes | None:
-    buffer = store.get_sync(key, prototype=default_buffer_prototype())
-    return None if buffer is None else buffer.to_bytes()
-
-
-async def build_native(
-    context: RepoContext,
-    array: ArrayPlan,
-    region: int,
-    parts: Sequence[References],
-    notes: Notes,
-) -> BuiltRegion:
-    """Write the manifests of a region over the existing ones."""
-    table = concat_tables([table for part in parts for table in tables_of(part)])
-
-    async def note(ids: Sequence[ManifestId]) -> None:
-        await notes.add([manifest_key(manifest_id) for manifest_id in ids])
-
-    built = await build_region(
-        context.assets,
-        array.node,
-        table,
-        layout=array.parts.layout,
-        grid=array.grid,
-        stored=array.parts.stored_in(region),
-        before_writing=note,
-    )
-    return BuiltRegion(built, table.coordinates, len(table), int(table.lengths.sum()))
-
-
-def tables_of(part: References) -> tuple[ChunkTable, ChunkTable]:
-    """Return references to copied objects, and references that hold their bytes inline."""
-    return _stored_table(part), _inlined_table(part)
-
-
-def _stored_table(part: References) -> ChunkTable:
-    if not len(part):
-        return ChunkTable.empty(part.dimensions)
-    return ChunkTable.native(
-        part.coordinates.astype(np.uint32),
-        decode_ids(np.array(part.locations, np.bytes_), ChunkId.WIDTH),
-        part.lengths,
-        part.offsets,
-        part.location_rows,
+def array_copies(
+    store: IcechunkStore, group: str, source_group: FoundGroup
+) -> tuple[ArrayCopy, ...]:
+    """Describe the copies, which were made before, for workers."""
+    return tuple(
+        ArrayCopy(
+            array.about.path,
+            get_document(store, f"{joined_path(group, array.about.path)}/zarr.json"),
+            len(array.about.shape),
+        )
+        for array in source_group.arrays
     )
 
 
-def _inlined_table(part: References) -> ChunkTable:
-    if not len(part.inlined):
-        return ChunkTable.empty(part.dimensions)
-    return ChunkTable.inlined(part.inlined_coordinates.astype(np.uint32), part.inlined)
+def plan_copies(
+    session: SessionState, group: str, source_group: FoundGroup, slabs: Sequence[Slab]
+) -> list[ArrayPlan]:
+    """Plan the manifests of all copies; those in slabs get objects."""
+    by_array = {slab.array: slab for slab in slabs}
+    return [
+        _plan_copy(session, number, joined_path(group, path), by_array.get(number))
+        for number, path in enumerate(source_group.paths)
+    ]
+
+
+def _plan_copy(session: SessionState, number: int, path: str, slab: Slab | None) -> ArrayPlan:
+    made = MadeArray.at(session, path)
+    boxes = [] if slab is None else [[(0, cells) for cells in made.grid]]
+    if slab is not None and made.grid:
+        boxes[0][0] = (slab.first, slab.end)
+    spans = np.array(boxes, np.int64).reshape(len(boxes), len(made.grid), 2)
+    return made.plan(number, TargetArray(path, {}, (), is_native=True, family=0), spans)
+
+
+def digest_of(
+    source: CopySource,
+    group: FoundGroup,
+    waves: Sequence[Sequence[Slab]],
+    options: LayoutOptions,
+) -> str:
+    """Sum up what is copied and how, to recognise a job that was broken off."""
+    arrays = [
+        [array.about.path, array.about.shape, array.layout.chunks, array.layout.shards]
+        for array in group.arrays
+    ]
+    ends = [[[slab.array, slab.first, slab.end] for slab in wave] for wave in waves]
+    text = json.dumps([source.identity, arrays, ends, repr(options.compressors)])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

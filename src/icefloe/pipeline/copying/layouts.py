@@ -1,20 +1,31 @@
-"""The chunks and shards of a copied array, and the region of it that one task copies. Pure.
+"""The chunks and shards of copied arrays, the region that one task copies, and commits. Pure.
 
-A region is a box of whole objects that fits into the memory of a task.
+A region is a box of whole objects that fits into the memory of a task. A transaction log has a
+largest size, so copies of very many objects are cut into slabs of whole rows of objects along the
+first dimension; each commit takes some of them.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from math import gcd, lcm, prod
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record, field
+from icefloe.transactions.packing import PackingOptions
 
+REFERENCES_PER_COMMIT: Final = 25_000_000
+"""Jobs with more references commit in waves, as a transaction log has a largest size."""
+MEMORY_PER_TASK: Final = 256 * 2**20
 WHOLE: Final = -1
 """Stands for the length of a dimension."""
 
 _COORDINATE_BYTES: Final = 2**20
 """Coordinates are not cut into smaller chunks than this: they are read whole."""
+_PACKS_HELD: Final = 2
+_FAR_IN_FLIGHT: Final = 8
+"""Where requests wait for a network, this many are under way in each task."""
 
 
 class LayoutOptions(Record):
@@ -36,6 +47,47 @@ class LayoutOptions(Record):
                         " for the whole dimension",
                         ErrorKind.BAD_METADATA,
                     )
+
+
+class CopyOptions(Record):
+    """How values are copied."""
+
+    layout: LayoutOptions
+    memory_per_task: int = MEMORY_PER_TASK
+    packing: PackingOptions | None = None
+    overwrite: bool = False
+    most_references: int = REFERENCES_PER_COMMIT
+
+    def __post_init__(self) -> None:
+        if self.memory_per_task < 1:
+            raise InvalidInputError(
+                f"a task cannot work with {self.memory_per_task} bytes of memory",
+                ErrorKind.LIMIT_EXCEEDED,
+            )
+
+    @classmethod
+    def of(
+        cls,
+        chunks: Mapping[str, int] | None,
+        shards: Mapping[str, int] | None,
+        compressors: Any = "auto",
+        *,
+        packing: PackingOptions | bool = False,
+        **others: Any,
+    ) -> Self:
+        """Return the options that users gave."""
+        packs = PackingOptions() if packing is True else packing or None
+        layout = LayoutOptions(dict(chunks or {}), dict(shards or {}), compressors)
+        return cls(layout, packing=packs, **others)
+
+    def limits(self, cores: int, *, is_near: bool) -> "Limits":
+        """Return the limits of plans; "near" means that no network is in between."""
+        return Limits(
+            self.memory_per_task,
+            cores,
+            in_flight=1 if is_near else _FAR_IN_FLIGHT,
+            held_bytes=0 if self.packing is None else _PACKS_HELD * self.packing.pack_bytes,
+        )
 
 
 class SourceArray(Record):
@@ -388,3 +440,81 @@ def _shared_edges(first: int, length: int, chunk: int, edges: int) -> int:
     period = chunk // common
     first_edge = (-first // common) * pow(length // common, -1, period) % period or period
     return 0 if first_edge > edges else (edges - first_edge) // period + 1
+
+
+# -- commits ---------------------------------------------------------------------------------
+
+
+class Slab(Record):
+    """Some rows of target objects of an array, along its first dimension."""
+
+    array: int
+    first: int
+    end: int
+    objects: int
+
+
+def cut_into_slabs(grids: Sequence[Sequence[int]], most: int) -> list[list[Slab]]:
+    """Divide arrays into groups of slabs with at most this many objects each, one for each commit.
+
+    Rows are never cut: a group of one row may have more.
+
+    >>> [[(slab.array, slab.first, slab.end) for slab in wave] for wave in
+    ...  cut_into_slabs([(4, 10), (3,)], 25)]
+    [[(0, 0, 2)], [(0, 2, 4), (1, 0, 3)]]
+    """
+    waves: list[list[Slab]] = [[]]
+    objects = 0
+    for array, grid in enumerate(grids):
+        rows, row_objects = (grid[0], prod(grid[1:])) if grid else (1, 1)
+        first = 0 if row_objects else rows
+        while first < rows:
+            free = (most - objects) // row_objects
+            if free < 1 and objects:
+                waves.append([])
+                objects = 0
+                continue
+            end = min(rows, first + max(free, 1))
+            slab = Slab(array, first, end, (end - first) * row_objects)
+            waves[-1].append(slab)
+            objects += slab.objects
+            first = end
+    return [wave for wave in waves if wave]
+
+
+class Regions(Record):
+    """The regions of several slabs, numbered one after the other."""
+
+    slabs: tuple[Slab, ...]
+    plans: tuple[RegionPlan, ...]
+    ends: tuple[int, ...]
+    """For each slab, the number behind its last region."""
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a task needs at most."""
+        return max((plan.memory_bytes for plan in self.plans), default=0)
+
+    @property
+    def objects(self) -> int:
+        """Count the objects that there are at most: those that hold nothing are left out."""
+        return sum(slab.objects for slab in self.slabs)
+
+    def find(self, number: int) -> tuple[int, int]:
+        """Return the slab of a region, and its number there."""
+        slab = bisect_right(self.ends, number)
+        return slab, number - (self.ends[slab - 1] if slab else 0)
+
+
+def plan_slabs(
+    arrays: Sequence[CopyShape], paths: Sequence[str], slabs: Sequence[Slab], limits: Limits
+) -> Regions:
+    """Plan the regions of one commit."""
+    plans = [
+        plan_regions(arrays[slab.array], limits, (slab.first, slab.end), path=paths[slab.array])
+        for slab in slabs
+    ]
+    return Regions(tuple(slabs), tuple(plans), tuple(accumulate(len(plan) for plan in plans)))

@@ -16,20 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.files.access import SourceAccess
-from icefloe.pipeline.files.decoding import read_values
-from icefloe.pipeline.files.facts import Attributes, FileFacts, LoadedValues, SourceState
-from icefloe.pipeline.files.formats import Format
-from icefloe.pipeline.files.options import ParseOptions
-from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.schema import (
+from icefloe.pipeline.files.facts import (
     ANY_CHUNK,
     ANY_LENGTH,
     ENCODING_ATTRIBUTES,
     PARENT_UNITS,
     ArraySchema,
+    Attributes,
     DatasetSchema,
+    FileFacts,
+    LoadedValues,
+    SourceState,
 )
+from icefloe.pipeline.files.options import Format, ParseOptions
+from icefloe.pipeline.files.references import References, read_values
+from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.files.times import parse_units
 from icefloe.records import Record, field
 
@@ -127,16 +128,18 @@ def describe(
             if name not in ENCODING_ATTRIBUTES
         }
     facts = FileFacts(
-        state,
-        kind.value,
-        DatasetSchema.of(schemas),
-        attributes,
-        lengths,
-        chunks,
-        values,
-        digests,
-        sum(len(array_described.references) for array_described in arrays.values()),
-        sum(len(array_described.references.inlined.data) for array_described in arrays.values()),
+        state=state,
+        format=kind.value,
+        schema=DatasetSchema.of(schemas),
+        attributes=attributes,
+        lengths=lengths,
+        chunks=chunks,
+        values=values,
+        digests=digests,
+        references=sum(len(array_described.references) for array_described in arrays.values()),
+        inlined_bytes=sum(
+            len(array_described.references.inlined.data) for array_described in arrays.values()
+        ),
     )
     return ParsedFile(
         facts,
@@ -317,18 +320,20 @@ def _schema(
     is_helper: bool,  # noqa: FBT001 - named by its place in the record
 ) -> ArraySchema:
     return ArraySchema(
-        path,
-        array.metadata["data_type"],
-        array.dimensions,
-        tuple(
+        path=path,
+        data_type=array.metadata["data_type"],
+        dimensions=array.dimensions,
+        shape=tuple(
             ANY_LENGTH if name in concat else length
             for name, length in zip(array.dimensions, array.shape, strict=True)
         ),
-        tuple(ANY_CHUNK if axis == cut else length for axis, length in enumerate(array.chunks)),
-        tuple(array.metadata["codecs"]),
-        array.metadata["fill_value"],
-        encoding,
-        is_helper,
+        chunks=tuple(
+            ANY_CHUNK if axis == cut else length for axis, length in enumerate(array.chunks)
+        ),
+        codecs=tuple(array.metadata["codecs"]),
+        fill_value=array.metadata["fill_value"],
+        encoding=encoding,
+        is_coordinate=is_helper,
     )
 
 

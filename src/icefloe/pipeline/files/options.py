@@ -1,12 +1,127 @@
-"""What users choose about parsing and combining, as plain values that travel."""
+"""Options of parsing and combining, as plain values that travel, and the formats of files.
 
+The format of a file follows from its first bytes and, where these say little, from its name.
+"""
+
+import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final, Literal
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
-from icefloe.pipeline.files.formats import Format
 from icefloe.records import Record, field
+
+HEAD_BYTES: Final = 4096
+"""How much of a file is looked at."""
+
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
+_HDF5_STARTS: Final = (0, 512, 1024, 2048)  # behind a user block of such a size
+_TIFF: Final = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_GRIB_WITHIN: Final = 256  # bulletins of the WMO put a heading before
+_HDF4: Final = b"\x0e\x03\x13\x01"
+_GZIP: Final = b"\x1f\x8b"
+_DMRPP: Final = re.compile(rb"<(\w+:)?Dataset\b[^>]*(dmrpp|xml\.opendap\.org)", re.DOTALL)
+
+
+class Format(StrEnum):
+    """Kinds of files that can be virtualised.
+
+    >>> Format.ZARR.is_directory, Format.GRIB.is_directory
+    (True, False)
+    """
+
+    HDF5 = "hdf5"
+    NETCDF3 = "netcdf3"
+    GRIB = "grib"
+    TIFF = "tiff"
+    FITS = "fits"
+    ZARR = "zarr"
+    KERCHUNK_JSON = "kerchunk-json"
+    KERCHUNK_PARQUET = "kerchunk-parquet"
+    DMRPP = "dmrpp"
+
+    @property
+    def is_directory(self) -> bool:
+        """Return whether a source is many objects below one URL."""
+        return self in {Format.ZARR, Format.KERCHUNK_PARQUET}
+
+
+def format_of_name(url: str) -> Format | None:
+    """Guess by the name alone whether a URL names a directory of objects.
+
+    >>> format_of_name("s3://bucket/cube.zarr/")
+    <Format.ZARR: 'zarr'>
+    """
+    name = url.rstrip("/").rpartition("/")[2].lower()
+    if name.endswith(".zarr"):
+        return Format.ZARR
+    if name.endswith((".parq", ".parquet")):
+        return Format.KERCHUNK_PARQUET
+    return None
+
+
+def detect_format(head: bytes) -> Format | None:
+    """Detect the format of a file by its first bytes; return None if it is unknown.
+
+    >>> detect_format(b"CDF" + bytes([2]))
+    <Format.NETCDF3: 'netcdf3'>
+    """
+    if any(head.startswith(_HDF5, start) for start in _HDF5_STARTS):
+        return Format.HDF5
+    if head[:3] == b"CDF" and head[3:4] in {b"\1", b"\2", b"\5"}:
+        return Format.NETCDF3
+    if head.startswith(_TIFF):
+        return Format.TIFF
+    if head.startswith(b"SIMPLE  ="):
+        return Format.FITS
+    if b"GRIB" in head[:_GRIB_WITHIN]:
+        return Format.GRIB
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith(b"{"):
+        return Format.KERCHUNK_JSON
+    if text.startswith(b"<") and _DMRPP.search(text):
+        return Format.DMRPP
+    return None
+
+
+def describe_unknown(head: bytes) -> str:
+    """Describe a file whose format is unknown."""
+    if not head:
+        return "it is empty"
+    if head.startswith(_HDF4):
+        return "it is HDF4, which is not supported: convert it, or give its DMR++"
+    if head.startswith(_GZIP):
+        return "it is compressed with gzip as a whole, so parts of it cannot be read: unpack it"
+    names = ", ".join(file_format.value for file_format in Format)
+    return f"it begins with {head[:8]!r}, like no kind we know ({names})"
+
+
+def stored_end(head: bytes) -> int | None:
+    """Return the length that an HDF5 or GRIB file declares, or None."""
+    for start in _HDF5_STARTS:
+        if head.startswith(_HDF5, start):
+            return _hdf5_end(head[start:])
+    if head.startswith(b"GRIB") and len(head) >= 16:
+        return int.from_bytes(head[8:16]) if head[7] == 2 else int.from_bytes(head[4:7])
+    return None
+
+
+def _hdf5_end(superblock: bytes) -> int | None:
+    if len(superblock) < 9:
+        return None
+    version = superblock[8]
+    if version in {0, 1}:
+        width, first = superblock[13:14], 24 if version == 0 else 28
+    else:
+        width, first = superblock[9:10], 12
+    size = int.from_bytes(width)
+    base = superblock[first : first + size]
+    end = superblock[first + 2 * size : first + 3 * size]
+    if size not in {2, 4, 8} or len(end) < size:
+        return None
+    return int.from_bytes(base, "little") + int.from_bytes(end, "little")
+
 
 _ONE_MEBIBYTE: Final = 1 << 20
 
@@ -23,7 +138,11 @@ independent reader; `"all"` compares every chunk of every file."""
 
 
 class ParseOptions(Record):
-    """How files are parsed."""
+    """How files are parsed.
+
+    >>> ParseOptions(("time",), drop=("time_bnds",)).format is None
+    True
+    """
 
     concat: tuple[str, ...]
     """Dimensions that files are joined along, the outermost first."""
@@ -38,7 +157,11 @@ class ParseOptions(Record):
 
 
 class CombineOptions(Record):
-    """How files are put together."""
+    """How files are put together.
+
+    >>> CombineOptions(("time",), on_misfit="skip").check_values
+    2
+    """
 
     concat: tuple[str, ...]
     by: Literal["coordinates", "order"] = "coordinates"

@@ -26,22 +26,26 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format.columns import BytesColumn
-from icefloe.pipeline.files.access import Registry, SourceAccess, WatchedReader, registry_for
 from icefloe.pipeline.files.describing import ParsedFile, RawArray, describe
-from icefloe.pipeline.files.facts import FileFacts, Problem, SourceState
-from icefloe.pipeline.files.formats import (
+from icefloe.pipeline.files.facts import FileFacts, Kind, Problem, SourceState
+from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
+from icefloe.pipeline.files.options import (
     HEAD_BYTES,
     Format,
+    ParseOptions,
     describe_unknown,
     detect_format,
     format_of_name,
     stored_end,
 )
-from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
-from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.files.schema import Kind
-from icefloe.pipeline.files.sources import microseconds
+from icefloe.pipeline.files.sources import (
+    Registry,
+    SourceAccess,
+    WatchedReader,
+    microseconds,
+    registry_for,
+)
 from icefloe.records import replace
 from icefloe.storage.storage import as_storage_error
 

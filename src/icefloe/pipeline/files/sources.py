@@ -1,4 +1,7 @@
-"""Which files are to be ingested: globs, listings and URLs to columns.
+"""Sources: the storages that serve them, the files that patterns name, containers for them.
+
+Users give storages by URL prefix. The mapping can be pickled and travels to other processes; each
+process opens its clients there, once, when they are first needed. Files are listed as columns:
 
     url       string          as it will stand in references
     size      int64           bytes
@@ -8,22 +11,219 @@
 Rows come in batches, sorted by URL within each pattern, and no URL twice.
 """
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from os import PathLike
-from typing import Final
-from urllib.parse import unquote
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import quote, unquote, urlsplit
 
+from icefloe.config import VirtualChunkContainer
+from icefloe.config.containers import (
+    AnyObjectStoreConfig,
+    gcs_store,
+    http_store,
+    local_filesystem_store,
+    s3_store,
+)
 from icefloe.effects import iterate_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.format.arrow import pa
-from icefloe.pipeline.files.access import Place, SourceAccess, as_url
-from icefloe.pipeline.files.facts import int_column, text_column
-from icefloe.storage import ObjectInfo
+from icefloe.pipeline.files.facts import SourceState, int_column, text_column
+from icefloe.records import Record, replace
+from icefloe.storage import Backend, ObjectInfo, Storage, storage_from_url
+from icefloe.storage.specs import AzureSpec, GcsSpec, HttpSpec, LocalSpec, S3Spec
+from icefloe.storage.storage import open_foreign_client
+
+_PLAIN: Final = "/:@!$&'()*+,;=~-._"
+"""Characters of keys that stand for themselves in a URL."""
+
+_SEGMENTS_OF_ROOT: Final = {"az": 1, "azure": 1, "abfs": 1}
+"""How many segments of the path belong to the root of a storage, besides the host."""
+
+
+class Place(Record):
+    """Where an object is: a storage, the URL of its root, the key below it."""
+
+    storage: Storage
+    root: str
+    key: str
+
+    @property
+    def backend(self) -> Backend:
+        """Return the backend."""
+        return self.storage.open()
+
+    def url_of(self, key: str) -> str:
+        """Return the URL of another object of the same storage."""
+        return self.root + quote(key, safe=_PLAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAccess:
+    """Storages by URL prefix; what none covers is reached as its URL says.
+
+    A storage's root is the prefix: `{"s3://bucket/era5/": s3_storage(bucket="bucket",
+    prefix="era5", ...)}`. The longest prefix wins. Without an entry, credentials come from the
+    environment.
+
+    >>> place = SourceAccess().place("file:///data/a%20b.nc")
+    >>> place.key, place.url_of(place.key)
+    ('data/a b.nc', 'file:///data/a%20b.nc')
+    """
+
+    storages: Mapping[str, Storage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        slashed = {
+            _slashed(prefix): _as_foreign(storage) for prefix, storage in self.storages.items()
+        }
+        object.__setattr__(self, "storages", slashed)
+
+    def place(self, url: str) -> Place:
+        """Find where a URL leads."""
+        covering = [prefix for prefix in self.storages if url.startswith(prefix)]
+        if covering:
+            root = max(covering, key=len)
+            return Place(self.storages[root], root, unquote(url[len(root) :]))
+        root = root_of(url)
+        return Place(_storage_at(root), root, unquote(url[len(root) :]).split("?")[0])
+
+
+def as_url(path_or_url: str | os.PathLike[str]) -> str:
+    """Write a path as a URL; leave URLs as they are.
+
+    >>> as_url("/data/march 2020.nc")
+    'file:///data/march%202020.nc'
+    """
+    text = os.fspath(path_or_url)
+    if "://" in text:
+        return text
+    path = os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111
+    folder = "/" if text.endswith("/") else ""  # which `abspath` drops
+    return "file://" + quote(path + folder, safe=_PLAIN + "*?[]{}")
+
+
+def root_of(url: str) -> str:
+    """Return the part of a URL that names a storage: scheme and bucket, ending in a slash.
+
+    >>> root_of("s3://bucket/a/b.nc"), root_of("file:///data/x.nc")
+    ('s3://bucket/', 'file:///')
+    """
+    parts = urlsplit(url)
+    if not parts.scheme or (not parts.netloc and parts.scheme != "file"):
+        raise InvalidInputError(
+            f"{url!r} is not the URL of a file: write it like s3://bucket/path or file:///path",
+            ErrorKind.CANNOT_PARSE_URL,
+        )
+    segments = _SEGMENTS_OF_ROOT.get(parts.scheme, 0)
+    path = parts.path.lstrip("/").split("/")[:segments]
+    return "/".join([f"{parts.scheme}://{parts.netloc}", *path, ""])
+
+
+_default_storages: Final[dict[tuple[int, str], Storage]] = {}
+
+
+def _storage_at(root: str) -> Storage:
+    """Return one storage for each root and process, so that its connections are used again."""
+    key = (os.getpid(), root)
+    if key not in _default_storages:
+        if root == "file:///":
+            storage = Storage(LocalSpec("/", encodes_keys=False))
+        else:
+            storage = _as_foreign(storage_from_url(root))
+        _default_storages[key] = storage
+    return _default_storages[key]
+
+
+def _as_foreign(storage: Storage) -> Storage:
+    """Take the keys of files that others wrote as they are."""
+    spec: Any = storage.spec
+    match spec:
+        case LocalSpec() | S3Spec() | GcsSpec() | AzureSpec() | HttpSpec() if spec.encodes_keys:
+            return Storage(replace(spec, encodes_keys=False))
+        case _:
+            return storage
+
+
+def _slashed(prefix: str) -> str:
+    return prefix if prefix.endswith("/") else f"{prefix}/"
+
+
+class Registry:
+    """What parsers ask for the client that reads a URL; opened when first asked for."""
+
+    def __init__(self, access: SourceAccess) -> None:
+        self._access = access
+        self._clients: dict[str, Any] = {}
+
+    def resolve(self, url: str) -> tuple[Any, str]:
+        """Return a client, and the path in it."""
+        source_place = self._access.place(url)
+        if source_place.root not in self._clients:
+            self._clients[source_place.root] = open_foreign_client(source_place.storage)
+        return self._clients[source_place.root], source_place.key
+
+    def local_path(self, url: str) -> str | None:
+        """Return the path of a local file."""
+        source_place = self._access.place(url)
+        spec = source_place.storage.spec
+        return os.path.join(spec.path, source_place.key) if isinstance(spec, LocalSpec) else None  # noqa: PTH118
+
+
+_registries: Final[dict[tuple[int, int], tuple[SourceAccess, Registry]]] = {}
+_MOST_REGISTRIES: Final = 8
+
+
+def registry_for(access: SourceAccess) -> Registry:
+    """Return one registry for each process and way of access; forked children make their own."""
+    key = (os.getpid(), id(access))
+    if key not in _registries:
+        while len(_registries) >= _MOST_REGISTRIES:
+            del _registries[next(iter(_registries))]
+        _registries[key] = (access, Registry(access))  # kept, so that the id stays its own
+    return _registries[key][1]
+
+
+class WatchedReader:
+    """A file-like object that remembers why a read failed."""
+
+    def __init__(self, reader: Any, failures: list[Exception]) -> None:
+        self._reader = reader
+        self._failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._reader, name)
+        if not callable(attribute):
+            return attribute
+
+        def watched(*arguments: Any, **named: Any) -> Any:
+            try:
+                return attribute(*arguments, **named)
+            except Exception as error:
+                self._failures.append(error)
+                raise
+
+        return watched
+
 
 type Pattern = str | PathLike[str]
+
+
+class TableSource(Protocol):
+    """A table of another library, such as one of Spark."""
+
+    def toArrow(self) -> "pa.Table":  # noqa: N802 - the name that Spark gave it
+        """Return its rows."""
+        ...
+
+
+type Sources = "Pattern | Iterable[Pattern] | pa.Table | TableSource"
+"""Globs, URLs, or a table (of Arrow or Spark) with the column `url`."""
 
 _MAGIC: Final = re.compile(r"[*?\[{]")
 _BATCH_ROWS: Final = 10_000
@@ -90,6 +290,29 @@ def sources_from_table(table: "pa.Table") -> "pa.RecordBatch":
         column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns
     ]
     return pa.RecordBatch.from_arrays(flat, schema=schema)
+
+
+def list_states(sources: "Sources", access: SourceAccess) -> list[SourceState]:
+    """List all files, each once, with what is known of their state."""
+    table: Any = sources.toArrow() if hasattr(sources, "toArrow") else sources
+    if isinstance(table, pa.Table):
+        batches: Iterable[pa.RecordBatch] = [sources_from_table(table)]
+    else:
+        batches = list_sources(table, access)
+    states: dict[str, SourceState] = {}
+    for batch in batches:
+        columns = (
+            batch.column("url").to_pylist(),
+            batch.column("size").to_pylist(),
+            batch.column("etag").to_pylist(),
+            batch.column("modified").cast("int64").to_pylist(),
+        )
+        for url, size, etag, modified in zip(*columns, strict=True):
+            if url is None:
+                raise InvalidInputError("a source has no URL", ErrorKind.CANNOT_PARSE_URL)
+            state = SourceState(as_url(url), size, etag, modified)
+            states.setdefault(state.url, state)
+    return list(states.values())
 
 
 type _Row = tuple[str, int | None, str | None, datetime | None]
@@ -204,3 +427,45 @@ def microseconds(moment: datetime) -> int:
     """Count microseconds since 1970."""
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return since // timedelta(microseconds=1)
+
+
+def container_prefixes(patterns: Iterable[Pattern]) -> list[str]:
+    """Name the folders that sources lie in; of nested ones the outer.
+
+    >>> container_prefixes(["s3://era5/2020/*.nc", "s3://era5/2020/12/last.nc"])
+    ['s3://era5/2020/']
+    """
+    folders = sorted({folder_of(as_url(pattern)) for pattern in patterns})
+    outer: list[str] = []
+    for folder in folders:
+        if not (outer and folder.startswith(outer[-1])):
+            outer.append(folder)
+    return outer
+
+
+def container_at(prefix: str) -> VirtualChunkContainer:
+    """Make a container for a folder, in the way that its URL says.
+
+    >>> container_at("s3://era5/2020/").url_prefix
+    's3://era5/2020/'
+    """
+    return VirtualChunkContainer(prefix, _store(prefix))
+
+
+def _store(prefix: str) -> AnyObjectStoreConfig:
+    parts = urlsplit(prefix)
+    match parts.scheme:
+        case "file":
+            return local_filesystem_store(str(Path(unquote(parts.path))))
+        case "s3":
+            return s3_store()
+        case "gs" | "gcs":
+            return gcs_store()
+        case "http" | "https":
+            return http_store()
+        case scheme:
+            raise InvalidInputError(
+                f"a container for {scheme}:// needs more than a URL: add it to the repository's"
+                " configuration in Python, with set_virtual_chunk_container",
+                ErrorKind.CANNOT_PARSE_URL,
+            )

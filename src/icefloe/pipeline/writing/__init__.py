@@ -1,1 +1,1 @@
-"""The references of files to manifests, and to commits."""
+"""What is written for a dataset: its metadata, the record of its files, its manifests."""

@@ -1,23 +1,412 @@
-"""The references of many files to whole manifests: what a worker does with one region."""
+"""The references of many files to whole manifests.
 
-from collections.abc import Sequence
+Plans tell workers where references belong; a worker builds the manifests of one region. A file
+that is ingested again replaces its old references. Very large jobs are cut into waves, each one
+commit, one after the other along the first dimension.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.effects import map_concurrently
+from icefloe.errors import ErrorKind, SourceError
+from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
-from icefloe.format.columns import BytesColumn, concat_bytes
-from icefloe.format.ids import ChunkId, ManifestId
+from icefloe.format.columns import BytesColumn, Ints, concat_bytes, ranges
+from icefloe.format.ids import ChunkId, ManifestId, NodeId, decode_ids
 from icefloe.format.layout import chunk_key, manifest_key
-from icefloe.manifests.external import LinkedRegion
+from icefloe.format.nodes import ArrayNode
+from icefloe.format.paths import absolute_path, joined_path
+from icefloe.manifests.external import LinkedRegion, NewReferences, PartPlan, StoredManifest
+from icefloe.manifests.partition import append_order
+from icefloe.pipeline.combining.combine import Combined, Existing, TargetArray, placed_references
+from icefloe.pipeline.combining.report import Report
+from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
+from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.writing.metadata import Check
-from icefloe.pipeline.writing.plans import ArrayPlan, CellBox, vanished
-from icefloe.records import Record
+from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend
-from icefloe.transactions.external_manifests import build_region
+from icefloe.transactions.external_manifests import build_region, plan_array
+from icefloe.transactions.session import SessionState
+
+type CellBox = tuple[tuple[int, int], ...]
+"""First cell and first one after, along each dimension of a grid of chunks."""
+
+
+def cells_of(box: CellBox) -> NDArray[np.int64]:
+    """List all cells of a box, a row for each.
+
+    >>> cells_of(((2, 4), (0, 1))).tolist()
+    [[2, 0], [3, 0]]
+    """
+    axes = [np.arange(first, last) for first, last in box]
+    if not axes:
+        return np.zeros((1, 0), np.int64)
+    return np.stack(
+        [axis_cells.ravel() for axis_cells in np.meshgrid(*axes, indexing="ij")], axis=1
+    )
+
+
+async def vanished(
+    context: RepoContext,
+    node: NodeId,
+    stored: Sequence[StoredManifest],
+    boxes: Sequence[CellBox],
+    new: Coordinates,
+) -> Coordinates:
+    """List the chunks that are stored within some boxes, and not among the new ones."""
+    tables = [ChunkTable.empty(new.shape[1])]
+    for coordinates in stored if boxes else ():
+        manifest = await context.assets.load_manifest(coordinates.ref.id, coordinates.size_bytes)
+        tables.append(_within(manifest.table(node), boxes))
+    return concat_tables(tables).without(new).coordinates
+
+
+def _within(table: ChunkTable, boxes: Sequence[CellBox]) -> ChunkTable:
+    is_inside = np.zeros(len(table), np.bool_)
+    for box in boxes:
+        first, last = np.array(box, np.int64).reshape(-1, 2).T
+        is_inside |= ((table.coordinates >= first) & (table.coordinates < last)).all(axis=1)
+    return table.take(np.flatnonzero(is_inside))
+
+
+_NO_REPORT: Final = Report(0, 0)
+_NO_CELLS: Final = np.empty((0, 0), np.int64)
+
+
+class ArrayPlan(Record, kw_only=True):
+    """An array whose manifests are to be built."""
+
+    number: int
+    path: str
+    """In the repository."""
+    node: NodeId
+    grid: tuple[int, ...]
+    """Chunks along each dimension."""
+    target: TargetArray
+    """Of the metadata only the shape and the chunks."""
+    donor: int | None
+    """The number of the only file that gives it; None for one to which all files add."""
+    parts: PartPlan
+
+
+def plan_arrays(
+    session: SessionState,
+    group: str,
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    *,
+    kept_paths: AbstractSet[str] = frozenset(),
+) -> list[ArrayPlan]:
+    """Plan all arrays that get references; they must exist in the session already.
+
+    `kept` are paths of arrays that stay as they are, unless files add to them.
+    """
+    virtual = [
+        array
+        for array in combined.arrays
+        if not array.is_native and (array.growing or array.path not in kept_paths)
+    ]
+    return [
+        _plan(session, number, group, facts, combined, array)
+        for number, array in enumerate(virtual)
+    ]
+
+
+def _plan(
+    session: SessionState,
+    number: int,
+    group: str,
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    array: TargetArray,
+) -> ArrayPlan:
+    made = MadeArray.at(session, joined_path(group, array.path))
+    slim = {name: array.metadata[name] for name in ("shape", "chunk_grid")}
+    target = TargetArray(array.path, slim, array.growing, is_native=False, family=array.family)
+    spans = _spans(facts, combined, array, made.grid)
+    return made.plan(number, target, spans, combined.donor(array))
+
+
+class MadeArray(Record):
+    """An array that exists in a session, whose manifests are to be planned."""
+
+    session: SessionState
+    path: str
+    node: NodeId
+    grid: tuple[int, ...]
+    """Chunks along each dimension."""
+    dimension_names: tuple[str | None, ...]
+
+    @classmethod
+    def at(cls, session: SessionState, path: str) -> Self:
+        """Look an array up that was made before."""
+        node = session.tree.find(absolute_path(path))
+        assert isinstance(node, ArrayNode), f"{path} was made before"
+        grid = node.array.num_chunks
+        names = node.array.dimension_names or (None,) * len(grid)
+        return cls(session, absolute_path(path), node.id, grid, tuple(names))
+
+    def plan(
+        self,
+        number: int,
+        target: TargetArray,
+        spans: NDArray[np.int64],
+        donor: int | None = None,
+    ) -> ArrayPlan:
+        """Plan the manifests; spans are boxes of chunks that may get references."""
+        new = _new_references(spans, append_order(self.dimension_names))
+        return ArrayPlan(
+            number=number,
+            path=self.path,
+            node=self.node,
+            grid=self.grid,
+            target=target,
+            donor=donor,
+            parts=plan_array(self.session, self.path, new),
+        )
+
+
+def _spans(
+    facts: Sequence[FileFacts], combined: Combined, array: TargetArray, grid: Sequence[int]
+) -> NDArray[np.int64]:
+    """Return the box of chunks that each file may bring: (files, dimensions, 2)."""
+    donor = combined.donor(array)
+    rows = [
+        row
+        for row, (number, family) in enumerate(zip(combined.files, combined.families, strict=True))
+        if family == array.family and donor in {None, number}
+    ]
+    spans = np.zeros((len(rows), len(grid), 2), np.int64)
+    spans[:, :, 1] = grid
+    for axis, name in array.growing:
+        starts = combined.starts[name][rows]
+        lengths = np.array([facts[combined.files[row]].lengths[name] for row in rows], np.int64)
+        spans[:, axis, 0] = starts // array.chunks[axis]
+        spans[:, axis, 1] = -(-(starts + lengths) // array.chunks[axis])
+    return spans
+
+
+def _new_references(spans: NDArray[np.int64], axes: Sequence[int]) -> NewReferences:
+    """Count references along the first of the axes, as if no chunk of a box were missing."""
+    if not len(spans):
+        return NewReferences(np.empty(0, np.int64), np.empty(0, np.int64))
+    if not axes:
+        return NewReferences(np.zeros(1, np.int64), np.ones(1, np.int64))
+    lengths = spans[:, :, 1] - spans[:, :, 0]
+    steps = lengths[:, axes[0]]
+    per_step = np.prod(lengths[:, list(axes[1:])], axis=1)
+    places: Ints = ranges(spans[:, axes[0], 0], steps)
+    positions, rows = np.unique(places, return_inverse=True)
+    counts = np.bincount(rows, np.repeat(per_step, steps), len(positions)).astype(np.int64)
+    low, high = spans[:, :, 0].min(axis=0), spans[:, :, 1].max(axis=0)
+    extents = tuple(zip(low.tolist(), high.tolist(), strict=True))
+    return NewReferences(positions, counts, extents)
+
+
+# -- files -----------------------------------------------------------------------------------
+
+
+def stamp(state: SourceState) -> str:
+    """Sum up which state of a file was parsed."""
+    return f"{state.size}/{state.etag}/{state.modified}"
+
+
+class FilePlace(Record):
+    """Where one file goes."""
+
+    facts: FileFacts
+    """Without what only combining needs."""
+    family: int
+    starts: dict[str, int]
+    is_again: bool = False
+    """Whether it is there in another state, which it takes the place of."""
+
+    def to_json(self) -> str:
+        """Write it as text."""
+        state, facts = self.facts.state, self.facts
+        return json.dumps(
+            [
+                [state.url, state.size, state.etag, state.modified],
+                dict(facts.lengths),
+                dict(facts.chunks),
+                self.family,
+                self.starts,
+                self.is_again,
+            ]
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote."""
+        state, lengths, chunks, *rest = json.loads(text)
+        return cls(FileFacts(SourceState(*state), lengths=lengths, chunks=chunks), *rest)
+
+
+@lru_cache(maxsize=1)
+def places_schema() -> "pa.Schema":
+    """Return the columns in which places travel."""
+    return pa.schema([("number", pa.int64()), ("place", pa.string())])
+
+
+def places_table(
+    facts: Sequence[FileFacts], combined: Combined, known_urls: AbstractSet[str] = frozenset()
+) -> "pa.Table":
+    """Write down where each file goes that is used; files are numbered as in `facts`.
+
+    `known` are the URLs of files that are there already.
+    """
+    texts = []
+    for row, (number, family) in enumerate(zip(combined.files, combined.families, strict=True)):
+        starts = {name: int(column[row]) for name, column in combined.starts.items()}
+        is_again = facts[number].url in known_urls
+        texts.append(FilePlace(facts[number], family, starts, is_again).to_json())
+    columns = [int_column(list(combined.files)), text_column(texts)]
+    return pa.Table.from_arrays(columns, schema=places_schema())
+
+
+def put_in_place(
+    array: ArrayPlan, number: int, file_place: FilePlace, references: References, parsed: str
+) -> References | None:
+    """Move the references of a file to their place; None if the array is not for this file.
+
+    `found` is the stamp of the state in which the file was when it was parsed. Workers that lost
+    their work parse files again, and a file may have changed meanwhile.
+    """
+    if file_place.family != array.target.family or array.donor not in {None, number}:
+        return None
+    if parsed != stamp(file_place.facts.state):
+        raise SourceError(
+            f"{file_place.facts.url} changed after it was compared with the others: try again",
+            ErrorKind.SOURCE_CHANGED,
+            url=file_place.facts.url,
+        )
+    alone = Combined(
+        _NO_REPORT,
+        starts={name: np.array([start], np.int64) for name, start in file_place.starts.items()},
+    )
+    return placed_references(alone, array.target, 0, references, file_place.facts)
+
+
+def box_to_clear(array: ArrayPlan, file_place: FilePlace) -> CellBox | None:
+    """Return the chunks that a file had before, if it was there, or that others had of it."""
+    growing = dict(array.target.growing)
+    if not file_place.is_again and (growing or not array.parts.stored):
+        return None
+    box = []
+    for axis, cells in enumerate(array.grid):
+        name = growing.get(axis)
+        if name is None:
+            box.append((0, cells))
+            continue
+        start, chunk = file_place.starts[name], array.target.chunks[axis]
+        box.append((start // chunk, -(-(start + file_place.facts.lengths[name]) // chunk)))
+    return tuple(box)
+
+
+def cut_by_region(
+    array: ArrayPlan, references: References, box: CellBox | None = None
+) -> Iterator[tuple[int, References]]:
+    """Divide placed references by the region that they belong to.
+
+    All regions of a box that is to be cleared are among them, also without references.
+    """
+    regions = _regions(array, references.coordinates)
+    inlined = _regions(array, references.inlined_coordinates)
+    cleared = _regions(array, _NO_CELLS if box is None else cells_of(box))
+    regions_met: list[int] = np.unique(np.concatenate([regions, inlined, cleared])).tolist()
+    if len(regions_met) == 1:
+        yield regions_met[0], references
+        return
+    for region in regions_met:
+        rows, inlined_rows = np.flatnonzero(regions == region), np.flatnonzero(inlined == region)
+        yield region, references.take(rows, inlined_rows)
+
+
+def _regions(array: ArrayPlan, coordinates: NDArray[np.int64]) -> Ints:
+    if not len(coordinates):
+        return np.empty(0, np.int64)
+    return array.parts.regions(coordinates.astype(np.uint32))
+
+
+def cut_into_waves(
+    facts: Sequence[FileFacts],
+    combined: Combined,
+    options: CombineOptions,
+    existing: Existing | None,
+    *,
+    most: int,
+) -> Iterator[Combined]:
+    """Divide the files that are used so that each part has at most this many references.
+
+    Files at the same place along the first dimension stay together, even if they have more.
+    """
+    name = options.concat[0]
+    reached = 0 if existing is None else existing.lengths[name]
+    waves = _rows_of_waves(facts, combined, name, most)
+    for rows in waves:
+        ends = [
+            int(combined.starts[name][row]) + facts[combined.files[row]].lengths[name]
+            for row in rows
+        ]
+        reached = max(reached, *ends)
+        yield combined if len(waves) == 1 else _slice(combined, rows, name, reached)
+
+
+def _rows_of_waves(
+    facts: Sequence[FileFacts], combined: Combined, name: str, most: int
+) -> list[list[int]]:
+    starts = combined.starts[name]
+    waves: list[list[int]] = [[]]
+    total = 0
+    order = np.argsort(starts, kind="stable")
+    edges = np.flatnonzero(np.diff(starts[order])) + 1
+    for rows in np.split(order, edges):
+        count = sum(facts[combined.files[row]].references for row in rows.tolist())
+        if waves[-1] and total + count > most:
+            waves.append([])
+            total = 0
+        waves[-1] += rows.tolist()
+        total += count
+    return [sorted(rows) for rows in waves]
+
+
+def _slice(combined: Combined, rows: Sequence[int], name: str, length: int) -> Combined:
+    """Leave out all other files, and what lies beyond a length along a dimension."""
+    arrays = tuple(_shortened(array, name, length) for array in combined.arrays)
+    native = {}
+    for array in arrays:
+        runs = combined.native.get(array.path)
+        if runs is None:
+            continue
+        if array.growing[0] == (0, name):
+            runs = tuple((start, run[: length - start]) for start, run in runs if start < length)
+        native[array.path] = runs
+    return replace(
+        combined,
+        arrays=arrays,
+        files=tuple(combined.files[row] for row in rows),
+        families=tuple(combined.families[row] for row in rows),
+        starts={dimension: column[list(rows)] for dimension, column in combined.starts.items()},
+        lengths={**combined.lengths, name: length},
+        native=native,
+    )
+
+
+def _shortened(array: TargetArray, name: str, length: int) -> TargetArray:
+    shape = list(array.metadata["shape"])
+    for axis, growing_dimension in array.growing:
+        if growing_dimension == name:
+            shape[axis] = length
+    return replace(array, metadata={**array.metadata, "shape": shape})
 
 
 class BuiltRegion(Record, eq=False):
@@ -45,26 +434,27 @@ class Notes:
         await self._backend.put(self._key, "\n".join(self._keys).encode())
 
 
-async def build(
-    context: RepoContext,
-    array: ArrayPlan,
-    region: int,
-    rows: Sequence[tuple[Check, References]],
-    notes: Notes,
-    cleared: Sequence[CellBox] = (),
-) -> BuiltRegion:
-    """Write the manifests of a region: new references over the existing ones.
+class RegionContent(Record, eq=False):
+    """All new references of one region."""
 
-    Of boxes that are cleared, nothing stays that is there.
-    """
-    inlined = await _inlined_table(context, array, rows, notes)
-    table = concat_tables([_virtual_table(context, array, rows), inlined])
+    table: ChunkTable
+    cleared: Sequence[CellBox] = ()
+    """Boxes of which nothing stays that is stored there."""
+    copies: frozenset[str] = frozenset()
+    """Keys of the notes of copied objects that the table refers to."""
+
+
+async def build(
+    context: RepoContext, array: ArrayPlan, region: int, content: RegionContent, notes: Notes
+) -> BuiltRegion:
+    """Write the manifests of a region: new references over the existing ones."""
+    table = content.table
 
     async def note(ids: Sequence[ManifestId]) -> None:
         await notes.add([manifest_key(manifest_id) for manifest_id in ids])
 
     stored = array.parts.stored_in(region)
-    gone = await vanished(context, array.node, stored, cleared, table.coordinates)
+    gone = await vanished(context, array.node, stored, content.cleared, table.coordinates)
     built = await build_region(
         context.assets,
         array.node,
@@ -79,7 +469,38 @@ async def build(
     return BuiltRegion(built, changed, len(table), int(table.lengths.sum()))
 
 
-def _virtual_table(
+async def virtual_table(
+    context: RepoContext,
+    array: ArrayPlan,
+    rows: Sequence[tuple[Check, References]],
+    notes: Notes,
+) -> ChunkTable:
+    """Return references to files; data that came along is kept in the table, or as objects."""
+    inlined = await _kept_table(context, array, rows, notes)
+    return concat_tables([_located_table(context, array, rows), inlined])
+
+
+def native_table(parts: Sequence[References]) -> ChunkTable:
+    """Return references to chunk objects, whose ids are the locations, and inlined chunks."""
+    return concat_tables([table for part in parts for table in _native_tables(part)])
+
+
+def _native_tables(part: References) -> tuple[ChunkTable, ChunkTable]:
+    stored = inlined = ChunkTable.empty(part.dimensions)
+    if len(part):
+        stored = ChunkTable.native(
+            part.coordinates.astype(np.uint32),
+            decode_ids(np.array(part.locations, np.bytes_), ChunkId.WIDTH),
+            part.lengths,
+            part.offsets,
+            part.location_rows,
+        )
+    if len(part.inlined):
+        inlined = ChunkTable.inlined(part.inlined_coordinates.astype(np.uint32), part.inlined)
+    return stored, inlined
+
+
+def _located_table(
     context: RepoContext, array: ArrayPlan, rows: Sequence[tuple[Check, References]]
 ) -> ChunkTable:
     filled = [(check, references) for check, references in rows if len(references)]
@@ -118,12 +539,12 @@ def _etag_columns(
     distinct = {etag: row for row, etag in enumerate(dict.fromkeys(filter(None, etags)))}
     if not distinct:
         return None, None
-    numbers = [-1 if each is None else distinct.get(each, -1) for each in etags]
+    numbers = [-1 if etag is None else distinct.get(etag, -1) for etag in etags]
     column = BytesColumn.from_strings(list(distinct))
     return column, np.repeat(np.array(numbers, np.int32), counts)
 
 
-async def _inlined_table(
+async def _kept_table(
     context: RepoContext,
     array: ArrayPlan,
     rows: Sequence[tuple[Check, References]],

@@ -24,11 +24,7 @@ def write_metadata(
     """Make the groups and arrays, or give those that are there their new lengths."""
     there = set() if existing is None else set(existing.schema.by_path)
     if existing is None:
-        parts = group.strip("/").split("/") if group.strip("/") else []
-        for depth in range(len(parts)):
-            _put_group(store, "/".join(parts[:depth]), None)
-        for path, attributes in combined.groups.items():
-            _put_group(store, joined_path(group, path), attributes)
+        make_groups(store, group, combined.groups)
     for array in combined.arrays:
         key = f"{joined_path(group, array.path)}/zarr.json"
         if array.path in there:
@@ -41,12 +37,30 @@ def write_metadata(
         put_document(store, key, json.dumps(metadata).encode())
 
 
-def _put_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any] | None) -> None:
-    key = f"{path}/zarr.json" if path else "zarr.json"
-    if attributes is None and store.get_sync(key, prototype=default_buffer_prototype()):
-        return
-    document = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes or {})}
-    put_document(store, key, json.dumps(document).encode())
+def make_groups(
+    store: IcechunkStore,
+    group: str,
+    attributes: Mapping[str, Mapping[str, Any]],
+    *,
+    keeps_attributes: bool = False,
+) -> None:
+    """Make a group, those above it, and those below it that have attributes, given by path.
+
+    The attributes replace those of groups that exist, or with `keeps_attributes` go on top.
+    """
+    names = group.strip("/").split("/") if group.strip("/") else []
+    above = {"/".join(names[:depth]): None for depth in range(len(names))}
+    below = {joined_path(group, path): values for path, values in attributes.items()}
+    for path, values in {**above, **below}.items():
+        key = f"{path}/zarr.json" if path else "zarr.json"
+        stored = find_document(store, key)
+        if stored is not None and (values is None or (keeps_attributes and not values)):
+            continue
+        document: dict[str, Any] = {"zarr_format": 3, "node_type": "group"}
+        if stored is not None and keeps_attributes:
+            document = json.loads(stored)
+        document["attributes"] = {**document.get("attributes", {}), **(values or {})}
+        put_document(store, key, json.dumps(document).encode())
 
 
 def write_native(store: IcechunkStore, group: str, combined: Combined) -> None:
@@ -88,9 +102,15 @@ def put_document(store: IcechunkStore, key: str, data: bytes) -> None:
     store.set_sync(key, default_buffer_prototype().buffer.from_bytes(data))
 
 
-def get_document(store: IcechunkStore, key: str) -> bytes:
-    """Read the bytes under a key of Zarr; raise if there are none."""
+def find_document(store: IcechunkStore, key: str) -> bytes | None:
+    """Return the bytes under a key of Zarr, if there are any."""
     buffer = store.get_sync(key, prototype=default_buffer_prototype())
-    if buffer is None:
+    return None if buffer is None else buffer.to_bytes()
+
+
+def get_document(store: IcechunkStore, key: str) -> bytes:
+    """Return the bytes under a key of Zarr; raise if there are none."""
+    document = find_document(store, key)
+    if document is None:
         raise InvalidInputError(f"nothing is at {key!r}", ErrorKind.NODE_NOT_FOUND)
-    return buffer.to_bytes()
+    return document

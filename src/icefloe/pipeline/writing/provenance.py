@@ -1,4 +1,4 @@
-"""Record the files that a dataset was made of, in a group of the repository.
+"""The existing dataset of a group, and the record of the files that it was made of.
 
 The record is an ordinary Zarr group, so it is versioned with the data, and anyone can open it
 with xarray. It has one row for each file:
@@ -15,7 +15,8 @@ answers which positions of the dataset are taken.
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import quote, unquote
 
@@ -23,15 +24,121 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.effects import map_concurrently, run_blocking
+from icefloe.errors import ErrorKind, InvalidInputError, ObjectNotFoundError
 from icefloe.pipeline.combining.combine import NATIVE_CHUNK, Combined, Existing, combine
 from icefloe.pipeline.combining.report import Misfit
-from icefloe.pipeline.files.facts import FileFacts, Problem, SourceState
-from icefloe.pipeline.files.formats import Format
-from icefloe.pipeline.files.options import CombineOptions, ParseOptions
-from icefloe.pipeline.files.schema import Kind
+from icefloe.pipeline.files.facts import (
+    ANY_LENGTH,
+    ENCODING_ATTRIBUTES,
+    ArraySchema,
+    DatasetSchema,
+    FileFacts,
+    Kind,
+    LoadedValues,
+    Problem,
+    SourceState,
+)
+from icefloe.pipeline.files.options import CombineOptions, Format, ParseOptions, format_of_name
+from icefloe.pipeline.files.sources import SourceAccess, microseconds
 from icefloe.records import Record, asdict, field, replace
 from icefloe.zarr_store import IcechunkStore
+
+
+def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> Existing:
+    """Describe a group that files are to be added to."""
+    arrays = dict(_arrays(store, group))
+    schemas = {path: _schema(path, array, options) for path, array in arrays.items()}
+    lengths = {
+        name: length
+        for path, schema in schemas.items()
+        for name, length in zip(schema.dimensions, arrays[path].shape, strict=True)
+        if name in options.concat
+    }
+    if missing := sorted(set(options.concat) - lengths.keys()):
+        raise InvalidInputError(
+            f"nothing in the group {group!r} has the dimension {missing[0]!r}, along which"
+            " files are to be added",
+            ErrorKind.BAD_METADATA,
+        )
+    parents = _parents(arrays)
+    values = {
+        path: _loaded_values(array, parents.get(path))
+        for path, array in arrays.items()
+        if ANY_LENGTH in schemas[path].shape and is_native(schemas[path])
+    }
+    return Existing(DatasetSchema.of(list(schemas.values())), lengths, values)
+
+
+def holds_arrays(store: IcechunkStore, group: str) -> bool:
+    """Return whether there is anything in a group that files could be added to."""
+    try:
+        return any(True for _ in _arrays(store, group))
+    except FileNotFoundError:
+        return False
+
+
+def _arrays(store: IcechunkStore, group: str) -> "Iterator[tuple[str, zarr.Array[Any]]]":
+    """Yield the arrays of a dataset, without those of other datasets in groups below it."""
+    name = group.strip("/")
+    others = tuple(
+        f"{other}/".removeprefix(f"{name}/" if name else "")
+        for other in recorded_groups(store)
+        if other != name and (not name or other.startswith(f"{name}/"))
+    )
+    for path, array in zarr.open_group(store, path=name, mode="r").members(max_depth=None):
+        is_foreign = (not name and is_record(path)) or path.startswith(others)
+        if isinstance(array, zarr.Array) and not is_foreign:
+            yield path, array
+
+
+def is_native(schema: ArraySchema) -> bool:
+    """Return whether an array was written by value, not by reference."""
+    return bool(schema.chunks) and schema.chunks[0] == NATIVE_CHUNK and _has_zstd(schema)
+
+
+def _has_zstd(schema: ArraySchema) -> bool:
+    return bool(schema.codecs) and schema.codecs[-1]["name"] == "zstd"
+
+
+def _schema(path: str, array: "zarr.Array[Any]", options: CombineOptions) -> ArraySchema:
+    metadata: dict[str, Any] = dict(array.metadata.to_dict())
+    names = tuple(
+        name or f"dim_{number}" for number, name in enumerate(metadata["dimension_names"] or ())
+    )
+    attributes: Mapping[str, Any] = metadata.get("attributes") or {}
+    return ArraySchema(
+        path=path,
+        data_type=metadata["data_type"],
+        dimensions=names,
+        shape=tuple(
+            ANY_LENGTH if name in options.concat else length
+            for name, length in zip(names, array.shape, strict=True)
+        ),
+        chunks=tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"]),
+        codecs=tuple(metadata["codecs"]),
+        fill_value=metadata["fill_value"],
+        encoding={name: attributes[name] for name in ENCODING_ATTRIBUTES & attributes.keys()},
+    )
+
+
+def _parents(arrays: "Mapping[str, zarr.Array[Any]]") -> "dict[str, zarr.Array[Any]]":
+    parents = {}
+    for path, array in arrays.items():
+        bounds = array.attrs.get("bounds") or array.attrs.get("climatology")
+        if isinstance(bounds, str):
+            group = path.rpartition("/")[0]
+            parents[f"{group}/{bounds}" if group else bounds] = array
+    return parents
+
+
+def _loaded_values(array: "zarr.Array[Any]", parent: "zarr.Array[Any] | None") -> LoadedValues:
+    own = array.attrs.get("units")
+    inherits = own is None and parent is not None and "units" in parent.attrs
+    source: Mapping[str, Any] = dict((parent if inherits and parent else array).attrs)
+    stored = np.asarray(array[...])
+    return LoadedValues(stored, source.get("units"), source.get("calendar"), inherits=inherits)
+
 
 RECORDS_GROUP: Final = "icefloe/sources"
 """Below it are the records of all groups."""
@@ -115,12 +222,12 @@ def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
     }
     files = tuple(
         RecordedFile(
-            SourceState(url, _known(size), etag or None, _known(modified)),
-            start,
-            length,
-            names,
-            _known(ingested),
-            further,
+            state=SourceState(url, _known(size), etag or None, _known(modified)),
+            start=start,
+            length=length,
+            variables=names,
+            ingested=_known(ingested),
+            further=further,
         )
         for url, etag, names, further, size, modified, start, length, ingested in zip(
             *columns.values(), strict=True
@@ -290,7 +397,14 @@ def recorded_files(
 def _recorded(file: FileFacts, box: _Box, now: int) -> RecordedFile:
     (start, length), *others = box
     further = " ".join(f"{first}+{steps}" for first, steps in others)
-    return RecordedFile(file.state, start, length, _variables(file), now, further)
+    return RecordedFile(
+        state=file.state,
+        start=start,
+        length=length,
+        variables=_variables(file),
+        ingested=now,
+        further=further,
+    )
 
 
 def _box(file: FileFacts, combined: Combined, row: int, options: CombineOptions) -> _Box:
@@ -374,6 +488,44 @@ def _moved(before: _Box, now: _Box, options: CombineOptions) -> str | None:
                 f" from {new[0]}: ingest all files again, into another group"
             )
     return None
+
+
+_REQUESTS_AT_ONCE: Final = 32
+
+
+def look_at_known(
+    states: Sequence[SourceState], record: SourceRecord | None, access: SourceAccess
+) -> list[SourceState]:
+    """Ask for the state of files that were given by name only, if they were ingested before.
+
+    Without that nobody would notice that they changed. One that is gone stays as it was given.
+    """
+    recorded = {} if record is None else record.by_url()
+    rows = [
+        row
+        for row, state in enumerate(states)
+        if state.url in recorded and state == SourceState(state.url) and not _is_folder(state.url)
+    ]
+    urls = [states[row].url for row in rows]
+    present = run_blocking(map_concurrently(partial(_look, access), urls, limit=_REQUESTS_AT_ONCE))
+    looked = list(states)
+    for row, state in zip(rows, present, strict=True):
+        looked[row] = state
+    return looked
+
+
+def _is_folder(url: str) -> bool:
+    by_name = format_of_name(url)
+    return by_name is not None and by_name.is_directory
+
+
+async def _look(access: SourceAccess, url: str) -> SourceState:
+    source_place = access.place(url)
+    try:
+        info = (await source_place.backend.head(source_place.key)).info
+    except ObjectNotFoundError:
+        return SourceState(url)
+    return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))
 
 
 class _Taken:

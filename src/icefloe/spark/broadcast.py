@@ -16,32 +16,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.pipeline.files.access import SourceAccess
 from icefloe.repo.context import RepoContext
 from icefloe.storage.specs import MemorySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-type Reach = tuple[RepoContext, SourceAccess]
-"""The repository, and the storages of the sources."""
-
 _MOST_OPEN: Final = 4
 """So many are kept open in a worker, which outlives the jobs that it works for."""
 
 
-class Shipped(Protocol):
-    """Something that is there wherever a task runs."""
+type WorkerContext[T] = Callable[[], tuple[RepoContext, T]]
+"""Returns the repository and the sources of a job in any process; clients open at first use."""
 
-    def __call__(self) -> Reach:
-        """Return the value in this process; clients open when they are first used."""
-        ...
+
+def on_workers(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a function of rows for Spark, with more arguments for each call.
+
+    Spark pickles this much only: the function itself is imported where it runs.
+    """
+
+    def run(rows: Any) -> Any:
+        return function(rows, *arguments)
+
+    return run
 
 
 def is_classic(spark: "SparkSession") -> bool:
@@ -50,23 +54,24 @@ def is_classic(spark: "SparkSession") -> bool:
 
 
 @contextmanager
-def shipped(spark: "SparkSession", reach: Reach) -> Iterator[Shipped]:
+def broadcast_context[T](
+    spark: "SparkSession", context: RepoContext, sources: T
+) -> Iterator[WorkerContext[T]]:
     """Make a repository and sources available to tasks for as long as a job runs."""
-    context, _ = reach
     if isinstance(context.storage.spec, MemorySpec):
         raise InvalidInputError(
             "a repository in memory cannot be written by Spark's workers, which are other"
             " processes: create it in a directory or an object store",
             ErrorKind.STORAGE_CONFIG,
         )
-    with sent(spark, reach) as give:
-        yield give
+    with broadcast(spark, (context, sources)) as worker_context:
+        yield worker_context
 
 
 @contextmanager
-def sent[T](spark: "SparkSession", what: T) -> Iterator[Callable[[], T]]:
-    """Make something that holds secrets available to tasks for as long as a job runs."""
-    whole = cloudpickle.dumps(what)
+def broadcast[T](spark: "SparkSession", value: T) -> Iterator[Callable[[], T]]:
+    """Make a value with secrets available to tasks for as long as a job runs."""
+    whole = cloudpickle.dumps(value)
     noise = secrets.token_bytes(len(whole))
     send = _as_broadcast if is_classic(spark) else _as_artifact
     with send(spark, noise) as fetch:

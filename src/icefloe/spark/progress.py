@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icefloe.records import Record, replace
-from icefloe.spark.workers import is_classic
+from icefloe.spark.broadcast import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,13 @@ _POLL_SECONDS: Final = 0.3
 
 
 class StageProgress(Record):
-    """How far a stage of a job is."""
+    """How far a stage of a job is.
+
+    >>> def show(progress: StageProgress) -> None:
+    ...     print(f"{progress.stage}: {progress.tasks_done} of {progress.tasks} tasks")
+    >>> show(StageProgress("scan", "40 files", 3, 8))
+    scan: 3 of 8 tasks
+    """
 
     stage: str
     what: str
@@ -188,7 +194,12 @@ def _told(spark: Any, update: Callable[[int, int], None]) -> Iterator[None]:
 
 @contextmanager
 def terminal_progress() -> Iterator[OnProgress | None]:
-    """Draw a bar for each stage on standard error; nothing if that is no terminal."""
+    """Draw a bar for each stage on standard error; nothing if that is no terminal.
+
+    >>> with terminal_progress() as on_progress:  # for the option on_progress of a job
+    ...     print(on_progress is None or callable(on_progress))
+    True
+    """
     if not sys.stderr.isatty():
         yield None
         return

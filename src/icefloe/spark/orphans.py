@@ -17,7 +17,7 @@ from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.ids import SnapshotId, ids_of_rows
 from icefloe.format.layout import CHUNKS_PREFIX, SNAPSHOTS_PREFIX, manifest_key
-from icefloe.pipeline.copying.staging import STAGING_PREFIX, staging_key
+from icefloe.pipeline.copying.origins import STAGING_PREFIX, staging_key
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.walk.reachability import Reachable
@@ -31,7 +31,11 @@ JOB_METADATA: Final = "icefloe.job"
 
 
 class Attempt(Record):
-    """A job that noted what it writes, and did not remove its notes."""
+    """A job that noted what it writes, and did not remove its notes; see `list_attempts`.
+
+    >>> Attempt("0a1b", 3).notes
+    3
+    """
 
     job: str
     notes: int
@@ -44,7 +48,13 @@ def note_key(job: str, array: int, region: int) -> str:
 
 
 def list_attempts(repository: Repository) -> list[Attempt]:
-    """List jobs that did not end as they should, and those that run right now."""
+    """List jobs that did not end as they should, and those that run right now.
+
+    >>> import icefloe
+    >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> list_attempts(repository)
+    []
+    """
     context = repository._context  # noqa: SLF001 - the same package
     counts: dict[str, int] = {}
     for key in _keys(context, JOBS_PREFIX):
@@ -56,9 +66,14 @@ def list_attempts(repository: Repository) -> list[Attempt]:
 
 
 def discard_attempt(repository: Repository, job: str) -> int:
-    """Remove what a job wrote that no version uses, and its notes; gives the number of objects.
+    """Remove what a job wrote that no version uses, and its notes; return the number of objects.
 
     Must not be done while the job runs.
+
+    >>> import icefloe
+    >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> for attempt in list_attempts(repository):
+    ...     discard_attempt(repository, attempt.job)
     """
     if not job or "/" in job:
         raise InvalidInputError(f"{job!r} is not the id of a job", ErrorKind.INVALID_KEY)

@@ -1,13 +1,15 @@
 """Coverage of a dataset along the dimension of its files: steps present, missing and late.
 
-The coordinate gives the steps their names; the record of sources gives each file its state.
+The coordinate gives the steps their names; the record of sources gives each file its state. The
+coverage is drawn as a bar of signs for terminals, and as SVG.
 """
 
+import html
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -20,14 +22,15 @@ from icefloe.pipeline.combining.placing import find_gaps
 from icefloe.pipeline.files.facts import LoadedValues
 from icefloe.pipeline.files.sources import compile_glob
 from icefloe.pipeline.files.times import parse_units, show_moment
-from icefloe.pipeline.provenance.existing import read_existing
-from icefloe.pipeline.provenance.records import (
+from icefloe.pipeline.writing.provenance import (
     RecordedFile,
     SourceRecord,
     options_from_json,
+    read_existing,
     read_record,
     recorded_groups,
 )
+from icefloe.printable import printable
 from icefloe.records import Record
 
 _DAY: Final = 86_400_000_000
@@ -108,7 +111,11 @@ type Ints = NDArray[np.int64]
 
 
 class Presence(StrEnum):
-    """What is known of a step."""
+    """What is known of a step.
+
+    >>> [presence.value for presence in Presence]
+    ['missing', 'partial', 'late', 'present']
+    """
 
     MISSING = "missing"
     PARTIAL = "partial"
@@ -120,7 +127,11 @@ _BY_CODE: Final = tuple(Presence)
 
 
 class Span(Record):
-    """Slots that follow each other and are alike."""
+    """Slots that follow each other and are alike.
+
+    >>> Span(Presence.PRESENT, "2015-01-01", "2015-01-02", 2, 0).steps
+    2
+    """
 
     presence: Presence
     first: str
@@ -131,7 +142,12 @@ class Span(Record):
 
 
 class FamilyCoverage(Record):
-    """The files that give the same variables."""
+    """The files that give the same variables.
+
+    >>> spans = (Span(Presence.PRESENT, "2015-01-01", "2015-01-02", 2, 0),)
+    >>> FamilyCoverage(("t2m",), 2, (), spans).steps(Presence.PRESENT)
+    2
+    """
 
     variables: tuple[str, ...]
     files: int
@@ -172,7 +188,13 @@ class FamilyCoverage(Record):
 
 
 class DatasetCoverage(Record):
-    """What a dataset holds along one dimension."""
+    """What a dataset holds along one dimension.
+
+    >>> DatasetCoverage(
+    ...     group="", dimension="time", length=0, first="", last="", families=()
+    ... ).is_complete
+    True
+    """
 
     group: str
     dimension: str
@@ -201,7 +223,25 @@ class DatasetCoverage(Record):
 
 
 def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCoverage, ...]:
-    """Return what the datasets of a version hold, or only that of one group ("" is the root)."""
+    """Return what the datasets of a version hold, or only that of one group ("" is the root).
+
+    >>> import icefloe, xarray
+    >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+    >>> from icefloe.spark import session_while, virtualize
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"covered-{day}.nc", engine="h5netcdf")
+    >>> config = icefloe.RepositoryConfig.default()
+    >>> [prefix] = container_prefixes(["covered-*.nc"])
+    >>> config.set_virtual_chunk_container(container_at(prefix))
+    >>> storage = icefloe.local_filesystem_storage("covered")
+    >>> repository = icefloe.Repository.create(storage, config)
+    >>> with session_while("local[2]") as spark:
+    ...     report = virtualize(spark, repository, "covered-*.nc", CombineOptions(("time",)))
+    >>> [coverage] = read_coverage(repository.readonly_session("main"))
+    >>> coverage.dimension, coverage.length, coverage.is_complete
+    ('time', 2, True)
+    """
     return tuple(
         coverage_of(dataset_group, read_axis(session, dataset_group, record), record)
         for dataset_group, record in read_records(session, group)
@@ -243,12 +283,12 @@ def coverage_of(group: str, axis: Axis, record: SourceRecord) -> DatasetCoverage
     for file in record.files:
         families.setdefault(file.variables, []).append(file)
     return DatasetCoverage(
-        group,
-        axis.name,
-        axis.length,
-        axis.label(0) if axis.length else "",
-        axis.label(axis.length - 1) if axis.length else "",
-        tuple(_family(axis, name, files) for name, files in sorted(families.items())),
+        group=group,
+        dimension=axis.name,
+        length=axis.length,
+        first=axis.label(0) if axis.length else "",
+        last=axis.label(axis.length - 1) if axis.length else "",
+        families=tuple(_family(axis, name, files) for name, files in sorted(families.items())),
     )
 
 
@@ -327,8 +367,25 @@ def _code(presence: Presence) -> int:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class HeldFile(Record):
-    """One file of a dataset."""
+class HeldFile(Record, kw_only=True):
+    """One file of a dataset; see `read_sources`.
+
+    >>> HeldFile(
+    ...     url="file:///data/a.nc",
+    ...     group="",
+    ...     start=0,
+    ...     length=2,
+    ...     first="2015-01-01",
+    ...     last="2015-01-02",
+    ...     size=4096,
+    ...     etag=None,
+    ...     modified=None,
+    ...     ingested=None,
+    ...     is_late=False,
+    ...     variables=("t2m",),
+    ... ).to_dict()["variables"]
+    ['t2m']
+    """
 
     url: str
     group: str
@@ -373,6 +430,23 @@ def read_sources(
 
     They come in the order of their places. `like` is a glob over whole URLs: `*` stays within a
     segment, `**` does not; without any slash it is compared with the last segment alone.
+
+    >>> import icefloe, xarray
+    >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+    >>> from icefloe.spark import session_while, virtualize
+    >>> for day in (1, 2):
+    ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+    ...     data.to_netcdf(f"listed-{day}.nc", engine="h5netcdf")
+    >>> config = icefloe.RepositoryConfig.default()
+    >>> [prefix] = container_prefixes(["listed-*.nc"])
+    >>> config.set_virtual_chunk_container(container_at(prefix))
+    >>> storage = icefloe.local_filesystem_storage("listed")
+    >>> repository = icefloe.Repository.create(storage, config)
+    >>> with session_while("local[2]") as spark:
+    ...     report = virtualize(spark, repository, "listed-*.nc", CombineOptions(("time",)))
+    >>> for file in read_sources(repository.readonly_session("main"), like="*-2.nc"):
+    ...     print(file.start, file.length, file.variables)
+    1 1 ('t2m',)
     """
     matcher = None if like is None else _matcher(like)
     return [
@@ -404,24 +478,24 @@ def _held(
         if matcher is None or matcher.fullmatch(file.state.url)
     ]
     for file, late in sorted(rows, key=lambda row: (row[0].start, row[0].state.url)):
-        yield _shown(group, axis, file, is_late=late)
+        yield _file_row(group, axis, file, is_late=late)
 
 
-def _shown(group: str, axis: Axis, file: RecordedFile, *, is_late: bool) -> HeldFile:
+def _file_row(group: str, axis: Axis, file: RecordedFile, *, is_late: bool) -> HeldFile:
     is_inside = 0 <= file.start < file.start + file.length <= axis.length
     return HeldFile(
-        file.state.url,
-        group,
-        file.start,
-        file.length,
-        axis.label(file.start) if is_inside else "",
-        axis.label(file.start + file.length - 1) if is_inside else "",
-        file.state.size,
-        file.state.etag,
-        _moment(file.state.modified),
-        _moment(file.ingested),
-        is_late,
-        tuple(file.variables.split()),
+        url=file.state.url,
+        group=group,
+        start=file.start,
+        length=file.length,
+        first=axis.label(file.start) if is_inside else "",
+        last=axis.label(file.start + file.length - 1) if is_inside else "",
+        size=file.state.size,
+        etag=file.state.etag,
+        modified=_moment(file.state.modified),
+        ingested=_moment(file.ingested),
+        is_late=is_late,
+        variables=tuple(file.variables.split()),
     )
 
 
@@ -432,3 +506,214 @@ def _moment(microseconds: int | None) -> datetime | None:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:  # nothing that a clock has shown
         return None
+
+
+SIGNS: Final[dict[Presence, str]] = {
+    Presence.PRESENT: "█",
+    Presence.LATE: "▓",
+    Presence.PARTIAL: "▄",
+    Presence.MISSING: "·",
+}
+_WORDS: Final[dict[Presence, str]] = {
+    Presence.PRESENT: "present",
+    Presence.LATE: "came late",
+    Presence.PARTIAL: "in part",
+    Presence.MISSING: "missing",
+}
+_USUAL_COLUMNS: Final = 72
+_MOST_SPANS: Final = 10
+"""So many missing spans are listed in words."""
+
+_WIDTH, _MARGIN, _BAR_HEIGHT = 760, 14, 22
+_LINE: Final = 20
+_STYLE: Final = (
+    "<style>.coverage text { fill: #24292f } .present { fill: #2f8f5b } .late { fill: #d9a514 }"
+    " .partial { fill: #8fbf9f } .missing { fill: #d65f5f } .paper { fill: #fbfcfd }"
+    " @media (prefers-color-scheme: dark) { .coverage text { fill: #e6edf3 }"
+    " .present { fill: #3fb172 } .partial { fill: #2c6b48 } .paper { fill: #0d1117 } }</style>"
+)
+
+
+def cells(family: FamilyCoverage, columns: int) -> list[Presence]:
+    """Return what to show in each column of equal width; missing steps are never hidden.
+
+    >>> there, gap = Span(Presence.PRESENT, "0", "8", 9, 0), Span(Presence.MISSING, "9", "9", 1, 9)
+    >>> [each.value for each in cells(FamilyCoverage(("t",), 9, (), (there, gap)), 4)]
+    ['present', 'present', 'present', 'partial']
+    """
+    if not family.spans or columns < 1:
+        return []
+    ends = np.cumsum([float(span.steps) for span in family.spans])
+    edges = np.linspace(0, ends[-1], columns + 1)
+    firsts = np.minimum(np.searchsorted(ends, edges[:-1], "right"), len(ends) - 1)
+    lasts = np.maximum(firsts, np.searchsorted(ends, edges[1:], "left"))
+    lasts = np.minimum(lasts, len(ends) - 1)
+    holds = {}
+    for presence in Presence:
+        is_such = [span.presence is presence for span in family.spans]
+        counted = np.concatenate([[0], np.cumsum(is_such)])
+        holds[presence] = counted[lasts + 1] > counted[firsts]
+    return [
+        _summed_presence({presence for presence in Presence if holds[presence][column]})
+        for column in range(columns)
+    ]
+
+
+def _summed_presence(presences: set[Presence]) -> Presence:
+    if presences == {Presence.MISSING}:
+        return Presence.MISSING
+    if Presence.MISSING in presences or Presence.PARTIAL in presences:
+        return Presence.PARTIAL
+    return Presence.LATE if Presence.LATE in presences else Presence.PRESENT
+
+
+# -- text ------------------------------------------------------------------------------------
+
+
+def coverage_text(coverage: DatasetCoverage, columns: int = _USUAL_COLUMNS) -> str:
+    """Draw what a dataset holds, a bar for each family, and name what is missing.
+
+    >>> family = FamilyCoverage(
+    ...     variables=("t2m",),
+    ...     files=3,
+    ...     late_files=(),
+    ...     spans=(
+    ...         Span(Presence.PRESENT, "2015-01-01", "2015-01-02", 2, 0),
+    ...         Span(Presence.MISSING, "2015-01-03", "2015-01-03", 1, None),
+    ...         Span(Presence.PRESENT, "2015-01-04", "2015-01-04", 1, 2),
+    ...     ),
+    ... )
+    >>> coverage = DatasetCoverage(
+    ...     group="",
+    ...     dimension="time",
+    ...     length=3,
+    ...     first="2015-01-01",
+    ...     last="2015-01-04",
+    ...     families=(family,),
+    ... )
+    >>> print(coverage_text(coverage, columns=4))
+    root group, 3 steps along time: 2015-01-01 … 2015-01-04
+      t2m: 3 of 4 steps, 3 files
+      ██·█
+      missing: time 2015-01-03
+      █ present  · missing
+    """
+    lines = [_headline(coverage)]
+    for family in coverage.families:
+        lines += _family_lines(coverage, family, columns)
+    shown = {cell for family in coverage.families for cell in cells(family, columns)}
+    legend = [f"{sign} {_WORDS[presence]}" for presence, sign in SIGNS.items() if presence in shown]
+    lines.append("  " + "  ".join(legend))
+    return "\n".join(lines)
+
+
+def _headline(coverage: DatasetCoverage) -> str:
+    where = f"group {printable(coverage.group)}" if coverage.group else "root group"
+    range_ = f": {coverage.first} … {coverage.last}" if coverage.length else ""
+    return f"{where}, {coverage.length} steps along {printable(coverage.dimension)}{range_}"
+
+
+def _family_lines(coverage: DatasetCoverage, family: FamilyCoverage, columns: int) -> Iterator[str]:
+    yield f"  {_family_name(family)}: {_counts(family)}"
+    yield "  " + "".join(SIGNS[cell] for cell in cells(family, columns))
+    missing = family.of(Presence.MISSING)
+    for span in missing[:_MOST_SPANS]:
+        yield f"  missing: {_span_text(coverage, span)}"
+    if len(missing) > _MOST_SPANS:
+        yield f"  … and {len(missing) - _MOST_SPANS} more spans are missing"
+
+
+def _family_name(family: FamilyCoverage, most: int = 4) -> str:
+    names = [printable(name) for name in family.variables]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more or "no variables"
+
+
+def _counts(family: FamilyCoverage) -> str:
+    there = family.all_steps - family.steps(Presence.MISSING)
+    parts = [f"{there} of {family.all_steps} steps", f"{family.files} files"]
+    if partial := family.steps(Presence.PARTIAL):
+        parts.append(f"{partial} steps in part")
+    if family.late_files:
+        parts.append(f"{len(family.late_files)} came late")
+    return ", ".join(parts)
+
+
+def _span_text(coverage: DatasetCoverage, span: Span) -> str:
+    name = printable(coverage.dimension)
+    if span.steps == 1:
+        return f"{name} {span.first}"
+    about = "about " if span.start is None else ""
+    return f"{name} {span.first} … {span.last} ({about}{span.steps} steps)"
+
+
+# -- SVG -------------------------------------------------------------------------------------
+
+
+def coverage_svg(datasets: Sequence[DatasetCoverage]) -> str:
+    """Draw what datasets hold as an SVG document.
+
+    >>> coverage = DatasetCoverage(
+    ...     group="", dimension="time", length=0, first="", last="", families=()
+    ... )
+    >>> coverage_svg([coverage]).startswith("<svg")
+    True
+    """
+    parts: list[str] = []
+    y = _MARGIN
+    for coverage in datasets:
+        y += _LINE
+        parts.append(_svg_text(_MARGIN, y, _headline(coverage), weight="bold"))
+        for family in coverage.families:
+            y += _LINE + 2
+            parts.append(_svg_text(_MARGIN, y, f"{_family_name(family)}: {_counts(family)}"))
+            y += 8
+            parts += _svg_bar(coverage, family, y)
+            y += _BAR_HEIGHT + _LINE - 4
+            parts.append(_svg_text(_MARGIN, y, coverage.first))
+            parts.append(_svg_text(_WIDTH - _MARGIN, y, coverage.last, anchor="end"))
+        y += _LINE // 2
+    parts += _svg_legend(y + _LINE)
+    height = y + 2 * _LINE
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="coverage" width="{_WIDTH}"'
+            f' height="{height}" viewBox="0 0 {_WIDTH} {height}" role="img"'
+            ' aria-label="coverage" font-family="sans-serif" font-size="13">',
+            _STYLE,
+            f'<rect width="{_WIDTH}" height="{height}" rx="6" class="paper"/>',
+            *parts,
+            "</svg>",
+        ]
+    )
+
+
+def _svg_bar(coverage: DatasetCoverage, family: FamilyCoverage, y: int) -> Iterator[str]:
+    """Draw one row, a pixel for each column, so that its size does not grow with the dataset."""
+    x = _MARGIN
+    for presence, run in groupby(cells(family, _WIDTH - 2 * _MARGIN)):
+        width = len(list(run))
+        yield (
+            f'<rect x="{x}" y="{y}" width="{width}" height="{_BAR_HEIGHT}"'
+            f' class="{presence.value}"><title>{_WORDS[presence]}</title></rect>'
+        )
+        x += width
+    missing = family.of(Presence.MISSING)
+    if missing:
+        told = "\n".join(_span_text(coverage, span) for span in missing[:_MOST_SPANS])
+        yield f"<desc>missing: {html.escape(told)}</desc>"
+
+
+def _svg_legend(y: int) -> Iterator[str]:
+    x = _MARGIN
+    for presence, word in _WORDS.items():
+        yield f'<rect x="{x}" y="{y - 11}" width="12" height="12" class="{presence.value}"/>'
+        yield _svg_text(x + 18, y, word)
+        x += 34 + 8 * len(word)
+
+
+def _svg_text(x: int, y: int, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+    return (
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}">'
+        f"{html.escape(text)}</text>"
+    )

@@ -1,0 +1,509 @@
+"""The producer of references: files are parsed, compared and referred to where they are.
+
+    list -> scan -> combine -> check values -> place
+
+Each file is parsed once, on an executor. The driver gathers facts of files; references stay on the
+disks of executors until their manifests are built, and nobody gathers them.
+"""
+
+import json
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import batched
+from typing import TYPE_CHECKING, Any, Final
+
+from icefloe.api.session import Session
+from icefloe.errors import ErrorKind, InvalidInputError, SourceError
+from icefloe.format.arrow import pa
+from icefloe.format.columns import BytesColumn
+from icefloe.pipeline.checking.opening import require_opening
+from icefloe.pipeline.checking.values import (
+    CheckPlan,
+    FileToCheck,
+    check_file,
+    choose_files,
+    plan_check,
+    require_same_values,
+)
+from icefloe.pipeline.combining.combine import Combined, Existing, combine
+from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, Report
+from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
+from icefloe.pipeline.files.describing import ParsedFile
+from icefloe.pipeline.files.facts import (
+    FileFacts,
+    Kind,
+    Problem,
+    SourceState,
+    binary_column,
+    from_batches,
+    int_column,
+    text_column,
+    to_batch,
+)
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions
+from icefloe.pipeline.files.parsing import parse_or_report
+from icefloe.pipeline.files.references import References
+from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.planning import scan_tasks, write_tasks
+from icefloe.pipeline.writing.building import (
+    ArrayPlan,
+    FilePlace,
+    Notes,
+    RegionContent,
+    box_to_clear,
+    cut_by_region,
+    cut_into_waves,
+    places_table,
+    plan_arrays,
+    put_in_place,
+    stamp,
+    virtual_table,
+)
+from icefloe.pipeline.writing.metadata import Check, check_of, write_metadata, write_native
+from icefloe.pipeline.writing.provenance import (
+    OnChanged,
+    Sorted,
+    SourceRecord,
+    holds_arrays,
+    look_at_known,
+    options_to_json,
+    read_existing,
+    read_record,
+    recorded_files,
+    sort_sources,
+    without_taken_places,
+    write_record,
+)
+from icefloe.records import Record, replace
+from icefloe.repo.context import RepoContext
+from icefloe.spark.broadcast import WorkerContext, broadcast_context, on_workers
+from icefloe.spark.job import Job, Wave, persisted
+from icefloe.spark.manifest_stage import PLACED, PlacedRow, WritePlan, build_manifests, placed_batch
+from icefloe.spark.report import Committed, JobReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SCANNED: Final = "number long, path string, stamp string, payload binary"
+CHECKED: Final = "number long, checked binary"
+
+_FILES_AT_ONCE: Final = 64
+"""So many files are parsed before their rows leave the worker."""
+
+type Workers = WorkerContext[SourceAccess]
+
+
+class CombinedFiles(Record):
+    """Files that fit together, and fit the existing dataset."""
+
+    facts: Sequence[FileFacts]
+    """Of all files that were parsed."""
+    combined: Combined
+    existing: Existing | None = None
+    record: SourceRecord | None = None
+
+    @property
+    def references(self) -> int:
+        """How many chunks the files have that are used."""
+        return sum(self.facts[number].references for number in self.combined.files)
+
+    def known_urls(self) -> set[str]:
+        """Return the URLs of the files that are there already."""
+        return set() if self.record is None else set(self.record.by_url())
+
+    def kept_paths(self) -> set[str]:
+        """Return the arrays that are there, and need no new references if no file adds to them.
+
+        A file that is replaced may be the one that they point to.
+        """
+        known = self.known_urls()
+        is_again = any(self.facts[number].url in known for number in self.combined.files)
+        if self.existing is None or is_again:
+            return set()
+        return set(self.existing.schema.by_path)
+
+
+class VirtualProducer(Record, kw_only=True):
+    """Makes one dataset of many files, by reference."""
+
+    sources: Sources
+    options: CombineOptions
+    parse: ParseOptions
+    access: SourceAccess = SourceAccess()
+    append: bool = False
+    on_changed: OnChanged = "report"
+    most_references: int = REFERENCES_PER_COMMIT
+    """Of one commit."""
+
+    def produce(self, job: Job) -> JobReport:
+        """List, parse, compare and commit the files; without `append` the group must be empty."""
+        session, group = job.session(), job.target.group
+        record = read_record(session.store, group)
+        if record is not None and not self.append:
+            raise InvalidInputError(
+                f"the group {group!r} holds a dataset of {len(record.files)} files already:"
+                " append to it, or choose another group",
+                ErrorKind.NODE_ALREADY_EXISTS,
+            )
+        with job.watch.stage("list", "sources"):
+            states = look_at_known(list_states(self.sources, self.access), record, self.access)
+            listed = sort_sources(record, states)
+        files = _files_to_ingest(listed, self.on_changed)
+        changed_urls = {state.url for state in listed.changed}
+        report = JobReport(
+            job=job.id,
+            branch=job.target.branch,
+            group=group,
+            scan=Report(0, 0),
+            known=len(listed.known),
+            changed=tuple(sorted(changed_urls)),
+            replaced=tuple(state.url for state in files if state.url in changed_urls),
+        )
+        if not files:
+            return report
+        with broadcast_context(job.spark, job.context, self.access) as workers:
+            return self._ingest(job, session, record, files, workers, report)
+
+    def _ingest(
+        self,
+        job: Job,
+        session: Session,
+        record: SourceRecord | None,
+        files: Sequence[SourceState],
+        workers: Workers,
+        report: JobReport,
+    ) -> JobReport:
+        with persisted(scan(job, files, self.parse, workers)) as scanned:
+            with job.watch.stage("scan", f"{len(files)} files"):
+                facts = gather_facts(scanned, files)
+            with job.watch.stage("combine", f"{len(facts)} files"):
+                combined_files = self._combine(session, job.target.group, record, facts)
+            report = replace(report, scan=combined_files.combined.report)
+            if not combined_files.combined.files:
+                return report
+            report = replace(report, scan=self._check(job, combined_files, scanned, workers))
+            for done in self.commits(job, session, combined_files, scanned, workers):
+                report = report.with_commit(done)
+        return report
+
+    def _combine(
+        self,
+        session: Session,
+        group: str,
+        record: SourceRecord | None,
+        facts: Sequence[FileFacts],
+    ) -> CombinedFiles:
+        existing = None
+        if self.append and holds_arrays(session.store, group):
+            existing = read_existing(session.store, group, self.options)
+        combined = combine(facts, self.options, existing)
+        combined = without_taken_places(facts, combined, self.options, existing, record)
+        if combined.report.misfits and self.options.on_misfit == "fail":
+            raise MisfitsError(combined.report)
+        if existing is None:
+            _require_free(session, group, combined)
+        return CombinedFiles(facts, combined, existing, record)
+
+    def _check(
+        self, job: Job, files: CombinedFiles, scanned: "DataFrame", workers: Workers
+    ) -> Report:
+        """Compare a sample of values with independent readers."""
+        wanted, combined = self.options.check_values, files.combined
+        if wanted == "none":
+            return combined.report
+        chosen = choose_files(files.facts, combined, wanted)
+        plan = plan_check(combined, wanted, self.parse.group)
+        with job.watch.stage("check", f"values of {len(chosen)} files"):
+            checks = _check_values(job, scanned, chosen, plan, workers)
+        return require_same_values(combined.report, checks, files.facts, self.access)
+
+    def commits(
+        self,
+        job: Job,
+        session: Session,
+        files: CombinedFiles,
+        scanned: "DataFrame",
+        workers: Workers,
+    ) -> Iterator[Committed]:
+        """Commit all files, wave by wave if they are too many for one commit."""
+        waves = cut_into_waves(
+            files.facts, files.combined, self.options, files.existing, most=self.most_references
+        )
+        group = job.target.group
+        for number, combined in enumerate(waves):
+            wave = replace(files, combined=combined)
+            if number:  # on top of what the waves before left
+                session = job.session()
+                existing = read_existing(session.store, group, self.options)
+                record = read_record(session.store, group)
+                wave = replace(wave, existing=existing, record=record)
+            yield job.commit(session, self._plan(job, session, wave, scanned, workers))
+
+    def _plan(
+        self,
+        job: Job,
+        session: Session,
+        files: CombinedFiles,
+        scanned: "DataFrame",
+        workers: Workers,
+    ) -> Wave:
+        """Write what the driver writes itself, and plan the manifests of all other arrays."""
+        from pyspark.sql.functions import broadcast
+
+        group, combined, references = job.target.group, files.combined, files.references
+        self._write_small(session, group, files)
+        notes = require_opening(session, group, combined)
+        state = session._session  # noqa: SLF001 - the same package
+        arrays = plan_arrays(state, group, files.facts, combined, kept_paths=files.kept_paths())
+        plan = WritePlan(job.id, tuple(arrays))
+        places = places_table(files.facts, combined, files.known_urls())
+        placed = scanned.join(broadcast(job.spark.createDataFrame(places)), "number").mapInArrow(
+            on_workers(_place, plan, int(time.time())), PLACED
+        )
+        tasks = write_tasks(references, job.cores)
+        return Wave(
+            stage="write",
+            what=f"{references} chunks",
+            plan=plan,
+            built=build_manifests(placed, plan, _assemble, workers, tasks=tasks),
+            references=references,
+            message=f"{len(combined.files)} files by reference",
+            metadata={"icefloe.files": len(combined.files)},
+            worker_context=workers,
+            require_openable=lambda: notes,
+        )
+
+    def _write_small(self, session: Session, group: str, files: CombinedFiles) -> None:
+        """Write metadata, coordinates and the record."""
+        store, combined = session.store, files.combined
+        write_metadata(store, group, combined, files.existing)
+        write_native(store, group, combined)
+        recorded = recorded_files(files.facts, combined, self.options)
+        settings = options_to_json(self.options, self.parse)
+        write_record(store, group, files.record, recorded, settings)
+
+
+def _files_to_ingest(listed: Sorted, on_changed: OnChanged) -> tuple[SourceState, ...]:
+    if listed.changed and on_changed == "fail":
+        first = listed.changed[0].url
+        raise SourceError(
+            f"{len(listed.changed)} files have changed since they were ingested, {first} among"
+            " them: replace them with on_changed='replace', or leave them as they are",
+            ErrorKind.SOURCE_CHANGED,
+            url=first,
+        )
+    return (*listed.new, *(listed.changed if on_changed == "replace" else ()))
+
+
+def _require_free(session: Session, group: str, combined: Combined) -> None:
+    for array in combined.arrays:
+        path = f"/{group}/{array.path}" if group else f"/{array.path}"
+        if session._session.tree.find(path) is not None:  # noqa: SLF001 - the same package
+            raise InvalidInputError(
+                f"there is an array or group at {path} already: append to it, or choose"
+                " another group",
+                ErrorKind.NODE_ALREADY_EXISTS,
+            )
+
+
+# -- parse -----------------------------------------------------------------------------------
+
+
+def scan(
+    job: Job, sources: Sequence[SourceState], options: ParseOptions, workers: Workers
+) -> "DataFrame":
+    """Plan the parsing of files; nothing is done before somebody asks for rows.
+
+    Rows without a path have the facts of many files. The others have the references of one array
+    of one file.
+    """
+    tasks = scan_tasks(len(sources), job.cores)
+    rows = job.spark.createDataFrame(_source_table(sources, tasks))
+    return rows.repartitionById(tasks, "slice").mapInArrow(
+        on_workers(_scan_files, options, workers), SCANNED
+    )
+
+
+def gather_facts(scanned: "DataFrame", sources: Sequence[SourceState]) -> list[FileFacts]:
+    """Fetch the facts of all files, in the order of the sources."""
+    packed = scanned.where("path is null").select("payload").toArrow()
+    batches = (
+        batch for row in packed.column("payload").to_pylist() for batch in pa.ipc.open_stream(row)
+    )
+    by_url = {fact.url: fact for fact in from_batches(batches)}
+    return [by_url[source.url] for source in sources]
+
+
+def _source_table(sources: Sequence[SourceState], slices: int) -> "pa.Table":
+    numbers = list(range(len(sources)))
+    return pa.table(
+        {
+            "number": int_column(numbers),
+            "slice": int_column([number % slices for number in numbers]).cast(pa.int32()),
+            "url": text_column([source.url for source in sources]),
+            "size": int_column([source.size for source in sources]),
+            "etag": text_column([source.etag for source in sources]),
+            "modified": int_column([source.modified for source in sources]),
+        }
+    )
+
+
+def _scan_files(
+    batches: "Iterator[pa.RecordBatch]", options: ParseOptions, workers: Workers
+) -> "Iterator[pa.RecordBatch]":
+    context, access = workers()
+    rows = (row for batch in batches for row in batch.to_pylist())
+    for some in batched(rows, _FILES_AT_ONCE):
+        yield _scan_some(some, options, context, access)
+
+
+def _scan_some(
+    rows: Sequence[dict[str, Any]],
+    options: ParseOptions,
+    context: RepoContext,
+    access: SourceAccess,
+) -> "pa.RecordBatch":
+    numbers: list[int | None] = [None]
+    paths: list[str | None] = [None]
+    stamps: list[str | None] = [None]
+    payloads: list[bytes] = [b""]
+    facts = []
+    for row in rows:
+        listed = SourceState(row["url"], row["size"], row["etag"], row["modified"])
+        parsed = parse_or_report(listed.url, options, access, listed=listed)
+        if isinstance(parsed, ParsedFile):
+            parsed = _uncovered(parsed, context) or parsed
+        if isinstance(parsed, FileFacts):
+            facts.append(parsed)
+            continue
+        facts.append(parsed.facts)
+        for path, references in parsed.references.items():
+            if path not in parsed.facts.values:  # also if it is empty: it may not have been
+                numbers.append(row["number"])
+                paths.append(path)
+                stamps.append(stamp(parsed.facts.state))
+                payloads.append(references.to_bytes())
+    payloads[0] = _packed(to_batch(facts))
+    return pa.RecordBatch.from_arrays(
+        [int_column(numbers), text_column(paths), text_column(stamps), binary_column(payloads)],
+        names=["number", "path", "stamp", "payload"],
+    )
+
+
+def _uncovered(parsed: ParsedFile, context: RepoContext) -> FileFacts | None:
+    """Refuse a file with data where nobody may read it."""
+    texts = sorted(
+        {text for reference in parsed.references.values() for text in reference.locations}
+    )
+    _, is_refused = context.virtual.recorded(BytesColumn.from_strings(texts), validate=True)
+    if is_refused is None or not is_refused.any():
+        return None
+    refused = texts[int(is_refused.argmax())]
+    message = (
+        f"no virtual chunk container covers {refused}: add one to the repository's configuration"
+    )
+    return FileFacts(parsed.facts.state, problem=Problem(Kind.UNCOVERED, message))
+
+
+def _packed(batch: "pa.RecordBatch") -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+# -- compare values --------------------------------------------------------------------------
+
+
+def _check_values(
+    job: Job,
+    scanned: "DataFrame",
+    files: Mapping[int, FileToCheck],
+    plan: CheckPlan,
+    workers: Workers,
+) -> list[CheckedValues]:
+    """Compare values of the chosen files, given by number, each with an independent reader.
+
+    References come from the scanned rows: those that would be committed.
+    """
+    from pyspark.sql.functions import broadcast
+
+    chosen = job.spark.createDataFrame(
+        pa.table(
+            {
+                "number": int_column(list(files)),
+                "path": text_column([None] * len(files)),
+                "payload": binary_column([pickle.dumps(file) for file in files.values()]),
+            }
+        )
+    )
+    rows = (
+        scanned.where("path is not null")
+        .join(broadcast(chosen.select("number")), "number", "left_semi")
+        .select("number", "path", "payload")
+    )
+    checked = (
+        rows.unionByName(chosen)
+        .repartition(scan_tasks(len(files), job.cores), "number")
+        .groupBy("number")
+        .applyInArrow(on_workers(_check_file, plan, workers), CHECKED)
+    )
+    packed = checked.toArrow().sort_by("number").column("checked").to_pylist()
+    return [pickle.loads(pickled) for pickled in packed]  # noqa: S301 - of this very job
+
+
+def _check_file(table: "pa.Table", plan: CheckPlan, workers: Workers) -> "pa.Table":
+    _, access = workers()
+    payloads = {row["path"]: row["payload"] for row in table.to_pylist()}
+    file: FileToCheck = pickle.loads(payloads.pop(None))  # noqa: S301 - of this very job
+    references = {path: References.from_bytes(payload) for path, payload in payloads.items()}
+    checked = check_file(file, references, plan, access)
+    return pa.table(
+        {
+            "number": table.column("number").slice(0, 1),
+            "checked": binary_column([pickle.dumps(checked)]),
+        }
+    )
+
+
+# -- place -----------------------------------------------------------------------------------
+
+
+def _place(
+    batches: "Iterator[pa.RecordBatch]", plan: WritePlan, moment: int
+) -> "Iterator[pa.RecordBatch]":
+    """Move references to their place; `moment` is when the job began, in seconds since 1970."""
+    arrays = {array.target.path: array for array in plan.arrays}
+    for batch in batches:
+        rows = [row for row in batch.to_pylist() if row["path"] in arrays]
+        yield placed_batch(
+            [placed for row in rows for placed in _placed(row, arrays[row["path"]], moment)]
+        )
+
+
+def _placed(row: Mapping[str, Any], array: ArrayPlan, moment: int) -> Iterator[PlacedRow]:
+    file_place, number = FilePlace.from_json(row["place"]), row["number"]
+    pieces = put_in_place(
+        array, number, file_place, References.from_bytes(row["payload"]), row["stamp"]
+    )
+    if pieces is None:
+        return
+    check = check_of(file_place.facts.state, pieces, moment)
+    box = box_to_clear(array, file_place)
+    about = json.dumps([check.etag, check.seconds, box])
+    for region, part in cut_by_region(array, pieces, box):
+        yield array.number, region, number, part.to_bytes(), about
+
+
+async def _assemble(
+    context: RepoContext, array: ArrayPlan, rows: Sequence[Mapping[str, Any]], notes: Notes
+) -> RegionContent:
+    parts, cleared = [], []
+    for row in rows:
+        etag, seconds, box = json.loads(row["about"])
+        parts.append((Check(etag, seconds), References.from_bytes(row["payload"])))
+        if box is not None:
+            cleared.append(box)
+    return RegionContent(await virtual_table(context, array, parts, notes), cleared)
