@@ -27,6 +27,11 @@ from icefloe.errors import (
 
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})\b")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_CODE_OF_KEY: Final = re.compile(r"request failed for key .*\(code: ([A-Za-z0-9.]{1,64})\)")
+"""What a server answers for a single key of a batch of deletions, in an answer of status 200."""
+_PASSING_CODES: Final = frozenset(
+    {"InternalError", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
+)
 _TRANSPORT: Final = re.compile(r" - HTTP error: ([A-Za-z ]{1,64})")
 _KINDS: Final = {
     429: ErrorKind.THROTTLED,
@@ -116,6 +121,10 @@ def _generic(error: Exception, what: str, key: str) -> IcefloeError:
             ErrorKind.INVALID_BYTE_RANGE,
             key=key,
         )
+    if (of_key := _CODE_OF_KEY.search(str(error))) is not None:
+        is_passing = of_key[1] in _PASSING_CODES
+        text = f"{what}: the storage refused ({of_key[1]})"
+        return StorageError(text, ErrorKind.OBJECT_STORE, retryable=is_passing, key=key)
     if status is None:
         match = _TRANSPORT.search(str(error))
         reason = f" ({match.group(1)})" if match else ""

@@ -97,3 +97,12 @@ def test_nothing_secret_gets_through(kind: type[Exception]) -> None:
     error = translate(kind(text), "write", "key")
     assert "s3cr3t" not in repr(error) + str(error) + str(error.context)
     assert "c0ffee" not in repr(error) + str(error) + str(error.context)
+
+
+@pytest.mark.parametrize(("code", "is_passing"), [("AccessDenied", False), ("SlowDown", True)])
+def test_a_refused_deletion_of_a_batch_says_why(code: str, is_passing: bool) -> None:
+    text = f"Generic S3 error: DeleteObjects request failed for key a/b: s3cr3t. (code: {code})"
+    error = translate(foreign.GenericError(text), "delete", "a/b")
+    assert isinstance(error, StorageError)
+    assert error.retryable is is_passing
+    assert str(error) == f"cannot delete 'a/b': the storage refused ({code})"
