@@ -232,7 +232,7 @@ class ObviousModel:
         return any(
             (policy.organisation, policy.bucket) == (bucket.organisation, bucket.name)
             and container.url_prefix.startswith(start + policy.prefix)
-            and (policy.ends_at is None or NOW < policy.ends_at)
+            and (policy.ends_at is None or policy.ends_at > NOW)
             and (policy.embargoed_until is None or policy.embargoed_until <= NOW)
             and (policy.scope == "anyone" or is_member or shares)
             for policy in self.world.policies

@@ -37,9 +37,11 @@ class PolicyChange(Record):
 
 def simulate(world: World, change: PolicyChange) -> Simulation:
     """Return what a change of a policy would do to everybody."""
-    before = world.readers()
-    after = world.with_policies(change.apply(world.policies)).readers()
-    people, repositories = list(world.people), list(world.repositories)
+    changed = [policy for policy in world.policies if policy.id == change.policy.id]
+    buckets = {(policy.organisation, policy.bucket) for policy in (*changed, change.policy)}
+    people, repositories = list(world.people), world.repositories_with(buckets)
+    before = world.readers(repositories)
+    after = world.with_policies(change.apply(world.policies)).readers(repositories)
 
     def pairs(
         table: np.ndarray[tuple[int, int], np.dtype[np.bool_]],

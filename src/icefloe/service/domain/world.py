@@ -6,7 +6,7 @@ thousand repositories take a few thousand decisions, not a million.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
@@ -117,15 +117,27 @@ class World:
         facts = self.facts(repository_name, self.roles_of(person))
         return decide(actor, action, resource_of(repository_name), facts)
 
-    def readers(self) -> NDArray[np.bool_]:
+    def repositories_with(self, buckets: Collection[tuple[str, str]]) -> list[str]:
+        """Return the repositories whose verdict may depend on one of these buckets.
+
+        Buckets are named by organisation and name.
+        """
+        return [
+            name
+            for name, relevant in self._relevant_buckets.items()
+            if any((bucket.organisation, bucket.name) in buckets for bucket in relevant)
+        ]
+
+    def readers(self, repositories: Iterable[str] | None = None) -> NDArray[np.bool_]:
         """Return who may open what: a row for each person, a column for each repository.
 
-        Rows and columns have the order of `people` and `repositories`.
+        Rows have the order of `people`, columns that of the repositories named, or of all.
         """
+        names = list(self.repositories if repositories is None else repositories)
         ranks, columns = self._rank_table
         is_able = np.array([not person.disabled for person in self.people.values()], np.bool_)
-        answer = np.zeros((len(self.people), len(self.repositories)), np.bool_)
-        for index, name in enumerate(self.repositories):
+        answer = np.zeros((len(self.people), len(names)), np.bool_)
+        for index, name in enumerate(names):
             organisations = [org for org in self._organisations_in(name) if org in columns]
             roles = ranks[:, [columns[org] for org in organisations]]
             # The same roles in these organisations are the same number in this column.
