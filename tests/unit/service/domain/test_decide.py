@@ -38,11 +38,11 @@ from icefloe.service.domain.decide import (
     Actor,
     Facts,
     GrantKind,
-    Reason,
     Resource,
     Verdict,
     decide,
 )
+from icefloe.service.domain.locations import Reason
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

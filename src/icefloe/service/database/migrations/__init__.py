@@ -1,0 +1,1 @@
+"""Revisions of the schema, upwards and downwards."""
