@@ -165,6 +165,7 @@ class ErrorKind(StrEnum):
     SERVICE_UNAVAILABLE = "service-unavailable"
     SECRET_UNREADABLE = "secret-unreadable"  # noqa: S105 - a code
     AUDIT_TAMPERED = "audit-tampered"
+    INVALID_REQUEST = "invalid-request"
 
 
 class IcefloeError(Exception):

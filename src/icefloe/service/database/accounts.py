@@ -58,6 +58,14 @@ def roles_of(connection: Connection, person: str) -> dict[str, Role]:
     return {row.organisation: Role(row.role) for row in connection.execute(query)}
 
 
+def disable_person(connection: Connection, name: str, now: datetime) -> None:
+    """Let somebody do nothing any more: all their tokens end, their name stays taken."""
+    people, tokens = tables.people, tables.tokens
+    connection.execute(update(people).where(people.c.name == name).values(disabled=True))
+    living = update(tokens).where(tokens.c.person == name, tokens.c.revoked_at.is_(None))
+    connection.execute(living.values(revoked_at=now))
+
+
 # Organisations
 
 

@@ -35,7 +35,6 @@ from icefloe.catalog.model import (
 )
 from icefloe.records import Record
 from icefloe.service.domain.actions import (
-    BUNDLES,
     FOR_EVERYBODY,
     FOR_OPERATORS,
     LOWEST_ROLE,
@@ -50,6 +49,7 @@ from icefloe.service.domain.locations import (
     bucket_location,
     screen_all,
 )
+from icefloe.service.domain.scopes import scope_allows
 
 PROVIDER_CONTAINER: Final = f"{RESERVED_NAMES}provider"
 """The container of a filtered subscription that stands for the provider's repository."""
@@ -144,7 +144,7 @@ class Verdict(Record):
 
 def decide(actor: Actor, action: Action, resource: Resource, facts: Facts) -> Verdict:
     """Return whether an actor may do an action, with the reasons."""
-    if not scope_allows(actor.scope, action, resource):
+    if not scope_allows(actor.scope, action, resource.organisation, resource.repository):
         scope_reason = f"the token's scope does not include {action} on this resource"
         return _no(scope_reason, visible=_is_visible(actor, resource, facts))
     if action in FOR_EVERYBODY:
@@ -169,26 +169,6 @@ def _yes(reason: str) -> Verdict:
 
 def _no(reason: str, *, visible: bool = True) -> Verdict:
     return Verdict(allowed=False, reasons=(reason,), visible=visible)
-
-
-def scope_allows(scope: TokenScope | None, action: Action, resource: Resource) -> bool:
-    """Return whether the scope of a token includes an action on a resource."""
-    if scope is None:
-        return True
-    named = {Action(name) for name in scope.actions if name not in BUNDLES}
-    if action not in named.union(*(BUNDLES[name] for name in scope.actions if name in BUNDLES)):
-        return False
-    if resource.organisation is None:
-        return True
-    return any(_matches(pattern, resource) for pattern in scope.repositories)
-
-
-def _matches(pattern: str, resource: Resource) -> bool:
-    organisation, _, name = pattern.partition("/")
-    if organisation not in {"*", resource.organisation}:
-        return False
-    # What concerns the whole organisation is not within a single repository of it.
-    return name in {"*", resource.repository}
 
 
 def _decide_by_role(actor: Actor, action: Action, resource: Resource, facts: Facts) -> Verdict:
