@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
-from httpx import Response
 
 from icefloe.catalog.model import Member, Organisation, Person, Role, Token, TokenScope
 from icefloe.catalog.tokens import new_token, token_id
@@ -44,7 +43,7 @@ class Desk:
 
     def ask(
         self, person: str | None, method: str, path: str, body: object = None, **options: Any
-    ) -> Response:
+    ) -> Any:
         headers = options.pop("headers", {})
         if person is not None:
             headers["authorization"] = f"Bearer {self.tokens.get(person, person)}"
