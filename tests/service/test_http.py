@@ -207,7 +207,7 @@ def test_a_narrow_token_makes_no_wider_one(desk: Desk) -> None:
             "scope": {"actions": actions, "repositories": repositories},
             "days": days,
         }
-        return desk.ask(narrow, "POST", "/me/tokens", body).status_code
+        return int(desk.ask(narrow, "POST", "/me/tokens", body).status_code)
 
     assert status(["admin"], ["lab/*"], 10) == 403
     assert status(["read"], ["*/*"], 10) == 403
