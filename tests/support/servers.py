@@ -141,7 +141,7 @@ class Vendor(TypedDict):
 
 VENDOR: Final = Vendor(
     access_key_id="vendor-key",
-    secret_access_key="vendor-secret-of-nobody",  # noqa: S106 - of a server in a test
+    secret_access_key="vendor-secret-of-nobody",
     role="arn:aws:iam::role/Vend",
 )
 
