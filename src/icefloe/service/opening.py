@@ -42,7 +42,7 @@ from icefloe.service.domain.decide import (
     decide,
 )
 from icefloe.service.runtime import Service
-from icefloe.service.vending.broker import MARGIN, Broker, Minted
+from icefloe.service.vending.broker import MARGIN, Minted
 from icefloe.service.vending.grants import Grant, Secret
 
 _READING_SECONDS: Final = 10.0
@@ -61,9 +61,8 @@ class Opened(Record):
 class Opener:
     """Opens repositories of a service."""
 
-    def __init__(self, service: Service, broker: Broker) -> None:
+    def __init__(self, service: Service) -> None:
         self._service: Final = service
-        self._broker: Final = broker
 
     async def open(self, actor: Actor, caller: Caller, entry: Entry, access: Access) -> Opened:
         """Return all that is needed to open a repository.
@@ -191,7 +190,7 @@ class Opener:
             return Secret(json.loads(content) if content else {})
 
         external_id = service.external_id(bucket.organisation)
-        return await self._broker.get(grant, load_secret, external_id)
+        return await service.broker.get(grant, load_secret, external_id)
 
 
 def secret_name(organisation: str, bucket: str) -> str:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+import httpx2 as httpx
+
+from icefloe.catalog.model import Delegation
 from icefloe.catalog.tokens import token_id
 from icefloe.errors import InvalidInputError
 from icefloe.records import Record
@@ -15,6 +18,10 @@ from icefloe.service.database.accounts import Caller
 from icefloe.service.database.engine import Database
 from icefloe.service.database.vault import Vault, get_secret, put_secret, read_master_key
 from icefloe.service.settings import Settings
+from icefloe.service.vending.broker import Broker
+from icefloe.service.vending.grants import Vendor
+from icefloe.service.vending.static import StaticVendor
+from icefloe.service.vending.sts import StsVendor
 
 type Clock = Callable[[], datetime]
 
@@ -51,9 +58,17 @@ class Service:
         self.database: Final = Database(settings.database_url)
         self.database.migrate()
         self.keys: Final = self._load_keys()
+        # No redirects: an endpoint that is allowed must not lead to another one.
+        self.client: Final = httpx.AsyncClient(timeout=10.0, follow_redirects=False)
+        self.vendors: Final[dict[Delegation, Vendor]] = {
+            Delegation.ROLE: StsVendor(self.client),
+            Delegation.STATIC: StaticVendor(),
+        }
+        self.broker: Final = Broker(self.vendors, clock)
 
-    def close(self) -> None:
-        """Close the database."""
+    async def close(self) -> None:
+        """Close the database and the connections to stores."""
+        await self.client.aclose()
         self.database.close()
 
     def _load_keys(self) -> Keys:

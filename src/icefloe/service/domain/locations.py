@@ -68,7 +68,10 @@ class Location(Record):
     def is_well_known(self) -> bool:
         """Return whether it is on the platform's own endpoint."""
         known = _WELL_KNOWN[self.platform]
-        return self.store == known or self.store.endswith("." + known)
+        if self.platform is not Platform.AZURE:
+            return self.store == known  # others may have names below these
+        account, _, domain = self.store.partition(".")
+        return domain == known and _AZURE_ACCOUNT.fullmatch(account) is not None
 
     @property
     def prefix(self) -> str:

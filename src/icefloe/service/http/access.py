@@ -3,6 +3,7 @@
 Every route declares its action by `Depends(may(Action.X))`. Refusals are written to the audit.
 """
 
+import asyncio
 import secrets as random
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -69,6 +70,15 @@ class Permit(Record):
         """Write an allowed action to the audit, in the transaction that does it."""
         entry = self.audit_entry(what, details)
         audit.append(connection, self.service.keys.audit, [entry])
+
+    async def record_later(self, what: str, details: Mapping[str, Any] | None = None) -> None:
+        """Write an allowed action that changed nothing here to the audit."""
+
+        def write() -> None:
+            with self.service.database.writing() as connection:
+                self.record(connection, what, details)
+
+        await asyncio.to_thread(write)
 
     def audit_entry(self, what: str, details: Mapping[str, Any] | None = None) -> AuditEntry:
         """Return what the audit is to keep of this request."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from fastapi import FastAPI, Request, Response
 
-from icefloe.service.http import organisations, people
+from icefloe.service.http import audit, buckets, organisations, people, policies, repositories
 from icefloe.service.http.access import new_request_id
 from icefloe.service.http.codec import openapi_of
 from icefloe.service.http.problems import add_handlers
@@ -15,7 +15,14 @@ from icefloe.service.runtime import Service
 from icefloe.version import VERSION
 
 API: Final = "/api/v1"
-ROUTERS: Final = (people.router, organisations.router)
+ROUTERS: Final = (
+    people.router,
+    organisations.router,
+    buckets.router,
+    policies.router,
+    repositories.router,
+    audit.router,
+)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DESCRIPTION: Final = """\
 Repositories by name, and short-lived credentials for everything they refer to. Every error has the
@@ -28,7 +35,7 @@ def create_app(service: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        service.close()
+        await service.close()
 
     app = FastAPI(
         title="Icefloe",

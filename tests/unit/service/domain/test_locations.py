@@ -140,6 +140,8 @@ def test_only_endpoints_of_the_platforms_are_well_known() -> None:
     assert known.is_well_known
     assert Location(Platform.AZURE, "lab.blob.core.windows.net", "data").is_well_known
     assert not Location(Platform.S3, "evilamazonaws.com", "data").is_well_known
+    assert not Location(Platform.S3, "x.execute-api.amazonaws.com", "data").is_well_known
+    assert not Location(Platform.AZURE, "a.b.blob.core.windows.net", "data").is_well_known
     assert not Location(Platform.S3, "minio.example:9000", "data").is_well_known
 
 
