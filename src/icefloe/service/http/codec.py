@@ -6,7 +6,8 @@ document in the end.
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Any, Final, get_args
 
 import msgspec
 from fastapi import FastAPI, Response
@@ -30,8 +31,11 @@ class Codec:
                 raise ValueError(str(error)) from None
 
         del handler
-        _KINDS[_name(kind)] = kind
-        metadata = {"pydantic_js_functions": [lambda *_: {_REFERENCE: _name(kind)}]}
+        # A body that may be missing has the same schema as one that may not.
+        records = [part for part in get_args(kind) if part is not NoneType]
+        record = records[0] if isinstance(kind, UnionType) else kind
+        _KINDS[_name(record)] = record
+        metadata = {"pydantic_js_functions": [lambda *_: {_REFERENCE: _name(record)}]}
         return core_schema.no_info_plain_validator_function(convert, metadata=metadata)
 
 

@@ -8,7 +8,6 @@ from sqlalchemy import or_
 
 from icefloe.catalog.model import Repository, Visibility
 from icefloe.catalog.wire import (
-    Access,
     NewRepository,
     OpenAnswer,
     OpenRequest,
@@ -142,11 +141,11 @@ async def open_repository(
     permit: Annotated[Permit, Depends(may(Action.OPEN_REPOSITORY))],
     org: str,
     name: str,
-    request: Annotated[OpenRequest, Codec(), Body()] = OpenRequest(),  # noqa: B008 - immutable
+    request: Annotated[OpenRequest | None, Codec(), Body()] = None,
 ) -> Response:
     """Return all that is needed to open a repository, or an error that names what is missing."""
     del org, name
-    return answer((await _open(permit, request.access)).answer)
+    return answer((await _open(permit, request or OpenRequest())).answer)
 
 
 @router.post("/repos/{org}/{name}/credentials", response_model=Annotated[OpenAnswer, Codec()])
@@ -154,15 +153,16 @@ async def renew_credentials(
     permit: Annotated[Permit, Depends(may(Action.OPEN_REPOSITORY))],
     org: str,
     name: str,
-    request: Annotated[OpenRequest, Codec(), Body()] = OpenRequest(),  # noqa: B008 - immutable
+    request: Annotated[OpenRequest | None, Codec(), Body()] = None,
 ) -> Response:
     """Return new credentials for an open repository, with every check made again."""
     del org, name
-    return answer((await _open(permit, request.access)).answer)
+    return answer((await _open(permit, request or OpenRequest())).answer)
 
 
-async def _open(permit: Permit, access: Access) -> Opened:
+async def _open(permit: Permit, request: OpenRequest) -> Opened:
     """Open a repository, and write to the audit how that went."""
+    access = request.access
     entry = permit.entry
     assert entry is not None
     what = entry.repository.full_name
