@@ -349,11 +349,12 @@ class AccessDeniedError(IcefloeError, PermissionError):
         **context: object,
     ) -> None:
         super().__init__(message, kind, **context)
+        self.args = (message,)  # which `PermissionError` sets in a way of its own
         self.missing = tuple(missing)
 
 
 class NotLoggedInError(AccessDeniedError):
-    """The service does not know who asks: log in, or renew the token."""
+    """The service does not know the caller: log in, or renew the token."""
 
     default_kind = ErrorKind.NOT_LOGGED_IN
 

@@ -96,7 +96,7 @@ def delete_organisation(connection: Connection, name: str, now: datetime) -> Non
 
 
 def set_member(connection: Connection, member: Member) -> None:
-    """Give somebody a role in an organisation, in place of an earlier one."""
+    """Set the role of somebody in an organisation, in place of an earlier one."""
     rows.require(connection, tables.people, Person, name=member.person)
     key = {"organisation": member.organisation, "person": member.person}
     before = rows.find(connection, tables.members, Member, **key)

@@ -1,7 +1,7 @@
 """The audit: who did what, in a chain that shows any change.
 
 Each entry carries a code over itself and the entry before it, made with a key that is sealed in
-the vault. Whoever can write to the database but has no master key can neither change, insert nor
+the vault. Without the master key, nobody who can write to the database can change, insert or
 delete an entry unnoticed. A row of its own seals the last entry, so the end cannot be cut off
 either, except by putting back an older copy of the whole database: `verify` prints the number and
 the code of the last entry for those who note them elsewhere.

@@ -25,6 +25,7 @@ class Database:
     >>> database.migrate()
     >>> database.is_current()
     True
+    >>> database.close()
     """
 
     def __init__(self, url: str) -> None:

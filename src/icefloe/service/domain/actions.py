@@ -29,7 +29,7 @@ class Action(StrEnum):
     CREATE_REPOSITORY = "repositories:create"
     """Create a repository in a place of a bucket where nothing is."""
     IMPORT_REPOSITORY = "repositories:import"
-    """Register a repository that exists already, which lets people read what is there."""
+    """Register a repository that exists already, which lets people read its data."""
     CHANGE_REPOSITORY = "repositories:change"
     PUBLISH_REPOSITORY = "repositories:publish"
     """Change who may read a repository."""

@@ -54,7 +54,7 @@ class Permit(Record):
 
     @property
     def person(self) -> str:
-        """The name of who asks."""
+        """The name of the caller."""
         return self.caller.person.name
 
     def also(self, action: Action) -> None:

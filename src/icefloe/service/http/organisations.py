@@ -132,7 +132,7 @@ def set_member(
     person: str,
     role: Annotated[MemberRole, Codec(), Body()],
 ) -> Response:
-    """Give somebody a role in an organisation."""
+    """Set the role of somebody in an organisation."""
     member = Member(org, person, role.role)
     with permit.service.database.writing() as connection:
         known = rows.require(connection, tables.people, Person, name=person)

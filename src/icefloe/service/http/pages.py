@@ -18,7 +18,7 @@ Cursor = Annotated[str | None, Query(max_length=1000, description="`next` of the
 
 
 def key_after(cursor: str | None, length: int) -> tuple[Any, ...] | None:
-    """Return the key that a cursor stands for, which has so many columns."""
+    """Return the key that a cursor stands for; `length` is the number of its columns."""
     if cursor is None:
         return None
     try:

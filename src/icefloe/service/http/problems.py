@@ -58,7 +58,7 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
         401: "Not logged in",
         403: "Not allowed",
         404: "Not there, or not to be seen",
-        409: "In conflict with what is there",
+        409: "In conflict with another entry",
         412: "Changed by somebody else",
         422: "Not understood",
         429: "Too many requests",

@@ -162,7 +162,7 @@ async def _refused(name: str, attempt: Awaitable[object], *, absent_is_fine: boo
         return Check(name, passed=absent_is_fine, detail="was told that the object is absent")
     except StorageError as error:
         if error.retryable:
-            return Check(name, passed=False, detail=f"cannot be told: {error}")
+            return Check(name, passed=False, detail=f"is not clear: {error}")
         return Check(name, passed=True)
     return Check(name, passed=False, detail="was allowed")
 

@@ -1,1 +1,0 @@
-"""Revisions of the schema, upwards and downwards."""
