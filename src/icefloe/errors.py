@@ -12,6 +12,9 @@
     │   └── RepositoryMigratedError (RuntimeError)   open the repository again
     ├── InvalidInputError (ValueError)   fix the call
     │   └── WrongTypeError (TypeError)
+    ├── AccessDeniedError (PermissionError)   ask the people it names (carries what is missing)
+    │   └── NotLoggedInError     log in again
+    ├── ServiceError             the repository service failed; see `retryable`
     ├── StorageError             the environment failed; see `retryable`
     │   ├── ObjectNotFoundError (also a NotFoundError)
     │   ├── PreconditionFailedError     somebody else changed the object first
@@ -151,6 +154,18 @@ class ErrorKind(StrEnum):
     REPOSITORY_MIGRATED = "repository-migrated"
     STORAGE_FULL = "storage-full"
     OBJECTS_COLLECTED = "objects-collected"
+    ACCESS_DENIED = "access-denied"
+    VIRTUAL_ACCESS_REQUIRED = "virtual-access-required"
+    NOT_LOGGED_IN = "not-logged-in"
+    ENTRY_NOT_FOUND = "entry-not-found"
+    ENTRY_ALREADY_EXISTS = "entry-already-exists"
+    ENTRY_CHANGED = "entry-changed"
+    ENTRY_IN_USE = "entry-in-use"
+    TOO_MANY_REQUESTS = "too-many-requests"
+    SERVICE_UNAVAILABLE = "service-unavailable"
+    SECRET_UNREADABLE = "secret-unreadable"  # noqa: S105 - a code
+    AUDIT_TAMPERED = "audit-tampered"
+    INVALID_REQUEST = "invalid-request"
 
 
 class IcefloeError(Exception):
@@ -318,6 +333,42 @@ class InvalidInputError(IcefloeError, ValueError):
 
 class WrongTypeError(InvalidInputError, TypeError):
     """A value has a type that the call does not accept."""
+
+
+class AccessDeniedError(IcefloeError, PermissionError):
+    """Somebody may not do this; `missing` names each grant that is missing, and who can give it."""
+
+    default_kind = ErrorKind.ACCESS_DENIED
+
+    def __init__(
+        self,
+        message: str,
+        kind: str | None = None,
+        *,
+        missing: Sequence[Any] = (),
+        **context: object,
+    ) -> None:
+        super().__init__(message, kind, **context)
+        self.args = (message,)  # which `PermissionError` sets in a way of its own
+        self.missing = tuple(missing)
+
+
+class NotLoggedInError(AccessDeniedError):
+    """The service does not know the caller: log in, or renew the token."""
+
+    default_kind = ErrorKind.NOT_LOGGED_IN
+
+
+class ServiceError(IcefloeError):
+    """The repository service, or its database, failed; `retryable` if it may work later."""
+
+    default_kind = ErrorKind.SERVICE_UNAVAILABLE
+
+    def __init__(
+        self, message: str, kind: str | None = None, *, retryable: bool = False, **context: object
+    ) -> None:
+        super().__init__(message, kind, **context)
+        self.retryable = retryable
 
 
 class StorageError(IcefloeError):

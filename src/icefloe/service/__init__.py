@@ -1,0 +1,1 @@
+"""The repository service: who may read and write which repository, and credentials for it."""

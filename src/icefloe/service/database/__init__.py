@@ -1,0 +1,1 @@
+"""What the service remembers: tables, transactions, sealed secrets and the audit."""

@@ -1,0 +1,425 @@
+"""The one decision: may somebody do something, why, and what is missing.
+
+`decide` is a pure function of facts that were loaded before. A simulation calls it with the facts
+of another world, and a test with facts that it made up.
+
+Opening a repository asks two questions. May this person read the repository? And is every
+container that the repository refers to allowed to this person by the organisation which owns the
+data? A single container without an answer makes the whole verdict negative, so nobody ever gets
+half of a repository.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from itertools import chain
+from typing import Final
+
+from icefloe.catalog.model import (
+    Bucket,
+    BucketState,
+    Decision,
+    DeclaredContainer,
+    Delegation,
+    Listing,
+    PersonKind,
+    Policy,
+    PolicyScope,
+    Repository,
+    RepositoryStatus,
+    Role,
+    Subscription,
+    SubscriptionKind,
+    TokenScope,
+    Visibility,
+)
+from icefloe.records import Record
+from icefloe.service.domain.actions import (
+    FOR_EVERYBODY,
+    FOR_OPERATORS,
+    LOWEST_ROLE,
+    RANK,
+    Action,
+)
+from icefloe.service.domain.locations import (
+    RESERVED_NAMES,
+    Location,
+    Reason,
+    Refusal,
+    bucket_location,
+    screen_all,
+)
+from icefloe.service.domain.scopes import scope_allows
+
+PROVIDER_CONTAINER: Final = f"{RESERVED_NAMES}provider"
+"""The container of a filtered subscription that stands for the provider's repository."""
+
+
+class Actor(Record):
+    """Who asks: a person or a service account, perhaps through a token with less rights."""
+
+    person: str
+    kind: PersonKind = PersonKind.PERSON
+    operator: bool = False
+    scope: TokenScope | None = None
+    """What the token allows; None for somebody who logged in."""
+
+
+class Resource(Record):
+    """What an action is done to: an organisation, or something in it."""
+
+    organisation: str | None = None
+    repository: str | None = None
+    """The name within the organisation."""
+
+
+class Facts(Record):
+    """Everything that a decision may depend on, loaded for one actor and one resource."""
+
+    now: datetime
+    roles: Mapping[str, Role]
+    """The actor's roles, by organisation."""
+    repository: Repository | None = None
+    containers: tuple[DeclaredContainer, ...] = ()
+    buckets: tuple[Bucket, ...] = ()
+    """The repository's own bucket, and all that could cover one of its containers."""
+    policies: tuple[Policy, ...] = ()
+    """The policies of these buckets."""
+    listings: tuple[Listing, ...] = ()
+    """Listings of the repository, or the one behind a filtered subscription."""
+    subscriptions: tuple[Subscription, ...] = ()
+    """Subscriptions to these listings."""
+    provider: Repository | None = None
+    """The provider's repository, if this one is a filtered subscription."""
+    allows_anonymous: bool = True
+    """Whether the operator lets public data be read without a policy."""
+    allows_organisations: bool = False
+    """Whether everybody may create organisations."""
+
+
+class GrantKind(StrEnum):
+    """By what a container may be read."""
+
+    POLICY = "policy"
+    SUBSCRIPTION = "subscription"
+    ANONYMOUS = "anonymous"
+
+
+class Granted(Record):
+    """A container that may be read, and through which bucket."""
+
+    container: DeclaredContainer
+    location: Location
+    kind: GrantKind
+    bucket: Bucket | None = None
+    """None for public data, which is read without a credential."""
+    source: str = ""
+    """The id of the policy or of the subscription."""
+    may_list: bool = True
+    """Whether the keys below the location may be listed."""
+    difference: str | None = None
+    """How the container's own settings differ from the bucket's, which are used."""
+
+
+class Missing(Record):
+    """A container that may not be read, why, and who can change that."""
+
+    container: str
+    reason: Reason
+    owner: str | None
+    who: str
+    what_to_do: str
+
+
+class Verdict(Record):
+    """The answer of a decision."""
+
+    allowed: bool
+    reasons: tuple[str, ...]
+    missing: tuple[Missing, ...] = ()
+    granted: tuple[Granted, ...] = ()
+    visible: bool = True
+    """Whether the actor may know that the resource exists."""
+
+
+def decide(actor: Actor, action: Action, resource: Resource, facts: Facts) -> Verdict:
+    """Return whether an actor may do an action, with the reasons."""
+    if not scope_allows(actor.scope, action, resource.organisation, resource.repository):
+        scope_reason = f"the token's scope does not include {action} on this resource"
+        return _no(scope_reason, visible=_is_visible(actor, resource, facts))
+    if action in FOR_EVERYBODY:
+        return _yes("everybody who is logged in may do this")
+    if action in FOR_OPERATORS and actor.operator:
+        return _yes(f"{actor.person} runs this service")
+    if action is Action.CREATE_ORGANISATION and facts.allows_organisations:
+        if actor.kind is PersonKind.PERSON:
+            return _yes("people may create organisations here")
+        return _no("service accounts may not create organisations")
+    if action not in LOWEST_ROLE:
+        return _no("only people who run this service may do this")
+    verdict = _decide_by_role(actor, action, resource, facts)
+    if not verdict.allowed or action not in {Action.OPEN_REPOSITORY, Action.WRITE_REPOSITORY}:
+        return verdict
+    return _decide_containers(verdict, facts)
+
+
+def _yes(reason: str) -> Verdict:
+    return Verdict(allowed=True, reasons=(reason,))
+
+
+def _no(reason: str, *, visible: bool = True) -> Verdict:
+    return Verdict(allowed=False, reasons=(reason,), visible=visible)
+
+
+def _decide_by_role(actor: Actor, action: Action, resource: Resource, facts: Facts) -> Verdict:
+    """Decide by the actor's role in the organisation, by visibility and by subscriptions."""
+    organisation, lowest = resource.organisation or "", LOWEST_ROLE[action]
+    role = facts.roles.get(organisation)
+    repository = facts.repository
+    if resource.repository is not None and repository is None:
+        return _no("there is no such repository", visible=False)
+    is_archived = repository is not None and repository.status is RepositoryStatus.ARCHIVED
+    if action is Action.WRITE_REPOSITORY and is_archived:
+        return _no("the repository is archived", visible=_is_visible(actor, resource, facts))
+    if role is not None and RANK[role] >= RANK[lowest]:
+        return _yes(f"{actor.person} is {role} of {organisation}")
+    if action is Action.SEE_LISTING and any(
+        _is_offered(listing, facts) for listing in facts.listings
+    ):
+        return _yes("the listing is offered to them")
+    if repository is not None and action in {Action.SEE_REPOSITORY, Action.OPEN_REPOSITORY}:
+        if repository.visibility is Visibility.EVERYONE:
+            return _yes("everybody who is logged in may read this repository")
+        if (subscription := _entitling(facts, SubscriptionKind.DIRECT)) is not None:
+            reason = f"{subscription.subscriber} subscribes to {subscription.listing}"
+            return _yes(reason)
+    reason = (
+        f"{actor.person} is {role} of {organisation}, and this takes the role {lowest}"
+        if role is not None
+        else f"{actor.person} is not a member of {organisation}"
+    )
+    return _no(reason, visible=_is_visible(actor, resource, facts))
+
+
+def _is_visible(actor: Actor, resource: Resource, facts: Facts) -> bool:
+    """Return whether an actor may know of a resource, without any token's scope."""
+    if resource.organisation is None or resource.organisation in facts.roles:
+        return resource.repository is None or facts.repository is not None
+    repository = facts.repository
+    if resource.repository is None or repository is None:
+        return False
+    return (
+        repository.visibility is Visibility.EVERYONE
+        or _entitling(facts, SubscriptionKind.DIRECT) is not None
+    )
+
+
+def _entitling(facts: Facts, kind: SubscriptionKind) -> Subscription | None:
+    """Return a living subscription through which the actor reads, if there is any."""
+    # A part of a repository cannot be read directly: that would be all of it.
+    parts = {(listing.organisation, listing.name) for listing in facts.listings if listing.filter}
+    for subscription in facts.subscriptions:
+        is_part = (subscription.provider, subscription.listing) in parts
+        if (
+            subscription.kind is kind
+            and subscription.subscriber in facts.roles
+            and is_living(subscription, facts.now)
+            and not (is_part and kind is SubscriptionKind.DIRECT)
+        ):
+            return subscription
+    return None
+
+
+def _is_offered(listing: Listing, facts: Facts) -> bool:
+    return "*" in listing.offered_to or not facts.roles.keys().isdisjoint(listing.offered_to)
+
+
+def is_living(subscription: Subscription, now: datetime) -> bool:
+    """Return whether a subscription entitles at a moment."""
+    ends_at = subscription.ends_at
+    return subscription.state is Decision.GRANTED and (ends_at is None or now < ends_at)
+
+
+# Containers
+
+
+def _decide_containers(verdict: Verdict, facts: Facts) -> Verdict:
+    """Match every container with a grant; a single miss refuses the whole repository."""
+    answers = match_containers(facts)
+    missing = tuple(answer for answer in answers if isinstance(answer, Missing))
+    granted = tuple(answer for answer in answers if isinstance(answer, Granted))
+    if not missing:
+        return Verdict(allowed=True, reasons=verdict.reasons, granted=granted)
+    number = f"{len(missing)} of {len(answers)} containers"
+    reasons = (f"{number} may not be read",)
+    return Verdict(allowed=False, reasons=reasons, missing=missing)
+
+
+def match_containers(facts: Facts) -> list[Granted | Missing]:
+    """Return for every container of a repository by what it may be read, or what is missing."""
+    bound = [c for c in facts.containers if c.name == PROVIDER_CONTAINER]
+    declared = [c for c in facts.containers if c.name != PROVIDER_CONTAINER]
+    return [
+        *(_bind(container, facts) for container in bound),
+        *(
+            _missing(container, screened.reason, None, screened.detail)
+            if isinstance(screened, Refusal)
+            else _match(container, screened, facts)
+            for container, screened in zip(declared, screen_all(declared), strict=True)
+        ),
+    ]
+
+
+def _bind(container: DeclaredContainer, facts: Facts) -> Granted | Missing:
+    """Bind the reserved container of a filtered subscription to the provider's repository."""
+    provider = facts.provider
+    subscription = _entitling(facts, SubscriptionKind.FILTERED)
+    if provider is None or subscription is None:
+        detail = "no subscription entitles to it (any more)"
+        owner = provider.organisation if provider else None
+        return _missing(container, Reason.NO_POLICY, owner, detail)
+    for bucket in facts.buckets:
+        if (bucket.organisation, bucket.name) == (provider.organisation, provider.bucket):
+            if bucket.state is not BucketState.PROVEN:
+                return _missing(container, Reason.BUCKET_UNPROVEN, provider.organisation, "")
+            # Names of chunks are random: without a listing, only chunks that the subscriber's
+            # manifests name can be read, so the filter holds.
+            location = bucket_location(bucket).below(f"{provider.prefix}chunks/")
+            kind = GrantKind.SUBSCRIPTION
+            return Granted(container, location, kind, bucket, subscription.id, may_list=False)
+    return _missing(container, Reason.BUCKET_UNKNOWN, provider.organisation, "")
+
+
+def _match(container: DeclaredContainer, location: Location, facts: Facts) -> Granted | Missing:
+    """Find the grant for a container; organisations that the actor is closest to come first."""
+    home = facts.repository.organisation if facts.repository else ""
+    misses: list[Missing] = []
+    for bucket in _covering(location, home, facts):
+        answer = _match_bucket(container, location, bucket, facts)
+        if isinstance(answer, Granted):
+            return answer
+        misses.append(answer)
+    if misses:
+        return misses[0]
+    if facts.allows_anonymous and location.is_well_known:
+        return Granted(container, location, GrantKind.ANONYMOUS)
+    return _missing(container, Reason.BUCKET_UNKNOWN, None, "")
+
+
+def _covering(location: Location, home: str, facts: Facts) -> list[Bucket]:
+    """Return the buckets that cover a location and whose organisation has a say in it.
+
+    A bucket of the repository's own organisation may have another endpoint than the container
+    states, for example the address inside of a network. A bucket of others must be on the very
+    store that the container names, and be proven: otherwise anybody could register a bucket of
+    the same name elsewhere, and serve false data.
+    """
+    homes: list[Bucket] = []
+    others: list[Bucket] = []
+    for bucket in facts.buckets:
+        place = bucket_location(bucket)
+        if bucket.organisation == home:
+            here = Location(location.platform, place.store, location.bucket, location.segments)
+            if place.covers(here):
+                homes.append(bucket)
+        # Public data on a well-known endpoint belongs to nobody here.
+        elif bucket.delegation is Delegation.ANONYMOUS and location.is_well_known:
+            continue
+        elif bucket.state is BucketState.PROVEN and place.covers(location):
+            others.append(bucket)
+    homes.sort(key=lambda bucket: (bucket_location(bucket).store != location.store, bucket.name))
+    others.sort(
+        key=lambda bucket: (
+            bucket.organisation not in facts.roles,
+            bucket.organisation,
+            bucket.name,
+        )
+    )
+    return list(chain(homes, others))
+
+
+def _match_bucket(
+    container: DeclaredContainer, location: Location, bucket: Bucket, facts: Facts
+) -> Granted | Missing:
+    """Decide whether the policies of one bucket let the actor read a container."""
+    owner = bucket.organisation
+    is_home = facts.repository is not None and owner == facts.repository.organisation
+    is_member = owner in facts.roles
+    if bucket.state is not BucketState.PROVEN:
+        return _missing(container, Reason.BUCKET_UNPROVEN, owner, "")
+    if bucket.delegation is Delegation.STATIC and not (is_home and is_member):
+        return _missing(container, Reason.WRONG_SCOPE, owner, "")
+    place = bucket_location(bucket)
+    here = Location(place.platform, place.store, location.bucket, location.segments)
+    is_subscriber = _reads_by_subscription(bucket, here, facts)
+    reason = Reason.NO_POLICY
+    for policy in facts.policies:
+        if (policy.organisation, policy.bucket) != (owner, bucket.name):
+            continue
+        if not place.below(policy.prefix).covers(here) or _has_ended(policy, facts.now):
+            continue
+        if not (is_member or is_subscriber or policy.scope is PolicyScope.ANYONE):
+            reason = _worse(reason, Reason.WRONG_SCOPE)
+        elif policy.embargoed_until is not None and facts.now < policy.embargoed_until:
+            reason = _worse(reason, Reason.EMBARGOED)
+        else:
+            difference = None
+            if place.store != location.store:
+                difference = f"the container names {location.store}, the bucket is on {place.store}"
+            kind, source = GrantKind.POLICY, policy.id
+            return Granted(container, here, kind, bucket, source, difference=difference)
+    return _missing(container, reason, owner, "")
+
+
+def _reads_by_subscription(bucket: Bucket, location: Location, facts: Facts) -> bool:
+    """Return whether the owner of a bucket shares a location with the actor by a listing.
+
+    Writers cannot change a listing, so a new container in a listed repository shares nothing.
+    """
+    place = bucket_location(bucket)
+    listings = {
+        (listing.organisation, listing.name)
+        for listing in facts.listings
+        if listing.organisation == bucket.organisation
+        for shared in listing.virtual_chunks
+        if shared.bucket == bucket.name and place.below(shared.prefix).covers(location)
+    }
+    return any(
+        (subscription.provider, subscription.listing) in listings
+        and subscription.subscriber in facts.roles
+        and is_living(subscription, facts.now)
+        for subscription in facts.subscriptions
+    )
+
+
+def _has_ended(policy: Policy, now: datetime) -> bool:
+    return policy.ends_at is not None and now >= policy.ends_at
+
+
+def _worse(reason: Reason, other: Reason) -> Reason:
+    """Keep the reason that says most: an embargo passes, a scope can be widened."""
+    order = (Reason.NO_POLICY, Reason.WRONG_SCOPE, Reason.EMBARGOED)
+    return max(reason, other, key=order.index)
+
+
+_WHAT_TO_DO: Final = {
+    Reason.NO_POLICY: "ask them for a virtual chunk access policy on this prefix",
+    Reason.WRONG_SCOPE: "ask them to widen their policy on this prefix, or to make you a member",
+    Reason.EMBARGOED: "wait until the embargo has passed, or ask them",
+    Reason.BUCKET_UNPROVEN: "ask them to let the service probe the bucket again",
+    Reason.BUCKET_UNKNOWN: "ask the owner of the data to register the bucket",
+    Reason.FORBIDDEN_SCHEME: "move the data to an object store, or open it without the service",
+    Reason.INVALID: "write the container's prefix in plain letters, like s3://bucket/folder/",
+}
+
+
+def _missing(
+    container: DeclaredContainer, reason: Reason, owner: str | None, detail: str
+) -> Missing:
+    what = _WHAT_TO_DO[reason]
+    if reason in {Reason.FORBIDDEN_SCHEME, Reason.INVALID}:
+        who = "writers of the repository"
+    else:
+        who = f"admins of {owner}" if owner else "the owner of the bucket"
+    what_to_do = f"{detail}: {what}" if detail else what
+    return Missing(container.url_prefix, reason, owner, who, what_to_do)

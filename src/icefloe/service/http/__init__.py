@@ -1,0 +1,1 @@
+"""The service over HTTP: the JSON API."""

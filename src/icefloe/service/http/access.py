@@ -1,0 +1,167 @@
+"""Who asks, and may they: before a route does anything.
+
+Every route declares its action by `Depends(may(Action.X))`. Refusals are written to the audit.
+"""
+
+import asyncio
+import secrets as random
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from sqlalchemy import Connection
+
+from icefloe.errors import AccessDeniedError, ErrorKind, NotFoundError, NotLoggedInError
+from icefloe.records import Record
+from icefloe.service.database import audit
+from icefloe.service.database.accounts import Caller
+from icefloe.service.database.audit import AuditEntry
+from icefloe.service.database.facts import Entry, load_entry, load_facts
+from icefloe.service.domain.actions import Action
+from icefloe.service.domain.decide import Actor, Facts, Resource, Verdict, decide
+from icefloe.service.runtime import Service
+
+
+def service_of(request: Request) -> Service:
+    """Return the service that a request was sent to."""
+    service: Service = request.app.state.service
+    return service
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who sent a request; raise `NotLoggedInError` if nobody known."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    caller = service_of(request).find_caller(token.strip()) if scheme.lower() == "bearer" else None
+    if caller is None:
+        problem = "log in first, with `icefloe login` or a token that is still valid"
+        raise NotLoggedInError(problem)
+    return caller
+
+
+class Permit(Record):
+    """A request that is allowed: who does what to what."""
+
+    service: Service
+    caller: Caller
+    action: Action
+    resource: Resource
+    verdict: Verdict
+    now: datetime
+    request_id: str
+    entry: Entry | None = None
+    """The repository that the path names."""
+
+    @property
+    def person(self) -> str:
+        """The name of the caller."""
+        return self.caller.person.name
+
+    def also(self, action: Action) -> None:
+        """Raise an error unless the caller may do another action, too, which needs no facts."""
+        actor, facts = actor_of(self.caller), Facts(self.now, self.caller.roles)
+        verdict = decide(actor, action, Resource(self.resource.organisation), facts)
+        if not verdict.allowed:
+            raise AccessDeniedError("; ".join(verdict.reasons))
+
+    def record(
+        self, connection: Connection, what: str, details: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write an allowed action to the audit, in the transaction that does it."""
+        entry = self.audit_entry(what, details)
+        audit.append(connection, self.service.keys.audit, [entry])
+
+    async def record_later(self, what: str, details: Mapping[str, Any] | None = None) -> None:
+        """Write an allowed action that changed nothing here to the audit."""
+
+        def write() -> None:
+            with self.service.database.writing() as connection:
+                self.record(connection, what, details)
+
+        await asyncio.to_thread(write)
+
+    def audit_entry(self, what: str, details: Mapping[str, Any] | None = None) -> AuditEntry:
+        """Return what the audit is to keep of this request."""
+        return AuditEntry(
+            at=self.now,
+            person=self.person,
+            action=self.action,
+            resource=what,
+            allowed=self.verdict.allowed,
+            request_id=self.request_id,
+            organisation=self.resource.organisation,
+            details={"reasons": self.verdict.reasons, **(details or {})},
+        )
+
+
+def actor_of(caller: Caller) -> Actor:
+    """Return a caller as decisions see them."""
+    scope = None if caller.token is None else caller.token.scope
+    return Actor(caller.person.name, caller.person.kind, caller.person.operator, scope)
+
+
+def may(action: Action) -> Callable[..., Permit]:
+    """Return a dependency that lets a request pass if its caller may do an action.
+
+    The path of the route names the organisation as `org` and the repository as `name`.
+    """
+
+    def permit(request: Request, caller: Annotated[Caller, Depends(caller_of)]) -> Permit:
+        service, path = service_of(request), request.path_params
+        resource = Resource(path.get("org"), path.get("name") if _is_repository(request) else None)
+        now = service.clock()
+        request_id = request.state.request_id
+        entry, facts = _load(service, caller, resource, now)
+        verdict = decide(actor_of(caller), action, resource, facts)
+        permit = Permit(service, caller, action, resource, verdict, now, request_id, entry)
+        if verdict.allowed:
+            return permit
+        _record_refusal(permit)
+        raise refusal_of(permit)
+
+    permit.action = action  # type: ignore[attr-defined]
+    return permit
+
+
+def _is_repository(request: Request) -> bool:
+    return "/repos/" in request.scope["route"].path
+
+
+def _load(
+    service: Service, caller: Caller, resource: Resource, now: datetime
+) -> tuple[Entry | None, Facts]:
+    settings = service.settings
+    facts = Facts(now, caller.roles, allows_organisations=settings.allows_organisations)
+    if resource.organisation is None or resource.repository is None:
+        return None, facts
+    with service.database.reading() as connection:
+        entry = load_entry(connection, resource.organisation, resource.repository)
+        if entry is None:
+            return None, facts
+        # Containers are looked at when the repository is opened, with its configuration at hand.
+        return entry, load_facts(connection, entry, (), caller.roles, now)
+
+
+def _record_refusal(permit: Permit) -> None:
+    resource = permit.resource
+    what = "/".join(part for part in (resource.organisation, resource.repository) if part)
+    with permit.service.database.writing() as connection:
+        permit.record(connection, what)
+
+
+def refusal_of(permit: Permit) -> Exception:
+    """Return the error for a request that is not allowed.
+
+    What the caller may not know of looks as if it did not exist.
+    """
+    if not permit.verdict.visible:
+        noun = "repository" if permit.resource.repository else "organisation"
+        name = "/".join(filter(None, (permit.resource.organisation, permit.resource.repository)))
+        problem = f"there is no {noun} {name}, or you may not see it"
+        return NotFoundError(problem, ErrorKind.ENTRY_NOT_FOUND)
+    return AccessDeniedError("; ".join(permit.verdict.reasons))
+
+
+def new_request_id() -> str:
+    """Return a new id for a request."""
+    return random.token_hex(8)

@@ -1,0 +1,139 @@
+"""Routes about buckets: register, change, probe, delete."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Depends, Response
+from sqlalchemy import Connection
+
+from icefloe.catalog.model import Bucket, BucketState
+from icefloe.catalog.wire import BucketSettings, NewBucket, Page
+from icefloe.records import replace
+from icefloe.service.buckets import check_bucket, probe_bucket, put_bucket_secrets
+from icefloe.service.database import rows, tables
+from icefloe.service.database.vault import delete_secret
+from icefloe.service.domain.actions import Action
+from icefloe.service.http.access import Permit, may
+from icefloe.service.http.codec import Codec, answer
+from icefloe.service.http.pages import Cursor, Limit, key_after, page
+from icefloe.service.http.problems import PROBLEMS
+from icefloe.service.http.versions import IfMatch, etag, expected_version
+from icefloe.service.opening import secret_name
+from icefloe.service.vending.probe import ProbeReport
+
+router = APIRouter(tags=["buckets"], responses=PROBLEMS)
+
+
+@router.get("/orgs/{org}/buckets", response_model=Annotated[Page[Bucket], Codec()])
+def list_buckets(
+    permit: Annotated[Permit, Depends(may(Action.SEE_BUCKETS))],
+    org: str,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List the buckets of an organisation."""
+    table = tables.buckets
+    with permit.service.database.reading() as connection:
+        buckets = rows.find_all(
+            connection,
+            table,
+            Bucket,
+            table.c.organisation == org,
+            after=key_after(cursor, 2),
+            limit=limit + 1,
+        )
+    return page(buckets, limit, "organisation", "name")
+
+
+@router.post("/orgs/{org}/buckets", response_model=Annotated[Bucket, Codec()], status_code=201)
+def register_bucket(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_BUCKETS))],
+    org: str,
+    new: Annotated[NewBucket, Codec(), Body()],
+) -> Response:
+    """Register a bucket. It is unproven until it is probed."""
+    bucket = _bucket_of(org, new.name, new)
+    check_bucket(permit.service.settings, bucket, new.secrets)
+    with permit.service.database.writing() as connection:
+        rows.add(connection, tables.buckets, bucket)
+        put_bucket_secrets(permit.service, connection, bucket, new.secrets)
+        permit.record(connection, f"bucket {new.name}")
+    return answer(bucket, 201, etag(bucket.version))
+
+
+@router.get("/orgs/{org}/buckets/{bucket}", response_model=Annotated[Bucket, Codec()])
+def show_bucket(
+    permit: Annotated[Permit, Depends(may(Action.SEE_BUCKETS))], org: str, bucket: str
+) -> Response:
+    """Show a bucket, without its secrets."""
+    with permit.service.database.reading() as connection:
+        found = _require(connection, org, bucket)
+    return answer(found, headers=etag(found.version))
+
+
+@router.put("/orgs/{org}/buckets/{bucket}", response_model=Annotated[Bucket, Codec()])
+def change_bucket(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_BUCKETS))],
+    org: str,
+    bucket: str,
+    settings: Annotated[BucketSettings, Codec(), Body()],
+    if_match: IfMatch = None,
+) -> Response:
+    """Change the settings of a bucket. It is unproven until it is probed again."""
+    changed = _bucket_of(org, bucket, settings)
+    with permit.service.database.writing() as connection:
+        has_secrets = _require(connection, org, bucket).delegation is changed.delegation
+        check_bucket(permit.service.settings, changed, settings.secrets, may_keep=has_secrets)
+        version = rows.change(
+            connection, tables.buckets, changed, if_version=expected_version(if_match)
+        )
+        if settings.secrets:
+            put_bucket_secrets(permit.service, connection, changed, settings.secrets)
+        permit.record(connection, f"bucket {bucket}", {"version": version})
+    return answer(replace(changed, version=version), headers=etag(version))
+
+
+@router.delete("/orgs/{org}/buckets/{bucket}", status_code=204)
+def delete_bucket(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_BUCKETS))], org: str, bucket: str
+) -> Response:
+    """Forget a bucket that no repository is in. Its policies end; stored data stays."""
+    with permit.service.database.writing() as connection:
+        rows.remove(connection, tables.buckets, organisation=org, name=bucket)
+        delete_secret(connection, secret_name(org, bucket))
+        permit.record(connection, f"bucket {bucket}")
+    return Response(status_code=204)
+
+
+@router.post("/orgs/{org}/buckets/{bucket}/probe", response_model=Annotated[ProbeReport, Codec()])
+async def probe(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_BUCKETS))], org: str, bucket: str
+) -> Response:
+    """Try whether credentials for a bucket allow what they say, and nothing else."""
+    report = await probe_bucket(permit.service, org, bucket)
+    await permit.record_later(f"bucket {bucket}", {"state": report.state})
+    return answer(report)
+
+
+def _bucket_of(organisation: str, name: str, settings: BucketSettings) -> Bucket:
+    return Bucket(
+        organisation,
+        name,
+        settings.platform,
+        settings.bucket,
+        settings.prefix,
+        settings.region,
+        settings.endpoint,
+        settings.sts_endpoint,
+        settings.path_style,
+        settings.allow_http,
+        settings.kms_key,
+        settings.account,
+        settings.role,
+        settings.delegation,
+        settings.shares_static_keys,
+        BucketState.UNPROVEN,
+    )
+
+
+def _require(connection: Connection, organisation: str, name: str) -> Bucket:
+    return rows.require(connection, tables.buckets, Bucket, organisation=organisation, name=name)

@@ -1,0 +1,94 @@
+"""Routes about oneself: who am I, and my tokens."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Depends, Response
+
+from icefloe.catalog.model import Token, TokenScope
+from icefloe.catalog.tokens import new_token, token_id
+from icefloe.catalog.wire import CreatedToken, Me, NewToken, Page
+from icefloe.errors import AccessDeniedError, ErrorKind, NotFoundError
+from icefloe.service.database import accounts, rows, tables
+from icefloe.service.domain.actions import Action
+from icefloe.service.domain.scopes import check_scope, is_within
+from icefloe.service.http.access import Permit, may
+from icefloe.service.http.codec import Codec, answer
+from icefloe.service.http.pages import Cursor, Limit, key_after, page
+from icefloe.service.http.problems import PROBLEMS
+
+router = APIRouter(tags=["people"], responses=PROBLEMS)
+
+
+@router.get("/me", response_model=Annotated[Me, Codec()])
+def who_am_i(permit: Annotated[Permit, Depends(may(Action.SEE_SELF))]) -> Response:
+    """Return who the service takes the caller for."""
+    person, token = permit.caller.person, permit.caller.token
+    roles = permit.caller.roles
+    me = Me(person.name, person.display_name, person.operator, roles, token.id if token else None)
+    return answer(me)
+
+
+@router.get("/me/tokens", response_model=Annotated[Page[Token], Codec()])
+def list_tokens(
+    permit: Annotated[Permit, Depends(may(Action.SEE_SELF))],
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List one's tokens."""
+    table = tables.tokens
+    with permit.service.database.reading() as connection:
+        tokens = rows.find_all(
+            connection,
+            table,
+            Token,
+            table.c.person == permit.person,
+            after=key_after(cursor, 1),
+            limit=limit + 1,
+        )
+    return page(tokens, limit, "id")
+
+
+@router.post("/me/tokens", response_model=Annotated[CreatedToken, Codec()], status_code=201)
+def create_token(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_SELF))],
+    new: Annotated[NewToken, Codec(), Body()],
+) -> Response:
+    """Create a token. Its secret is in this answer only."""
+    token, secret = make_token(permit, permit.person, new)
+    with permit.service.database.writing() as connection:
+        accounts.create_token(connection, token, permit.service.digest(secret))
+        permit.record(connection, f"token {token.id}", {"name": token.name})
+    return answer(CreatedToken(token.id, secret, token.expires_at), 201)
+
+
+@router.delete("/me/tokens/{token}", status_code=204)
+def revoke_token(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_SELF))], token: str
+) -> Response:
+    """End a token at once."""
+    with permit.service.database.writing() as connection:
+        stored = rows.find(connection, tables.tokens, Token, id=token, person=permit.person)
+        if stored is None:
+            raise NotFoundError(f"you have no token {token}", ErrorKind.ENTRY_NOT_FOUND)
+        accounts.revoke_token(connection, token, permit.now)
+        permit.record(connection, f"token {token}")
+    return Response(status_code=204)
+
+
+def make_token(permit: Permit, person: str, new: NewToken) -> tuple[Token, str]:
+    """Return a new token for somebody, and its secret.
+
+    A token with less rights than its person cannot make one with more, nor one that lives longer.
+    """
+    check_scope(new.scope)
+    secret, now = new_token(), permit.now
+    expires_at = now + timedelta(days=new.days)
+    token = Token(token_id(secret), new.name, person, new.scope, now, expires_at)
+    own = permit.caller.token
+    if own is not None and own.scope != TokenScope():
+        outlives = own.expires_at and token.expires_at and token.expires_at > own.expires_at
+        if outlives or not is_within(new.scope, own.scope):
+            problem = "a token with a scope makes no token that can do more, or lives longer"
+            raise AccessDeniedError(problem)
+    return token, secret

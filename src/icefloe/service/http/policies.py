@@ -1,0 +1,235 @@
+"""Routes about virtual chunk access policies: set, simulate, undo."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Depends, Response
+from sqlalchemy import Connection
+
+from icefloe.catalog.model import Bucket, BucketState, Policy, PolicyScope
+from icefloe.catalog.wire import (
+    Page,
+    PolicySettings,
+    PolicyTrial,
+    PolicyVersionAnswer,
+    SimulationAnswer,
+)
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import replace
+from icefloe.service.database import assets, rows, tables
+from icefloe.service.database.facts import load_world
+from icefloe.service.domain.actions import Action
+from icefloe.service.domain.locations import bucket_location
+from icefloe.service.domain.simulate import PolicyChange, simulate
+from icefloe.service.http.access import Permit, may
+from icefloe.service.http.codec import Codec, answer
+from icefloe.service.http.pages import Cursor, Limit, key_after, page
+from icefloe.service.http.problems import PROBLEMS
+from icefloe.service.http.versions import IfMatch, etag, expected_version
+
+router = APIRouter(tags=["policies"], responses=PROBLEMS)
+_SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
+
+
+@router.get("/orgs/{org}/policies", response_model=Annotated[Page[Policy], Codec()])
+def list_policies(
+    permit: Annotated[Permit, Depends(may(Action.SEE_POLICIES))],
+    org: str,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List the policies on the buckets of an organisation."""
+    table = tables.policies
+    with permit.service.database.reading() as connection:
+        policies = rows.find_all(
+            connection,
+            table,
+            Policy,
+            table.c.organisation == org,
+            after=key_after(cursor, 1),
+            limit=limit + 1,
+        )
+    return page(policies, limit, "id")
+
+
+@router.post("/orgs/{org}/policies", response_model=Annotated[Policy, Codec()], status_code=201)
+def create_policy(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))],
+    org: str,
+    settings: Annotated[PolicySettings, Codec(), Body()],
+) -> Response:
+    """Allow virtual chunks below a prefix to be read, by the organisation or by anyone."""
+    with permit.service.database.writing() as connection:
+        policy = _policy_of(org, assets.new_id("policy"), settings)
+        _check(connection, policy, settings)
+        policy = assets.create_policy(connection, policy, permit.person, permit.now)
+        permit.record(connection, f"policy {policy.id}", _shown(policy))
+    return answer(policy, 201, etag(policy.version))
+
+
+@router.get("/orgs/{org}/policies/{policy}", response_model=Annotated[Policy, Codec()])
+def show_policy(
+    permit: Annotated[Permit, Depends(may(Action.SEE_POLICIES))], org: str, policy: str
+) -> Response:
+    """Show a policy."""
+    with permit.service.database.reading() as connection:
+        found = _require(connection, org, policy)
+    return answer(found, headers=etag(found.version))
+
+
+@router.put("/orgs/{org}/policies/{policy}", response_model=Annotated[Policy, Codec()])
+def change_policy(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))],
+    org: str,
+    policy: str,
+    settings: Annotated[PolicySettings, Codec(), Body()],
+    if_match: IfMatch = None,
+) -> Response:
+    """Replace a policy."""
+    with permit.service.database.writing() as connection:
+        before = _require(connection, org, policy)
+        changed = replace(
+            _policy_of(org, policy, settings),
+            created_by=before.created_by,
+            created_at=before.created_at,
+        )
+        _check(connection, changed, settings)
+        changed = assets.change_policy(
+            connection, changed, permit.person, permit.now, if_version=expected_version(if_match)
+        )
+        permit.record(connection, f"policy {policy}", _shown(changed))
+    return answer(changed, headers=etag(changed.version))
+
+
+@router.delete("/orgs/{org}/policies/{policy}", status_code=204)
+def delete_policy(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))], org: str, policy: str
+) -> Response:
+    """Delete a policy: no credential is made by it from now on."""
+    with permit.service.database.writing() as connection:
+        found = _require(connection, org, policy)
+        assets.delete_policy(connection, found, permit.person, permit.now)
+        permit.record(connection, f"policy {policy}", {"deleted": True})
+    return Response(status_code=204)
+
+
+@router.get(
+    "/orgs/{org}/policies/{policy}/history",
+    response_model=Annotated[Page[PolicyVersionAnswer], Codec()],
+)
+def show_history(
+    permit: Annotated[Permit, Depends(may(Action.SEE_POLICIES))], org: str, policy: str
+) -> Response:
+    """List the versions of a policy, oldest first; also of one that was deleted."""
+    with permit.service.database.reading() as connection:
+        versions = _history(connection, org, policy)
+    answers = tuple(
+        PolicyVersionAnswer(v.id, v.policy, v.changed_by, v.changed_at) for v in versions
+    )
+    return answer(Page(answers))
+
+
+@router.post("/orgs/{org}/policies/{policy}/undo", response_model=Annotated[Policy, Codec()])
+def undo(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))], org: str, policy: str
+) -> Response:
+    """Put a policy back to the version before the last one; a deleted one comes back."""
+    with permit.service.database.writing() as connection:
+        versions = _history(connection, org, policy)
+        former = versions[-2].policy if len(versions) > 1 else None
+        if former is None:
+            problem = f"there is no version of {policy} to go back to: delete it instead"
+            raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
+        _check_proven(connection, former)
+        if rows.find(connection, tables.policies, Policy, id=policy) is None:
+            restored = assets.create_policy(connection, former, permit.person, permit.now)
+        else:
+            restored = assets.change_policy(
+                connection, former, permit.person, permit.now, if_version=None
+            )
+        permit.record(connection, f"policy {policy}", _shown(restored) | {"undone": True})
+    return answer(restored, headers=etag(restored.version))
+
+
+@router.post("/orgs/{org}/policy-simulations", response_model=Annotated[SimulationAnswer, Codec()])
+def simulate_policy(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))],
+    org: str,
+    trial: Annotated[PolicyTrial, Codec(), Body()],
+) -> Response:
+    """Return who would gain and lose access by a change of a policy; nothing is changed."""
+    with permit.service.database.reading() as connection:
+        if trial.settings is None:
+            change = PolicyChange(_require(connection, org, trial.id or ""), deleted=True)
+        else:
+            identifier = _require(connection, org, trial.id).id if trial.id else "policy-new"
+            policy = _policy_of(org, identifier, trial.settings)
+            key = {"organisation": org, "name": policy.bucket}
+            rows.require(connection, tables.buckets, Bucket, **key)
+            change = PolicyChange(policy)
+        allows_anonymous = permit.service.settings.allows_anonymous
+        world = load_world(connection, permit.now, allows_anonymous=allows_anonymous)
+    result = simulate(world, change)
+    return answer(SimulationAnswer(result.gains, result.losses, result.opens, result.breaks))
+
+
+def _policy_of(organisation: str, identifier: str, settings: PolicySettings) -> Policy:
+    for moment in (settings.embargoed_until, settings.ends_at):
+        if moment is not None and moment.tzinfo is None:
+            problem = "a moment needs a time zone, like 2026-01-01T00:00:00Z"
+            raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
+    return Policy(
+        identifier,
+        organisation,
+        settings.bucket,
+        settings.prefix,
+        settings.scope,
+        settings.embargoed_until,
+        settings.ends_at,
+    )
+
+
+def _check(connection: Connection, policy: Policy, settings: PolicySettings) -> None:
+    """Raise an error for a policy that shares more than its author may have meant."""
+    bucket = _check_proven(connection, policy)
+    if policy.scope is not PolicyScope.ANYONE:
+        return
+    location = bucket_location(bucket).below(policy.prefix)
+    whole = f"{_SCHEMES[bucket.platform]}://{location.bucket}/{location.prefix}"
+    if settings.confirm_prefix != whole:
+        problem = f"this lets everybody on this service read all objects below {whole}"
+        advice = "type this prefix again as confirm_prefix"
+        raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
+
+
+def _check_proven(connection: Connection, policy: Policy) -> Bucket:
+    key = {"organisation": policy.organisation, "name": policy.bucket}
+    bucket = rows.require(connection, tables.buckets, Bucket, **key)
+    if policy.scope is PolicyScope.ANYONE and bucket.state is not BucketState.PROVEN:
+        problem = f"the bucket {bucket.name} is {bucket.state} ({bucket.state_reason})"
+        advice = "probe it before you share it with anyone"
+        raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
+    return bucket
+
+
+def _history(connection: Connection, organisation: str, policy: str) -> list[assets.PolicyVersion]:
+    table = tables.policy_history
+    conditions = (table.c.organisation == organisation, table.c.id == policy)
+    versions = assets.policy_history(connection, *conditions)
+    if not versions:
+        raise rows.not_found(tables.policies, {"id": policy})
+    return versions
+
+
+def _require(connection: Connection, organisation: str, identifier: str) -> Policy:
+    return rows.require(
+        connection, tables.policies, Policy, id=identifier, organisation=organisation
+    )
+
+
+def _shown(policy: Policy) -> dict[str, object]:
+    return {
+        "bucket": policy.bucket,
+        "prefix": policy.prefix,
+        "scope": policy.scope,
+        "version": policy.version,
+    }

@@ -1,0 +1,188 @@
+"""Routes about repositories: list, create, import, change, open."""
+
+import secrets as random
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Depends, Response
+from sqlalchemy import or_
+
+from icefloe.catalog.model import Repository, Visibility
+from icefloe.catalog.wire import (
+    NewRepository,
+    OpenAnswer,
+    OpenRequest,
+    Page,
+    RepositoryChange,
+)
+from icefloe.errors import AccessDeniedError, ErrorKind, IcefloeError, InvalidInputError
+from icefloe.records import replace
+from icefloe.service.database import assets, rows, tables
+from icefloe.service.domain.actions import Action
+from icefloe.service.http.access import Permit, actor_of, may
+from icefloe.service.http.codec import Codec, answer
+from icefloe.service.http.pages import Cursor, Limit, key_after, page
+from icefloe.service.http.problems import PROBLEMS
+from icefloe.service.http.versions import IfMatch, etag, expected_version
+from icefloe.service.opening import Opened, Opener
+
+router = APIRouter(tags=["repositories"], responses=PROBLEMS)
+
+
+@router.get("/repos", response_model=Annotated[Page[Repository], Codec()])
+def list_repositories(
+    permit: Annotated[Permit, Depends(may(Action.SEE_SELF))],
+    org: str | None = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List the repositories that the caller may read by role or by visibility."""
+    table = tables.repositories
+    conditions = [
+        or_(
+            table.c.organisation.in_(permit.caller.roles),
+            table.c.visibility == Visibility.EVERYONE,
+        )
+    ]
+    if org is not None:
+        conditions.append(table.c.organisation == org)
+    with permit.service.database.reading() as connection:
+        found = rows.find_all(
+            connection,
+            table,
+            Repository,
+            *conditions,
+            after=key_after(cursor, 2),
+            limit=limit + 1,
+        )
+    return page(found, limit, "organisation", "name")
+
+
+@router.post("/orgs/{org}/repos", response_model=Annotated[Repository, Codec()], status_code=201)
+def register_repository(
+    permit: Annotated[Permit, Depends(may(Action.CREATE_REPOSITORY))],
+    org: str,
+    new: Annotated[NewRepository, Codec(), Body()],
+) -> Response:
+    """Register a repository: a new one in a place of its own, or one that exists already."""
+    if new.imports or new.prefix is not None:
+        # What is in the place already becomes readable by members.
+        permit.also(Action.IMPORT_REPOSITORY)
+    if new.visibility is Visibility.EVERYONE:
+        permit.also(Action.PUBLISH_REPOSITORY)
+    if new.imports and new.prefix is None:
+        raise InvalidInputError("an import needs the prefix", ErrorKind.INVALID_REQUEST)
+    prefix = new.prefix
+    if prefix is None:
+        prefix = f"{new.name}-{random.token_hex(4)}/"
+    repository = Repository(
+        org,
+        new.name,
+        new.bucket,
+        prefix,
+        new.description,
+        new.visibility,
+        created_at=permit.now,
+        created_by=permit.person,
+    )
+    with permit.service.database.writing() as connection:
+        assets.create_repository(connection, repository, permit.now)
+        permit.record(connection, repository.full_name, {"prefix": prefix})
+    return answer(repository, 201, etag(repository.version))
+
+
+@router.get("/repos/{org}/{name}", response_model=Annotated[Repository, Codec()])
+def show_repository(
+    permit: Annotated[Permit, Depends(may(Action.SEE_REPOSITORY))], org: str, name: str
+) -> Response:
+    """Show a repository."""
+    found = _entry(permit, org, name)
+    return answer(found, headers=etag(found.version))
+
+
+@router.patch("/repos/{org}/{name}", response_model=Annotated[Repository, Codec()])
+def change_repository(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_REPOSITORY))],
+    org: str,
+    name: str,
+    change: Annotated[RepositoryChange, Codec(), Body()],
+    if_match: IfMatch = None,
+) -> Response:
+    """Change the description, the visibility or the status of a repository."""
+    if change.visibility is not None or change.status is not None:
+        permit.also(Action.PUBLISH_REPOSITORY)
+    repository = _entry(permit, org, name)
+    changes = {
+        field: value
+        for field in change.__struct_fields__
+        if (value := getattr(change, field)) is not None
+    }
+    changed = replace(repository, **changes)
+    with permit.service.database.writing() as connection:
+        version = rows.change(
+            connection, tables.repositories, changed, if_version=expected_version(if_match)
+        )
+        permit.record(connection, repository.full_name, {k: str(v) for k, v in changes.items()})
+    return answer(replace(changed, version=version), headers=etag(version))
+
+
+@router.delete("/repos/{org}/{name}", status_code=204)
+def delete_repository(
+    permit: Annotated[Permit, Depends(may(Action.DELETE_REPOSITORY))], org: str, name: str
+) -> Response:
+    """Forget a repository. Its data stays in the bucket."""
+    with permit.service.database.writing() as connection:
+        rows.remove(connection, tables.repositories, organisation=org, name=name)
+        permit.record(connection, f"{org}/{name}")
+    return Response(status_code=204)
+
+
+@router.post("/repos/{org}/{name}/open", response_model=Annotated[OpenAnswer, Codec()])
+async def open_repository(
+    permit: Annotated[Permit, Depends(may(Action.OPEN_REPOSITORY))],
+    org: str,
+    name: str,
+    request: Annotated[OpenRequest | None, Codec(), Body()] = None,
+) -> Response:
+    """Return all that is needed to open a repository, or an error that names what is missing."""
+    del org, name
+    return answer((await _open(permit, request or OpenRequest())).answer)
+
+
+@router.post("/repos/{org}/{name}/credentials", response_model=Annotated[OpenAnswer, Codec()])
+async def renew_credentials(
+    permit: Annotated[Permit, Depends(may(Action.OPEN_REPOSITORY))],
+    org: str,
+    name: str,
+    request: Annotated[OpenRequest | None, Codec(), Body()] = None,
+) -> Response:
+    """Return new credentials for an open repository, with every check made again."""
+    del org, name
+    return answer((await _open(permit, request or OpenRequest())).answer)
+
+
+async def _open(permit: Permit, request: OpenRequest) -> Opened:
+    """Open a repository, and write to the audit how that went."""
+    access = request.access
+    entry = permit.entry
+    assert entry is not None
+    what = entry.repository.full_name
+    try:
+        opened = await Opener(permit.service).open(
+            actor_of(permit.caller), permit.caller, entry, access
+        )
+    except AccessDeniedError as error:
+        missing = [{"container": m.container, "reason": m.reason} for m in error.missing]
+        refused = replace(permit, verdict=replace(permit.verdict, allowed=False))
+        await refused.record_later(what, {"access": access.value, "missing": missing})
+        raise
+    except IcefloeError as error:
+        await permit.record_later(what, {"access": access.value, "failed": error.kind})
+        raise
+    await permit.record_later(what, opened.details)
+    return opened
+
+
+def _entry(permit: Permit, organisation: str, name: str) -> Repository:
+    if permit.entry is None:
+        raise rows.not_found(tables.repositories, {"organisation": organisation, "name": name})
+    return permit.entry.repository

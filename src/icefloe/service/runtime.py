@@ -1,0 +1,107 @@
+"""A running service: its settings, its database, its keys and its clock."""
+
+import hashlib
+import hmac
+import secrets as random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import httpx2 as httpx
+
+from icefloe.catalog.model import Delegation
+from icefloe.catalog.tokens import token_id
+from icefloe.errors import InvalidInputError
+from icefloe.records import Record
+from icefloe.service.database import accounts
+from icefloe.service.database.accounts import Caller
+from icefloe.service.database.engine import Database
+from icefloe.service.database.vault import Vault, get_secret, put_secret, read_master_key
+from icefloe.service.settings import Settings
+from icefloe.service.vending.broker import Broker
+from icefloe.service.vending.grants import Vendor
+from icefloe.service.vending.static import StaticVendor
+from icefloe.service.vending.sts import StsVendor
+
+type Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Read the clock."""
+    return datetime.now(UTC)
+
+
+class Keys(Record):
+    """Keys of the service itself, sealed in the vault."""
+
+    pepper: bytes
+    """Goes into the digests of tokens: a stolen database is no list of them."""
+    audit: bytes
+    external_ids: bytes
+    """Makes the external id of each organisation."""
+
+    def __repr__(self) -> str:
+        return "Keys(***)"
+
+
+class Service:
+    """Everything that requests share."""
+
+    def __init__(self, settings: Settings, *, clock: Clock = utc_now) -> None:
+        self.settings: Final = settings
+        self.clock: Final = clock
+        current = read_master_key(
+            settings.key_file or settings.folder / "key", create=settings.key_file is None
+        )
+        former = [read_master_key(path) for path in settings.former_key_files]
+        self.vault: Final = Vault([current, *former])
+        self.database: Final = Database(settings.database_url)
+        self.database.migrate()
+        self.keys: Final = self._load_keys()
+        # No redirects: an endpoint that is allowed must not lead to another one.
+        self.client: Final = httpx.AsyncClient(timeout=10.0, follow_redirects=False)
+        self.vendors: Final[dict[Delegation, Vendor]] = {
+            Delegation.ROLE: StsVendor(self.client),
+            Delegation.STATIC: StaticVendor(),
+        }
+        self.broker: Final = Broker(self.vendors, clock)
+
+    async def close(self) -> None:
+        """Close the database and the connections to stores."""
+        await self.client.aclose()
+        self.database.close()
+
+    def _load_keys(self) -> Keys:
+        names = Keys.__struct_fields__
+        with self.database.writing() as connection:
+            values = {name: get_secret(connection, self.vault, f"service/{name}") for name in names}
+            for name, value in values.items():
+                if value is None:
+                    values[name] = new = random.token_bytes(32)
+                    put_secret(connection, self.vault, f"service/{name}", new, self.clock())
+        return Keys(**{name: value for name, value in values.items() if value is not None})
+
+    def digest(self, token: str) -> bytes:
+        """Return what the database keeps of a token."""
+        return hmac.digest(self.keys.pepper, token.encode(), hashlib.sha256)
+
+    def external_id(self, organisation: str) -> str:
+        """Return the id that an organisation's role must demand of the service.
+
+        Without it, an organisation could register the role of another one (a confused deputy).
+        """
+        return hmac.digest(self.keys.external_ids, organisation.encode(), hashlib.sha256).hex()[:32]
+
+    def find_caller(self, token: str) -> Caller | None:
+        """Return who a token acts for; None if it is not valid."""
+        try:
+            identifier = token_id(token)
+        except InvalidInputError:
+            return None
+        now, digest = self.clock(), self.digest(token)
+        with self.database.reading() as connection:
+            caller = accounts.find_caller_by_token(connection, identifier, digest, now)
+        if caller is not None and caller.token and accounts.is_use_noteworthy(caller.token, now):
+            with self.database.writing() as connection:
+                accounts.note_token_use(connection, caller.token, now)
+        return caller

@@ -1,0 +1,115 @@
+"""How an operator sets the service up: one TOML file, and the environment over it."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import Record
+
+_VARIABLE: Final = "ICEFLOE_SERVICE_"
+
+type Minutes = Annotated[int, Meta(ge=15, le=60)]
+
+
+class OidcSettings(Record, forbid_unknown_fields=True):
+    """An identity provider that people log in with."""
+
+    issuer: str
+    client_id: str
+    client_secret: str | None = None
+    """None for a public client: the login is protected by PKCE in any case."""
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    label: str = "your organisation"
+    """What the login page calls the provider."""
+
+    def __repr__(self) -> str:
+        return f"OidcSettings(issuer={self.issuer!r}, client_id={self.client_id!r})"
+
+
+class Settings(Record, forbid_unknown_fields=True):
+    """All settings of the service."""
+
+    folder: Path = Path("icefloe-service")
+    """Where the embedded database and the master key are, unless named otherwise."""
+    url: str = "http://127.0.0.1:8321"
+    """The address under which people reach the service."""
+    database: str | None = None
+    """The URL of the database; None for SQLite in the folder."""
+    key_file: Path | None = None
+    """The file with the master key; None for `key` in the folder, which is made if missing."""
+    former_key_files: tuple[Path, ...] = ()
+    """Former master keys, until `icefloe service rotate-key` has run."""
+    allowed_endpoints: tuple[str, ...] = ()
+    """Endpoints of object stores beside those of the platforms, like `http://minio:9000`."""
+    allows_anonymous: bool = True
+    """Whether public data on endpoints of the platforms needs no policy."""
+    allows_organisations: bool = False
+    """Whether everybody who is logged in may create organisations."""
+    credential_minutes: Minutes = 60
+    """How long vended credentials live."""
+    probe_hours: int = 24
+    """How often buckets are probed again; 0 for never."""
+    requests_per_minute: int = 1200
+    """The limit for one person, or for one address that is not logged in."""
+    logins_per_minute: int = 10
+    """The limit for attempts to log in from one address."""
+    oidc: OidcSettings | None = None
+    local_accounts: bool = True
+    """Whether people may log in with a name and a password."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses of proxies whose `X-Forwarded-For` counts."""
+
+    @property
+    def database_url(self) -> str:
+        """The URL of the database."""
+        return self.database or f"sqlite:///{self.folder / 'service.db'}"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Return whether people reach the service by https."""
+        return self.url.startswith("https://")
+
+
+def load_settings(path: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings of a file, and those of variables like ICEFLOE_SERVICE_DATABASE over it."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text())
+        except OSError as error:
+            problem = f"cannot read the settings in {path}: {error.strerror}"
+            raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG) from error
+        except tomllib.TOMLDecodeError as error:
+            problem = f"the settings in {path} are not TOML: {error}"
+            raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG) from error
+    for name in Settings.__struct_fields__:
+        text = environment.get(_VARIABLE + name.upper())
+        if text is not None:
+            values[name] = _from_text(text)
+    try:
+        return msgspec.convert(values, Settings, strict=False, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        origin = f"the settings in {path}" if path else "the settings"
+        raise InvalidInputError(f"{origin} are wrong: {error}", ErrorKind.INVALID_CONFIG) from None
+
+
+def _from_text(text: str) -> Any:
+    """Read the value of a variable: a list or a table of TOML, or plain text."""
+    if text[:1] not in {"[", "{"}:
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path:
+        return Path(value).expanduser()
+    raise NotImplementedError

@@ -1,0 +1,67 @@
+"""What a credential is to allow, in checked names only.
+
+A grant is made of what the service knows by itself: a registered bucket and a prefix in it. The
+names go into policies of clouds, some of which give `*`, `?` and `$` a meaning. So they are
+checked here once more, whatever was checked before, and never escaped.
+"""
+
+import re
+from typing import Final, Protocol
+
+from icefloe.catalog.model import BUCKET_NAME, PREFIX, Bucket
+from icefloe.catalog.wire import Access, CredentialAnswer
+from icefloe.errors import ErrorKind, InternalError
+from icefloe.records import Record
+
+_BUCKET: Final = re.compile(BUCKET_NAME)
+_PREFIX: Final = re.compile(PREFIX)
+_PERSON: Final = re.compile(r"[a-z0-9._-]{1,64}")
+
+
+class Grant(Record):
+    """What somebody may do with a part of a bucket, for a while."""
+
+    bucket: Bucket
+    prefix: str
+    """In the bucket as a whole: it includes the prefix of the registration."""
+    person: str
+    """In whose name the credential is made."""
+    access: Access = Access.READ
+    may_list: bool = True
+    seconds: int = 3600
+
+
+class Secret(Record):
+    """What the service itself authenticates with, as the vault has it."""
+
+    values: dict[str, str]
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a secret does not leave its process")
+
+
+class Vendor(Protocol):
+    """Makes credentials for one way of delegation."""
+
+    async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
+        """Return a credential that allows what a grant says, and nothing else."""
+
+
+def check_grant(grant: Grant) -> None:
+    """Raise an error for a grant with a name that could mean more than it says."""
+    bucket = grant.bucket
+    is_plain = (
+        _BUCKET.fullmatch(bucket.bucket)
+        and _PREFIX.fullmatch(bucket.prefix)
+        and _PREFIX.fullmatch(grant.prefix)
+        and _PERSON.fullmatch(grant.person)
+    )
+    if not is_plain:
+        problem = f"no credential is made for {bucket.bucket!r} {grant.prefix!r}"
+        raise InternalError(f"{problem}: a name is not plain", ErrorKind.ACCESS_DENIED)
+    if not grant.prefix.startswith(bucket.prefix):
+        problem = f"no credential is made for {grant.prefix!r}: it is outside of the bucket's part"
+        raise InternalError(problem, ErrorKind.ACCESS_DENIED)

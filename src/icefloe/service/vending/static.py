@@ -1,0 +1,22 @@
+"""Static keys: handed out as they are, to members of the organisation only.
+
+They can do all that their owner may, for as long as they exist. Nothing about them is scoped, so
+an admin has to say that they are to be shared, and they never serve virtual chunks of others.
+"""
+
+from icefloe.catalog.wire import CredentialAnswer
+from icefloe.errors import AccessDeniedError
+from icefloe.service.vending.grants import Grant, Secret, check_grant
+
+
+class StaticVendor:
+    """Hands out the keys of a bucket."""
+
+    async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
+        """Return the keys themselves."""
+        del external_id
+        check_grant(grant)
+        if not grant.bucket.shares_static_keys:
+            problem = f"the keys of bucket {grant.bucket.name} are not to be shared"
+            raise AccessDeniedError(problem)
+        return CredentialAnswer("s3", dict(secret.values))

@@ -1,0 +1,154 @@
+"""Credentials of AWS and of stores that speak its STS: AssumeRole with a session policy.
+
+The role may do more than any single credential: the session policy cuts it down to one prefix of
+one bucket. A store that ignores session policies would hand out the whole role, which is why a
+bucket is probed before anybody else gets credentials for it.
+"""
+
+import json
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+from xml.etree import ElementTree
+
+import httpx2 as httpx
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from icefloe.catalog.wire import Access, CredentialAnswer
+from icefloe.errors import ErrorKind, InternalError, StorageError
+from icefloe.service.vending.grants import Grant, Secret, check_grant
+
+_LONGEST_POLICY: Final = 2048
+_LONGEST_ANSWER: Final = 64 * 1024
+_READ: Final = ("s3:GetObject",)
+_WRITE: Final = (
+    "s3:GetObject",
+    "s3:PutObject",
+    "s3:DeleteObject",
+    "s3:AbortMultipartUpload",
+    "s3:ListMultipartUploadParts",
+)
+
+
+def session_policy(grant: Grant) -> str:
+    """Return the policy that cuts a role down to a grant.
+
+    >>> from icefloe.catalog.model import Bucket, Platform
+    >>> bucket = Bucket("lab", "main", Platform.S3, "data", "era5/")
+    >>> print(session_policy(Grant(bucket, "era5/daily/", "ada", may_list=False)))
+    {"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["s3:GetObject"],\
+"Resource":["arn:aws:s3:::data/era5/daily/*"]}]}
+    """
+    check_grant(grant)
+    writes = grant.access is Access.WRITE
+    name = f"arn:aws:s3:::{grant.bucket.bucket}"
+    statements: list[dict[str, Any]] = [
+        {
+            "Effect": "Allow",
+            "Action": list(_WRITE if writes else _READ),
+            "Resource": [f"{name}/{grant.prefix}*"],
+        }
+    ]
+    if grant.may_list:
+        listing = ["s3:ListBucket", *(["s3:ListBucketMultipartUploads"] if writes else [])]
+        statement: dict[str, Any] = {"Effect": "Allow", "Action": listing, "Resource": [name]}
+        if grant.prefix:
+            statement["Condition"] = {"StringLike": {"s3:prefix": [f"{grant.prefix}*"]}}
+        statements.append(statement)
+    if grant.bucket.kms_key:
+        actions = ["kms:Decrypt", *(["kms:GenerateDataKey"] if writes else [])]
+        statements.append(
+            {"Effect": "Allow", "Action": actions, "Resource": [grant.bucket.kms_key]}
+        )
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+    if len(policy) > _LONGEST_POLICY:
+        problem = f"the prefix {grant.prefix!r} is too long for a session policy"
+        raise InternalError(problem, ErrorKind.ACCESS_DENIED)
+    return policy
+
+
+class StsVendor:
+    """Asks an STS for credentials."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client: Final = client
+
+    async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
+        """Return a credential that allows what a grant says, and nothing else."""
+        bucket = grant.bucket
+        form = {
+            "Action": "AssumeRole",
+            "Version": "2011-06-15",
+            "RoleArn": bucket.role or "",
+            "RoleSessionName": f"icefloe-{grant.person}"[:64],
+            "DurationSeconds": str(grant.seconds),
+            "ExternalId": external_id,
+            "Policy": session_policy(grant),
+        }
+        region = bucket.region or "us-east-1"
+        url = bucket.sts_endpoint or f"https://sts.{region}.amazonaws.com/"
+        keys = Credentials(
+            secret.values["access_key_id"],
+            secret.values["secret_access_key"],
+            secret.values.get("session_token"),
+        )
+        request = AWSRequest(
+            method="POST",
+            url=url,
+            data=urlencode(form),
+            headers={"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"},
+        )
+        SigV4Auth(keys, "sts", region).add_auth(request)
+        signed = request.prepare()
+        try:
+            response = await self._client.post(
+                url, content=signed.body, headers=dict(signed.headers), follow_redirects=False
+            )
+        except httpx.HTTPError as error:
+            problem = f"the STS of bucket {_name(grant)} cannot be reached"
+            raise StorageError(problem, ErrorKind.INVALID_CREDENTIALS, retryable=True) from error
+        return _read(grant, response)
+
+
+def _read(grant: Grant, response: httpx.Response) -> CredentialAnswer:
+    """Read the answer of an STS; its text stays out of errors, as it may echo anything."""
+    if response.status_code != 200:
+        code = _text(_parsed(response), "Code") or f"status {response.status_code}"
+        problem = f"the STS of bucket {_name(grant)} refused: {code[:60]}"
+        is_retryable = response.status_code >= 500
+        raise StorageError(problem, ErrorKind.INVALID_CREDENTIALS, retryable=is_retryable)
+    root = _parsed(response)
+    values = {
+        "access_key_id": _text(root, "AccessKeyId"),
+        "secret_access_key": _text(root, "SecretAccessKey"),
+        "session_token": _text(root, "SessionToken"),
+    }
+    end = _text(root, "Expiration")
+    if end is None or not all(values.values()):
+        problem = f"the STS of bucket {_name(grant)} sent no whole credential"
+        raise StorageError(problem, ErrorKind.INVALID_CREDENTIALS)
+    complete = {name: value for name, value in values.items() if value is not None}
+    return CredentialAnswer("s3", complete, datetime.fromisoformat(end))
+
+
+def _parsed(response: httpx.Response) -> ElementTree.Element | None:
+    if len(response.content) > _LONGEST_ANSWER:
+        return None
+    try:
+        return ElementTree.fromstring(response.content)  # noqa: S314 - short, and no entities
+    except ElementTree.ParseError:
+        return None
+
+
+def _text(root: ElementTree.Element | None, name: str) -> str | None:
+    """Return the text of the first element of a name, in whatever namespace."""
+    for element in root.iter() if root is not None else ():
+        if element.tag.rpartition("}")[2] == name:
+            return element.text
+    return None
+
+
+def _name(grant: Grant) -> str:
+    return f"{grant.bucket.organisation}/{grant.bucket.name}"

