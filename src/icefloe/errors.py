@@ -199,6 +199,7 @@ def _rebuild(
 ) -> IcefloeError:
     """Restore a pickled error without running its constructor again."""
     error = kind.__new__(kind, *args)
+    error.args = args  # an `OSError` leaves this to its constructor
     error.__dict__.update(state)
     return error
 

@@ -1,5 +1,6 @@
 """Results that people read: as text for terminals, as HTML for notebooks, as JSON for programs."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, zip_longest
 from typing import Any, ClassVar, Final
@@ -140,7 +141,8 @@ class Report(JsonReady):
 
     def rows(self, most: int | None = None) -> list[list[object]]:
         """Return the first rows of the table, for people, under `headings`."""
-        return [*map(list, islice(self._rows(), self.shown_rows if most is None else most))]
+        limit = self.shown_rows if most is None else min(most, sys.maxsize)
+        return [*map(list, islice(self._rows(), limit))]
 
     def _rows(self) -> Iterable[Iterable[object]]:
         return ()

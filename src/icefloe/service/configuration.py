@@ -13,7 +13,7 @@ from icefloe.format.config_file import decode_config_yaml
 from icefloe.format.layout import CONFIG_KEY, REPO_KEY, branch_key
 from icefloe.format.repo_info import open_repo_info
 from icefloe.records import Record
-from icefloe.repo.repo_ledger import stored_config
+from icefloe.repo.repo_changes import stored_config
 from icefloe.storage import Storage
 from icefloe.storage.port import Backend, ObjectInfo
 
