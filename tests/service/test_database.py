@@ -1,5 +1,7 @@
 """The service's database, on SQLite and on PostgreSQL."""
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -44,6 +46,13 @@ from icefloe.service.database import accounts, assets, facts, rows, tables
 from icefloe.service.database.engine import Database
 from icefloe.service.database.tables import METADATA
 
+MIGRATE = """
+import sys
+from icefloe.service.database.engine import Database
+database = Database(sys.argv[1])
+database.migrate()
+database.close()
+"""
 NOW = datetime(2026, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 BUCKET = Bucket("lab", "main", Platform.S3, "lab-data", "icefloe/", state=BucketState.PROVEN)
@@ -76,6 +85,21 @@ def test_migrations_make_the_tables_of_the_code_and_remove_them(database_url: st
     database.migrate("base")
     assert inspect(database.engine).get_table_names() == ["alembic_version"]
     database.migrate()
+    assert database.is_current()
+    database.close()
+
+
+def test_servers_that_start_at_once_migrate_once(database_url: str) -> None:
+    barrier = threading.Barrier(4)
+
+    def start(_: int) -> bool:
+        barrier.wait()
+        done = subprocess.run([sys.executable, "-c", MIGRATE, database_url], check=False)
+        return done.returncode == 0
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(start, range(4)))
+    database = Database(database_url)
     assert database.is_current()
     database.close()
 

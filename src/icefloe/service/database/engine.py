@@ -16,6 +16,7 @@ from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, ServiceE
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _BUSY_MILLISECONDS: Final = 10_000
+_MIGRATION_LOCK: Final = 4_212_731_006  # any number that nobody else locks
 
 
 class Database:
@@ -41,6 +42,7 @@ class Database:
             advice = "use sqlite:///path or postgresql://user@host/name"
             raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_CONFIG)
         self.is_sqlite: Final = parsed.get_backend_name() == "sqlite"
+        self._is_stored: Final = parsed.database not in {None, "", ":memory:"}
         self.engine: Final = _make_engine(parsed, is_sqlite=self.is_sqlite)
 
     @contextmanager
@@ -58,18 +60,24 @@ class Database:
                 yield connection
 
     def migrate(self, revision: str = "head") -> None:
-        """Bring the schema to a revision: upwards by default; `base` removes everything."""
-        with _translated(), self.engine.connect() as connection:
+        """Bring the schema to a revision: upwards by default; `base` removes everything.
+
+        Several servers may start at the same time: one of them migrates, the others wait.
+        """
+        with self.writing() as connection:
+            if not self.is_sqlite:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
             config = _alembic()
             config.attributes["connection"] = connection
-            goes_down = revision == "base" or _is_older(revision, self.revision())
-            with connection.begin():
-                (command.downgrade if goes_down else command.upgrade)(config, revision)
+            goes_down = revision == "base" or _is_older(revision, _revision(connection))
+            (command.downgrade if goes_down else command.upgrade)(config, revision)
+        if self._is_stored:
+            self.engine.dispose()  # other connections may remember the former schema
 
     def revision(self) -> str | None:
         """Return the revision of the schema; None for an empty database."""
-        with self.engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
+        with self.reading() as connection:
+            return _revision(connection)
 
     def is_current(self) -> bool:
         """Return whether the schema is the one that this version of the service needs."""
@@ -78,6 +86,10 @@ class Database:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
 
 
 def _is_older(revision: str, current: str | None) -> bool:
