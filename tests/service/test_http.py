@@ -34,7 +34,7 @@ def test_nobody_is_told_to_log_in(desk: Desk) -> None:
         assert response.status_code == 401
         body = response.json()
         assert body["code"] == "not-logged-in"
-        assert "icefloe login" in body["message"]
+        assert "Authorization: Bearer icefloe_" in body["message"]
         assert body["request_id"] == response.headers["x-request-id"]
 
 

@@ -10,7 +10,6 @@ from msgspec import Meta
 from icefloe.catalog.model import (
     BucketLabel,
     Delegation,
-    Filter,
     OrganisationName,
     PersonName,
     Platform,
@@ -21,8 +20,6 @@ from icefloe.catalog.model import (
     RepositoryName,
     RepositoryStatus,
     Role,
-    SharedPrefix,
-    SubscriptionKind,
     Text,
     TokenScope,
     Visibility,
@@ -205,49 +202,6 @@ class PolicyVersionAnswer(Record):
     policy: Policy | None
     changed_by: str | None
     changed_at: datetime
-
-
-class NewListing(Record, forbid_unknown_fields=True):
-    """A listing to create, or all that may be set of one."""
-
-    name: RepositoryName
-    repository: RepositoryName
-    title: Text = ""
-    licence: Text = ""
-    terms: Text = ""
-    offered_to: tuple[str, ...] = ("*",)
-    needs_approval: bool = False
-    virtual_chunks: tuple[SharedPrefix, ...] = ()
-    filter: Filter | None = None
-
-
-class NewSubscription(Record, forbid_unknown_fields=True):
-    """A subscription to ask for."""
-
-    provider: OrganisationName
-    listing: RepositoryName
-    kind: SubscriptionKind = SubscriptionKind.DIRECT
-    accepts_terms: bool = False
-    repository: RepositoryName | None = None
-    """For a filtered subscription: the name of the subscriber's new repository."""
-    bucket: BucketLabel | None = None
-    filter: Filter | None = None
-
-
-class NewAccessRequest(Record, forbid_unknown_fields=True):
-    """A request for access, after a refusal."""
-
-    repository: Annotated[str, Meta(pattern=r"^[a-z0-9-]{2,39}/[a-z0-9._-]{1,100}$(?!\n)")]
-    container: Text | None = None
-    """The container that is missing; None for the repository itself."""
-    message: Text = ""
-
-
-class Answer(Record, forbid_unknown_fields=True):
-    """The answer to a request or to a subscription."""
-
-    granted: bool
-    message: Text = ""
 
 
 # Opening a repository

@@ -1,19 +1,17 @@
 """Buckets: which settings the service accepts, their secrets, and their probes."""
 
 import asyncio
-import json
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from sqlalchemy import Connection, update
+from sqlalchemy import update
 
 from icefloe.catalog.model import BUCKET_NAME, Bucket, Delegation, Platform
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.service.database import rows, tables
-from icefloe.service.database.vault import get_secret, put_secret
 from icefloe.service.domain.locations import Location, store_name
-from icefloe.service.opening import secret_name, store_answer
+from icefloe.service.opening import store_answer
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
 from icefloe.service.vending.grants import Secret
@@ -76,15 +74,6 @@ def _check_endpoint(settings: Settings, bucket: Bucket, name: str, endpoint: str
     raise _invalid(f"{problem}: its operators can add it to allowed_endpoints")
 
 
-def put_bucket_secrets(
-    service: Service, connection: Connection, bucket: Bucket, secrets: Mapping[str, str]
-) -> None:
-    """Seal the secrets of a bucket."""
-    content = json.dumps(dict(secrets)).encode()
-    name = secret_name(bucket.organisation, bucket.name)
-    put_secret(connection, service.vault, name, content, service.clock())
-
-
 async def probe_bucket(service: Service, organisation: str, name: str) -> ProbeReport:
     """Probe a bucket, and remember what was found."""
 
@@ -92,8 +81,7 @@ async def probe_bucket(service: Service, organisation: str, name: str) -> ProbeR
         with service.database.reading() as connection:
             key = {"organisation": organisation, "name": name}
             bucket = rows.require(connection, tables.buckets, Bucket, **key)
-            content = get_secret(connection, service.vault, secret_name(organisation, name))
-        return bucket, Secret(json.loads(content) if content else {})
+        return bucket, service.bucket_secret(bucket)
 
     def remember(bucket: Bucket, report: ProbeReport) -> None:
         table = tables.buckets

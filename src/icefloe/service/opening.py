@@ -6,7 +6,6 @@ are made, for all containers at the same time.
 """
 
 import asyncio
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -29,7 +28,6 @@ from icefloe.service.database.accounts import Caller
 from icefloe.service.database.assets import containers_of, set_containers
 from icefloe.service.database.facts import Entry, load_facts
 from icefloe.service.database.tables import containers as container_table
-from icefloe.service.database.vault import get_secret
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import (
     Actor,
@@ -43,7 +41,7 @@ from icefloe.service.domain.decide import (
 )
 from icefloe.service.runtime import Service
 from icefloe.service.vending.broker import MARGIN, Minted
-from icefloe.service.vending.grants import Grant, Secret
+from icefloe.service.vending.grants import Grant
 
 _READING_SECONDS: Final = 10.0
 """How long the configuration of a repository may take to be read."""
@@ -183,19 +181,8 @@ class Opener:
                 raise AccessDeniedError(f"the bucket {bucket.name} can only be read")
             return Minted(_ANONYMOUS, is_new=False)
 
-        def load_secret() -> Secret:
-            name = secret_name(bucket.organisation, bucket.name)
-            with service.database.reading() as connection:
-                content = get_secret(connection, service.vault, name)
-            return Secret(json.loads(content) if content else {})
-
         external_id = service.external_id(bucket.organisation)
-        return await service.broker.get(grant, load_secret, external_id)
-
-
-def secret_name(organisation: str, bucket: str) -> str:
-    """Return the name of a bucket's secrets in the vault."""
-    return f"bucket/{organisation}/{bucket}"
+        return await service.broker.get(grant, lambda: service.bucket_secret(bucket), external_id)
 
 
 def store_answer(bucket: Bucket, prefix: str) -> StoreAnswer:

@@ -2,14 +2,16 @@
 
 import hashlib
 import hmac
+import json
 import secrets as random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 import httpx2 as httpx
+from sqlalchemy import Connection
 
-from icefloe.catalog.model import Delegation
+from icefloe.catalog.model import Bucket, Delegation
 from icefloe.catalog.tokens import token_id
 from icefloe.errors import InvalidInputError
 from icefloe.records import Record
@@ -19,7 +21,7 @@ from icefloe.service.database.engine import Database
 from icefloe.service.database.vault import Vault, get_secret, put_secret, read_master_key
 from icefloe.service.settings import Settings
 from icefloe.service.vending.broker import Broker
-from icefloe.service.vending.grants import Vendor
+from icefloe.service.vending.grants import Secret, Vendor
 from icefloe.service.vending.static import StaticVendor
 from icefloe.service.vending.sts import StsVendor
 
@@ -29,6 +31,11 @@ type Clock = Callable[[], datetime]
 def utc_now() -> datetime:
     """Read the clock."""
     return datetime.now(UTC)
+
+
+def secret_name(organisation: str, bucket: str) -> str:
+    """Return the name of a bucket's secrets in the vault."""
+    return f"bucket/{organisation}/{bucket}"
 
 
 class Keys(Record):
@@ -91,6 +98,20 @@ class Service:
         Without it, an organisation could register the role of another one (a confused deputy).
         """
         return hmac.digest(self.keys.external_ids, organisation.encode(), hashlib.sha256).hex()[:32]
+
+    def bucket_secret(self, bucket: Bucket) -> Secret:
+        """Return what the service authenticates with at a bucket."""
+        name = secret_name(bucket.organisation, bucket.name)
+        with self.database.reading() as connection:
+            content = get_secret(connection, self.vault, name)
+        return Secret(json.loads(content) if content else {})
+
+    def put_bucket_secret(
+        self, connection: Connection, bucket: Bucket, values: Mapping[str, str]
+    ) -> None:
+        """Seal what the service authenticates with at a bucket."""
+        name, content = secret_name(bucket.organisation, bucket.name), json.dumps(dict(values))
+        put_secret(connection, self.vault, name, content.encode(), self.clock())
 
     def find_caller(self, token: str) -> Caller | None:
         """Return who a token acts for; None if it is not valid."""

@@ -17,21 +17,6 @@ _VARIABLE: Final = "ICEFLOE_SERVICE_"
 type Minutes = Annotated[int, Meta(ge=15, le=60)]
 
 
-class OidcSettings(Record, forbid_unknown_fields=True):
-    """An identity provider that people log in with."""
-
-    issuer: str
-    client_id: str
-    client_secret: str | None = None
-    """None for a public client: the login is protected by PKCE in any case."""
-    scopes: tuple[str, ...] = ("openid", "profile", "email")
-    label: str = "your organisation"
-    """What the login page calls the provider."""
-
-    def __repr__(self) -> str:
-        return f"OidcSettings(issuer={self.issuer!r}, client_id={self.client_id!r})"
-
-
 class Settings(Record, forbid_unknown_fields=True):
     """All settings of the service."""
 
@@ -44,7 +29,7 @@ class Settings(Record, forbid_unknown_fields=True):
     key_file: Path | None = None
     """The file with the master key; None for `key` in the folder, which is made if missing."""
     former_key_files: tuple[Path, ...] = ()
-    """Former master keys, until `icefloe service rotate-key` has run."""
+    """Former master keys, which still open secrets that they sealed."""
     allowed_endpoints: tuple[str, ...] = ()
     """Endpoints of object stores beside those of the platforms, like `http://minio:9000`."""
     allows_anonymous: bool = True
@@ -53,27 +38,11 @@ class Settings(Record, forbid_unknown_fields=True):
     """Whether everybody who is logged in may create organisations."""
     credential_minutes: Minutes = 60
     """How long vended credentials live."""
-    probe_hours: int = 24
-    """How often buckets are probed again; 0 for never."""
-    requests_per_minute: int = 1200
-    """The limit for one person, or for one address that is not logged in."""
-    logins_per_minute: int = 10
-    """The limit for attempts to log in from one address."""
-    oidc: OidcSettings | None = None
-    local_accounts: bool = True
-    """Whether people may log in with a name and a password."""
-    trusted_proxies: tuple[str, ...] = ()
-    """Addresses of proxies whose `X-Forwarded-For` counts."""
 
     @property
     def database_url(self) -> str:
         """The URL of the database."""
         return self.database or f"sqlite:///{self.folder / 'service.db'}"
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Return whether people reach the service by https."""
-        return self.url.startswith("https://")
 
 
 def load_settings(path: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:

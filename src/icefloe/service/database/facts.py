@@ -69,8 +69,7 @@ def load_facts(
     allows_anonymous: bool = True,
 ) -> Facts:
     """Return everything that a decision about a repository depends on."""
-    repository = entry.repository
-    facts = _load_offers(connection, repository, Facts(now, roles, repository))
+    facts = load_offers(connection, entry.repository, roles, now)
     buckets = _load_buckets(connection, entry, containers, facts.provider)
     table = tables.policies
     keys = [
@@ -114,8 +113,10 @@ def _load_buckets(
     return [entry.bucket, *(b for b in others if (b.organisation, b.name) != own)]
 
 
-def _load_offers(connection: Connection, repository: Repository, facts: Facts) -> Facts:
-    """Add the listings of a repository, their subscriptions, and the repository behind it."""
+def load_offers(
+    connection: Connection, repository: Repository, roles: Mapping[str, Role], now: datetime
+) -> Facts:
+    """Return what a decision about a repository depends on, apart from its containers."""
     listing_table, subscription_table = tables.listings, tables.subscriptions
     listings = rows.find_all(
         connection,
@@ -153,8 +154,10 @@ def _load_offers(connection: Connection, repository: Repository, facts: Facts) -
         listings.append(behind)
         key = {"organisation": behind.organisation, "name": behind.repository}
         provider = rows.find(connection, tables.repositories, Repository, **key)
-    return replace(
-        facts,
+    return Facts(
+        now,
+        roles,
+        repository,
         listings=tuple(listings),
         subscriptions=tuple(subscriptions),
         provider=provider,

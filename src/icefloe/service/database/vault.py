@@ -48,8 +48,7 @@ class LocalMasterKey:
     def __init__(self, key: bytes) -> None:
         if len(key) != _KEY_BYTES:
             raise InvalidInputError(
-                f"a master key has {_KEY_BYTES} bytes, not {len(key)}: make one with"
-                " `icefloe serve --new-key`",
+                f"a master key has {_KEY_BYTES} random bytes in base64, not {len(key)}",
                 ErrorKind.INVALID_CONFIG,
             )
         self._key: Final = key
@@ -84,7 +83,7 @@ def parse_master_key(text: str) -> LocalMasterKey:
     try:
         key = base64.urlsafe_b64decode(text.strip())
     except (binascii.Error, ValueError):
-        problem = "the master key is not base64 text: make one with `icefloe serve --new-key`"
+        problem = f"the master key is not text in base64, of {_KEY_BYTES} random bytes"
         raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG) from None
     return LocalMasterKey(key)
 

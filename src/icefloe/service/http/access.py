@@ -17,7 +17,7 @@ from icefloe.records import Record
 from icefloe.service.database import audit
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.audit import AuditEntry
-from icefloe.service.database.facts import Entry, load_entry, load_facts
+from icefloe.service.database.facts import Entry, load_entry, load_offers
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import Actor, Facts, Resource, Verdict, decide
 from icefloe.service.runtime import Service
@@ -34,7 +34,7 @@ def caller_of(request: Request) -> Caller:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     caller = service_of(request).find_caller(token.strip()) if scheme.lower() == "bearer" else None
     if caller is None:
-        problem = "log in first, with `icefloe login` or a token that is still valid"
+        problem = "send a token that is still valid, like `Authorization: Bearer icefloe_...`"
         raise NotLoggedInError(problem)
     return caller
 
@@ -139,7 +139,7 @@ def _load(
         if entry is None:
             return None, facts
         # Containers are looked at when the repository is opened, with its configuration at hand.
-        return entry, load_facts(connection, entry, (), caller.roles, now)
+        return entry, load_offers(connection, entry.repository, caller.roles, now)
 
 
 def _record_refusal(permit: Permit) -> None:

@@ -5,19 +5,19 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Depends, Response
 from sqlalchemy import Connection
 
-from icefloe.catalog.model import Bucket, BucketState
+from icefloe.catalog.model import Bucket
 from icefloe.catalog.wire import BucketSettings, NewBucket, Page
 from icefloe.records import replace
-from icefloe.service.buckets import check_bucket, probe_bucket, put_bucket_secrets
+from icefloe.service.buckets import check_bucket, probe_bucket
 from icefloe.service.database import rows, tables
 from icefloe.service.database.vault import delete_secret
 from icefloe.service.domain.actions import Action
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
-from icefloe.service.http.pages import Cursor, Limit, key_after, page
+from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
-from icefloe.service.opening import secret_name
+from icefloe.service.runtime import secret_name
 from icefloe.service.vending.probe import ProbeReport
 
 router = APIRouter(tags=["buckets"], responses=PROBLEMS)
@@ -32,16 +32,14 @@ def list_buckets(
 ) -> Response:
     """List the buckets of an organisation."""
     table = tables.buckets
-    with permit.service.database.reading() as connection:
-        buckets = rows.find_all(
-            connection,
-            table,
-            Bucket,
-            table.c.organisation == org,
-            after=key_after(cursor, 2),
-            limit=limit + 1,
-        )
-    return page(buckets, limit, "organisation", "name")
+    return page_of(
+        permit.service.database,
+        table,
+        Bucket,
+        table.c.organisation == org,
+        limit=limit,
+        cursor=cursor,
+    )
 
 
 @router.post("/orgs/{org}/buckets", response_model=Annotated[Bucket, Codec()], status_code=201)
@@ -55,7 +53,7 @@ def register_bucket(
     check_bucket(permit.service.settings, bucket, new.secrets)
     with permit.service.database.writing() as connection:
         rows.add(connection, tables.buckets, bucket)
-        put_bucket_secrets(permit.service, connection, bucket, new.secrets)
+        permit.service.put_bucket_secret(connection, bucket, new.secrets)
         permit.record(connection, f"bucket {new.name}")
     return answer(bucket, 201, etag(bucket.version))
 
@@ -87,7 +85,7 @@ def change_bucket(
             connection, tables.buckets, changed, if_version=expected_version(if_match)
         )
         if settings.secrets:
-            put_bucket_secrets(permit.service, connection, changed, settings.secrets)
+            permit.service.put_bucket_secret(connection, changed, settings.secrets)
         permit.record(connection, f"bucket {bucket}", {"version": version})
     return answer(replace(changed, version=version), headers=etag(version))
 
@@ -115,24 +113,9 @@ async def probe(
 
 
 def _bucket_of(organisation: str, name: str, settings: BucketSettings) -> Bucket:
-    return Bucket(
-        organisation,
-        name,
-        settings.platform,
-        settings.bucket,
-        settings.prefix,
-        settings.region,
-        settings.endpoint,
-        settings.sts_endpoint,
-        settings.path_style,
-        settings.allow_http,
-        settings.kms_key,
-        settings.account,
-        settings.role,
-        settings.delegation,
-        settings.shares_static_keys,
-        BucketState.UNPROVEN,
-    )
+    fields = {field: getattr(settings, field) for field in BucketSettings.__struct_fields__}
+    del fields["secrets"]
+    return Bucket(organisation, name, **fields)
 
 
 def _require(connection: Connection, organisation: str, name: str) -> Bucket:

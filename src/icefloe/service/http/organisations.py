@@ -20,7 +20,7 @@ from icefloe.service.database import accounts, rows, tables
 from icefloe.service.domain.actions import Action
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
-from icefloe.service.http.pages import Cursor, Limit, key_after, page
+from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.people import make_token
 from icefloe.service.http.problems import PROBLEMS
 
@@ -34,17 +34,15 @@ def list_organisations(
     cursor: Cursor = None,
 ) -> Response:
     """List the organisations that the caller is a member of."""
-    with permit.service.database.reading() as connection:
-        table = tables.organisations
-        organisations = rows.find_all(
-            connection,
-            table,
-            Organisation,
-            table.c.name.in_(permit.caller.roles),
-            after=key_after(cursor, 1),
-            limit=limit + 1,
-        )
-    return page(organisations, limit, "name")
+    table = tables.organisations
+    return page_of(
+        permit.service.database,
+        table,
+        Organisation,
+        table.c.name.in_(permit.caller.roles),
+        limit=limit,
+        cursor=cursor,
+    )
 
 
 @router.post("/orgs", response_model=Annotated[Organisation, Codec()], status_code=201)
@@ -113,16 +111,14 @@ def list_members(
 ) -> Response:
     """List the members of an organisation."""
     table = tables.members
-    with permit.service.database.reading() as connection:
-        members = rows.find_all(
-            connection,
-            table,
-            Member,
-            table.c.organisation == org,
-            after=key_after(cursor, 2),
-            limit=limit + 1,
-        )
-    return page(members, limit, "organisation", "person")
+    return page_of(
+        permit.service.database,
+        table,
+        Member,
+        table.c.organisation == org,
+        limit=limit,
+        cursor=cursor,
+    )
 
 
 @router.put("/orgs/{org}/members/{person}", response_model=Annotated[Member, Codec()])
@@ -166,17 +162,15 @@ def list_service_accounts(
 ) -> Response:
     """List the service accounts of an organisation."""
     table = tables.people
-    with permit.service.database.reading() as connection:
-        people = rows.find_all(
-            connection,
-            table,
-            Person,
-            table.c.organisation == org,
-            table.c.disabled.is_(False),
-            after=key_after(cursor, 1),
-            limit=limit + 1,
-        )
-    return page(people, limit, "name")
+    return page_of(
+        permit.service.database,
+        table,
+        Person,
+        table.c.organisation == org,
+        table.c.disabled.is_(False),
+        limit=limit,
+        cursor=cursor,
+    )
 
 
 @router.post(

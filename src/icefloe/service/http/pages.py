@@ -3,14 +3,16 @@
 import base64
 import binascii
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Query, Response
+from sqlalchemy import Table
 
 from icefloe.catalog.wire import Page
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
+from icefloe.service.database import rows
+from icefloe.service.database.engine import Database
 from icefloe.service.http.codec import answer
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="The most entries to return")]
@@ -31,11 +33,20 @@ def key_after(cursor: str | None, length: int) -> tuple[Any, ...] | None:
     return tuple(key)
 
 
-def page(items: Sequence[Record], limit: int, *key: str) -> Response:
-    """Return a page of entries, of which one more than `limit` was looked for.
-
-    `key` names the fields that the entries are in order of.
-    """
+def page_of[T: Record](
+    database: Database,
+    table: Table,
+    kind: type[T],
+    *conditions: Any,
+    limit: int,
+    cursor: str | None,
+) -> Response:
+    """Return a page of the entries of a table for which conditions hold, in order of their keys."""
+    key = [column.name for column in table.primary_key]
+    after = key_after(cursor, len(key))
+    with database.reading() as connection:
+        # One more than asked for shows whether there is another page.
+        items = rows.find_all(connection, table, kind, *conditions, after=after, limit=limit + 1)
     shown = tuple(items[:limit])
     last = None
     if len(items) > limit:

@@ -14,7 +14,7 @@ from icefloe.service.domain.actions import Action
 from icefloe.service.domain.scopes import check_scope, is_within
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
-from icefloe.service.http.pages import Cursor, Limit, key_after, page
+from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
 
 router = APIRouter(tags=["people"], responses=PROBLEMS)
@@ -37,16 +37,14 @@ def list_tokens(
 ) -> Response:
     """List one's tokens."""
     table = tables.tokens
-    with permit.service.database.reading() as connection:
-        tokens = rows.find_all(
-            connection,
-            table,
-            Token,
-            table.c.person == permit.person,
-            after=key_after(cursor, 1),
-            limit=limit + 1,
-        )
-    return page(tokens, limit, "id")
+    return page_of(
+        permit.service.database,
+        table,
+        Token,
+        table.c.person == permit.person,
+        limit=limit,
+        cursor=cursor,
+    )
 
 
 @router.post("/me/tokens", response_model=Annotated[CreatedToken, Codec()], status_code=201)

@@ -22,7 +22,7 @@ from icefloe.service.domain.locations import bucket_location
 from icefloe.service.domain.simulate import PolicyChange, simulate
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
-from icefloe.service.http.pages import Cursor, Limit, key_after, page
+from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
 
@@ -39,16 +39,14 @@ def list_policies(
 ) -> Response:
     """List the policies on the buckets of an organisation."""
     table = tables.policies
-    with permit.service.database.reading() as connection:
-        policies = rows.find_all(
-            connection,
-            table,
-            Policy,
-            table.c.organisation == org,
-            after=key_after(cursor, 1),
-            limit=limit + 1,
-        )
-    return page(policies, limit, "id")
+    return page_of(
+        permit.service.database,
+        table,
+        Policy,
+        table.c.organisation == org,
+        limit=limit,
+        cursor=cursor,
+    )
 
 
 @router.post("/orgs/{org}/policies", response_model=Annotated[Policy, Codec()], status_code=201)

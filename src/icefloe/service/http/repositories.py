@@ -20,7 +20,7 @@ from icefloe.service.database import assets, rows, tables
 from icefloe.service.domain.actions import Action
 from icefloe.service.http.access import Permit, actor_of, may
 from icefloe.service.http.codec import Codec, answer
-from icefloe.service.http.pages import Cursor, Limit, key_after, page
+from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
 from icefloe.service.opening import Opened, Opener
@@ -45,16 +45,14 @@ def list_repositories(
     ]
     if org is not None:
         conditions.append(table.c.organisation == org)
-    with permit.service.database.reading() as connection:
-        found = rows.find_all(
-            connection,
-            table,
-            Repository,
-            *conditions,
-            after=key_after(cursor, 2),
-            limit=limit + 1,
-        )
-    return page(found, limit, "organisation", "name")
+    return page_of(
+        permit.service.database,
+        table,
+        Repository,
+        *conditions,
+        limit=limit,
+        cursor=cursor,
+    )
 
 
 @router.post("/orgs/{org}/repos", response_model=Annotated[Repository, Codec()], status_code=201)
@@ -137,25 +135,17 @@ def delete_repository(
 
 
 @router.post("/repos/{org}/{name}/open", response_model=Annotated[OpenAnswer, Codec()])
+@router.post("/repos/{org}/{name}/credentials", response_model=Annotated[OpenAnswer, Codec()])
 async def open_repository(
     permit: Annotated[Permit, Depends(may(Action.OPEN_REPOSITORY))],
     org: str,
     name: str,
     request: Annotated[OpenRequest | None, Codec(), Body()] = None,
 ) -> Response:
-    """Return all that is needed to open a repository, or an error that names what is missing."""
-    del org, name
-    return answer((await _open(permit, request or OpenRequest())).answer)
+    """Return all that is needed to open a repository, or an error that names what is missing.
 
-
-@router.post("/repos/{org}/{name}/credentials", response_model=Annotated[OpenAnswer, Codec()])
-async def renew_credentials(
-    permit: Annotated[Permit, Depends(may(Action.OPEN_REPOSITORY))],
-    org: str,
-    name: str,
-    request: Annotated[OpenRequest | None, Codec(), Body()] = None,
-) -> Response:
-    """Return new credentials for an open repository, with every check made again."""
+    `credentials` renews the credentials of an open repository, with every check made again.
+    """
     del org, name
     return answer((await _open(permit, request or OpenRequest())).answer)
 
