@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Connection, delete, select, update
 from sqlalchemy.exc import DBAPIError
 
+from icefloe.catalog.wire import AuditEntry
 from icefloe.errors import ConflictError, ErrorKind, ServiceError
 from icefloe.service.database import audit
-from icefloe.service.database.audit import AuditEntry
 from icefloe.service.database.engine import Database
 from icefloe.service.database.tables import audit as entries
 from icefloe.service.database.tables import audit_head as head

@@ -7,9 +7,18 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
-from icefloe.catalog.model import Member, Organisation, Person, Role, TokenScope
+from icefloe.catalog.model import (
+    Bucket,
+    Member,
+    Organisation,
+    Person,
+    Platform,
+    Repository,
+    Role,
+    TokenScope,
+)
 from icefloe.catalog.tokens import new_token
-from icefloe.service.database import accounts
+from icefloe.service.database import accounts, assets, rows, tables
 from icefloe.service.http.app import ROUTERS
 from icefloe.service.settings import Settings
 from tests.support.desk import START, Desk
@@ -171,6 +180,43 @@ def test_a_narrow_token_makes_no_wider_one(desk: Desk) -> None:
     assert status(["read"], ["lab/*"], 11) == 403
     assert status(["read"], ["lab/sst"], 10) == 201
     assert desk.ask(narrow, "PATCH", "/orgs/lab", {"display_name": "x"}).status_code == 403
+
+
+def test_a_token_can_be_given_up_whatever_its_scope_is(desk: Desk) -> None:
+    narrow = desk.add_token("ada", TokenScope(("self:see",), ("lab/sst",)))
+    assert desk.ask(narrow, "DELETE", "/me/token").status_code == 204
+    assert desk.ask(narrow, "GET", "/me").status_code == 401
+
+
+def test_a_delegated_token_opens_one_repository_for_hours(desk: Desk) -> None:
+    add_repository(desk, "sst")
+    add_repository(desk, "wind")
+    own = desk.add_token("bob", TokenScope(("read",), ("lab/*",)), days=1)
+    body = {"access": "read", "name": "job", "hours": 2}
+    made = desk.ask(own, "POST", "/repos/lab/sst/tokens", body).json()
+    assert made["expires_at"] == (desk.now + timedelta(hours=2)).isoformat().replace("+00:00", "Z")
+    secret = made["secret"]
+    assert desk.ask(secret, "GET", "/repos/lab/sst").status_code == 200
+    assert desk.ask(secret, "GET", "/repos/lab/wind").status_code == 403
+    assert desk.ask(secret, "GET", "/orgs/lab/members").status_code == 403
+    assert desk.ask(secret, "POST", "/me/tokens", {"name": "more"}).status_code == 403
+    # Neither more rights nor a longer life than the token that asked.
+    wider = desk.ask(own, "POST", "/repos/lab/sst/tokens", body | {"access": "write"})
+    assert wider.status_code == 403
+    longest = desk.ask(own, "POST", "/repos/lab/sst/tokens", body | {"hours": 168}).json()
+    assert longest["expires_at"] == (desk.now + timedelta(days=1)).isoformat().replace(
+        "+00:00", "Z"
+    )
+    desk.now += timedelta(hours=2)
+    assert desk.ask(secret, "GET", "/me").status_code == 401
+
+
+def add_repository(desk: Desk, name: str) -> None:
+    with desk.service.database.writing() as connection:
+        bucket = Bucket("lab", "main", Platform.S3, "lab-data")
+        if rows.find(connection, tables.buckets, Bucket, organisation="lab", name="main") is None:
+            rows.add(connection, tables.buckets, bucket)
+        assets.create_repository(connection, Repository("lab", name, "main", f"{name}/"), START)
 
 
 @pytest.mark.parametrize(

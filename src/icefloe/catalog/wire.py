@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from icefloe.catalog.model import (
     BucketLabel,
+    BucketState,
     Delegation,
     OrganisationName,
     PersonName,
@@ -28,6 +29,7 @@ from icefloe.records import Record, field
 
 type Secrets = Annotated[dict[str, Annotated[str, Meta(max_length=10_000)]], Meta(max_length=10)]
 type Days = Annotated[int, Meta(ge=1, le=366)]
+type Hours = Annotated[int, Meta(ge=1, le=168)]
 
 
 class Problem(Record):
@@ -100,6 +102,15 @@ class NewToken(Record, forbid_unknown_fields=True):
     """How long it lives."""
 
 
+class NewDelegation(Record, forbid_unknown_fields=True):
+    """A token for a job that works with one repository, for hours."""
+
+    access: "Access"
+    name: Annotated[str, Meta(min_length=1, max_length=100, examples=["spark job"])]
+    hours: Hours = 24
+    """How long it lives, at most: it ends with the token that asked for it."""
+
+
 class CreatedToken(Record):
     """A token with its secret, which is shown this once."""
 
@@ -142,6 +153,22 @@ class NewBucket(BucketSettings, forbid_unknown_fields=True, kw_only=True):
     """A bucket to register."""
 
     name: BucketLabel
+
+
+class ProbeCheck(Record):
+    """One attempt of a probe."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+class ProbeReport(Record):
+    """What a probe of a bucket showed."""
+
+    state: BucketState
+    reason: str
+    checks: tuple[ProbeCheck, ...]
 
 
 class NewRepository(Record, forbid_unknown_fields=True):
@@ -270,6 +297,7 @@ class OpenAnswer(Record):
 
     repo: Repository
     config_version: str | None
+    """None if there is no repository yet in the place that a writer gets."""
     store: StoreAnswer
     credential: CredentialAnswer
     containers: tuple[ContainerAnswer, ...]
@@ -285,3 +313,29 @@ class Me(Record):
     roles: Mapping[str, Role]
     token: str | None = None
     """The id of the token that was used."""
+
+
+# The audit
+
+
+class AuditEntry(Record):
+    """Somebody did something, or was refused."""
+
+    at: datetime
+    person: str
+    action: str
+    resource: str
+    allowed: bool
+    request_id: str
+    organisation: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """The reasons, the grants and until when they live; never a secret."""
+    number: int = 0
+    """The place in the chain, from 1; 0 before the entry is written."""
+
+
+class AuditHead(Record):
+    """The last entry of the audit: its number and its code."""
+
+    number: int
+    code: str

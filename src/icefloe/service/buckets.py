@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import update
 
 from icefloe.catalog.model import BUCKET_NAME, Bucket, Delegation, Platform
+from icefloe.catalog.wire import ProbeReport
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.service.database import rows, tables
 from icefloe.service.domain.locations import Location, store_name
@@ -15,7 +16,7 @@ from icefloe.service.opening import store_answer
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
 from icefloe.service.vending.grants import Secret
-from icefloe.service.vending.probe import Prober, ProbeReport
+from icefloe.service.vending.probe import Prober
 
 _BUCKET: Final = re.compile(BUCKET_NAME)
 _AMAZON_STS: Final = re.compile(r"sts(\.[a-z0-9-]+)?\.amazonaws\.com(\.cn)?")

@@ -24,7 +24,8 @@ LARGEST_FILE: Final = 64 * 2**20
 class SeenConfiguration(Record):
     """The containers of a repository, and the version of the file that says so."""
 
-    version: str
+    version: str | None
+    """None if there is no repository yet."""
     containers: tuple[DeclaredContainer, ...] | None
     """None if the version is the one that is known already."""
 

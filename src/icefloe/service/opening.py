@@ -21,7 +21,13 @@ from icefloe.catalog.wire import (
     Refresh,
     StoreAnswer,
 )
-from icefloe.errors import AccessDeniedError, ErrorKind, IcefloeError, StorageError
+from icefloe.errors import (
+    AccessDeniedError,
+    ErrorKind,
+    IcefloeError,
+    RepositoryNotFoundError,
+    StorageError,
+)
 from icefloe.records import Record
 from icefloe.service.configuration import SeenConfiguration, read_configuration
 from icefloe.service.database.accounts import Caller
@@ -100,6 +106,10 @@ class Opener:
         try:
             async with asyncio.timeout(_READING_SECONDS):
                 return own, await read_configuration(storage, entry.config_version)
+        except RepositoryNotFoundError:
+            if grant.access is Access.READ:
+                raise
+            return own, SeenConfiguration(None, ())  # to be created by the writer
         except TimeoutError:
             problem = f"the bucket of {entry.repository.full_name} did not answer in time"
             raise StorageError(problem, retryable=True) from None

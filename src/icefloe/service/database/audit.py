@@ -16,36 +16,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, insert, select, update
 
+from icefloe.catalog.wire import AuditEntry, AuditHead
 from icefloe.errors import ErrorKind, ServiceError
-from icefloe.records import Record, field
 from icefloe.service.database.tables import audit, audit_head
 
 _FIRST: Final = b"icefloe audit"
 _PAGE: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class AuditEntry(Record):
-    """Somebody did something, or was refused."""
-
-    at: datetime
-    person: str
-    action: str
-    resource: str
-    allowed: bool
-    request_id: str
-    organisation: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """The reasons, the grants and until when they live; never a secret."""
-    number: int = 0
-    """The place in the chain, from 1; 0 before the entry is written."""
-
-
-class AuditHead(Record):
-    """The last entry of the audit: its number and its code."""
-
-    number: int
-    code: str
 
 
 def append(connection: Connection, key: bytes, entries: Sequence[AuditEntry]) -> None:

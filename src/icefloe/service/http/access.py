@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from sqlalchemy import Connection
 
+from icefloe.catalog.wire import AuditEntry
 from icefloe.errors import AccessDeniedError, ErrorKind, NotFoundError, NotLoggedInError
 from icefloe.records import Record
 from icefloe.service.database import audit
 from icefloe.service.database.accounts import Caller
-from icefloe.service.database.audit import AuditEntry
 from icefloe.service.database.facts import Entry, load_entry, load_offers
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import Actor, Facts, Resource, Verdict, decide

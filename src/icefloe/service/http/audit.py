@@ -4,9 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from icefloe.catalog.wire import Page
+from icefloe.catalog.wire import AuditEntry, AuditHead, Page
 from icefloe.service.database import audit
-from icefloe.service.database.audit import AuditEntry, AuditHead
 from icefloe.service.database.tables import audit as table
 from icefloe.service.domain.actions import Action
 from icefloe.service.http.access import Permit, may

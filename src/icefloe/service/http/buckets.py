@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body, Depends, Response
 from sqlalchemy import Connection
 
 from icefloe.catalog.model import Bucket
-from icefloe.catalog.wire import BucketSettings, NewBucket, Page
+from icefloe.catalog.wire import BucketSettings, NewBucket, Page, ProbeReport
 from icefloe.records import replace
 from icefloe.service.buckets import check_bucket, probe_bucket
 from icefloe.service.database import rows, tables
@@ -18,7 +18,6 @@ from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
 from icefloe.service.runtime import secret_name
-from icefloe.service.vending.probe import ProbeReport
 
 router = APIRouter(tags=["buckets"], responses=PROBLEMS)
 

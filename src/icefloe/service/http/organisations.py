@@ -216,7 +216,7 @@ def create_service_token(
     new: Annotated[NewToken, Codec(), Body()],
 ) -> Response:
     """Create a token for a service account. Its secret is in this answer only."""
-    token, secret = make_token(permit, person, new)
+    token, secret = make_token(permit, person, new.name, new.scope, days=new.days)
     with permit.service.database.writing() as connection:
         _require_account(connection, org, person)
         accounts.create_token(connection, token, permit.service.digest(secret))

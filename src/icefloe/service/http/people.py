@@ -53,7 +53,7 @@ def create_token(
     new: Annotated[NewToken, Codec(), Body()],
 ) -> Response:
     """Create a token. Its secret is in this answer only."""
-    token, secret = make_token(permit, permit.person, new)
+    token, secret = make_token(permit, permit.person, new.name, new.scope, days=new.days)
     with permit.service.database.writing() as connection:
         accounts.create_token(connection, token, permit.service.digest(secret))
         permit.record(connection, f"token {token.id}", {"name": token.name})
@@ -74,19 +74,32 @@ def revoke_token(
     return Response(status_code=204)
 
 
-def make_token(permit: Permit, person: str, new: NewToken) -> tuple[Token, str]:
+@router.delete("/me/token", status_code=204)
+def give_up_token(permit: Annotated[Permit, Depends(may(Action.SEE_SELF))]) -> Response:
+    """End the token that this request is made with, whatever its scope is."""
+    own = permit.caller.token
+    if own is not None:
+        with permit.service.database.writing() as connection:
+            accounts.revoke_token(connection, own.id, permit.now)
+            permit.record(connection, f"token {own.id}", {"given up": True})
+    return Response(status_code=204)
+
+
+def make_token(
+    permit: Permit, person: str, name: str, scope: TokenScope, *, days: float
+) -> tuple[Token, str]:
     """Return a new token for somebody, and its secret.
 
     A token with less rights than its person cannot make one with more, nor one that lives longer.
     """
-    check_scope(new.scope)
+    check_scope(scope)
     secret, now = new_token(), permit.now
-    expires_at = now + timedelta(days=new.days)
-    token = Token(token_id(secret), new.name, person, new.scope, now, expires_at)
+    expires_at = now + timedelta(days=days)
+    token = Token(token_id(secret), name, person, scope, now, expires_at)
     own = permit.caller.token
     if own is not None and own.scope != TokenScope():
         outlives = own.expires_at and token.expires_at and token.expires_at > own.expires_at
-        if outlives or not is_within(new.scope, own.scope):
+        if outlives or not is_within(scope, own.scope):
             problem = "a token with a scope makes no token that can do more, or lives longer"
             raise AccessDeniedError(problem)
     return token, secret

@@ -1,13 +1,17 @@
 """Routes about repositories: list, create, import, change, open."""
 
 import secrets as random
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Response
 from sqlalchemy import or_
 
-from icefloe.catalog.model import Repository, Visibility
+from icefloe.catalog.model import Repository, TokenScope, Visibility
 from icefloe.catalog.wire import (
+    Access,
+    CreatedToken,
+    NewDelegation,
     NewRepository,
     OpenAnswer,
     OpenRequest,
@@ -16,11 +20,12 @@ from icefloe.catalog.wire import (
 )
 from icefloe.errors import AccessDeniedError, ErrorKind, IcefloeError, InvalidInputError
 from icefloe.records import replace
-from icefloe.service.database import assets, rows, tables
+from icefloe.service.database import accounts, assets, rows, tables
 from icefloe.service.domain.actions import Action
 from icefloe.service.http.access import Permit, actor_of, may
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
+from icefloe.service.http.people import make_token
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
 from icefloe.service.opening import Opened, Opener
@@ -148,6 +153,33 @@ async def open_repository(
     """
     del org, name
     return answer((await _open(permit, request or OpenRequest())).answer)
+
+
+@router.post(
+    "/repos/{org}/{name}/tokens",
+    response_model=Annotated[CreatedToken, Codec()],
+    status_code=201,
+)
+def delegate(
+    permit: Annotated[Permit, Depends(may(Action.OPEN_REPOSITORY))],
+    org: str,
+    name: str,
+    new: Annotated[NewDelegation, Codec(), Body()],
+) -> Response:
+    """Create a token for a job: it opens this repository, for hours, and does nothing else."""
+    actions = [Action.SEE_SELF, Action.SEE_REPOSITORY, Action.OPEN_REPOSITORY]
+    if new.access is Access.WRITE:
+        actions.append(Action.WRITE_REPOSITORY)
+    scope = TokenScope(tuple(actions), (f"{org}/{name}",))
+    days = new.hours / 24
+    own = permit.caller.token
+    if own is not None and own.expires_at is not None:
+        days = min(days, (own.expires_at - permit.now) / timedelta(days=1))
+    token, secret = make_token(permit, permit.person, new.name, scope, days=days)
+    with permit.service.database.writing() as connection:
+        accounts.create_token(connection, token, permit.service.digest(secret))
+        permit.record(connection, f"{org}/{name}", {"token": token.id, "access": new.access.value})
+    return answer(CreatedToken(token.id, secret, token.expires_at), 201)
 
 
 async def _open(permit: Permit, request: OpenRequest) -> Opened:

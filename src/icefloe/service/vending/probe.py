@@ -14,10 +14,15 @@ from typing import Final
 
 from icefloe.catalog.model import Bucket, BucketState, Delegation
 from icefloe.catalog.stores import storage_of
-from icefloe.catalog.wire import Access, CredentialAnswer, StoreAnswer
+from icefloe.catalog.wire import (
+    Access,
+    CredentialAnswer,
+    ProbeCheck,
+    ProbeReport,
+    StoreAnswer,
+)
 from icefloe.config import StorageRetriesSettings, StorageSettings
 from icefloe.errors import IcefloeError, ObjectNotFoundError, StorageError
-from icefloe.records import Record
 from icefloe.service.vending.grants import Grant, Secret, Vendor
 from icefloe.storage.port import Backend
 
@@ -25,22 +30,6 @@ FOLDER: Final = ".icefloe-probe"
 _PART_BYTES: Final = 5 << 20
 _MULTIPART: Final = bytes(_PART_BYTES + 1)
 _PROBE_SECONDS: Final = 900
-
-
-class Check(Record):
-    """One attempt of a probe."""
-
-    name: str
-    passed: bool
-    detail: str = ""
-
-
-class ProbeReport(Record):
-    """What a probe found."""
-
-    state: BucketState
-    reason: str
-    checks: tuple[Check, ...]
 
 
 class Prober:
@@ -59,7 +48,7 @@ class Prober:
             grant = Grant(bucket, prefix, "icefloe-probe", access, seconds=_PROBE_SECONDS)
             return await self._vendor.vend(grant, secret, external_id)
 
-        checks: list[Check] = []
+        checks: list[ProbeCheck] = []
         try:
             writer = self._open(bucket, await credential(root, Access.WRITE))
             await writer.put(f"{inside}canary", b"inside")
@@ -67,7 +56,7 @@ class Prober:
             await writer.put(f"{outside}canary", b"outside")
         except IcefloeError as error:
             detail = f"the service cannot write below {root}: {error}"
-            return ProbeReport(BucketState.REFUSED, detail, (Check("write", passed=False),))
+            return ProbeReport(BucketState.REFUSED, detail, (ProbeCheck("write", passed=False),))
         try:
             vended = await credential(inside, Access.READ)
             reader = self._open(bucket, vended)
@@ -77,7 +66,7 @@ class Prober:
             checks.append(await self._try_delegation(bucket, inside, vended, external_id))
             checks.append(await self._try_anonymous(bucket, f"{inside}canary"))
         except IcefloeError as error:
-            checks.append(Check("vend", passed=False, detail=str(error)))
+            checks.append(ProbeCheck("vend", passed=False, detail=str(error)))
         finally:
             keys = [f"{inside}canary", f"{inside}large", f"{outside}canary", f"{inside}written"]
             await writer.delete_many(keys)
@@ -96,7 +85,7 @@ class Prober:
 
     async def _try_reader(
         self, reader: Backend, root: str, inside: str, outside: str
-    ) -> list[Check]:
+    ) -> list[ProbeCheck]:
         """Try what a credential that reads one folder may do, and what it must not."""
         sibling = f"{inside.rstrip('/')}-evil/canary"
         return [
@@ -116,7 +105,7 @@ class Prober:
             await _refused("copy", reader.copy(f"{inside}canary", f"{inside}copy")),
         ]
 
-    async def _try_writer(self, writer: Backend, inside: str, outside: str) -> list[Check]:
+    async def _try_writer(self, writer: Backend, inside: str, outside: str) -> list[ProbeCheck]:
         """Try what a credential that writes one folder may do, and what it must not."""
         return [
             await _allowed("writer: write inside", writer.put(f"{inside}written", b"x")),
@@ -129,42 +118,44 @@ class Prober:
 
     async def _try_delegation(
         self, bucket: Bucket, inside: str, vended: CredentialAnswer, external_id: str
-    ) -> Check:
+    ) -> ProbeCheck:
         """Try to get a new credential with a vended one."""
         name = "delegate further"
         if vended.kind != "s3":
-            return Check(name, passed=True, detail="not possible with this kind of credential")
+            return ProbeCheck(name, passed=True, detail="not possible with this kind of credential")
         grant = Grant(bucket, inside, "icefloe-probe", Access.WRITE, seconds=_PROBE_SECONDS)
         again = self._vendor.vend(grant, Secret(dict(vended.values)), external_id)
         return await _refused(name, again)
 
-    async def _try_anonymous(self, bucket: Bucket, key: str) -> Check:
+    async def _try_anonymous(self, bucket: Bucket, key: str) -> ProbeCheck:
         """Try to read without any credential: a public bucket needs no service."""
         if bucket.delegation is Delegation.ANONYMOUS:
-            return Check("read without a credential", passed=True)
+            return ProbeCheck("read without a credential", passed=True)
         reader = self._open(bucket, CredentialAnswer("anonymous"))
         return await _refused("read without a credential", reader.get(key))
 
 
-async def _allowed(name: str, attempt: Awaitable[object]) -> Check:
+async def _allowed(name: str, attempt: Awaitable[object]) -> ProbeCheck:
     try:
         await attempt
     except IcefloeError as error:
-        return Check(name, passed=False, detail=f"was refused: {error}")
-    return Check(name, passed=True)
+        return ProbeCheck(name, passed=False, detail=f"was refused: {error}")
+    return ProbeCheck(name, passed=True)
 
 
-async def _refused(name: str, attempt: Awaitable[object], *, absent_is_fine: bool = True) -> Check:
+async def _refused(
+    name: str, attempt: Awaitable[object], *, absent_is_fine: bool = True
+) -> ProbeCheck:
     try:
         await attempt
     except ObjectNotFoundError:
         # Who may look for an object learns that it is absent: that is a right already.
-        return Check(name, passed=absent_is_fine, detail="was told that the object is absent")
+        return ProbeCheck(name, passed=absent_is_fine, detail="was told that the object is absent")
     except StorageError as error:
         if error.retryable:
-            return Check(name, passed=False, detail=f"is not clear: {error}")
-        return Check(name, passed=True)
-    return Check(name, passed=False, detail="was allowed")
+            return ProbeCheck(name, passed=False, detail=f"is not clear: {error}")
+        return ProbeCheck(name, passed=True)
+    return ProbeCheck(name, passed=False, detail="was allowed")
 
 
 async def _list(backend: Backend, prefix: str) -> None:
