@@ -82,11 +82,6 @@ class Attributes(StrEnum):
     FAIL = "fail"
 
 
-ingest = typer.Typer(
-    name="ingest", help="Make datasets of archives of files.", no_args_is_help=True
-)
-
-
 def ingest_virtual(
     sources: SourcesArgument,
     *,

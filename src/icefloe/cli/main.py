@@ -1,30 +1,18 @@
-"""The `icefloe` command and how it reports errors."""
+"""The `icefloe` command: which commands exist, and how it reports errors.
+
+A command is known by its name and help line. Its module is imported when the command runs, so
+that `icefloe --help` and each command load only what they need.
+"""
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from icefloe.cli.access import access
-from icefloe.cli.clone import clone
 from icefloe.cli.common import echo
-from icefloe.cli.coverage import coverage
-from icefloe.cli.dependencies import dependencies
-from icefloe.cli.doctor import doctor
-from icefloe.cli.expire import expire
-from icefloe.cli.export import export
-from icefloe.cli.gc import gc
-from icefloe.cli.ingest import append, ingest, ingest_virtual
-from icefloe.cli.inspect import inspect
-from icefloe.cli.manifests import rewrite, show, suggest
-from icefloe.cli.migrate import migrate
-from icefloe.cli.native import ingest_native, rechunk
-from icefloe.cli.plan import plan
-from icefloe.cli.repair import repair
-from icefloe.cli.sources import sources
-from icefloe.cli.stats import stats
-from icefloe.cli.verify import verify
 from icefloe.errors import (
     ConflictError,
     FormatError,
@@ -46,23 +34,22 @@ EXIT_CODES: dict[type[IcefloeError], int] = {
 }
 """What the shell sees for each group of errors; the first that fits counts."""
 
-app = typer.Typer(
-    name="icefloe",
-    help="Transactional, versioned storage for Zarr arrays.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+
+def exit_code(error: IcefloeError) -> int:
+    """Return the exit code of an error."""
+    return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 
 def reporting[**P](command: Callable[P, None]) -> Callable[P, None]:
     """Turn our errors into a message on standard error and an exit code."""
-    from rich.console import Console
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
         except IcefloeError as error:
+            from rich.console import Console
+
             console = Console(stderr=True, highlight=False)
             console.print(f"[bold red]error[/] ({error.kind}): ", end="")
             console.print(printable(error.message, keep="\n"), markup=False)
@@ -73,9 +60,180 @@ def reporting[**P](command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def exit_code(error: IcefloeError) -> int:
-    """Return the exit code of an error."""
-    return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+class LazyCommand(TyperCommand):
+    """A command whose module is imported when the command runs, not when help lists it.
+
+    `source` names its function, below `icefloe.cli`; `help_line` is the first line of the
+    function's docstring.
+    """
+
+    def __init__(self, name: str, source: str, help_line: str) -> None:
+        super().__init__(name, help=help_line)
+        self.source = source
+
+    def load(self) -> Any:
+        """Import the command, with its options and its whole help."""
+        module, _, function = self.source.partition(":")
+        single = typer.Typer(add_completion=False)
+        command = getattr(import_module(f"icefloe.cli.{module}"), function)
+        single.command(self.name)(reporting(command))
+        return typer.main.get_command(single)
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: Any = None,
+        **extra: Any,
+    ) -> Any:
+        """Parse the arguments of the command, which then runs in place of this one."""
+        return self.load().make_context(info_name, args, parent, **extra)
+
+
+COMMANDS: Final = (
+    LazyCommand(
+        "inspect",
+        "inspect:inspect",
+        "Print any metadata file of a repository as JSON.",
+    ),
+    LazyCommand(
+        "access",
+        "access:access",
+        "Show what you need to read the virtual chunks of a repository, before you open it.",
+    ),
+    LazyCommand(
+        "dependencies",
+        "dependencies:dependencies",
+        "Show the foreign objects that a repository needs: chunks, bytes, arrays and versions.",
+    ),
+    LazyCommand(
+        "verify",
+        "verify:verify",
+        "Check that every file that some version needs exists, can be read, and fits to the"
+        " others.",
+    ),
+    LazyCommand(
+        "doctor",
+        "doctor:doctor",
+        "Try out a storage: conditional writes, reads after writes, ranges, listings, deletions.",
+    ),
+    LazyCommand(
+        "repair",
+        "repair:repair",
+        "Repair a repository, also one that cannot be opened; without --apply, say what to do.",
+    ),
+    LazyCommand(
+        "stats",
+        "stats:stats",
+        "Sum up what chunks take, in all versions that branches and tags lead to.",
+    ),
+    LazyCommand(
+        "expire",
+        "expire:expire",
+        "Let versions that were written before a time leave the history.",
+    ),
+    LazyCommand(
+        "gc",
+        "gc:gc",
+        "Delete files that no version needs and that were written before a time.",
+    ),
+    LazyCommand(
+        "migrate",
+        "migrate:migrate",
+        "Migrate a repository from spec version 1 to 2; all versions, branches and tags stay.",
+    ),
+    LazyCommand(
+        "clone",
+        "clone:clone",
+        "Copy a repository, with all of its history or as one version.",
+    ),
+    LazyCommand(
+        "export",
+        "export:export",
+        "Write one version as plain Zarr (format 3): chunks byte for byte, also virtual ones.",
+    ),
+    TyperGroup(
+        name="ingest",
+        help="Make datasets of archives of files.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "virtual",
+                "ingest:ingest_virtual",
+                "Make one dataset of many files, without copying their data, in one commit.",
+            ),
+            LazyCommand(
+                "native",
+                "native:ingest_native",
+                "Copy the values of many files into one dataset, in one commit.",
+            ),
+        ],
+    ),
+    LazyCommand(
+        "append",
+        "ingest:append",
+        "Add new files to a dataset that `icefloe ingest virtual` made; fit for a schedule.",
+    ),
+    LazyCommand(
+        "rechunk",
+        "native:rechunk",
+        "Copy a dataset of a repository, or a Zarr hierarchy, with other chunks, in one commit.",
+    ),
+    LazyCommand(
+        "plan",
+        "plan:plan",
+        "Estimate what `icefloe ingest` or `icefloe append` will take; nothing is written.",
+    ),
+    LazyCommand(
+        "coverage",
+        "coverage:coverage",
+        "Show what datasets hold along the dimension that their files were joined along.",
+    ),
+    LazyCommand(
+        "sources",
+        "sources:sources",
+        "List the files that a version holds, in the order of their places.",
+    ),
+    TyperGroup(
+        name="manifests",
+        help="Where references are kept, and what would be better.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "show",
+                "manifests:show",
+                "List the manifests of a branch: arrays, references, bytes; the largest first.",
+            ),
+            LazyCommand(
+                "suggest",
+                "manifests:suggest",
+                "Propose a configuration of manifests, from the arrays and how they grew.",
+            ),
+            LazyCommand(
+                "rewrite",
+                "manifests:rewrite",
+                "Lay out all manifests of a branch as the configuration says, in one commit.",
+            ),
+        ],
+    ),
+)
+"""All commands, in the order in which help lists them."""
+
+
+class _AllCommands(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for command in COMMANDS:
+            self.add_command(command)
+
+
+app = typer.Typer(
+    name="icefloe",
+    cls=_AllCommands,
+    help="Transactional, versioned storage for Zarr arrays.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
 
 def _show_version(is_asked: bool) -> None:  # noqa: FBT001 - called by typer
@@ -93,35 +251,3 @@ def _main(
     ] = False,
 ) -> None:
     pass
-
-
-app.command()(reporting(inspect))
-app.command()(reporting(access))
-app.command()(reporting(dependencies))
-app.command()(reporting(verify))
-app.command()(reporting(doctor))
-app.command()(reporting(repair))
-app.command()(reporting(stats))
-app.command()(reporting(expire))
-app.command()(reporting(gc))
-app.command()(reporting(migrate))
-app.command()(reporting(clone))
-app.command()(reporting(export))
-ingest.command("virtual")(reporting(ingest_virtual))
-ingest.command("native")(reporting(ingest_native))
-app.add_typer(ingest)
-app.command()(reporting(append))
-app.command()(reporting(rechunk))
-app.command()(reporting(plan))
-app.command()(reporting(coverage))
-app.command()(reporting(sources))
-
-manifests = typer.Typer(
-    name="manifests",
-    help="Where references are kept, and what would be better.",
-    no_args_is_help=True,
-)
-app.add_typer(manifests)
-manifests.command()(reporting(show))
-manifests.command()(reporting(suggest))
-manifests.command()(reporting(rewrite))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -124,7 +123,7 @@ def alone(repo: str, _: Path) -> list[list[str]]:
     return [[repo]]
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
+def commands() -> Iterator[tuple[str, Any]]:
     """List all commands: one that is added is tested here without a word about it."""
     tree: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
     while tree:
@@ -132,7 +131,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
         if hasattr(command, "commands"):
             tree += [(f"{name} {below}".strip(), each) for below, each in command.commands.items()]
         else:
-            yield name, command
+            yield name, command.load()
 
 
 NAMES: dict[str, Any] = dict(sorted(commands()))
