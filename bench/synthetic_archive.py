@@ -29,9 +29,8 @@ from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.planning import FEW_REFERENCES
 from icefloe.pipeline.writing.building import stamp
 from icefloe.spark.broadcast import broadcast_context, on_workers
-from icefloe.spark.job import Job, Target, persisted
+from icefloe.spark.job import Committed, Job, Target, persisted
 from icefloe.spark.progress import OnProgress
-from icefloe.spark.report import Committed
 from icefloe.spark.virtual import SCANNED, CombinedFiles, VirtualProducer
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 
 from icefloe.errors import ErrorKind, SourceError
-from icefloe.pipeline.checking.opening import require_openable
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.local import virtualize_locally
+from icefloe.pipeline.writing.dataset import require_openable
 from tests.pipeline.files_of_formats import write_netcdf3, write_unusual_netcdf4
 from tests.pipeline.repositories import opened, repository_for
 

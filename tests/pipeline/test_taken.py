@@ -11,12 +11,8 @@ from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_file
 from icefloe.pipeline.local import virtualize_locally
-from icefloe.pipeline.writing.provenance import (
-    SourceRecord,
-    read_existing,
-    recorded_files,
-    without_taken_places,
-)
+from icefloe.pipeline.writing.dataset import read_existing
+from icefloe.pipeline.writing.provenance import SourceRecord, recorded_files, without_taken_places
 from icefloe.records import replace
 from tests.pipeline.repositories import repository_for
 

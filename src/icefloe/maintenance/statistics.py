@@ -28,8 +28,7 @@ from icefloe.records import MutableRecord, Record, asdict, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import history_lines, newest_first
 from icefloe.reports import FactsReport, Report, shown_bytes
-from icefloe.virtual_chunks.counts import PlaceIndex
-from icefloe.virtual_chunks.grouping import absolute_all, canonical_all
+from icefloe.virtual_chunks.grouping import PlaceIndex, absolute_all, canonical_all
 from icefloe.walk.reachability import (
     ManifestFact,
     ReadLimits,

@@ -2,9 +2,9 @@
 
     files         sources to what is known of them: what they contain, where their chunks lie
     combining     the facts of many files -> where each file goes, and what does not fit
-    writing       the metadata of a dataset, the record of its files, and references -> manifests
+    writing       the dataset of a group, the record of its files, and references -> manifests
     copying       values instead of references, with chunks of one's own choice
-    checking      are the values right, and can the result be opened: before anything is committed
+    checking      are the values right: compared with independent readers before a commit
     planning      what a job takes, before it runs: from a sample of the files
     coverage      which steps a dataset covers, lacks, and got late
     local         all of it in this process

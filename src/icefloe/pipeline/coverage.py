@@ -6,10 +6,11 @@ coverage is drawn as a bar of signs for terminals, and as SVG.
 
 import html
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -22,16 +23,17 @@ from icefloe.pipeline.combining.placing import find_gaps
 from icefloe.pipeline.files.facts import LoadedValues
 from icefloe.pipeline.files.sources import compile_glob
 from icefloe.pipeline.files.times import parse_units, show_moment
+from icefloe.pipeline.writing.dataset import read_existing
 from icefloe.pipeline.writing.provenance import (
     RecordedFile,
     SourceRecord,
     options_from_json,
-    read_existing,
     read_record,
     recorded_groups,
 )
 from icefloe.printable import printable
 from icefloe.records import Record
+from icefloe.reports import JsonReady
 
 _DAY: Final = 86_400_000_000
 _DATES: Final = range(-1969 * 366 * _DAY, 8029 * 365 * _DAY)
@@ -141,7 +143,7 @@ class Span(Record):
     """The number of its first step in the dataset; None if no place was left."""
 
 
-class FamilyCoverage(Record):
+class FamilyCoverage(JsonReady, Record):
     """The files that give the same variables.
 
     >>> spans = (Span(Presence.PRESENT, "2015-01-01", "2015-01-02", 2, 0),)
@@ -168,26 +170,12 @@ class FamilyCoverage(Record):
         return [span for span in self.spans if span.presence is presence]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return {
-            "variables": list(self.variables),
-            "files": self.files,
-            "steps": {presence.value: self.steps(presence) for presence in Presence},
-            "late_files": list(self.late_files),
-            "spans": [
-                {
-                    "presence": span.presence.value,
-                    "first": span.first,
-                    "last": span.last,
-                    "steps": span.steps,
-                    "start": span.start,
-                }
-                for span in self.spans
-            ],
-        }
+        """Return everything as plain values, and the steps of each kind."""
+        steps = {presence.value: self.steps(presence) for presence in Presence}
+        return {**super().to_dict(), "steps": steps}
 
 
-class DatasetCoverage(Record):
+class DatasetCoverage(JsonReady, Record):
     """What a dataset holds along one dimension.
 
     >>> DatasetCoverage(
@@ -210,16 +198,8 @@ class DatasetCoverage(Record):
         return not any(family.steps(presence) for family in self.families for presence in lacking)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return {
-            "group": self.group,
-            "dimension": self.dimension,
-            "length": self.length,
-            "first": self.first,
-            "last": self.last,
-            "is_complete": self.is_complete,
-            "families": [family.to_dict() for family in self.families],
-        }
+        """Return everything as plain values, and whether nothing is missing."""
+        return {**super().to_dict(), "is_complete": self.is_complete}
 
 
 def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCoverage, ...]:
@@ -367,7 +347,7 @@ def _code(presence: Presence) -> int:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class HeldFile(Record, kw_only=True):
+class HeldFile(JsonReady, Record, kw_only=True):
     """One file of a dataset; see `read_sources`.
 
     >>> HeldFile(
@@ -407,20 +387,9 @@ class HeldFile(Record, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {
-            "url": self.url,
-            "group": self.group,
-            "start": self.start,
-            "length": self.length,
-            "first": self.first,
-            "last": self.last,
-            "size": self.size,
-            "etag": self.etag,
-            "modified": None if self.modified is None else self.modified.isoformat(),
-            "ingested": None if self.ingested is None else self.ingested.isoformat(),
-            "is_late": self.is_late,
-            "variables": list(self.variables),
-        }
+        moments = {"modified": self.modified, "ingested": self.ingested}
+        texts = {name: moment and moment.isoformat() for name, moment in moments.items()}
+        return {**super().to_dict(), **texts}
 
 
 def read_sources(
@@ -541,21 +510,19 @@ def cells(family: FamilyCoverage, columns: int) -> list[Presence]:
     >>> [each.value for each in cells(FamilyCoverage(("t",), 9, (), (there, gap)), 4)]
     ['present', 'present', 'present', 'partial']
     """
-    if not family.spans or columns < 1:
+    if not family.all_steps or columns < 1:
         return []
-    ends = np.cumsum([float(span.steps) for span in family.spans])
-    edges = np.linspace(0, ends[-1], columns + 1)
-    firsts = np.minimum(np.searchsorted(ends, edges[:-1], "right"), len(ends) - 1)
-    lasts = np.maximum(firsts, np.searchsorted(ends, edges[1:], "left"))
-    lasts = np.minimum(lasts, len(ends) - 1)
-    holds = {}
-    for presence in Presence:
-        is_such = [span.presence is presence for span in family.spans]
-        counted = np.concatenate([[0], np.cumsum(is_such)])
-        holds[presence] = counted[lasts + 1] > counted[firsts]
+    # A step counts as `columns` units, so that the edges of columns and of spans are whole numbers.
+    ends = list(accumulate(span.steps * columns for span in family.spans))
+    edges = range(0, ends[-1] + 1, family.all_steps)
     return [
-        _summed_presence({presence for presence in Presence if holds[presence][column]})
-        for column in range(columns)
+        _summed_presence(
+            {
+                span.presence
+                for span in family.spans[bisect_right(ends, low) : bisect_left(ends, high) + 1]
+            }
+        )
+        for low, high in pairwise(edges)
     ]
 
 

@@ -10,7 +10,6 @@ from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
 from icefloe.format.paths import joined_path
-from icefloe.pipeline.checking.opening import require_opening
 from icefloe.pipeline.checking.values import (
     check_file,
     choose_files,
@@ -25,8 +24,14 @@ from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
-from icefloe.pipeline.writing.metadata import check_of, put_document, write_metadata, write_native
-from icefloe.pipeline.writing.provenance import read_existing
+from icefloe.pipeline.writing.building import check_of
+from icefloe.pipeline.writing.dataset import (
+    put_document,
+    read_existing,
+    require_opening,
+    write_metadata,
+    write_native,
+)
 from icefloe.records import replace
 from icefloe.zarr_store import IcechunkStore
 

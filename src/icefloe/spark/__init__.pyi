@@ -1,5 +1,7 @@
 from .estimates import plan as plan
 from .estimates import plan_copy as plan_copy
+from .job import CopyReport as CopyReport
+from .job import JobReport as JobReport
 from .jobs import append as append
 from .jobs import ingest as ingest
 from .jobs import rechunk as rechunk
@@ -9,8 +11,6 @@ from .orphans import discard_attempt as discard_attempt
 from .orphans import list_attempts as list_attempts
 from .progress import StageProgress as StageProgress
 from .progress import terminal_progress as terminal_progress
-from .report import CopyReport as CopyReport
-from .report import JobReport as JobReport
 from .session import local_session as local_session
 from .session import session_for as session_for
 from .session import session_while as session_while

@@ -30,15 +30,8 @@ from icefloe.pipeline.planning import (
     write_tasks,
 )
 from icefloe.pipeline.writing.building import ArrayPlan, cut_into_waves, plan_arrays
-from icefloe.pipeline.writing.metadata import write_metadata
-from icefloe.pipeline.writing.provenance import (
-    Sorted,
-    holds_arrays,
-    options_from_json,
-    read_existing,
-    read_record,
-    sort_sources,
-)
+from icefloe.pipeline.writing.dataset import holds_arrays, read_existing, write_metadata
+from icefloe.pipeline.writing.provenance import Sorted, options_from_json, read_record, sort_sources
 from icefloe.records import Record, replace
 from icefloe.storage import in_memory_storage
 from icefloe.transactions.packing import PackingOptions

@@ -9,30 +9,35 @@ the job removes everything that no version uses when it ends, however it ends.
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+import numpy as np
+import zstandard
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.effects import run_blocking
 from icefloe.errors import ConflictError, IcefloeError, SessionStateError
+from icefloe.format.arrow import pa
+from icefloe.format.chunk_table import Coordinates
+from icefloe.format.ids import NodeId
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
+from icefloe.manifests.external import LinkedRegion
+from icefloe.pipeline.combining.report import Report
+from icefloe.pipeline.copying.layouts import Regions
+from icefloe.pipeline.files.facts import binary_column, int_column, text_column
 from icefloe.pipeline.planning import FEW_REFERENCES
-from icefloe.records import Record, replace
+from icefloe.pipeline.writing.building import ArrayPlan, Notes, RegionContent, build
+from icefloe.records import Record, field, replace
 from icefloe.repo.context import RepoContext
-from icefloe.spark.broadcast import WorkerContext
-from icefloe.spark.manifest_stage import (
-    WritePlan,
-    Written,
-    changed_chunks,
-    gather_regions,
-    write_log_in_task,
-)
-from icefloe.spark.orphans import JOB_METADATA, clear_attempt
+from icefloe.reports import JsonReady
+from icefloe.spark.broadcast import WorkerContext, on_workers
+from icefloe.spark.orphans import JOB_METADATA, clear_attempt, note_key
 from icefloe.spark.progress import OnProgress, Watch
-from icefloe.spark.report import AnyReport, Committed
 from icefloe.spark.session import cores_of
 from icefloe.transactions.commit import LogWriter, commit
 from icefloe.transactions.conflicts import ConflictDetector
@@ -40,6 +45,306 @@ from icefloe.transactions.external_manifests import link_manifests, write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class Committed(Record, kw_only=True):
+    """What one commit did."""
+
+    snapshot: str
+    references: int
+    data_bytes: int
+    manifests: int
+    notes: tuple[str, ...] = ()
+
+
+class AnyReport(JsonReady, Record, kw_only=True):
+    """What all jobs report."""
+
+    job: str
+    branch: str
+    group: str
+    snapshot: str | None = None
+    """The new version; None if there was nothing to commit."""
+    commits: int = 0
+    """More than one for a job in waves."""
+    manifests: int = 0
+    scan: Report | None = None
+    """What was found in the files, if the sources are files."""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by name of stage."""
+
+    def _added(self, done: Committed, **counts: int) -> Self:
+        """Add what one more commit did."""
+        return replace(
+            self,
+            snapshot=done.snapshot,
+            commits=self.commits + 1,
+            manifests=self.manifests + done.manifests,
+            **{name: getattr(self, name) + count for name, count in counts.items()},
+        )
+
+    def _ending(self) -> str:
+        if self.snapshot is None:
+            return "nothing to commit"
+        return f"committed {self.snapshot} to {self.branch!r}"
+
+
+class JobReport(AnyReport, kw_only=True):
+    """What a job did that refers to files.
+
+    >>> from icefloe.pipeline import Report
+    >>> report = JobReport(
+    ...     job="0a", branch="main", group="", scan=Report(3, 2), snapshot="VY76", references=120
+    ... )
+    >>> print(report.summary())
+    2 of 3 files fit; 120 chunks (0 bytes) in 0 manifests; committed VY76 to 'main'
+    """
+
+    scan: Report
+    """What was found in the files that were parsed."""
+    references: int = 0
+    """Chunks that were recorded."""
+    data_bytes: int = 0
+    """What these chunks take where they are."""
+    known: int = 0
+    """Files that were ingested before, in the same state."""
+    changed: tuple[str, ...] = ()
+    """Files that were ingested before, and have changed since; see `on_changed`."""
+    replaced: tuple[str, ...] = ()
+    """Those of them that were ingested again."""
+
+    def with_commit(self, done: Committed) -> Self:
+        """Add what one more commit did."""
+        notes = tuple(dict.fromkeys((*self.scan.notes, *done.notes)))
+        added = self._added(done, references=done.references, data_bytes=done.data_bytes)
+        return replace(added, scan=replace(self.scan, notes=notes))
+
+    def summary(self) -> str:
+        """Return a summary in one line."""
+        parts = [self.scan.summary()]
+        if self.known:
+            parts.append(f"{self.known} were there already")
+        if left := len(self.changed) - len(self.replaced):
+            parts.append(f"{left} have changed since and were left as they are")
+        if self.replaced:
+            parts.append(f"{len(self.replaced)} were replaced")
+        if self.snapshot is not None:
+            parts.append(
+                f"{self.references} chunks ({self.data_bytes} bytes) in {self.manifests} manifests"
+            )
+        return "; ".join([*parts, self._ending()])
+
+
+class CopyReport(AnyReport, kw_only=True):
+    """What a job did that copied values.
+
+    >>> report = CopyReport(
+    ...     job="0a", branch="main", group="", arrays=2, objects=9, written=8, stored_bytes=4096
+    ... )
+    >>> print(report.summary())
+    2 arrays; 8 of 9 objects hold data (4096 bytes); nothing to commit
+    """
+
+    arrays: int = 0
+    values_bytes: int = 0
+    """What the values take when they are not compressed."""
+    objects: int = 0
+    """Chunks or shards that the arrays have."""
+    written: int = 0
+    """Those of them that were stored; the others hold nothing but the fill value."""
+    stored_bytes: int = 0
+    """What was stored."""
+    regions: int = 0
+    """In how many pieces the work was done."""
+    memory_per_task: int = 0
+    """What a task needed at most by plan, in bytes, besides Python itself."""
+    source_reads: int = 0
+    """How many chunks of the source were read, by plan; some more than once."""
+    skipped_commits: int = 0
+    """Of an earlier run that was broken off: these were not repeated."""
+    notes: tuple[str, ...] = ()
+    """What could not be done before the commit, such as opening it with a library."""
+
+    def with_commit(self, done: Committed, regions: Regions) -> Self:
+        """Add what one more commit did, which copied these regions."""
+        added = self._added(
+            done,
+            objects=regions.objects,
+            written=done.references,
+            stored_bytes=done.data_bytes,
+            regions=len(regions),
+            source_reads=sum(plan.reads for plan in regions.plans),
+        )
+        return replace(
+            added,
+            memory_per_task=max(self.memory_per_task, regions.memory_bytes),
+            notes=tuple(dict.fromkeys((*self.notes, *done.notes))),
+        )
+
+    def summary(self) -> str:
+        """Return a summary in one line."""
+        parts = [] if self.scan is None else [self.scan.summary()]
+        parts.append(f"{self.arrays} arrays")
+        parts.append(
+            f"{self.written} of {self.objects} objects hold data ({self.stored_bytes} bytes)"
+        )
+        if self.skipped_commits:
+            parts.append(f"{self.skipped_commits} commits were there already")
+        return "; ".join([*parts, self._ending()])
+
+
+PLACED: Final = "array long, region long, number long, payload binary, about string"
+"""The rows that producers place: references of an array in a region, and what else is known.
+
+Rows of a region are sorted by `number` before they are assembled.
+"""
+BUILT: Final = (
+    "array long, linked binary, references long, bytes long, copies string, changed binary"
+)
+_QUICK_LEVEL: Final = 1
+
+type PlacedRow = tuple[int, int, int, bytes, str | None]
+"""The columns of `PLACED`."""
+type Assemble = Callable[
+    [RepoContext, ArrayPlan, Sequence[Mapping[str, Any]], Notes], Coroutine[Any, Any, RegionContent]
+]
+"""Makes one table of all rows of a region."""
+
+
+class WritePlan(Record):
+    """What all tasks of the stage must know. Nothing in it is secret."""
+
+    job: str
+    arrays: tuple[ArrayPlan, ...]
+
+
+class Written(Record, kw_only=True):
+    """What the stage did."""
+
+    regions: dict[int, list[LinkedRegion]]
+    """By number of array."""
+    references: int
+    data_bytes: int
+    copies: frozenset[str]
+    """Keys of the notes of all copied objects that the manifests refer to."""
+    changes: list[tuple[int, bytes]] | None = None
+    """Number of array and packed coordinates of new chunks, if they are few."""
+
+
+def placed_batch(rows: Sequence[PlacedRow]) -> "pa.RecordBatch":
+    """Return placed references as columns."""
+    arrays, regions, numbers, payloads, abouts = zip(*rows, strict=True) if rows else [()] * 5
+    return pa.RecordBatch.from_arrays(
+        [
+            int_column(arrays),
+            int_column(regions),
+            int_column(numbers),
+            binary_column(payloads),
+            text_column(abouts),
+        ],
+        names=["array", "region", "number", "payload", "about"],
+    )
+
+
+def build_manifests(
+    placed: "DataFrame",
+    plan: WritePlan,
+    assemble: Assemble,
+    worker_context: WorkerContext[Any],
+    *,
+    tasks: int,
+) -> "DataFrame":
+    """Plan the building of all manifests; nothing is done before somebody asks for rows."""
+    return (
+        placed.repartition(tasks, "array", "region")
+        .groupBy("array", "region")
+        .applyInArrow(on_workers(_build_region, plan, assemble, worker_context), BUILT)
+    )
+
+
+def _build_region(
+    table: "pa.Table", plan: WritePlan, assemble: Assemble, worker_context: WorkerContext[Any]
+) -> "pa.Table":
+    context, _ = worker_context()
+    rows = sorted(table.to_pylist(), key=itemgetter("number"))
+    array, region = plan.arrays[rows[0]["array"]], rows[0]["region"]
+    notes = Notes(context.backend, note_key(plan.job, array.number, region))
+    content = run_blocking(assemble(context, array, rows, notes))
+    built = run_blocking(build(context, array, region, content, notes))
+    return pa.table(
+        {
+            "array": int_column([array.number]),
+            "linked": binary_column([built.region.to_bytes()]),
+            "references": int_column([built.references]),
+            "bytes": int_column([built.data_bytes]),
+            "copies": text_column([" ".join(sorted(content.copies))]),
+            "changed": binary_column([pack_coordinates(built.changed)]),
+        }
+    )
+
+
+def gather_regions(built: "DataFrame", *, with_changes: bool) -> Written:
+    """Fetch what the driver has to know; with the coordinates of new chunks only if asked."""
+    names = ["array", "linked", "references", "bytes", "copies"]
+    rows = built.select(*names, *(["changed"] if with_changes else [])).toArrow().to_pylist()
+    regions: dict[int, list[LinkedRegion]] = {}
+    for row in rows:
+        regions.setdefault(row["array"], []).append(LinkedRegion.from_bytes(row["linked"]))
+    return Written(
+        regions=regions,
+        references=sum(row["references"] for row in rows),
+        data_bytes=sum(row["bytes"] for row in rows),
+        copies=frozenset(key for row in rows for key in row["copies"].split()),
+        changes=[(row["array"], row["changed"]) for row in rows] if with_changes else None,
+    )
+
+
+# -- the log ---------------------------------------------------------------------------------
+
+
+def write_log_in_task(
+    built: "DataFrame", plan: WritePlan, own: TransactionLog, worker_context: WorkerContext[Any]
+) -> None:
+    """Have one task write the transaction log, with all coordinates that executors keep."""
+    single_partition = built.select("array", "changed").coalesce(1)
+    write_all = on_workers(_write_all, plan, own, worker_context)
+    single_partition.mapInArrow(write_all, "done long").toArrow()
+
+
+def _write_all(
+    batches: "Iterator[pa.RecordBatch]",
+    plan: WritePlan,
+    own: TransactionLog,
+    worker_context: WorkerContext[Any],
+) -> "Iterator[pa.RecordBatch]":
+    context, _ = worker_context()
+    pieces = ((row["array"], row["changed"]) for batch in batches for row in batch.to_pylist())
+    run_blocking(write_log(context.assets, own, changed_chunks(plan, pieces)))
+    yield pa.RecordBatch.from_arrays([int_column([1])], names=["done"])
+
+
+def changed_chunks(
+    plan: WritePlan, pieces: Iterable[tuple[int, bytes]]
+) -> Iterator[tuple[NodeId, Coordinates]]:
+    """Yield the chunks that were set, by array, a piece at a time."""
+    for number, packed in pieces:
+        array = plan.arrays[number]
+        yield array.node, unpack_coordinates(packed, len(array.grid))
+
+
+def pack_coordinates(coordinates: Coordinates) -> bytes:
+    """Compress coordinates column by column; those of a full box take hardly any room."""
+    columns = np.ascontiguousarray(coordinates.T).astype("<u4")
+    head = len(coordinates).to_bytes(8, "little")
+    return head + zstandard.ZstdCompressor(level=_QUICK_LEVEL).compress(columns.tobytes())
+
+
+def unpack_coordinates(packed: bytes, dimensions: int) -> Coordinates:
+    """Return the coordinates that `pack_coordinates` packed."""
+    rows = int.from_bytes(packed[:8], "little")
+    flat = np.frombuffer(zstandard.ZstdDecompressor().decompress(packed[8:]), "<u4")
+    return np.ascontiguousarray(flat.reshape(dimensions, rows).T).astype(np.uint32)
+
 
 _log = logging.getLogger(__name__)
 

@@ -28,11 +28,10 @@ from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCh
 from icefloe.pipeline.files.sources import SourceAccess, Sources
 from icefloe.pipeline.writing.provenance import OnChanged, options_from_json, read_record
 from icefloe.records import replace
-from icefloe.spark.job import Job, Target
+from icefloe.spark.job import CopyReport, Job, JobReport, Target
 from icefloe.spark.native import NativeProducer
 from icefloe.spark.orphans import clear_staging
 from icefloe.spark.progress import OnProgress
-from icefloe.spark.report import CopyReport, JobReport
 from icefloe.spark.virtual import VirtualProducer
 from icefloe.transactions.packing import PackingOptions
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
-from icefloe.pipeline.checking.opening import require_openable
 from icefloe.pipeline.copying.copies import (
     FoundGroup,
     array_copies,
@@ -41,13 +40,20 @@ from icefloe.pipeline.writing.building import (
     cut_by_region,
     native_table,
 )
+from icefloe.pipeline.writing.dataset import require_openable
 from icefloe.records import MutableRecord, Record
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import WorkerContext, broadcast_context, on_workers
-from icefloe.spark.job import Job, Wave
-from icefloe.spark.manifest_stage import PLACED, WritePlan, build_manifests, placed_batch
+from icefloe.spark.job import (
+    PLACED,
+    CopyReport,
+    Job,
+    Wave,
+    WritePlan,
+    build_manifests,
+    placed_batch,
+)
 from icefloe.spark.orphans import note_key
-from icefloe.spark.report import CopyReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

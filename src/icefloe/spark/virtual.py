@@ -17,7 +17,6 @@ from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.arrow import pa
 from icefloe.format.columns import BytesColumn
-from icefloe.pipeline.checking.opening import require_opening
 from icefloe.pipeline.checking.values import (
     CheckPlan,
     FileToCheck,
@@ -48,10 +47,12 @@ from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
 from icefloe.pipeline.planning import scan_tasks, write_tasks
 from icefloe.pipeline.writing.building import (
     ArrayPlan,
+    Check,
     FilePlace,
     Notes,
     RegionContent,
     box_to_clear,
+    check_of,
     cut_by_region,
     cut_into_waves,
     places_table,
@@ -60,15 +61,19 @@ from icefloe.pipeline.writing.building import (
     stamp,
     virtual_table,
 )
-from icefloe.pipeline.writing.metadata import Check, check_of, write_metadata, write_native
+from icefloe.pipeline.writing.dataset import (
+    holds_arrays,
+    read_existing,
+    require_opening,
+    write_metadata,
+    write_native,
+)
 from icefloe.pipeline.writing.provenance import (
     OnChanged,
     Sorted,
     SourceRecord,
-    holds_arrays,
     look_at_known,
     options_to_json,
-    read_existing,
     read_record,
     recorded_files,
     sort_sources,
@@ -78,9 +83,18 @@ from icefloe.pipeline.writing.provenance import (
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import WorkerContext, broadcast_context, on_workers
-from icefloe.spark.job import Job, Wave, persisted
-from icefloe.spark.manifest_stage import PLACED, PlacedRow, WritePlan, build_manifests, placed_batch
-from icefloe.spark.report import Committed, JobReport
+from icefloe.spark.job import (
+    PLACED,
+    Committed,
+    Job,
+    JobReport,
+    PlacedRow,
+    Wave,
+    WritePlan,
+    build_manifests,
+    persisted,
+    placed_batch,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

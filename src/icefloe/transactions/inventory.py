@@ -23,8 +23,7 @@ from icefloe.transactions import chunks
 from icefloe.transactions.chunks import chunk_tables, find_ref
 from icefloe.transactions.nodes import require_array, require_node
 from icefloe.transactions.session import SessionState
-from icefloe.virtual_chunks.counts import PlaceIndex
-from icefloe.virtual_chunks.grouping import LocationQuery, absolute_all, canonical_all
+from icefloe.virtual_chunks.grouping import LocationQuery, PlaceIndex, absolute_all, canonical_all
 
 
 async def node_id(session: SessionState, path: str) -> NodeId:

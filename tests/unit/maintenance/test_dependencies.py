@@ -17,8 +17,7 @@ from icefloe.format.ids import SnapshotId
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.records import replace
 from icefloe.repo.repo_changes import AddDetached
-from icefloe.virtual_chunks.counts import PlaceIndex
-from icefloe.virtual_chunks.grouping import LocationQuery, absolute_all
+from icefloe.virtual_chunks.grouping import LocationQuery, PlaceIndex, absolute_all
 
 BUCKET = icefloe.VirtualChunkContainer(
     "s3://bucket/", icefloe.s3_store(region="eu-west-1"), name="data"

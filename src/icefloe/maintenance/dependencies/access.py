@@ -18,8 +18,7 @@ from icefloe.storage.specs import without_secrets
 from icefloe.values.model import Progress
 from icefloe.values.urls import parse_prefix, without_user
 from icefloe.virtual_chunks.access import anonymous_doubt, credential_for, credentials_doubt
-from icefloe.virtual_chunks.counts import PlaceGrouping
-from icefloe.virtual_chunks.grouping import Grouped, by_bucket, by_number
+from icefloe.virtual_chunks.grouping import Grouped, PlaceGrouping, by_bucket, by_number
 from icefloe.virtual_chunks.locations import DEFAULT_CONTAINERS, PrefixTable
 
 _PLATFORMS: Final[dict[type[ObjectStoreConfig], str]] = {

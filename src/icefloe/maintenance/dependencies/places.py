@@ -14,7 +14,7 @@ import numpy as np
 from icefloe.format.columns import Ints
 from icefloe.format.ids import NodeId
 from icefloe.records import Record
-from icefloe.virtual_chunks.counts import PartCounts
+from icefloe.virtual_chunks.grouping import PartCounts
 
 _NEVER: Final = np.iinfo(np.int64).max
 _FEW_SHARE: Final = 16

@@ -28,16 +28,14 @@ from icefloe.repo.history import history_lines, resolve
 from icefloe.reports import Report, shown_bytes
 from icefloe.values.model import Progress
 from icefloe.values.urls import parse_prefix
-from icefloe.virtual_chunks.counts import (
+from icefloe.virtual_chunks.grouping import (
+    Grouped,
     LocalCounts,
+    LocationQuery,
     PartCounts,
     PlaceCounter,
     PlaceGrouping,
     PlaceIndex,
-)
-from icefloe.virtual_chunks.grouping import (
-    Grouped,
-    LocationQuery,
     by_bucket,
     by_file,
     by_folder,

@@ -21,7 +21,7 @@ from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
 from icefloe.maintenance.verify.findings import DamageKind
 from icefloe.maintenance.verify.log_rules import NodeStates
 from icefloe.maintenance.verify.report import Damage
-from icefloe.virtual_chunks.counts import PlaceIndex
+from icefloe.virtual_chunks.grouping import PlaceIndex
 
 _WRONG: Final = frozenset({DamageKind.NO_LOG, DamageKind.BAD_LOG, DamageKind.UNTRUE_LOG})
 

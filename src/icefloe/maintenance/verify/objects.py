@@ -15,10 +15,9 @@ from icefloe.format.layout import CHUNKS_PREFIX
 from icefloe.maintenance.verify.findings import DamageKind
 from icefloe.records import MutableRecord, Record, field
 from icefloe.storage import Backend, ObjectInfo
-from icefloe.virtual_chunks.checksums import find_change
-from icefloe.virtual_chunks.counts import PlaceIndex
+from icefloe.virtual_chunks.grouping import PlaceIndex
 from icefloe.virtual_chunks.locations import shown
-from icefloe.virtual_chunks.reader import VirtualReader
+from icefloe.virtual_chunks.reader import VirtualReader, find_change
 from icefloe.walk.spill import (
     MAX_BYTES,
     KeyedColumn,

@@ -28,7 +28,7 @@ from icefloe.pipeline.copying.layouts import (
 from icefloe.pipeline.copying.origins import CopySource
 from icefloe.pipeline.copying.transfer import ArrayCopy
 from icefloe.pipeline.writing.building import ArrayPlan, MadeArray
-from icefloe.pipeline.writing.metadata import find_document, get_document, make_groups
+from icefloe.pipeline.writing.dataset import find_document, get_document, make_groups
 from icefloe.pipeline.writing.provenance import is_record, record_path
 from icefloe.records import Record
 from icefloe.transactions.session import SessionState

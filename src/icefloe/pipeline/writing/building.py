@@ -6,6 +6,7 @@ commit, one after the other along the first dimension.
 """
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
@@ -30,7 +31,6 @@ from icefloe.pipeline.combining.report import Report
 from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
-from icefloe.pipeline.writing.metadata import Check
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend
@@ -467,6 +467,29 @@ async def build(
     )
     changed = np.concatenate([table.coordinates, gone])
     return BuiltRegion(built, changed, len(table), int(table.lengths.sum()))
+
+
+class Check(Record):
+    """What readers compare an object with, to notice that it changed."""
+
+    etag: str | None
+    seconds: int
+    """Since 1970; 0 for none."""
+
+
+def check_of(state: SourceState, references: References, now: int | None = None) -> Check:
+    """Choose what to record of the state of a file.
+
+    For local files it is the time of modification, as programs make etags of these in different
+    ways; for what a file only points at, that it was not modified later than now, in seconds
+    since 1970.
+    """
+    is_own = references.locations == (state.url,)
+    if is_own and state.etag is not None and not state.url.startswith("file:"):
+        return Check(state.etag, 0)
+    if is_own and state.modified is not None:
+        return Check(None, -(-state.modified // 1_000_000))  # not modified later than that
+    return Check(None, int(time.time()) if now is None else now)
 
 
 async def virtual_table(
