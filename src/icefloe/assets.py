@@ -10,8 +10,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from icefloe.config import EffectiveConfig
 from icefloe.effects import Gate, SingleFlight, offload
 from icefloe.errors import (
@@ -24,13 +22,12 @@ from icefloe.errors import (
 )
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import ChunkTable
-from icefloe.format.columns import BytesColumn
+from icefloe.format.columns import memory_of_columns
 from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import (
     BULK_LEVEL,
     DEFAULT_LEVEL,
     FileType,
-    expanded_bytes,
     object_attributes,
 )
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
@@ -88,7 +85,8 @@ class ByteCache[K: Hashable, V]:
     def put(self, key: K, value: V, size_bytes: int) -> None:
         """Keep a value, unless it alone is larger than the cache."""
         with self._lock:
-            self._drop(key)
+            if (before := self._values.pop(key, None)) is not None:
+                self._size_bytes -= before[1]
             if size_bytes > self._max_bytes:
                 return
             self._values[key] = (value, size_bytes)
@@ -100,11 +98,8 @@ class ByteCache[K: Hashable, V]:
     def discard(self, key: K) -> None:
         """Forget a value, if it is there."""
         with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: K) -> None:
-        if (value := self._values.pop(key, None)) is not None:
-            self._size_bytes -= value[1]
+            if (value := self._values.pop(key, None)) is not None:
+                self._size_bytes -= value[1]
 
 
 SNAPSHOT_NODE_BYTES: Final = 512
@@ -117,7 +112,7 @@ CHANGE_BYTES: Final = 32
 _OFFLOAD_BYTES: Final = 32 * 1024
 """Smaller files decode faster than a thread can be woken for them."""
 _KEPT_BYTES: Final = 1024 * 1024
-"""Manifests that take so much when read, or more, are not kept when they are written."""
+"""Manifests that take this much memory, or more, are not kept when they are written."""
 _FIXED_BYTES: Final = 1024
 _MOVE_BYTES: Final = 256
 
@@ -222,7 +217,7 @@ class Assets:
             key = manifest_key(manifest_id)
             manifest = await self._load(key, ManifestFile, size_bytes)
             _check_id(key, manifest_id, manifest.id)
-            self._keep(manifest)
+            self._manifests.put(manifest_id, manifest, _FIXED_BYTES + manifest.memory_bytes)
             return manifest
 
         manifest: Manifest = await self._loading.run(manifest_id, load)
@@ -257,8 +252,9 @@ class Assets:
         A small one is kept in the cache, as the next commit or reader will ask for it.
         """
         await self._save(manifest_key(manifest.id), manifest.data, FileType.MANIFEST)
-        if expanded_bytes(manifest.data) < _KEPT_BYTES:
-            self._keep(WrittenManifest(manifest.id, manifest.arrays))
+        written = WrittenManifest(manifest.id, manifest.arrays)
+        if (size_bytes := written.memory_bytes) < _KEPT_BYTES:
+            self._manifests.put(manifest.id, written, _FIXED_BYTES + size_bytes)
 
     def forget_manifests(self, ids: Iterable[ManifestId]) -> None:
         """Make room: these were superseded by our own commit."""
@@ -331,9 +327,6 @@ class Assets:
             damaged.add_note(f"key: {key}")
             raise
 
-    def _keep(self, manifest: Manifest) -> None:
-        self._manifests.put(manifest.id, manifest, _FIXED_BYTES + manifest.memory_bytes)
-
     async def _save(self, key: str, data: bytes, file_type: FileType) -> None:
         await self._backend.put(
             key, data, attributes=object_attributes(file_type, self._spec_version)
@@ -378,24 +371,12 @@ def _too_short(key: str, offset: int, length: int) -> StorageError:
 
 def _snapshot_bytes(snapshot: Snapshot) -> int:
     nodes, files = snapshot.contents, snapshot.files
-    size = _held_bytes(nodes) if isinstance(nodes, NodeTable) else nodes.memory_bytes
+    size = memory_of_columns(nodes) if isinstance(nodes, NodeTable) else nodes.memory_bytes
     # Those that are still in the file are counted with its nodes.
-    listed = _held_bytes(files) if isinstance(files, ManifestFiles) else 0
+    listed = memory_of_columns(files) if isinstance(files, ManifestFiles) else 0
     return size + listed + _FIXED_BYTES
 
 
 def _log_bytes(log: TransactionLog) -> int:
     chunks = sum(coordinates.nbytes for coordinates in log.updated_chunks.values())
-    return _held_bytes(log) + chunks + _FIXED_BYTES + _MOVE_BYTES * len(log.moves)
-
-
-def _held_bytes(columns: object) -> int:
-    """Add up the bytes of the columns of a table."""
-    total = 0
-    for name in type(columns).__slots__:  # type: ignore[attr-defined]
-        column = getattr(columns, name)
-        if isinstance(column, np.ndarray):
-            total += column.nbytes
-        elif isinstance(column, BytesColumn):
-            total += len(column.data) + 8 * len(column)
-    return total
+    return memory_of_columns(log) + chunks + _FIXED_BYTES + _MOVE_BYTES * len(log.moves)

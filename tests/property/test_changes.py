@@ -68,7 +68,7 @@ def _agrees(changes: ArrayChanges, model: dict[Index, ChunkRef | None]) -> None:
     kept = {index: ref for index, ref in model.items() if ref is not None}
     assert settled.table == table_of_refs(2, kept)
     assert [tuple(row) for row in settled.deleted.tolist()] == sorted(model.keys() - kept.keys())
-    assert [tuple(row) for row in changes.touched().tolist()] == sorted(model)
+    assert [tuple(row) for row in changes.settled().touched().tolist()] == sorted(model)
     assert changes.is_empty() == (not model)
 
 

@@ -7,7 +7,6 @@ range of a foreign file, or bytes stored inline) is stored once, however many ro
 
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import reduce
 from itertools import accumulate
 from math import prod
 from typing import Any, Final, Self
@@ -16,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes, is_ascending
+from icefloe.format.columns import (
+    Bools,
+    Bytes,
+    BytesColumn,
+    Ints,
+    concat_bytes,
+    is_ascending,
+    memory_of_columns,
+)
 from icefloe.format.ids import ChunkId
 from icefloe.records import Record, field, replace
 
@@ -182,14 +189,7 @@ class ChunkTable(Record, eq=False):
     @property
     def memory_bytes(self) -> int:
         """Return the memory that the columns take."""
-        total = 0
-        for name in self.__struct_fields__:
-            column = getattr(self, name)
-            if isinstance(column, BytesColumn):
-                total += column.data.nbytes + column.splits.nbytes
-            elif column is not None:
-                total += column.nbytes
-        return total
+        return memory_of_columns(self)
 
     def extents(self) -> Extents:
         """Return the tight bounds of all coordinates; the table must not be empty."""
@@ -258,28 +258,21 @@ class ChunkTable(Record, eq=False):
 
     def compacted(self) -> Self:
         """Drop targets that no row uses any more, so that they take no memory."""
-        if all(self._uses_all(kind) for kind in ChunkKind):
-            return self
-        targets = self.targets.copy()
-        used = {}
-        for kind in ChunkKind:
-            mask = self.kinds == kind
-            used[kind], targets[mask] = np.unique(self.targets[mask], return_inverse=True)
-        return replace(
-            self,
-            targets=targets,
-            chunk_ids=self.chunk_ids[used[ChunkKind.NATIVE]],
-            locations=self.locations.take(used[ChunkKind.VIRTUAL]),
-            inline=self.inline.take(used[ChunkKind.INLINE]),
-        )
-
-    def _uses_all(self, kind: ChunkKind) -> bool:
-        """Return whether each target of a kind has a row."""
-        if (count := len(getattr(self, _TARGETS[kind]))) == 0:
-            return True
-        used = np.zeros(count, np.bool_)
-        used[self.targets[self.kinds == kind]] = True
-        return bool(used.all())
+        targets, columns = self.targets, dict[str, Bytes | BytesColumn]()
+        for kind, name in _TARGETS.items():
+            column: Bytes | BytesColumn = getattr(self, name)
+            if len(column) == 0:
+                continue
+            rows = self.kinds == kind
+            is_used = np.zeros(len(column), np.bool_)
+            is_used[self.targets[rows]] = True
+            if not is_used.all():
+                numbers = np.cumsum(is_used, dtype=np.uint32) - np.uint32(1)
+                targets = np.where(rows, numbers.take(self.targets, mode="clip"), targets)
+                kept = np.flatnonzero(is_used)
+                is_ids = kind is ChunkKind.NATIVE
+                columns[name] = self.chunk_ids[kept] if is_ids else column.take(kept)
+        return replace(self, targets=targets, **columns) if columns else self
 
     def sorted(self, *, last_wins: bool = False) -> Self:
         """Sort rows by coordinates.
@@ -324,8 +317,8 @@ class ChunkTable(Record, eq=False):
         if self.dimensions == 0:
             return self.empty(0)
         if len(coordinates) <= _FEW_ROWS:
-            found_rows = [self.row_of(coordinate) for coordinate in coordinates.tolist()]
-            rows = [row for row in found_rows if row is not None]
+            found = [row_of_sorted(self.coordinates, chunk) for chunk in coordinates.tolist()]
+            rows = [row for row in found if row is not None]
             return self.take(np.delete(np.arange(len(self)), rows)) if rows else self
         mine, theirs = sort_keys(self.coordinates, coordinates)
         keep = ~np.isin(mine, theirs)
@@ -418,16 +411,16 @@ def concat_tables[T: ChunkTable](tables: Sequence[T]) -> T:
         locations=concat_bytes([table.locations for table in tables]),
         inline=concat_bytes([table.inline for table in tables]),
         etags=concat_bytes([table.etags for table in tables]),
-        etag_rows=_concat_etag_rows(tables),
+        etag_rows=None
+        if all(table.etag_rows is None for table in tables)
+        else _concat_etag_rows(tables),
         last_modified=None
         if all(table.last_modified is None for table in tables)
         else np.concatenate([_modified_of_rows(table) for table in tables]),
     ).sorted()
 
 
-def _concat_etag_rows(tables: Sequence[ChunkTable]) -> NDArray[np.int32] | None:
-    if all(table.etag_rows is None for table in tables):
-        return None
+def _concat_etag_rows(tables: Sequence[ChunkTable]) -> NDArray[np.int32]:
     rows = []
     starts = accumulate((len(table.etags) for table in tables), initial=0)
     for table, start in zip(tables, starts, strict=False):
@@ -465,26 +458,25 @@ def sort_keys(*matrices: Coordinates) -> list[NDArray[Any]]:
     One number where the box around all coordinates is small enough, else bytes.
     """
     dimensions = matrices[0].shape[1]
+    if dimensions == 0:  # a scalar: its chunks are all the same one
+        return [np.zeros(len(matrix), np.int64) for matrix in matrices]
+    if dimensions == 1:
+        return [matrix[:, 0] for matrix in matrices]
     sizes = [
         max(int(matrix[:, dimension].max(initial=0)) for matrix in matrices) + 1
         for dimension in range(dimensions)
     ]
-    if reduce(lambda a, b: a * b, sizes, 1) < 2**63:
-        return [_linear_keys(matrix, sizes) for matrix in matrices]
-    width = f"S{4 * dimensions}"
-    return [np.ascontiguousarray(m.astype(">u4")).view(width).ravel() for m in matrices]
-
-
-def _linear_keys(matrix: Coordinates, sizes: Sequence[int]) -> NDArray[Any]:
-    if matrix.shape[1] == 0:
-        return np.zeros(len(matrix), np.int64)  # a scalar: its chunks are all the same one
-    if matrix.shape[1] == 1:
-        return matrix[:, 0]
-    keys = matrix[:, 0].astype(np.int64)
-    for dimension in range(1, matrix.shape[1]):
-        keys *= sizes[dimension]
-        keys += matrix[:, dimension]
-    return keys
+    if prod(sizes) >= 2**63:
+        width = f"S{4 * dimensions}"
+        return [np.ascontiguousarray(m.astype(">u4")).view(width).ravel() for m in matrices]
+    all_keys = list[NDArray[Any]]()
+    for matrix in matrices:
+        keys = matrix[:, 0].astype(np.int64)
+        for dimension in range(1, dimensions):
+            keys *= sizes[dimension]
+            keys += matrix[:, dimension]
+        all_keys.append(keys)
+    return all_keys
 
 
 class RowFinder:

@@ -395,6 +395,18 @@ def concat_bytes(columns: Sequence[BytesColumn]) -> BytesColumn:
     )
 
 
+def memory_of_columns(table: Record) -> int:
+    """Return the memory that the columns among the fields of a table take."""
+    total = 0
+    for name in table.__struct_fields__:
+        column = getattr(table, name)
+        if isinstance(column, np.ndarray):
+            total += column.nbytes
+        elif isinstance(column, BytesColumn):
+            total += column.data.nbytes + column.splits.nbytes
+    return total
+
+
 def find_sorted[K: (bytes, tuple[int, ...])](
     count: int, key: K, key_of: Callable[[int], K]
 ) -> int | None:

@@ -152,11 +152,6 @@ def open_envelope(data: Buffer, expected: FileType | None = None) -> Envelope:
     return Envelope(file_type, spec_version, writer, view[HEADER_BYTES:])
 
 
-def expanded_bytes(data: Buffer) -> int:
-    """Return the size that a file which we made announces for its contents; -1 if it does not."""
-    return zstandard.frame_content_size(memoryview(data)[HEADER_BYTES:])
-
-
 def decompress(payload: memoryview, *, max_bytes: int = MAX_BUFFER_BYTES) -> bytes:
     """Expand the frame of a metadata file, within bounds that no valid file exceeds.
 

@@ -303,20 +303,6 @@ class ListSection(MutableRecord, eq=False):
             yield np.zeros(4, np.uint8)
 
 
-class Spread:
-    """A target whose row `i` is the only row of section `i`."""
-
-    def __init__(self, sections: Sequence[Section]) -> None:
-        self._sections = sections
-
-    def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Return where the sections begin."""
-        first = np.zeros(1, np.int64)
-        starts = np.array([section.positions(first)[0] for section in self._sections], np.int64)
-        where: Ints = starts[rows]
-        return where
-
-
 def _row_bytes(items: NDArray[np.generic]) -> int:
     return items.dtype.itemsize * int(np.prod(items.shape[1:], dtype=np.int64))
 
@@ -457,6 +443,18 @@ class Tree(MutableRecord, eq=False):
         out[fields.start : fields.stop] = Struct(f"<{len(offsets)}I").pack(*offsets)
         out += b"".join(tables)
 
+    def packed_tables(self, tables: BytesColumn, lead_bytes: int, field: int) -> None:
+        """Add a vector of tables that were written already, each a multiple of eight bytes."""
+        out = self._out
+        out += bytes(-len(out) % 8)
+        fields = self.links(len(tables), field)
+        out += bytes(-len(out) % 8)
+        offsets = (
+            tables.splits[:-1] + (len(out) + lead_bytes) - np.arange(fields.start, fields.stop, 4)
+        )
+        out[fields.start : fields.stop] = offsets.astype("<u4").tobytes()
+        out += tables.data.data
+
     def link_outside(self, target: Target, field: int) -> None:
         """Point at the first row of another section."""
         self._outside.append((field, target))
@@ -568,27 +566,6 @@ def _fixed_parts(
             parts[size == 0, entry : entry + 2] = 0  # the field is absent
         _put(parts, field, offsets.astype("<u4"))
     return parts
-
-
-class PackedSection(MutableRecord, eq=False):
-    """Tables that were written already, each a multiple of eight bytes."""
-
-    rows: BytesColumn
-    lead_bytes: int
-    start: int = 0
-
-    def size_bytes(self) -> int:
-        """Return the size."""
-        return len(self.rows.data)
-
-    def positions(self, rows: NDArray[np.integer]) -> Ints:
-        """Return the positions of the tables."""
-        where: Ints = self.rows.splits[rows] + (self.start + self.lead_bytes)
-        return where
-
-    def pieces(self) -> Iterator[Bytes]:
-        """Yield all tables."""
-        yield self.rows.data
 
 
 def _put(parts: Bytes, position: int, values: NDArray[np.generic]) -> None:

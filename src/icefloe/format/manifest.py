@@ -122,9 +122,19 @@ def encode_manifest(
     dictionary, compressed = None, None
     if location_compression is not None and spec_version > 1:
         dictionary, compressed = _compress_all(tables, location_compression)
-    tree, array_list = _begin(manifest_id, spec_version, dictionary)
+    tree = Tree()
+    if dictionary is not None:
+        shape = _ROOT_WITH_DICTIONARY
+        root = tree.table(shape, manifest_id.raw)
+        tree.blob(dictionary, root + shape.at[_Manifest.LOCATION_DICTIONARY])
+    elif spec_version > 1:
+        shape = _ROOT
+        root = tree.table(shape, manifest_id.raw, _NO_DICTIONARY)
+    else:
+        shape = _ROOT_V1
+        root = tree.table(shape, manifest_id.raw)
     sections: list[Section] = [tree]
-    fields = tree.links(len(nodes), array_list)
+    fields = tree.links(len(nodes), root + shape.at[_Manifest.ARRAYS])
     for row, (node, table, field) in enumerate(zip(nodes, tables, fields, strict=True)):
         position = tree.table(_ARRAY, node.raw, field=field)
         refs = position + _ARRAY.at[_Array.REFS]
@@ -136,24 +146,6 @@ def encode_manifest(
             tree.link_outside(one_list, refs)
             sections += [one_list, block]
     return seal_buffer(sections, FileType.MANIFEST, spec_version, level=level)
-
-
-def _begin(
-    manifest_id: ManifestId, spec_version: int, dictionary: bytes | None
-) -> tuple[Tree, int]:
-    """Begin a file with its root; give also the field in which the list of arrays goes."""
-    tree = Tree()
-    if dictionary is not None:
-        shape = _ROOT_WITH_DICTIONARY
-        position = tree.table(shape, manifest_id.raw)
-        tree.blob(dictionary, position + shape.at[_Manifest.LOCATION_DICTIONARY])
-    elif spec_version > 1:
-        shape = _ROOT
-        position = tree.table(shape, manifest_id.raw, _NO_DICTIONARY)
-    else:
-        shape = _ROOT_V1
-        position = tree.table(shape, manifest_id.raw)
-    return tree, position + shape.at[_Manifest.ARRAYS]
 
 
 def _compress_all(

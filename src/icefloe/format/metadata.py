@@ -78,14 +78,7 @@ class MetadataItems(Record):
     values: BytesColumn
 
     @classmethod
-    def encode(cls, metadata: Metadata, spec_version: int) -> Self:
-        """Encode the metadata of one owner, sorted by name."""
-        if not metadata:
-            return cls(np.zeros(2, np.int64), BytesColumn.empty(), BytesColumn.empty())
-        return cls.encode_many([metadata], spec_version)
-
-    @classmethod
-    def encode_many(cls, owners: Sequence[Metadata], spec_version: int) -> Self:
+    def encode(cls, owners: Sequence[Metadata], spec_version: int) -> Self:
         """Encode the metadata of several owners, each sorted by name."""
         names, values = list[str](), list[bytes]()
         for metadata in owners:
@@ -129,12 +122,13 @@ class MetadataItems(Record):
         splits, items = take_ragged(self.splits, owners)
         return type(self)(splits, self.names.take(items), self.values.take(items))
 
-    def with_owner(self, row: int, items: Self) -> Self:
-        """Insert one owner before an owner."""
-        first, count = int(self.splits[row]), len(items.names)
+    def with_owner(self, row: int, metadata: Metadata, spec_version: int) -> Self:
+        """Insert the metadata of one owner before an owner."""
+        first, count = int(self.splits[row]), len(metadata)
         splits = np.concatenate([self.splits[: row + 1], self.splits[row:] + count])
         if count == 0:
             return type(self)(splits, self.names, self.values)
+        items = self.encode([metadata], spec_version)
         names = self.names.with_rows(first, items.names)
         return type(self)(splits, names, self.values.with_rows(first, items.values))
 

@@ -169,6 +169,18 @@ class NodeTable(Record, eq=False):
     def array(self, row: int) -> ArrayNode:
         """Return one row, which must be that of an array, as an object."""
         first_dim, last_dim = self.shape_splits[row : row + 2].tolist()
+        first_ref, last_ref = self.manifest_splits[row : row + 2].tolist()
+        splits = self.extent_splits[first_ref : last_ref + 1].tolist()
+        extents = self.extents[splits[0] : splits[-1]].tolist()
+        boxes = cast("list[tuple[int, int]]", list(map(tuple, extents)))
+        manifests = tuple(
+            ManifestRef(manifest_id, tuple(boxes[begin - splits[0] : end - splits[0]]))
+            for manifest_id, (begin, end) in zip(
+                ids_of_rows(ManifestId, self.manifest_ids[first_ref:last_ref]),
+                pairwise(splits),
+                strict=True,
+            )
+        )
         names = None
         if self.has_names[row]:
             first, last = self.name_splits[row : row + 2].tolist()
@@ -177,23 +189,10 @@ class NodeTable(Record, eq=False):
             tuple(self.array_lengths[first_dim:last_dim].tolist()),
             tuple(self.num_chunks[first_dim:last_dim].tolist()),
             names,
-            self._manifests(row),
+            manifests,
         )
         node_id, path = NodeId(self.ids[row].tobytes()), self.paths[row].decode()
         return ArrayNode(node_id, path, self.user_data[row], array)
-
-    def _manifests(self, row: int) -> tuple[ManifestRef, ...]:
-        first, last = self.manifest_splits[row : row + 2].tolist()
-        if first == last:
-            return ()
-        ids = ids_of_rows(ManifestId, self.manifest_ids[first:last])
-        splits = self.extent_splits[first : last + 1].tolist()
-        ranges = self.extents[splits[0] : splits[-1]].tolist()
-        boxes = cast("list[tuple[int, int]]", list(map(tuple, ranges)))
-        return tuple(
-            ManifestRef(manifest_id, tuple(boxes[begin - splits[0] : end - splits[0]]))
-            for manifest_id, (begin, end) in zip(ids, pairwise(splits), strict=True)
-        )
 
     def take(self, rows: Ints) -> Self:
         """Pick rows, in the order given."""
@@ -219,10 +218,16 @@ class NodeTable(Record, eq=False):
         )
 
     def with_manifests(self, manifests: Mapping[int, Sequence[ManifestRef]]) -> Self:
-        """Return the arrays in some rows other manifests."""
+        """Replace the manifests of the arrays in some rows."""
         refs = [ref for own in manifests.values() for ref in own]
-        links = _joined(self.manifest_splits, _splits(list(manifests.values())))
-        boxes = _joined(self.extent_splits, _splits([ref.extents for ref in refs]))
+        # New links and boxes stand behind all others, from where rows take them.
+        links, boxes = (
+            np.concatenate([stored, stored[-1] + new[1:]])
+            for stored, new in (
+                (self.manifest_splits, _splits(list(manifests.values()))),
+                (self.extent_splits, _splits([ref.extents for ref in refs])),
+            )
+        )
         ids = np.concatenate([self.manifest_ids, id_rows(ManifestId, [ref.id for ref in refs])])
         pairs = np.array([pair for ref in refs for pair in ref.extents], np.uint32)
         extents = np.concatenate([self.extents, pairs.reshape(-1, 2)])
@@ -251,11 +256,6 @@ class NodeTable(Record, eq=False):
 
 def _splits(rows: Sequence[Sequence[object]]) -> Ints:
     return splits_of(np.array([len(row) for row in rows], np.int64))
-
-
-def _joined(first: Ints, second: Ints) -> Ints:
-    """Put the rows of two ragged columns one behind the other."""
-    return np.concatenate([first, first[-1] + second[1:]])
 
 
 def _concat[T: NodeTable](tables: Sequence[T]) -> T:

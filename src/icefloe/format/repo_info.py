@@ -11,7 +11,7 @@ from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import Buffer, Vectors, refuse
 from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
-from icefloe.format.flatbuffer_writer import OFFSET, Section, TableShape, Tree, seal_buffer
+from icefloe.format.flatbuffer_writer import OFFSET, TableShape, Tree, seal_buffer
 from icefloe.format.ids import SnapshotId
 from icefloe.format.lazy import Deferred
 from icefloe.format.metadata import Metadata, read_metadata, write_metadata
@@ -109,12 +109,9 @@ def encode_repo_info(
     for slot, ids in flags.items():
         if ids is not None:
             tree.items(len(ids), np.array(sorted(ids), "<u2").tobytes(), positions[slot])
-    snapshots = repo.snapshots.sections(few)
-    updates = repo.updates.sections(few)
-    tree.link_outside(snapshots[0], positions[_Repo.SNAPSHOTS])
-    tree.link_outside(updates[0], positions[_Repo.LATEST_UPDATES])
-    sections: list[Section] = [tree, *snapshots, *updates]
-    return seal_buffer(sections, FileType.REPO_INFO, SPEC_VERSION, level=level)
+    repo.snapshots.write(tree, positions[_Repo.SNAPSHOTS], few)
+    repo.updates.write(tree, positions[_Repo.LATEST_UPDATES], few)
+    return seal_buffer([tree], FileType.REPO_INFO, SPEC_VERSION, level=level)
 
 
 @cache

@@ -275,24 +275,18 @@ def encode_snapshot(
     structs = snapshot.manifests.to_structs() if is_v1 else b""
     count = len(structs) // FILE_STRUCT.itemsize
     tree.items(count, structs, root + shape.at[_Snapshot.MANIFEST_FILES], alignment=8)
-    sections = _write_nodes(tree, snapshot, root + shape.at[_Snapshot.NODES], few_nodes)
+    nodes, node_list = snapshot.nodes, root + shape.at[_Snapshot.NODES]
+    sections = list[Section]()
+    if len(nodes) > few_nodes:
+        sections = _node_sections(nodes, is_v1=is_v1)
+        tree.link_outside(sections[0], node_list)
+    else:
+        for row, link in enumerate(tree.links(len(nodes), node_list)):
+            write_node(tree, nodes, row, link, is_v1=is_v1)
     if not is_v1:
         files = root + shape.at[_Snapshot.MANIFEST_FILES_V2]
         sections += write_files(tree, snapshot.manifests, files, few_nodes)
     return seal_buffer([tree, *sections], FileType.SNAPSHOT, snapshot.spec_version, level=level)
-
-
-def _write_nodes(tree: Tree, snapshot: Snapshot, field: int, few_nodes: int) -> list[Section]:
-    """Add the nodes one by one, or give the sections that hold them."""
-    is_v1 = snapshot.spec_version == 1
-    nodes = snapshot.nodes
-    if len(nodes) > few_nodes:
-        sections = _node_sections(nodes, is_v1=is_v1)
-        tree.link_outside(sections[0], field)
-        return sections
-    for row, link in enumerate(tree.links(len(nodes), field)):
-        write_node(tree, nodes, row, link, is_v1=is_v1)
-    return []
 
 
 class _Either:

@@ -26,9 +26,6 @@ from icefloe.format.flatbuffer_writer import (
     OFFSET,
     Carried,
     Columns,
-    ListSection,
-    PackedSection,
-    Section,
     TableShape,
     Tree,
     pack_tables,
@@ -108,7 +105,7 @@ class SnapshotTable(Record, eq=False):
             np.array(parents, np.int32),
             np.array([entry.flushed_at for entry in entries], np.uint64),
             BytesColumn.from_strings([entry.message for entry in entries]),
-            MetadataItems.encode_many([entry.metadata for entry in entries], spec_version),
+            MetadataItems.encode([entry.metadata for entry in entries], spec_version),
             splits_of(np.array([len(e.pruned_ancestors) for e in entries], np.int64)),
             id_rows(
                 SnapshotId,
@@ -163,17 +160,12 @@ class SnapshotTable(Record, eq=False):
             spec_version,
         )
 
-    def sections(self, few: int) -> list[Section]:
-        """Lay out the snapshots: the first section is the vector of them.
-
-        Up to `few` are written one by one.
-        """
+    def write(self, tree: Tree, field: int, few: int) -> None:
+        """Add the vector of snapshots to a file; up to `few` are written one by one."""
         if self._written is None:
             force_setattr(self, "_written", self._write(few))
         assert self._written is not None
-        tables = PackedSection(self._written, _LEAD_BYTES)
-        every = ListSection(len(self), tables)
-        return [every, tables]
+        tree.packed_tables(self._written, _LEAD_BYTES, field)
 
     def _write(self, few: int) -> BytesColumn:
         if len(self) <= few:
@@ -334,9 +326,7 @@ class SnapshotTable(Record, eq=False):
             parents,
             _inserted(self.flushed_at, position, np.array([entry.flushed_at], np.uint64)),
             self.messages.with_rows(position, BytesColumn.from_strings([entry.message])),
-            self.metadata.with_owner(
-                position, MetadataItems.encode(entry.metadata, self.spec_version)
-            ),
+            self.metadata.with_owner(position, entry.metadata, self.spec_version),
             np.concatenate(
                 [self.pruned_splits[: position + 1], self.pruned_splits[position:] + new]
             ),

@@ -170,7 +170,14 @@ def _write_chunks(
     below = list[Section]()
     nodes = sorted(updated)
     for node, link in zip(nodes, tree.links(len(nodes), field), strict=True):
-        coordinates = _in_order(updated[node], few_chunks)
+        coordinates = updated[node]
+        if isinstance(coordinates, CoordinateRuns):
+            if len(coordinates) <= few_chunks:
+                batches = coordinates.batches(max(few_chunks, 1))
+                none = np.empty((0, coordinates.dimensions), np.uint32)
+                coordinates = np.concatenate([none, *batches])
+        else:
+            coordinates = sorted_coordinates(coordinates)
         chunks = tree.table(_ARRAY, node.raw, field=link) + _ARRAY.at[_CHUNKS]
         if not isinstance(coordinates, CoordinateRuns) and len(coordinates) <= few_chunks:
             index = Struct(f"<{coordinates.shape[1]}I")
@@ -184,17 +191,6 @@ def _write_chunks(
             tree.link_outside(one_list, chunks)
             below += [one_list, block]
     return below
-
-
-def _in_order(
-    chunks: Coordinates | CoordinateRuns, few_chunks: int
-) -> Coordinates | CoordinateRuns:
-    if not isinstance(chunks, CoordinateRuns):
-        return sorted_coordinates(chunks)
-    if len(chunks) > few_chunks:
-        return chunks
-    none = np.empty((0, chunks.dimensions), np.uint32)
-    return np.concatenate([none, *chunks.batches(max(few_chunks, 1))])
 
 
 def _write_moves(tree: Tree, moves: tuple[Move, ...], field: int) -> None:

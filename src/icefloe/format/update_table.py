@@ -16,9 +16,6 @@ from icefloe.format.flatbuffer_writer import (
     OFFSET,
     Carried,
     Columns,
-    ListSection,
-    PackedSection,
-    Section,
     TableShape,
     Tree,
     pack_tables,
@@ -267,17 +264,12 @@ class UpdateTable(Record, eq=False):
         """Read the log of a repo object entry by entry."""
         return cls.from_entries([_read_entry(table) for table in tables])
 
-    def sections(self, few: int) -> list[Section]:
-        """Lay out the log: the first section is the vector of entries.
-
-        Up to `few` are written one by one.
-        """
+    def write(self, tree: Tree, field: int, few: int) -> None:
+        """Add the vector of entries to a file; up to `few` are written one by one."""
         if self._written is None:
             force_setattr(self, "_written", self._write(few))
         assert self._written is not None
-        tables = PackedSection(self._written, _ENTRY.lead_bytes)
-        every = ListSection(len(self), tables)
-        return [every, tables]
+        tree.packed_tables(self._written, _ENTRY.lead_bytes, field)
 
     def _write(self, few: int) -> BytesColumn:
         """Write commits, by far the most entries of a long log, at once, and others one by one."""

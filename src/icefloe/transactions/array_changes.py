@@ -248,10 +248,6 @@ class ArrayChanges:
         assert self._settled is not None
         return self._settled
 
-    def touched(self) -> Coordinates:
-        """List every coordinate that was set or deleted, sorted."""
-        return self.settled().touched()
-
     def is_empty(self) -> bool:
         """Return whether nothing was touched."""
         return (
@@ -289,20 +285,20 @@ class ArrayChanges:
             return []
         refs = {index: ref for index, ref in self._singles.items() if ref is not None}
         gone = [index for index, ref in self._singles.items() if ref is None]
-        batches: list[_Batch] = []
+        changes = list[ChunkTable | Coordinates]()
         if refs:
-            table = table_of_refs(self.dimensions, refs)
-            batches.append((table, self._origins_of_singles(table.coordinates)))
+            changes.append(table_of_refs(self.dimensions, refs))
         if gone:
-            deleted = _matrix(self.dimensions, gone)
-            batches.append((deleted, self._origins_of_singles(deleted)))
-        return batches
-
-    def _origins_of_singles(self, coordinates: Coordinates) -> Origins | None:
+            changes.append(_matrix(self.dimensions, gone))
         if not self._foreign:
-            return None
-        indices = map(tuple, coordinates.tolist())
-        return np.array([self._foreign.get(index, self.origin) for index in indices], np.uint32)
+            return [(rows, None) for rows in changes]
+        batches = list[_Batch]()
+        for rows in changes:
+            coordinates = rows.coordinates if isinstance(rows, ChunkTable) else rows
+            indices = map(tuple, coordinates.tolist())
+            origins = [self._foreign.get(index, self.origin) for index in indices]
+            batches.append((rows, np.array(origins, np.uint32)))
+        return batches
 
     def _fold(self, newer: list[_Batch]) -> None:
         """Keep the newest change of each coordinate, all batches at once."""

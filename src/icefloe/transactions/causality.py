@@ -46,9 +46,9 @@ class History:
         """What the snapshot below the changes holds."""
         self.held: Clock = {}
         """What the changes hold, of ended periods."""
-        self.stamps: list[Stamp] = []
-        self._rows: dict[Stamp, Origin] = {}
-        self.own: Origin = self.origin_of((self.writer, 1))
+        self.stamps: list[Stamp] = [(self.writer, 1)]
+        self._rows: dict[Stamp, Origin] = {self.stamps[0]: 0}
+        self.own: Origin = 0
         """The origin of changes that are made now."""
         self._is_used = False
 

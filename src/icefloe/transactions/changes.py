@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import numpy as np
 import zstandard
 
 from icefloe.errors import ErrorKind, ReadOnlyError
@@ -183,7 +182,7 @@ class ChangeSet:
     def touched(self, node: NodeId) -> Coordinates:
         """List every chunk of an array that was set or deleted, sorted."""
         with self._lock:
-            return self.arrays[node].touched()
+            return self.arrays[node].settled().touched()
 
     def put_node(self, node: Node, *, is_new: bool) -> None:
         """Note a node that was created, or whose metadata changed."""
@@ -234,26 +233,19 @@ class ChangeSet:
         """
         from icefloe.format.transaction_log import TransactionLog
 
-        is_array = {node.id: isinstance(node, ArrayNode) for node in self.nodes.values()}
-
-        def ids(nodes: set[NodeId], *, arrays: bool) -> np.ndarray[Any, Any]:
-            return id_rows(NodeId, sorted(node for node in nodes if is_array[node] is arrays))
-
-        def gone(*, arrays: bool) -> np.ndarray[Any, Any]:
-            chosen = [node_id for node_id, node in self.deleted.items() if node.is_array is arrays]
-            return id_rows(NodeId, sorted(chosen))
-
         with self._lock:
+            arrays = {node.id for node in self.nodes.values() if isinstance(node, ArrayNode)}
+            deleted_arrays = {node_id for node_id, node in self.deleted.items() if node.is_array}
             return TransactionLog(
                 snapshot,
-                new_groups=ids(self.created, arrays=False),
-                new_arrays=ids(self.created, arrays=True),
-                deleted_groups=gone(arrays=False),
-                deleted_arrays=gone(arrays=True),
-                updated_arrays=ids(self.updated, arrays=True),
-                updated_groups=ids(self.updated, arrays=False),
+                new_groups=id_rows(NodeId, sorted(self.created - arrays)),
+                new_arrays=id_rows(NodeId, sorted(self.created & arrays)),
+                deleted_groups=id_rows(NodeId, sorted(self.deleted.keys() - deleted_arrays)),
+                deleted_arrays=id_rows(NodeId, sorted(deleted_arrays)),
+                updated_arrays=id_rows(NodeId, sorted(self.updated & arrays)),
+                updated_groups=id_rows(NodeId, sorted(self.updated - arrays)),
                 updated_chunks={
-                    node: changes.touched()
+                    node: changes.settled().touched()
                     for node, changes in self.arrays.items()
                     if not changes.is_empty()
                 },

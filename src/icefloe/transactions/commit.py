@@ -73,10 +73,9 @@ async def commit(
 
     `log_writer` is asked at every attempt to write the log, of another snapshot each time.
     """
-    branch = _require_commit(session)
     if solver is not None:
         require_solver(solver)
-    _require_changes(session, allow_empty=allow_empty)
+    branch = _branch_to_commit(session, allow_empty=allow_empty)
     ledger, rivals = session.context.ledger, session.context.ledger.rivals
     rebases = 0
 
@@ -90,7 +89,6 @@ async def commit(
         return version
 
     with session.changes.frozen():
-        await _flush_packs(session)
         version = None
         # Where others got ahead of us lately, they would again: so it is not tried in vain.
         if solver is None or not (rivals.are_expected and rivals.can_wait_for_us and rebase_tries):
@@ -146,11 +144,9 @@ async def amend(
 
     With `move_other_branches`, all branches that end at that tip move to the new commit.
     """
-    branch = _require_commit(session)
     _require_amendable(session)
-    _require_changes(session, allow_empty=allow_empty)
+    branch = _branch_to_commit(session, allow_empty=allow_empty)
     with session.changes.frozen():
-        await _flush_packs(session)
         replaced = await log_to_replace(session)
         version = await write_version(
             session,
@@ -199,7 +195,6 @@ async def flush(
     """Write a snapshot that no branch points at."""
     _require_open(session)
     with session.changes.frozen():
-        await _flush_packs(session)
         version = await write_version(
             session, message, with_notes(metadata, None), log_writer=log_writer
         )
@@ -217,7 +212,7 @@ async def write_version(
     manifests: ManifestChanges | None = None,
     log_writer: LogWriter | None = None,
 ) -> Version:
-    """Write manifests, snapshot and log of the session as it is now.
+    """Write packed chunks, manifests, snapshot and log of the session as it is now.
 
     `replaced` is the log of the commit that this one takes the place of, to be united with;
     `manifests` are given by who has made them already.
@@ -227,6 +222,8 @@ async def write_version(
     base = session.snapshot
     if context.spec_version == 1:  # in spec 2, the ledger compares with the newest update
         warn_of_lag(context.clock(), base.flushed_at)
+    if session.packer is not None:
+        await session.packer.flush()
     if manifests is None:
         manifests = await write_manifests(session)
     nodes = _new_nodes(session, manifests.refs)
@@ -240,7 +237,9 @@ async def write_version(
         base.id if context.spec_version == 1 else None,
         context.spec_version,
     )
-    log = replace(session.changes.to_log(new_id), moves=moves_made(session))
+    log = session.changes.to_log(new_id)
+    if session.changes.moves:
+        log = replace(log, moves=moves_made(session))
     if replaced is not None:
         log = unite_logs([replaced, log], new_id)
     is_complete = log_writer is None and not session.changes.links
@@ -316,11 +315,6 @@ def with_notes(metadata: Mapping[str, Any] | None, notes: dict[str, Any] | None)
     return notes_and_metadata if notes is None else {**notes_and_metadata, RESERVED_KEY: notes}
 
 
-async def _flush_packs(session: SessionState) -> None:
-    if session.packer is not None:
-        await session.packer.flush()
-
-
 def forget_superseded(session: SessionState, snapshot: Snapshot) -> None:
     """Do not keep manifests around that the new tip of the branch does not use any more."""
     before, after = (
@@ -330,7 +324,7 @@ def forget_superseded(session: SessionState, snapshot: Snapshot) -> None:
 
 
 def _require_open(session: SessionState) -> None:
-    if session.is_fork:
+    if session.fork_of is not None:
         raise SessionStateError(
             "a forked session cannot commit: merge it into the session it came from, "
             "with session.merge(fork), and commit that one",
@@ -344,16 +338,13 @@ def _require_open(session: SessionState) -> None:
         )
 
 
-def _require_commit(session: SessionState) -> str:
+def _branch_to_commit(session: SessionState, *, allow_empty: bool) -> str:
     _require_open(session)
     if session.branch is None:
         raise SessionStateError("this session is not on a branch", ErrorKind.NOT_ON_BRANCH)
-    return session.branch
-
-
-def _require_changes(session: SessionState, *, allow_empty: bool) -> None:
     if not allow_empty and session.changes.is_empty():
         raise SessionStateError(
             "nothing was changed in this session: pass allow_empty=True to commit anyway",
             ErrorKind.NO_CHANGES_TO_COMMIT,
         )
+    return session.branch

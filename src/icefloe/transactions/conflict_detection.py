@@ -181,7 +181,7 @@ def _chunks(sides: _Sides) -> Iterator[Conflict]:
         for path in sorted(_paths_of(sides.base, _among(written.keys() | linked, column))):
             yield Conflict(kind, path)
     for node in sorted(written.keys() & theirs.updated_chunks.keys()):
-        both = common_coordinates(written[node].touched(), theirs.updated_chunks[node])
+        both = common_coordinates(written[node].settled().touched(), theirs.updated_chunks[node])
         if len(both):
             [path] = _paths_of(sides.base, {node})
             yield Conflict(ConflictType.ChunkDoubleUpdate, path, both)

@@ -327,26 +327,24 @@ class _Work:
         stay = set(closed.tolist())
         meets_grid = (self._boxes[:, :, 0] < self._grid[:, 1].astype(np.int64)).all(axis=1)
         needed = [n for n in range(len(self.before)) if n not in stay and meets_grid[n]]
-        await self._load([row for row in needed if row not in self._tables])
+        missing = [row for row in needed if row not in self._tables]
+        limit = self._session.context.config.manifest.max_concurrent_manifest_fetches_during_commit
+        loaded = await map_concurrently(self._load, missing, limit=limit)
+        self._tables.update(zip(missing, loaded, strict=True))
         old = [self._tables[row] for row in needed if len(self._tables[row])]
         if not old:
             return self._new
         return concat_tables(old).overlay(self._new, self._deleted)
 
-    async def _load(self, places: Sequence[int]) -> None:
-        assets = self._session.context.assets
-
-        async def load(row: int) -> ChunkTable:
-            ref = self.before[row]
-            file = self._held.get(ref.id)
-            if file is None:
-                file = await assets.load_manifest(ref.id, self._sizes[row])
-            table = file.table(self._node.id)
-            return table.within(self._grid) if len(table) else table
-
-        limit = self._session.context.config.manifest.max_concurrent_manifest_fetches_during_commit
-        loaded = await map_concurrently(load, places, limit=limit)
-        self._tables.update(zip(places, loaded, strict=True))
+    async def _load(self, row: int) -> ChunkTable:
+        """Return the references of the array in a manifest, as far as they are in the grid."""
+        ref = self.before[row]
+        file = self._held.get(ref.id)
+        if file is None:
+            assets = self._session.context.assets
+            file = await assets.load_manifest(ref.id, self._sizes[row])
+        table = file.table(self._node.id)
+        return table.within(self._grid) if len(table) else table
 
 
 def _nothing(dimensions: int) -> Settled:
@@ -429,11 +427,14 @@ class _Rewriting(Record, eq=False):
 
     async def gather(self, nodes: AbstractSet[NodeId], modified: AbstractSet[NodeId]) -> None:
         """Prepare arrays: those that were modified, and those in one manifest with them."""
-        opened = {node_id: self.shared.of(node_id) for node_id in sorted(nodes)}
+        opened: dict[NodeId, AbstractSet[ManifestId]] = dict.fromkeys(sorted(nodes), frozenset())
+        if self.shared.exist:
+            opened = {node_id: self.shared.of(node_id) for node_id in opened}
         others = nodes - modified - self.session.changes.links.keys()
-        whole = self.session.base.only_manifests(others)
+        whole = self.session.base.only_manifests(others) if others else {}
         needed = {manifest_id for found in opened.values() for manifest_id in found}
-        loaded = await self._load(needed.union(whole.values()))
+        needed.update(whole.values())
+        loaded = await self._load(needed) if needed else {}
         todo = []
         for node_id in opened:
             if node_id in whole:
@@ -454,8 +455,6 @@ class _Rewriting(Record, eq=False):
 
     async def _load(self, ids: AbstractSet[ManifestId]) -> dict[ManifestId, Manifest]:
         """Load manifests that several arrays need, each once."""
-        if not ids:
-            return {}
         context, manifest_ids = self.session.context, sorted(ids)
         sizes = sizes_of(manifest_ids, self.session.snapshot.manifests)
 

@@ -56,13 +56,11 @@ async def fork(session: SessionState) -> SessionState:
     if not session.changes.is_empty():
         with session.changes.frozen():
             origin = session.changes.end_period()
-            if session.packer is not None:
-                await session.packer.flush()
             snapshot = (await write_version(session, FORK_MESSAGE, {})).snapshot
     forked = SessionState(session.context, snapshot, SessionMode.writable, packing=session.packing)
     forked.changes = ChangeSet(origin)
     forked.fork_of, forked.root, forked.rests_on = session.id, session.root, session.rests_on
-    if session.is_fork and (periods := dict(session.changes.history.held)):
+    if session.fork_of is not None and (periods := dict(session.changes.history.held)):
         forked.rests_on += ((session.id, periods),)
     forked.known_update = session.known_update
     return forked
@@ -174,7 +172,7 @@ class News:
 
 
 def _require_forks(session: SessionState, others: Iterable[SessionState]) -> None:
-    if session.is_fork and any(other.branch is not None for other in others):
+    if session.fork_of is not None and any(other.branch is not None for other in others):
         raise SessionStateError(
             "a session on a branch cannot be merged into a fork, only other forks can: merge the "
             "fork into the session instead",

@@ -66,7 +66,7 @@ async def replay(session: SessionState, solver: ConflictSolver) -> int:
 
 
 def _require_rebasing(session: SessionState) -> None:
-    if session.is_fork:
+    if session.fork_of is not None:
         raise SessionStateError(
             "a forked session cannot be rebased: merge it into the session it came from, "
             "and rebase that one",

@@ -47,7 +47,7 @@ class SessionState:
         self.id = secrets.token_hex(8)
         """Tells the forks of one session from those of another."""
         self.fork_of: str | None = None
-        """The id of the session that this one was forked from."""
+        """The id of the session that this one was forked from, and can only be merged into."""
         self.merged_forks: set[str] = set()
         """The ids of forks that were merged into this one, directly or within others."""
         self.root = self.id
@@ -109,11 +109,6 @@ class SessionState:
     def tree(self) -> Tree:
         """The nodes as the session sees them now."""
         return Tree(self.base, self.changes)
-
-    @property
-    def is_fork(self) -> bool:
-        """Whether the session can only be merged into another."""
-        return self.fork_of is not None
 
     def require_writable(self) -> None:
         """Refuse to write through a session that may only read or rearrange."""

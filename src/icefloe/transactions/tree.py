@@ -92,16 +92,13 @@ class Tree(Record, eq=False):
             return None
         return node
 
-    def stored(self, node: Node) -> Node | None:
-        """Return a node as the base snapshot has it, if it is there."""
-        if node.id in self.changes.created:
-            return None
-        base = self.base.find(node.path)
-        return base if base is not None and base.id == node.id else self.base.by_id(node.id)
-
     def manifests(self, node: Node) -> tuple[ManifestRef, ...]:
         """List the manifests of an array: those of the base snapshot, and linked ones."""
-        stored = self.stored(node)
+        stored = None
+        if node.id not in self.changes.created:
+            stored = self.base.find(node.path)
+            if stored is None or stored.id != node.id:  # it was moved, or another took its place
+                stored = self.base.by_id(node.id)
         refs = stored.array.manifests if isinstance(stored, ArrayNode) else ()
         linked = self.changes.links.get(node.id)
         return refs if linked is None else linked.over(refs)

@@ -206,7 +206,7 @@ def test_manifest_files_are_sorted() -> None:
 def test_metadata_is_bounded_as_a_whole() -> None:
     half = "x" * (MAX_ENCODED_BYTES // 2 + 1)
     with pytest.raises(InvalidInputError, match="the most is") as caught:
-        MetadataItems.encode({"a": half, "b": half}, 2)
+        MetadataItems.encode([{"a": half, "b": half}], 2)
     assert caught.value.kind == ErrorKind.LIMIT_EXCEEDED
     items = MetadataItems(
         np.array([0, 2]),
@@ -218,7 +218,7 @@ def test_metadata_is_bounded_as_a_whole() -> None:
 
 
 def test_metadata_names_are_unique() -> None:
-    one = MetadataItems.encode({"a": 1}, 2)
+    one = MetadataItems.encode([{"a": 1}], 2)
     twice = MetadataItems(
         np.array([0, 2]), one.names.take(np.array([0, 0])), one.values.take(np.array([0, 0]))
     )
