@@ -74,6 +74,8 @@ class BucketState(StrEnum):
     UNPROVEN = "unproven"
     PROVEN = "proven"
     REFUSED = "refused"
+    SUSPENDED = "suspended"
+    """Admins cut it off: no credential is made for it until they resume it."""
 
 
 class Visibility(StrEnum):
@@ -186,6 +188,8 @@ class Bucket(Record):
     kms_key: Text | None = None
     account: Text | None = None
     """The storage account of Azure, or the account id of R2."""
+    hierarchical: bool = False
+    """Whether an Azure account has a hierarchical namespace, with folders of its own."""
     role: Text | None = None
     """The role to assume, for delegation by role."""
     delegation: Delegation = Delegation.ROLE
@@ -195,6 +199,21 @@ class Bucket(Record):
     state_reason: Text = "no probe has run yet"
     probed_at: datetime | None = None
     version: int = 1
+
+    @property
+    def is_scoped(self) -> bool:
+        """Return whether a credential can be cut down to a folder of the bucket.
+
+        Without folders, Azure signs for a whole container, and static keys have no scope at all.
+        """
+        if self.delegation is Delegation.SAS:
+            return self.hierarchical
+        return self.delegation is not Delegation.STATIC
+
+    @property
+    def can_hide_names(self) -> bool:
+        """Return whether a credential can read objects without listing their names."""
+        return self.is_scoped and self.delegation is not Delegation.R2_TEMPORARY
 
 
 class DeclaredContainer(Record):

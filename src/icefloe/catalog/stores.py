@@ -132,8 +132,11 @@ def _s3_options(store: StoreAnswer) -> S3Options:
 def _options(store: StoreAnswer) -> dict[str, str]:
     options = {}
     if store.endpoint is not None:
-        name = "endpoint" if store.platform is Platform.AZURE else "google_base_url"
-        options[name] = store.endpoint
+        if store.platform is Platform.AZURE:
+            account = f"/{store.account}" if store.path_style else ""
+            options["endpoint"] = store.endpoint.rstrip("/") + account
+        else:
+            options["google_base_url"] = store.endpoint
     if store.allow_http:
         options["allow_http"] = "true"
     return options

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from icefloe.catalog.model import (
+    Bucket,
     BucketLabel,
     BucketState,
     Delegation,
@@ -135,6 +136,7 @@ class BucketSettings(Record, forbid_unknown_fields=True):
     allow_http: bool = False
     kms_key: Text | None = None
     account: Text | None = None
+    hierarchical: bool = False
     role: Text | None = None
     delegation: Delegation = Delegation.ROLE
     shares_static_keys: bool = False
@@ -302,6 +304,42 @@ class OpenAnswer(Record):
     credential: CredentialAnswer
     containers: tuple[ContainerAnswer, ...]
     refresh: Refresh
+
+
+class BucketCredentialRequest(Record, forbid_unknown_fields=True):
+    """What a credential for a bucket is to allow."""
+
+    access: Access = Access.READ
+    prefix: Prefix = ""
+    """Below the prefix of the bucket."""
+
+
+class BucketCredential(Record):
+    """A credential for a bucket, or for a folder of it."""
+
+    store: StoreAnswer
+    credential: CredentialAnswer
+    is_scoped: bool
+    """Whether it reaches the folder only; otherwise it reaches the whole bucket of the store."""
+
+
+class Suspension(Record):
+    """A bucket that is cut off."""
+
+    bucket: Bucket
+    issued_until: datetime
+    """Until when credentials that were issued before may live, at the latest."""
+
+
+class OwnershipProof(Record):
+    """What proves that a bucket is an organisation's own."""
+
+    external_id: str
+    """The id that the trust policy of a role must demand."""
+    challenge_key: str
+    """The object that the owner of a public bucket writes."""
+    challenge: str
+    """Its content."""
 
 
 class Me(Record):

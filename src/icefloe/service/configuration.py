@@ -8,14 +8,13 @@ from typing import Final
 
 from icefloe.catalog.model import DeclaredContainer
 from icefloe.config import ObjectStoreConfig, RepositoryConfig, VirtualChunkContainer
-from icefloe.errors import ErrorKind, FormatError, ObjectNotFoundError, RepositoryNotFoundError
+from icefloe.errors import ObjectNotFoundError, RepositoryNotFoundError
 from icefloe.format.config_file import decode_config_yaml
 from icefloe.format.layout import CONFIG_KEY, REPO_KEY, branch_key
 from icefloe.format.repo_info import open_repo_info
 from icefloe.records import Record
 from icefloe.repo.repo_changes import stored_config
-from icefloe.storage import Storage
-from icefloe.storage.port import Backend, ObjectInfo
+from icefloe.service.vending.objects import StoreClient
 
 LARGEST_FILE: Final = 64 * 2**20
 """The most bytes of a file that has the configuration; a larger one is refused unread."""
@@ -30,52 +29,33 @@ class SeenConfiguration(Record):
     """None if the version is the one that is known already."""
 
 
-async def read_configuration(storage: Storage, known_version: str | None) -> SeenConfiguration:
+async def read_configuration(reader: StoreClient, known_version: str | None) -> SeenConfiguration:
     """Read the containers that a repository declares, unless the known version is still there."""
-    backend = storage.open()
     try:
-        info = (await backend.head(REPO_KEY)).info
+        found = await reader.read(REPO_KEY, known_version=known_version, most_bytes=LARGEST_FILE)
     except ObjectNotFoundError:
-        return await _read_first_spec(backend, known_version)
-    version = _version(info)
-    if version == known_version:
-        return SeenConfiguration(version, None)
-    data = await _read(backend, info)
-    config = stored_config(open_repo_info(data))
-    return SeenConfiguration(version, declared_containers(config))
+        return await _read_first_spec(reader, known_version)
+    if found.data is None:
+        return SeenConfiguration(found.version, None)
+    config = stored_config(open_repo_info(found.data))
+    return SeenConfiguration(found.version, declared_containers(config))
 
 
-async def _read_first_spec(backend: Backend, known_version: str | None) -> SeenConfiguration:
+async def _read_first_spec(reader: StoreClient, known_version: str | None) -> SeenConfiguration:
     """Read the configuration of a repository of spec 1, which may have none."""
     try:
-        info = (await backend.head(CONFIG_KEY)).info
+        found = await reader.read(CONFIG_KEY, known_version=known_version, most_bytes=LARGEST_FILE)
     except ObjectNotFoundError:
         try:
-            await backend.head(branch_key("main"))
+            await reader.read(branch_key("main"), most_bytes=LARGEST_FILE)
         except ObjectNotFoundError:
             problem = "there is no repository in the place that the service knows"
             raise RepositoryNotFoundError(problem) from None
         return SeenConfiguration("none", ())
-    version = _version(info)
-    if version == known_version:
-        return SeenConfiguration(version, None)
-    config = decode_config_yaml(await _read(backend, info))
-    return SeenConfiguration(version, declared_containers(config))
-
-
-async def _read(backend: Backend, info: ObjectInfo) -> bytes:
-    if info.size_bytes > LARGEST_FILE:
-        problem = f"the file {info.key} has {info.size_bytes} bytes"
-        limit = f"a service reads at most {LARGEST_FILE}"
-        raise FormatError(f"{problem}; {limit}", ErrorKind.INVALID_CONFIG)
-    # The range keeps the limit, even if somebody writes a larger file now.
-    fetched = await backend.get(info.key, (0, info.size_bytes))
-    return bytes(fetched.data)
-
-
-def _version(info: ObjectInfo) -> str:
-    version = info.version
-    return version.etag or version.generation or info.last_modified.isoformat()
+    if found.data is None:
+        return SeenConfiguration(found.version, None)
+    config = decode_config_yaml(found.data)
+    return SeenConfiguration(found.version, declared_containers(config))
 
 
 def declared_containers(config: RepositoryConfig | None) -> tuple[DeclaredContainer, ...]:

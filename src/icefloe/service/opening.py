@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer, Delegation
-from icefloe.catalog.stores import storage_of
+from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer
 from icefloe.catalog.wire import (
     Access,
     ContainerAnswer,
@@ -48,6 +47,7 @@ from icefloe.service.domain.decide import (
 from icefloe.service.runtime import Service
 from icefloe.service.vending.broker import MARGIN, Minted
 from icefloe.service.vending.grants import Grant
+from icefloe.service.vending.objects import StoreClient
 
 _READING_SECONDS: Final = 10.0
 """How long the configuration of a repository may take to be read."""
@@ -73,7 +73,7 @@ class Opener:
 
         Raise `AccessDeniedError` if any container of it has no grant.
         """
-        _require_proven(entry.bucket)
+        require_proven(entry.bucket)
         prefix = entry.bucket.prefix + entry.repository.prefix
         grant = self._grant(entry.bucket, prefix, caller, access)
         now = self._service.clock()
@@ -102,10 +102,11 @@ class Opener:
     async def _read(self, entry: Entry, grant: Grant) -> tuple[Minted, SeenConfiguration]:
         """Make the credential of the repository, and read its configuration with it."""
         own = await self._credential(grant)
-        storage = storage_of(store_answer(entry.bucket, grant.prefix), own.credential)
+        store = store_answer(entry.bucket, grant.prefix)
+        reader = StoreClient(self._service.client, store, own.credential)
         try:
             async with asyncio.timeout(_READING_SECONDS):
-                return own, await read_configuration(storage, entry.config_version)
+                return own, await read_configuration(reader, entry.config_version)
         except RepositoryNotFoundError:
             if grant.access is Access.READ:
                 raise
@@ -186,11 +187,6 @@ class Opener:
 
     async def _credential(self, grant: Grant) -> Minted:
         bucket, service = grant.bucket, self._service
-        if bucket.delegation is Delegation.ANONYMOUS:
-            if grant.access is Access.WRITE:
-                raise AccessDeniedError(f"the bucket {bucket.name} can only be read")
-            return Minted(_ANONYMOUS, is_new=False)
-
         external_id = service.external_id(bucket.organisation)
         return await service.broker.get(grant, lambda: service.bucket_secret(bucket), external_id)
 
@@ -224,8 +220,12 @@ def _container_answer(granted: Granted, credential: CredentialAnswer) -> Contain
     )
 
 
-def _require_proven(bucket: Bucket) -> None:
-    if bucket.state is not BucketState.PROVEN and bucket.delegation is not Delegation.STATIC:
+def require_proven(bucket: Bucket) -> None:
+    """Raise `AccessDeniedError` for a bucket that no credential is made for at present."""
+    if bucket.state is BucketState.SUSPENDED:
+        problem = f"the bucket {bucket.name} of {bucket.organisation} is suspended"
+        raise AccessDeniedError(f"{problem}: ask admins of {bucket.organisation} to resume it")
+    if bucket.state is not BucketState.PROVEN:
         problem = f"the bucket {bucket.name} of {bucket.organisation} is {bucket.state}"
         advice = f"ask admins of {bucket.organisation} to let the service probe it"
         raise AccessDeniedError(f"{problem} ({bucket.state_reason}): {advice}")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-import httpx2 as httpx
 from sqlalchemy import Connection
 
 from icefloe.catalog.model import Bucket, Delegation
@@ -20,9 +19,13 @@ from icefloe.service.database.accounts import Caller
 from icefloe.service.database.engine import Database
 from icefloe.service.database.vault import Vault, get_secret, put_secret, read_master_key
 from icefloe.service.settings import Settings
+from icefloe.service.vending.azure import AzureVendor
 from icefloe.service.vending.broker import Broker
+from icefloe.service.vending.gcs import GcsVendor
 from icefloe.service.vending.grants import Secret, Vendor
-from icefloe.service.vending.static import StaticVendor
+from icefloe.service.vending.network import AddressBook, guarded_client
+from icefloe.service.vending.r2 import R2Vendor
+from icefloe.service.vending.static import AnonymousVendor, StaticVendor
 from icefloe.service.vending.sts import StsVendor
 
 type Clock = Callable[[], datetime]
@@ -65,10 +68,13 @@ class Service:
         self.database: Final = Database(settings.database_url)
         self.database.migrate()
         self.keys: Final = self._load_keys()
-        # No redirects: an endpoint that is allowed must not lead to another one.
-        self.client: Final = httpx.AsyncClient(timeout=10.0, follow_redirects=False)
+        self.client: Final = guarded_client(AddressBook(settings.allowed_endpoints))
         self.vendors: Final[dict[Delegation, Vendor]] = {
             Delegation.ROLE: StsVendor(self.client),
+            Delegation.DOWNSCOPED_TOKEN: GcsVendor(self.client, clock),
+            Delegation.SAS: AzureVendor(self.client, clock),
+            Delegation.R2_TEMPORARY: R2Vendor(self.client, clock),
+            Delegation.ANONYMOUS: AnonymousVendor(),
             Delegation.STATIC: StaticVendor(),
         }
         self.broker: Final = Broker(self.vendors, clock)
@@ -98,6 +104,12 @@ class Service:
         Without it, an organisation could register the role of another one (a confused deputy).
         """
         return hmac.digest(self.keys.external_ids, organisation.encode(), hashlib.sha256).hex()[:32]
+
+    def challenge(self, bucket: Bucket) -> str:
+        """Return the text that the owner of a public bucket puts into it, to prove it."""
+        text = f"{bucket.organisation}/{bucket.name}/{bucket.bucket}/{bucket.prefix}"
+        code = hmac.digest(self.keys.external_ids, f"challenge {text}".encode(), hashlib.sha256)
+        return f"icefloe-challenge-{code.hex()[:40]}"
 
     def bucket_secret(self, bucket: Bucket) -> Secret:
         """Return what the service authenticates with at a bucket."""

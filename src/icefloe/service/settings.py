@@ -15,6 +15,7 @@ from icefloe.records import Record
 _VARIABLE: Final = "ICEFLOE_SERVICE_"
 
 type Minutes = Annotated[int, Meta(ge=15, le=60)]
+type Hours = Annotated[int, Meta(ge=0, le=24 * 30)]
 
 
 class Settings(Record, forbid_unknown_fields=True):
@@ -38,6 +39,8 @@ class Settings(Record, forbid_unknown_fields=True):
     """Whether everybody who is logged in may create organisations."""
     credential_minutes: Minutes = 60
     """How long vended credentials live."""
+    probe_hours: Hours = 24
+    """How often each bucket is probed again; 0 for never."""
 
     @property
     def database_url(self) -> str:

@@ -164,12 +164,15 @@ buckets = Table(
     Column("allow_http", Boolean, nullable=False),
     Column("kms_key", Text),
     Column("account", Text),
+    Column("hierarchical", Boolean, nullable=False),
     Column("role", Text),
     Column("delegation", String(30), nullable=False),
     Column("shares_static_keys", Boolean, nullable=False),
     Column("state", String(20), nullable=False),
     Column("state_reason", Text, nullable=False),
     Column("probed_at", Moment),
+    # Until when one of several servers has the turn to probe the bucket.
+    Column("probing_until", Moment),
     _version(),
     Index(None, "platform", "bucket"),
 )

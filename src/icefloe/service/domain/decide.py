@@ -160,6 +160,8 @@ def decide(actor: Actor, action: Action, resource: Resource, facts: Facts) -> Ve
     verdict = _decide_by_role(actor, action, resource, facts)
     if not verdict.allowed or action not in {Action.OPEN_REPOSITORY, Action.WRITE_REPOSITORY}:
         return verdict
+    if (fault := _reaches_too_far(facts)) is not None:
+        return _no(fault)
     return _decide_containers(verdict, facts)
 
 
@@ -240,6 +242,19 @@ def is_living(subscription: Subscription, now: datetime) -> bool:
     return subscription.state is Decision.GRANTED and (ends_at is None or now < ends_at)
 
 
+def _reaches_too_far(facts: Facts) -> str | None:
+    """Return why only members may open a repository, if its credentials reach beyond it."""
+    repository = facts.repository
+    if repository is None or repository.organisation in facts.roles:
+        return None
+    key = (repository.organisation, repository.bucket)
+    own = [bucket for bucket in facts.buckets if (bucket.organisation, bucket.name) == key]
+    if any(not bucket.is_scoped for bucket in own):
+        problem = f"credentials of the bucket {repository.bucket} reach beyond this repository"
+        return f"{problem}: only members of {repository.organisation} may open it"
+    return None
+
+
 # Containers
 
 
@@ -282,6 +297,8 @@ def _bind(container: DeclaredContainer, facts: Facts) -> Granted | Missing:
         if (bucket.organisation, bucket.name) == (provider.organisation, provider.bucket):
             if bucket.state is not BucketState.PROVEN:
                 return _missing(container, Reason.BUCKET_UNPROVEN, provider.organisation, "")
+            if not bucket.can_hide_names:
+                return _missing(container, Reason.NOT_SCOPED, provider.organisation, "")
             # Names of chunks are random: without a listing, only chunks that the subscriber's
             # manifests name can be read, so the filter holds.
             location = bucket_location(bucket).below(f"{provider.prefix}chunks/")
@@ -348,7 +365,7 @@ def _match_bucket(
     if bucket.state is not BucketState.PROVEN:
         return _missing(container, Reason.BUCKET_UNPROVEN, owner, "")
     if bucket.delegation is Delegation.STATIC and not (is_home and is_member):
-        return _missing(container, Reason.WRONG_SCOPE, owner, "")
+        return _missing(container, Reason.NOT_SCOPED, owner, "")
     place = bucket_location(bucket)
     here = Location(place.platform, place.store, location.bucket, location.segments)
     is_subscriber = _reads_by_subscription(bucket, here, facts)
@@ -362,6 +379,8 @@ def _match_bucket(
             reason = _worse(reason, Reason.WRONG_SCOPE)
         elif policy.embargoed_until is not None and facts.now < policy.embargoed_until:
             reason = _worse(reason, Reason.EMBARGOED)
+        elif not (is_member or bucket.is_scoped or is_whole(bucket, policy.prefix)):
+            reason = _worse(reason, Reason.NOT_SCOPED)
         else:
             difference = None
             if place.store != location.store:
@@ -392,13 +411,18 @@ def _reads_by_subscription(bucket: Bucket, location: Location, facts: Facts) -> 
     )
 
 
+def is_whole(bucket: Bucket, prefix: str) -> bool:
+    """Return whether a prefix below that of a bucket is all that the store's bucket contains."""
+    return not bucket.prefix and not prefix
+
+
 def _has_ended(policy: Policy, now: datetime) -> bool:
     return policy.ends_at is not None and now >= policy.ends_at
 
 
 def _worse(reason: Reason, other: Reason) -> Reason:
     """Keep the reason that says most: an embargo passes, a scope can be widened."""
-    order = (Reason.NO_POLICY, Reason.WRONG_SCOPE, Reason.EMBARGOED)
+    order = (Reason.NO_POLICY, Reason.NOT_SCOPED, Reason.WRONG_SCOPE, Reason.EMBARGOED)
     return max(reason, other, key=order.index)
 
 
@@ -407,6 +431,7 @@ _WHAT_TO_DO: Final = {
     Reason.WRONG_SCOPE: "ask them to widen their policy on this prefix, or to make you a member",
     Reason.EMBARGOED: "wait until the embargo has passed, or ask them",
     Reason.BUCKET_UNPROVEN: "ask them to let the service probe the bucket again",
+    Reason.NOT_SCOPED: "ask them to keep the data where credentials can be cut to a folder",
     Reason.BUCKET_UNKNOWN: "ask the owner of the data to register the bucket",
     Reason.FORBIDDEN_SCHEME: "move the data to an object store, or open it without the service",
     Reason.INVALID: "write the container's prefix in plain letters, like s3://bucket/folder/",

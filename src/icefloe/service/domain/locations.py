@@ -50,6 +50,8 @@ class Reason(StrEnum):
     WRONG_SCOPE = "wrong_scope"
     BUCKET_UNKNOWN = "bucket_unknown"
     BUCKET_UNPROVEN = "bucket_unproven"
+    NOT_SCOPED = "not_scoped"
+    """Credentials of the bucket reach more than what may be read."""
     EMBARGOED = "embargoed"
     FORBIDDEN_SCHEME = "forbidden_scheme"
     INVALID = "invalid"

@@ -1,5 +1,6 @@
 """The application: routes, errors, ids of requests, and the OpenAPI document."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -7,6 +8,7 @@ from typing import Final
 
 from fastapi import FastAPI, Request, Response
 
+from icefloe.service.buckets import probe_on_schedule
 from icefloe.service.http import audit, buckets, organisations, people, policies, repositories
 from icefloe.service.http.access import new_request_id
 from icefloe.service.http.codec import openapi_of
@@ -34,7 +36,12 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        probes = None
+        if service.settings.probe_hours:
+            probes = asyncio.create_task(probe_on_schedule(service))
         yield
+        if probes is not None:
+            probes.cancel()
         await service.close()
 
     app = FastAPI(

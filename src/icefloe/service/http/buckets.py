@@ -1,14 +1,33 @@
-"""Routes about buckets: register, change, probe, delete."""
+"""Routes about buckets: register, change, probe, suspend, delete, and credentials for them."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Response
 from sqlalchemy import Connection
 
-from icefloe.catalog.model import Bucket
-from icefloe.catalog.wire import BucketSettings, NewBucket, Page, ProbeReport
+from icefloe.catalog.model import Bucket, BucketState
+from icefloe.catalog.wire import (
+    Access,
+    BucketCredential,
+    BucketCredentialRequest,
+    BucketSettings,
+    NewBucket,
+    OwnershipProof,
+    Page,
+    ProbeReport,
+    Suspension,
+)
+from icefloe.errors import AccessDeniedError
 from icefloe.records import replace
-from icefloe.service.buckets import check_bucket, probe_bucket
+from icefloe.service.buckets import (
+    bucket_credential,
+    check_bucket,
+    end_of_issued,
+    probe_bucket,
+    resume,
+    suspend,
+)
 from icefloe.service.database import rows, tables
 from icefloe.service.database.vault import delete_secret
 from icefloe.service.domain.actions import Action
@@ -17,7 +36,9 @@ from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
+from icefloe.service.opening import store_answer
 from icefloe.service.runtime import secret_name
+from icefloe.service.vending.probe import CHALLENGE
 
 router = APIRouter(tags=["buckets"], responses=PROBLEMS)
 
@@ -78,7 +99,10 @@ def change_bucket(
     """Change the settings of a bucket. It is unproven until it is probed again."""
     changed = _bucket_of(org, bucket, settings)
     with permit.service.database.writing() as connection:
-        has_secrets = _require(connection, org, bucket).delegation is changed.delegation
+        before = _require(connection, org, bucket)
+        if before.state is BucketState.SUSPENDED:
+            changed = replace(changed, state=before.state, state_reason=before.state_reason)
+        has_secrets = before.delegation is changed.delegation
         check_bucket(permit.service.settings, changed, settings.secrets, may_keep=has_secrets)
         version = rows.change(
             connection, tables.buckets, changed, if_version=expected_version(if_match)
@@ -109,6 +133,87 @@ async def probe(
     report = await probe_bucket(permit.service, org, bucket)
     await permit.record_later(f"bucket {bucket}", {"state": report.state})
     return answer(report)
+
+
+@router.get(
+    "/orgs/{org}/buckets/{bucket}/ownership",
+    response_model=Annotated[OwnershipProof, Codec()],
+)
+def show_ownership(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_BUCKETS))], org: str, bucket: str
+) -> Response:
+    """Show what proves that a bucket is the organisation's own: for a role, and for public data."""
+    with permit.service.database.reading() as connection:
+        found = _require(connection, org, bucket)
+    service = permit.service
+    return answer(
+        OwnershipProof(
+            service.external_id(org), f"{found.prefix}{CHALLENGE}", service.challenge(found)
+        )
+    )
+
+
+@router.post("/orgs/{org}/buckets/{bucket}/suspend", response_model=Annotated[Suspension, Codec()])
+def suspend_bucket(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_BUCKETS))], org: str, bucket: str
+) -> Response:
+    """Cut a bucket off: no further credential is made for it, by nobody and for nobody."""
+    end = end_of_issued(permit.service)
+    with permit.service.database.writing() as connection:
+        suspended = suspend(connection, _require(connection, org, bucket), permit.person)
+        permit.record(connection, f"bucket {bucket}", {"suspended": True, "issued_until": str(end)})
+    return answer(Suspension(suspended, end), headers=etag(suspended.version))
+
+
+@router.post("/orgs/{org}/buckets/{bucket}/resume", response_model=Annotated[Bucket, Codec()])
+def resume_bucket(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_BUCKETS))], org: str, bucket: str
+) -> Response:
+    """End the suspension of a bucket. It is unproven until it is probed."""
+    with permit.service.database.writing() as connection:
+        resumed = resume(connection, _require(connection, org, bucket))
+        permit.record(connection, f"bucket {bucket}", {"suspended": False})
+    return answer(resumed, headers=etag(resumed.version))
+
+
+@router.post(
+    "/orgs/{org}/buckets/{bucket}/credentials",
+    response_model=Annotated[BucketCredential, Codec()],
+)
+async def make_credential(
+    permit: Annotated[Permit, Depends(may(Action.USE_BUCKET))],
+    org: str,
+    bucket: str,
+    request: Annotated[BucketCredentialRequest | None, Codec(), Body()] = None,
+) -> Response:
+    """Make a credential for a bucket or a folder of it, to list its objects for example.
+
+    Writers may read. To write outside of repositories takes an admin.
+    """
+    wanted = request or BucketCredentialRequest()
+    if wanted.access is Access.WRITE:
+        permit.also(Action.CHANGE_BUCKETS)
+
+    def load() -> Bucket:
+        with permit.service.database.reading() as connection:
+            return _require(connection, org, bucket)
+
+    found = await asyncio.to_thread(load)
+    details = {"access": wanted.access.value, "prefix": wanted.prefix}
+    what = f"bucket {bucket}"
+    try:
+        minted = await bucket_credential(
+            permit.service, found, permit.person, wanted.prefix, wanted.access
+        )
+    except AccessDeniedError:
+        refused = replace(permit, verdict=replace(permit.verdict, allowed=False))
+        await refused.record_later(what, details)
+        raise
+    credential = minted.credential
+    until = str(credential.expires_at) if credential.expires_at else None
+    await permit.record_later(what, details | {"until": until, "new": minted.is_new})
+    store = store_answer(found, found.prefix + wanted.prefix)
+    return answer(BucketCredential(store, credential, found.is_scoped))
 
 
 def _bucket_of(organisation: str, name: str, settings: BucketSettings) -> Bucket:

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Depends, Response
 from sqlalchemy import Connection
 
-from icefloe.catalog.model import Bucket, BucketState, Policy, PolicyScope
+from icefloe.catalog.model import Bucket, BucketState, Delegation, Policy, PolicyScope
 from icefloe.catalog.wire import (
     Page,
     PolicySettings,
@@ -18,6 +18,7 @@ from icefloe.records import replace
 from icefloe.service.database import assets, rows, tables
 from icefloe.service.database.facts import load_world
 from icefloe.service.domain.actions import Action
+from icefloe.service.domain.decide import is_whole
 from icefloe.service.domain.locations import bucket_location
 from icefloe.service.domain.simulate import PolicyChange, simulate
 from icefloe.service.http.access import Permit, may
@@ -205,6 +206,11 @@ def _check_proven(connection: Connection, policy: Policy) -> Bucket:
     if policy.scope is PolicyScope.ANYONE and bucket.state is not BucketState.PROVEN:
         problem = f"the bucket {bucket.name} is {bucket.state} ({bucket.state_reason})"
         advice = "probe it before you share it with anyone"
+        raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
+    is_whole_container = bucket.delegation is Delegation.SAS and is_whole(bucket, policy.prefix)
+    if policy.scope is PolicyScope.ANYONE and not (bucket.is_scoped or is_whole_container):
+        problem = f"credentials of the bucket {bucket.name} cannot be cut to a folder"
+        advice = "use a hierarchical namespace or a role, or share the whole container"
         raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
     return bucket
 

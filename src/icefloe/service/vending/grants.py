@@ -16,6 +16,10 @@ from icefloe.records import Record
 _BUCKET: Final = re.compile(BUCKET_NAME)
 _PREFIX: Final = re.compile(PREFIX)
 _PERSON: Final = re.compile(r"[a-z0-9._-]{1,64}")
+_ACCOUNT: Final = re.compile(r"[a-z0-9]{3,32}")
+_KMS_KEY: Final = re.compile(r"arn:[A-Za-z0-9:/_-]{10,500}")
+SHORTEST_SECONDS: Final = 900
+LONGEST_SECONDS: Final = 3600
 
 
 class Grant(Record):
@@ -58,6 +62,8 @@ def check_grant(grant: Grant) -> None:
         and _PREFIX.fullmatch(bucket.prefix)
         and _PREFIX.fullmatch(grant.prefix)
         and _PERSON.fullmatch(grant.person)
+        and (bucket.account is None or _ACCOUNT.fullmatch(bucket.account))
+        and (bucket.kms_key is None or _KMS_KEY.fullmatch(bucket.kms_key))
     )
     if not is_plain:
         problem = f"no credential is made for {bucket.bucket!r} {grant.prefix!r}"
@@ -65,3 +71,7 @@ def check_grant(grant: Grant) -> None:
     if not grant.prefix.startswith(bucket.prefix):
         problem = f"no credential is made for {grant.prefix!r}: it is outside of the bucket's part"
         raise InternalError(problem, ErrorKind.ACCESS_DENIED)
+    if not SHORTEST_SECONDS <= grant.seconds <= LONGEST_SECONDS:
+        problem = f"no credential is made for {grant.seconds} seconds"
+        limits = f"it lives from {SHORTEST_SECONDS} to {LONGEST_SECONDS} seconds"
+        raise InternalError(f"{problem}: {limits}", ErrorKind.ACCESS_DENIED)

@@ -16,12 +16,14 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from icefloe.catalog.model import Bucket
 from icefloe.catalog.wire import Access, CredentialAnswer
-from icefloe.errors import ErrorKind, InternalError, StorageError
+from icefloe.errors import ErrorKind, InternalError
 from icefloe.service.vending.grants import Grant, Secret, check_grant
+from icefloe.service.vending.network import ask, no_credential
 
 _LONGEST_POLICY: Final = 2048
-_LONGEST_ANSWER: Final = 64 * 1024
+_WHO: Final = "the STS"
 _READ: Final = ("s3:GetObject",)
 _WRITE: Final = (
     "s3:GetObject",
@@ -102,23 +104,14 @@ class StsVendor:
         )
         SigV4Auth(keys, "sts", region).add_auth(request)
         signed = request.prepare()
-        try:
-            response = await self._client.post(
-                url, content=signed.body, headers=dict(signed.headers), follow_redirects=False
-            )
-        except httpx.HTTPError as error:
-            problem = f"the STS of bucket {_name(grant)} cannot be reached"
-            raise StorageError(problem, ErrorKind.INVALID_CREDENTIALS, retryable=True) from error
-        return _read(grant, response)
+        response = await ask(
+            self._client, bucket, _WHO, "POST", url, content=signed.body, headers=signed.headers
+        )
+        return _read(bucket, response)
 
 
-def _read(grant: Grant, response: httpx.Response) -> CredentialAnswer:
-    """Read the answer of an STS; its text stays out of errors, as it may echo anything."""
-    if response.status_code != 200:
-        code = _text(_parsed(response), "Code") or f"status {response.status_code}"
-        problem = f"the STS of bucket {_name(grant)} refused: {code[:60]}"
-        is_retryable = response.status_code >= 500
-        raise StorageError(problem, ErrorKind.INVALID_CREDENTIALS, retryable=is_retryable)
+def _read(bucket: Bucket, response: httpx.Response) -> CredentialAnswer:
+    """Read the answer of an STS."""
     root = _parsed(response)
     values = {
         "access_key_id": _text(root, "AccessKeyId"),
@@ -127,15 +120,12 @@ def _read(grant: Grant, response: httpx.Response) -> CredentialAnswer:
     }
     end = _text(root, "Expiration")
     if end is None or not all(values.values()):
-        problem = f"the STS of bucket {_name(grant)} sent no whole credential"
-        raise StorageError(problem, ErrorKind.INVALID_CREDENTIALS)
+        raise no_credential(bucket, _WHO)
     complete = {name: value for name, value in values.items() if value is not None}
     return CredentialAnswer("s3", complete, datetime.fromisoformat(end))
 
 
 def _parsed(response: httpx.Response) -> ElementTree.Element | None:
-    if len(response.content) > _LONGEST_ANSWER:
-        return None
     try:
         return ElementTree.fromstring(response.content)  # noqa: S314 - short, and no entities
     except ElementTree.ParseError:
@@ -148,7 +138,3 @@ def _text(root: ElementTree.Element | None, name: str) -> str | None:
         if element.tag.rpartition("}")[2] == name:
             return element.text
     return None
-
-
-def _name(grant: Grant) -> str:
-    return f"{grant.bucket.organisation}/{grant.bucket.name}"

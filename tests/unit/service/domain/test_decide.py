@@ -299,12 +299,12 @@ def test_static_keys_are_for_the_own_organisation_only() -> None:
     static = replace(ARCHIVE, delegation=Delegation.STATIC)
     public = replace(POLICY, scope=PolicyScope.ANYONE)
     verdict = opened(facts_with(buckets=(static,), policies=(public,)))
-    assert reasons(verdict) == [Reason.WRONG_SCOPE]
+    assert reasons(verdict) == [Reason.NOT_SCOPED]
     own = replace(static, organisation="lab")
     facts = facts_with(buckets=(own,), policies=(replace(public, organisation="lab"),))
     assert opened(facts).allowed
     visible = replace(REPOSITORY, visibility=Visibility.EVERYONE)
-    assert reasons(opened(replace(facts, roles={}, repository=visible))) == [Reason.WRONG_SCOPE]
+    assert reasons(opened(replace(facts, roles={}, repository=visible))) == [Reason.NOT_SCOPED]
 
 
 # Listings and subscriptions
