@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from icefloe.catalog.model import Person, Token, TokenScope
 from icefloe.catalog.tokens import new_token, token_id
 from icefloe.service.database import accounts, audit
-from icefloe.service.http.app import create_app
+from icefloe.service.pages.site import create_site
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
 
@@ -21,7 +21,7 @@ class Desk:
     def __init__(self, settings: Settings, now: datetime = START) -> None:
         self.now = now
         self.service = Service(settings, clock=lambda: self.now)
-        self.client = TestClient(create_app(self.service), raise_server_exceptions=False)
+        self.client = TestClient(create_site(self.service), raise_server_exceptions=False)
         self.tokens: dict[str, str] = {}
 
     def add_person(self, person: Person) -> None:

@@ -123,6 +123,32 @@ class CreatedToken(Record):
         return f"CreatedToken(id={self.id!r}, secret='***', expires_at={self.expires_at!r})"
 
 
+class NewInvitation(Record, forbid_unknown_fields=True):
+    """An invitation to the service."""
+
+    person: PersonName | None = None
+    """The name of the new account; None to let the invited person choose."""
+    operator: bool = False
+    """Whether they are to run the service."""
+
+
+class NewMemberInvitation(Record, forbid_unknown_fields=True):
+    """An invitation to an organisation, for somebody who has no account yet."""
+
+    role: Role = Role.READER
+    person: PersonName | None = None
+
+
+class CreatedInvitation(Record):
+    """A link that works once, for the person who opens it first."""
+
+    link: str
+    expires_at: datetime
+
+    def __repr__(self) -> str:
+        return f"CreatedInvitation(link='***', expires_at={self.expires_at!r})"
+
+
 class BucketSettings(Record, forbid_unknown_fields=True):
     """All that may be set of a bucket. Secrets are written only; they are never shown."""
 
@@ -377,3 +403,54 @@ class AuditHead(Record):
 
     number: int
     code: str
+
+
+# Logging in a program without a browser (RFC 8628)
+
+
+class DeviceCode(Record):
+    """The codes for a program that wants to be logged in."""
+
+    device_code: str
+    """The secret of the program."""
+    user_code: str
+    """What its user types on the page."""
+    verification_uri: str
+    verification_uri_complete: str
+    expires_in: int
+    """Seconds until both codes end."""
+    interval: int
+    """Seconds between two questions."""
+
+    def __repr__(self) -> str:
+        return f"DeviceCode(device_code='***', user_code={self.user_code!r})"
+
+
+class DeviceToken(Record):
+    """A token for a program that somebody approved."""
+
+    access_token: str
+    token_type: str
+    expires_in: int
+    """Seconds until the token ends."""
+    scope: str
+    """What the token may be used for: actions and repositories, with spaces between."""
+    person: str
+
+    def __repr__(self) -> str:
+        return f"DeviceToken(access_token='***', person={self.person!r})"
+
+
+class DeviceProblem(Problem, kw_only=True):
+    """Why a program has no token yet: the shape of all errors, with the fields of RFC 6749."""
+
+    error: str
+    """`authorization_pending`, `slow_down`, `expired_token`, `access_denied`, and others."""
+    error_description: str
+
+
+class Health(Record):
+    """Whether the service works."""
+
+    status: str
+    version: str

@@ -18,6 +18,7 @@ from icefloe.service.database import accounts
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.engine import Database
 from icefloe.service.database.vault import Vault, get_secret, put_secret, read_master_key
+from icefloe.service.limits import Limits
 from icefloe.service.settings import Settings
 from icefloe.service.vending.azure import AzureVendor
 from icefloe.service.vending.broker import Broker
@@ -60,6 +61,7 @@ class Service:
     def __init__(self, settings: Settings, *, clock: Clock = utc_now) -> None:
         self.settings: Final = settings
         self.clock: Final = clock
+        self.limits: Final = Limits()
         current = read_master_key(
             settings.key_file or settings.folder / "key", create=settings.key_file is None
         )

@@ -14,8 +14,24 @@ from icefloe.records import Record
 
 _VARIABLE: Final = "ICEFLOE_SERVICE_"
 
+type PerMinute = Annotated[int, Meta(ge=1)]
 type Minutes = Annotated[int, Meta(ge=15, le=60)]
 type Hours = Annotated[int, Meta(ge=0, le=24 * 30)]
+
+
+class RateLimits(Record, forbid_unknown_fields=True):
+    """How often something may be done in a minute. Each worker process counts for itself."""
+
+    requests: PerMinute = 3000
+    """Requests of one person."""
+    refusals: PerMinute = 60
+    """Requests from one address with a token that is not valid."""
+    logins: PerMinute = 10
+    """Attempts to log in: for one name, and from one address."""
+    device_codes: PerMinute = 20
+    """Programs that ask to be logged in, from one address; and codes that one person types."""
+    mints: PerMinute = 300
+    """New credentials in the name of one person; those that are used again do not count."""
 
 
 class Settings(Record, forbid_unknown_fields=True):
@@ -41,6 +57,16 @@ class Settings(Record, forbid_unknown_fields=True):
     """How long vended credentials live."""
     probe_hours: Hours = 24
     """How often each bucket is probed again; 0 for never."""
+    device_token_days: Annotated[int, Meta(ge=1, le=366)] = 30
+    """How long a token lives that a program got by the device flow."""
+    most_body_bytes: Annotated[int, Meta(ge=1024)] = 1024 * 1024
+    """The largest body of a request."""
+    limits: RateLimits = RateLimits()
+
+    @property
+    def is_https(self) -> bool:
+        """Whether people reach the service by https."""
+        return self.url.startswith("https://")
 
     @property
     def database_url(self) -> str:

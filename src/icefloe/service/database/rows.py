@@ -31,11 +31,16 @@ def add(connection: Connection, table: Table, record: Record, **columns: Any) ->
     """Insert a record, with further columns; raise `AlreadyExistsError` if its key is taken."""
     values = row_of(record, table) | columns
     key = {column.name: values[column.name] for column in table.primary_key}
+    require_absent(connection, table, **key)
+    connection.execute(insert(table).values(values))
+
+
+def require_absent(connection: Connection, table: Table, /, **key: object) -> None:
+    """Raise `AlreadyExistsError` if there is a row with these values in some columns."""
     if _row(connection, table, key) is not None:
         shown = "/".join(str(value) for value in key.values())
         problem = f"{shown} exists already: choose another name"
         raise AlreadyExistsError(problem, ErrorKind.ENTRY_ALREADY_EXISTS)
-    connection.execute(insert(table).values(values))
 
 
 def find[T: Record](

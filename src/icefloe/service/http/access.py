@@ -4,10 +4,11 @@ Every route declares its action by `Depends(may(Action.X))`. Refusals are writte
 """
 
 import asyncio
+import hmac
 import secrets as random
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 from sqlalchemy import Connection
@@ -15,12 +16,15 @@ from sqlalchemy import Connection
 from icefloe.catalog.wire import AuditEntry
 from icefloe.errors import AccessDeniedError, ErrorKind, NotFoundError, NotLoggedInError
 from icefloe.records import Record
+from icefloe.service import login
 from icefloe.service.database import audit
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.facts import Entry, load_entry, load_offers
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import Actor, Facts, Resource, Verdict, decide
 from icefloe.service.runtime import Service
+
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def service_of(request: Request) -> Service:
@@ -29,14 +33,52 @@ def service_of(request: Request) -> Service:
     return service
 
 
+def address_of(request: Request) -> str:
+    """Return the address that a request came from."""
+    return request.client.host if request.client else "unknown"
+
+
+def cookie_name(service: Service) -> str:
+    """Return the name of the session's cookie; browsers let no other host set one with https."""
+    return "__Host-icefloe" if service.settings.is_https else "icefloe"
+
+
+def anybody() -> None:
+    """Let everybody pass: a route that depends on this one needs no login."""
+
+
 def caller_of(request: Request) -> Caller:
     """Return who sent a request; raise `NotLoggedInError` if nobody known."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    caller = service_of(request).find_caller(token.strip()) if scheme.lower() == "bearer" else None
+    service = service_of(request)
+    limits = service.settings.limits
+    caller = _find_caller(service, request)
     if caller is None:
+        # Guesses of tokens come from an address.
+        service.limits.take("refusal", address_of(request), per_minute=limits.refusals)
         problem = "send a token that is still valid, like `Authorization: Bearer icefloe_...`"
         raise NotLoggedInError(problem)
+    service.limits.take("request", caller.person.name, per_minute=limits.requests)
+    request.state.person = caller.person.name
     return caller
+
+
+def _find_caller(service: Service, request: Request) -> Caller | None:
+    header = request.headers.get("authorization")
+    if header is not None:
+        scheme, _, token = header.partition(" ")
+        return service.find_caller(token.strip()) if scheme.lower() == "bearer" else None
+    secret = request.cookies.get(cookie_name(service))
+    session = login.find_session(service, secret) if secret else None
+    if session is None:
+        return None
+    if request.method not in _SAFE_METHODS:
+        # A cookie is sent along with requests of other sites, too; this header is not.
+        given = request.headers.get("x-csrf-token", "")
+        if not hmac.compare_digest(
+            given.encode(), login.csrf_token(service, session.secret).encode()
+        ):
+            raise AccessDeniedError("a request with a cookie needs the header X-CSRF-Token")
+    return session.caller
 
 
 class Permit(Record):

@@ -9,7 +9,15 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 
 from icefloe.service.buckets import probe_on_schedule
-from icefloe.service.http import audit, buckets, organisations, people, policies, repositories
+from icefloe.service.http import (
+    audit,
+    buckets,
+    device,
+    organisations,
+    people,
+    policies,
+    repositories,
+)
 from icefloe.service.http.access import new_request_id
 from icefloe.service.http.codec import openapi_of
 from icefloe.service.http.problems import add_handlers
@@ -18,6 +26,7 @@ from icefloe.version import VERSION
 
 API: Final = "/api/v1"
 ROUTERS: Final = (
+    device.router,
     people.router,
     organisations.router,
     buckets.router,

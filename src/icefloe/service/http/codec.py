@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, get_args
+from urllib.parse import parse_qsl
 
 import msgspec
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 
+FORM: Final = "application/x-www-form-urlencoded"
 _REFERENCE: Final = "x-record"
 _TEMPLATE: Final = "#/components/schemas/{name}"
 
@@ -52,6 +54,17 @@ def answer(record: object, status: int = 200, headers: Mapping[str, str] | None 
     """Return a record, or records, as the body of an answer."""
     body = msgspec.json.encode(record)
     return Response(body, status, headers, media_type="application/json")
+
+
+async def form_fields(request: Request) -> dict[str, str]:
+    """Return the fields of a form; none if the body is no form."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        return {}
+    try:
+        pairs = parse_qsl((await request.body()).decode(), max_num_fields=20)
+    except ValueError:
+        return {}
+    return dict(pairs)
 
 
 def openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:

@@ -7,8 +7,10 @@ from sqlalchemy import Connection
 
 from icefloe.catalog.model import Member, Organisation, Person, PersonKind
 from icefloe.catalog.wire import (
+    CreatedInvitation,
     CreatedToken,
     MemberRole,
+    NewMemberInvitation,
     NewOrganisation,
     NewServiceAccount,
     NewToken,
@@ -21,8 +23,9 @@ from icefloe.service.domain.actions import Action
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
-from icefloe.service.http.people import make_token
+from icefloe.service.http.people import make_invitation, make_token
 from icefloe.service.http.problems import PROBLEMS
+from icefloe.service.login import Invitation
 
 router = APIRouter(tags=["organisations"], responses=PROBLEMS)
 
@@ -148,6 +151,20 @@ def remove_member(
         accounts.remove_member(connection, org, person)
         permit.record(connection, f"member {person}")
     return Response(status_code=204)
+
+
+@router.post(
+    "/orgs/{org}/invitations",
+    response_model=Annotated[CreatedInvitation, Codec()],
+    status_code=201,
+)
+def invite(
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_MEMBERS))],
+    org: str,
+    new: Annotated[NewMemberInvitation, Codec(), Body()],
+) -> Response:
+    """Invite somebody who has no account yet. The link is in this answer only."""
+    return make_invitation(permit, Invitation(new.person, organisation=org, role=new.role))
 
 
 # Service accounts

@@ -1,4 +1,4 @@
-"""Routes about oneself: who am I, and my tokens."""
+"""Routes about people: who am I, my tokens, and invitations to the service."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -7,7 +7,14 @@ from fastapi import APIRouter, Body, Depends, Response
 
 from icefloe.catalog.model import Token, TokenScope
 from icefloe.catalog.tokens import new_token, token_id
-from icefloe.catalog.wire import CreatedToken, Me, NewToken, Page
+from icefloe.catalog.wire import (
+    CreatedInvitation,
+    CreatedToken,
+    Me,
+    NewInvitation,
+    NewToken,
+    Page,
+)
 from icefloe.errors import AccessDeniedError, ErrorKind, NotFoundError
 from icefloe.service.database import accounts, rows, tables
 from icefloe.service.domain.actions import Action
@@ -16,6 +23,7 @@ from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
+from icefloe.service.login import LINK_LIFETIME, Invitation, create_link
 
 router = APIRouter(tags=["people"], responses=PROBLEMS)
 
@@ -83,6 +91,26 @@ def give_up_token(permit: Annotated[Permit, Depends(may(Action.SEE_SELF))]) -> R
             accounts.revoke_token(connection, own.id, permit.now)
             permit.record(connection, f"token {own.id}", {"given up": True})
     return Response(status_code=204)
+
+
+@router.post("/invitations", response_model=Annotated[CreatedInvitation, Codec()], status_code=201)
+def invite(
+    permit: Annotated[Permit, Depends(may(Action.RUN_SERVICE))],
+    new: Annotated[NewInvitation, Codec(), Body()],
+) -> Response:
+    """Invite somebody to the service. The link is in this answer only."""
+    return make_invitation(permit, Invitation(new.person, new.operator))
+
+
+def make_invitation(permit: Permit, invitation: Invitation) -> Response:
+    """Return the answer with the link of an invitation."""
+    with permit.service.database.writing() as connection:
+        if invitation.person is not None:
+            rows.require_absent(connection, tables.people, name=invitation.person)
+        link = create_link(permit.service, connection, invitation, permit.now)
+        details = {"role": invitation.role, "operator": invitation.operator}
+        permit.record(connection, f"invitation {invitation.person or ''}".strip(), details)
+    return answer(CreatedInvitation(link, permit.now + LINK_LIFETIME), 201)
 
 
 def make_token(

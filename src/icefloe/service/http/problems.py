@@ -85,7 +85,11 @@ def add_handlers(app: FastAPI) -> None:
         if status >= 500:
             _log.warning("a request failed", exc_info=error)
         missing = error.missing if isinstance(error, AccessDeniedError) else ()
-        return problem(request, status, error.kind, str(error), missing=tuple(missing))
+        seconds = error.context.get("retry_after")
+        headers = {"retry-after": str(seconds)} if seconds else {}
+        if status == 401:
+            headers["www-authenticate"] = "Bearer"
+        return problem(request, status, error.kind, str(error), headers, tuple(missing))
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: Exception) -> Response:
