@@ -19,9 +19,11 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import numpy as np
+import xarray
 import zarr
 
 import icefloe
+from icefloe.pipeline import CombineOptions, container_at, container_prefixes, virtualize_locally
 
 _PACKAGE: Final = str(Path(icefloe.__file__).parent)
 
@@ -149,12 +151,32 @@ def collect_garbage() -> Walk:
     return walk
 
 
+def ingest_file() -> Walk:
+    """Ingest a netCDF file by reference without Spark, and commit; another one came before it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for day in (1, 2):
+            data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+            data.to_netcdf(f"{folder}/day-{day}.nc", engine="h5netcdf")
+        [prefix] = container_prefixes([f"{folder}/*.nc"])
+        config = icefloe.RepositoryConfig.default()
+        config.set_virtual_chunk_container(container_at(prefix))
+        repository = icefloe.Repository.create(icefloe.in_memory_storage(), config)
+        for day in (1, 2):
+            session = repository.writable_session("main")
+            options = CombineOptions(("time",))
+            with walking() as walk:
+                virtualize_locally(session, f"{folder}/day-{day}.nc", options, append=day > 1)
+                session.commit("ingested")
+        return walk
+
+
 OPERATIONS: Final[dict[str, tuple[str, Callable[[], Walk]]]] = {
     "read": ("read a chunk, warm", read_chunk),
     "write": ("write a chunk", write_chunk),
     "commit": ("commit a chunk", commit_chunk),
     "virtual": ("read a virtual chunk, warm", read_virtual_chunk),
     "gc": ("collect garbage", collect_garbage),
+    "ingest": ("ingest a netCDF file, without Spark", ingest_file),
 }
 
 

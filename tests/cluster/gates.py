@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from icefloe.errors import SourceError
-from icefloe.pipeline.files.sources import Place, SourceAccess
+from icefloe.pipeline.files.sources import SourceAccess, SourceObject
 from icefloe.storage import Backend, Storage
 from icefloe.storage.port import Buffer, Version
 from icefloe.storage.wrapper import PrecededBackend
@@ -78,7 +78,7 @@ class GatedAccess(SourceAccess):
     gate: Gate = Gate("")
     name: str = "never"
 
-    def place(self, url: str) -> Place:
+    def place(self, url: str) -> SourceObject:
         if url.endswith(self.name):
             self.gate.pass_through()
         return SourceAccess.place(self, url)
@@ -91,7 +91,7 @@ class TooMuchOnce(SourceAccess):
     marker: str = ""
     size: int = 0
 
-    def place(self, url: str) -> Place:
+    def place(self, url: str) -> SourceObject:
         if url.endswith(".nc"):
             with suppress(FileExistsError):
                 Path(self.marker).touch(exist_ok=False)  # several tasks may come at once

@@ -19,14 +19,13 @@ from icefloe.errors import ErrorKind, InvalidInputError, SourceError, StorageErr
 from icefloe.pipeline.checking.readers import Expected
 from icefloe.pipeline.checking.values import (
     CheckPlan,
-    FileToCheck,
     check_file,
     choose_files,
     first_difference,
     plan_check,
     require_same_values,
 )
-from icefloe.pipeline.combining.combine import Combined, combine
+from icefloe.pipeline.combining.combine import Combined, PlacedFile, combine
 from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, ValuesMismatchError
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
@@ -503,6 +502,6 @@ def test_references_to_several_files_are_told(tmp_path: Path) -> None:
 def test_a_file_of_another_family_is_left_alone(tmp_path: Path) -> None:
     FILES[0].write(tmp_path / "a.nc")
     parsed, combined = parsed_alone(tmp_path / "a.nc")
-    file = FileToCheck(parsed.facts, 1, {"time": 0})
+    file = PlacedFile(parsed.facts, 1, {"time": 0})
     outcome = check_file(file, parsed.references, CheckPlan(combined.arrays), SourceAccess())
     assert (outcome.chunks, outcome.mismatches, outcome.unchecked) == (0, (), ())

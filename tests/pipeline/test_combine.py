@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import InvalidInputError
-from icefloe.pipeline.combining.combine import Combined, Existing, combine, placed_references
+from icefloe.pipeline.combining.combine import Combined, Existing, combine
 from icefloe.pipeline.combining.placing import find_gaps, place
 from icefloe.pipeline.combining.report import MisfitsError, Report
-from icefloe.pipeline.files.facts import FileFacts, Kind, LoadedValues
+from icefloe.pipeline.files.facts import ArraySchema, DatasetSchema, FileFacts, Kind, LoadedValues
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
-from tests.pipeline.made_up import made_up
+from icefloe.pipeline.writing.building import cut_into_waves
+from icefloe.records import replace
+from tests.pipeline.made_up import ZLIB, made_up
 
 TIME = CombineOptions(("time",))
 
@@ -122,6 +124,34 @@ def test_files_of_other_variables_are_merged() -> None:
     assert (hole.variables, hole.starts) == (("p",), (1,))
 
 
+def test_variables_of_which_all_files_are_refused_are_left_out() -> None:
+    broken = made_up("p", {"time": [5, 5]}, variables=("p",))
+    for files in (
+        [broken, made_up("a", {"time": [1, 2]})],
+        [made_up("a", {"time": [1, 2]}), broken],
+    ):
+        combined = combine(files, replace(TIME, on_misfit="skip"))
+        assert [array.path for array in combined.arrays] == ["t", "time"]
+        assert [misfit.url for misfit in combined.report.misfits] == ["p"]
+        assert [len(run) for _, run in combined.native["time"]] == [2]
+
+
+def test_an_array_of_one_file_comes_with_the_wave_of_that_file() -> None:
+    files = [
+        made_up("a", {"time": [1, 2]}, references=2),
+        made_up("b", {"time": [3, 4]}, variables=("p",), references=2),
+    ]
+    relief = ArraySchema("relief", "float32", ("x",), (4,), (4,), ZLIB, 0.0)
+    assert files[1].schema is not None
+    files[1] = replace(files[1], schema=DatasetSchema.of([*files[1].schema.arrays, relief]))
+    combined = combine(files, TIME)
+    first, second = cut_into_waves(files, combined, TIME, None, most=2)
+    assert [array.path for array in first.arrays] == ["p", "t", "time"]
+    assert [array.path for array in second.arrays] == ["p", "relief", "t", "time"]
+    assert second.donor(second.arrays[1]) == 1
+    assert second.rows_of(second.arrays[1]) == [0]
+
+
 def test_a_variable_is_missing_or_too_many() -> None:
     usual = [made_up(str(n), {"time": [n]}, variables=("t", "p")) for n in range(3)]
     odd = [
@@ -185,7 +215,7 @@ def test_plain_chunks_are_cut_to_fit() -> None:
         ("feb",),
         np.zeros(1, np.uint32),
     )
-    placed = placed_references(combined, array, 1, references, files[1])
+    placed = combined.placed_file(1, files).references_in(array, references)
     assert placed.coordinates.tolist() == [[3, 0], [4, 0]]
     assert placed.offsets.tolist() == [1000, 1032]
     assert placed.lengths.tolist() == [32, 32]

@@ -18,9 +18,9 @@ from examples.archives import Archive, write_archive
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, SourceError, StorageError
 from icefloe.pipeline.files.describing import ParsedFile
-from icefloe.pipeline.files.facts import ANY_CHUNK, Kind, SourceState, from_batches, to_batch
+from icefloe.pipeline.files.facts import ANY_CHUNK, Kind, SourceState, share_equal
 from icefloe.pipeline.files.options import CombineOptions, Format, ParseOptions, detect_format
-from icefloe.pipeline.files.parsing import parse_file, parse_or_report
+from icefloe.pipeline.files.parsing import parse_file, parse_or_report, references_of
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.local import virtualize_locally
@@ -162,8 +162,10 @@ def test_what_is_found_in_a_file(archive: Archive) -> None:
     assert facts.schema.by_path["pressure"].chunks[0] == ANY_CHUNK
     assert facts.schema.by_path["temperature"].chunks[0] == 1
     assert facts.chunks["pressure"] == 1
-    [again] = from_batches([to_batch([facts])])
-    assert again == facts
+    [again, twin] = share_equal([facts, pickle.loads(pickle.dumps(facts))])
+    assert again == twin == facts
+    assert again.schema is twin.schema
+    assert again.attributes is twin.attributes
     assert pickle.loads(pickle.dumps(facts)) == facts
     references = parsed.references["temperature"]
     assert references.coordinates.tolist() == [[0, 0, 0], [1, 0, 0]]
@@ -240,3 +242,23 @@ def test_a_missing_library_is_named_with_how_to_get_it(
     monkeypatch.setitem(sys.modules, "virtual_tiff", None)  # as if it were not installed
     with pytest.raises(SourceError, match=r'pip install "icefloe\[virtual,formats\]"'):
         parse_file(image.as_uri(), OPTIONS)
+
+
+def test_all_rows_of_a_manifest_of_virtualizarr_are_taken() -> None:
+    """Its columns are private: each minor release may have others."""
+    from virtualizarr.manifests import ChunkManifest
+
+    rows: dict[str, Any] = {
+        "0.0": {"path": "s3://bucket/a.nc", "offset": 1, "length": 2},
+        "0.1": {"path": "__inlined__", "offset": 0, "length": 3, "data": b"abc"},
+        "1.1": {"path": "s3://bucket/b.nc", "offset": 5, "length": 7},
+    }
+    references = references_of(ChunkManifest(rows), 2)
+    assert references.coordinates.tolist() == [[0, 0], [1, 1]]
+    assert [references.locations[row] for row in references.location_rows] == [
+        "s3://bucket/a.nc",
+        "s3://bucket/b.nc",
+    ]
+    assert (references.offsets.tolist(), references.lengths.tolist()) == ([1, 5], [2, 7])
+    assert references.inlined_coordinates.tolist() == [[0, 1]]
+    assert references.inlined.to_list() == [b"abc"]

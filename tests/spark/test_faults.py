@@ -14,7 +14,7 @@ import icefloe
 from examples.archives import write_archive
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.files.options import CombineOptions
-from icefloe.pipeline.files.sources import Place, SourceAccess
+from icefloe.pipeline.files.sources import SourceAccess, SourceObject
 from icefloe.spark import StageProgress, discard_attempt, list_attempts, virtualize
 from icefloe.spark.orphans import note_key
 from icefloe.spark.progress import Watch
@@ -32,7 +32,7 @@ class DeadlyOnce(SourceAccess):
 
     marker: str = ""
 
-    def place(self, url: str) -> Place:
+    def place(self, url: str) -> SourceObject:
         try:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:

@@ -12,6 +12,18 @@ def test_every_operation_goes_through_the_storage(name: str) -> None:
     assert 0 < walk.depth <= len(walk.functions) <= walk.calls.total()
 
 
+def test_an_ingest_takes_a_file_from_its_header_to_a_commit() -> None:
+    functions = OPERATIONS["ingest"][1]().functions
+    stations = [
+        "pipeline.files.parsing:parse_file",
+        "pipeline.combining.combine:combine",
+        "pipeline.checking.values:check_file",
+        "pipeline.writing.dataset:write_metadata",
+        "transactions.commit:commit",
+    ]
+    assert [function for function in functions if function in stations] == stations
+
+
 def test_nothing_runs_in_between() -> None:
     with walking() as walk:
         sum(range(10))

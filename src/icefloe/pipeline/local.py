@@ -1,7 +1,6 @@
 """Virtualising an archive in this process: every part of the pipeline, one after the other."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +15,13 @@ from icefloe.pipeline.checking.values import (
     plan_check,
     require_same_values,
 )
-from icefloe.pipeline.combining.combine import Combined, TargetArray, combine, placed_references
+from icefloe.pipeline.combining.combine import Combined, combine
 from icefloe.pipeline.combining.report import MisfitsError, Report
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
-from icefloe.pipeline.files.references import References
+from icefloe.pipeline.files.references import References, concat_references
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
 from icefloe.pipeline.writing.building import check_of
 from icefloe.pipeline.writing.dataset import (
@@ -34,8 +33,6 @@ from icefloe.pipeline.writing.dataset import (
 )
 from icefloe.records import replace
 from icefloe.zarr_store import IcechunkStore
-
-_ROWS_AT_ONCE: Final = 1_000_000
 
 
 def virtualize_locally(
@@ -101,8 +98,22 @@ def virtualize_locally(
     notes = require_opening(session, group, combined)
     for array in combined.arrays:
         if not array.is_native:
-            _write_references(store, group, combined, array, parsed)
+            parts = [
+                (
+                    facts[combined.files[row]].state,
+                    combined.placed_file(row, facts).references_in(
+                        array, _references(parsed[combined.files[row]])[array.path]
+                    ),
+                )
+                for row in combined.rows_of(array)
+            ]
+            _write_references(store, joined_path(group, array.path), parts)
     return replace(report, notes=(*report.notes, *notes))
+
+
+def _references(file: ParsedFile | FileFacts) -> Mapping[str, References]:
+    assert isinstance(file, ParsedFile), "files with problems are not used"
+    return file.references
 
 
 def _check_values(
@@ -119,91 +130,39 @@ def _check_values(
     plan = plan_check(combined, options.check_values, parse.group)
     checks = []
     for number, file in choose_files(facts, combined, options.check_values).items():
-        whole = parsed[number]
-        assert isinstance(whole, ParsedFile), "files with problems are not used"
-        checks.append(check_file(file, whole.references, plan, access))
+        checks.append(check_file(file, _references(parsed[number]), plan, access))
     return require_same_values(combined.report, checks, facts, access)
 
 
 def _write_references(
-    store: IcechunkStore,
-    group: str,
-    combined: Combined,
-    array: TargetArray,
-    parsed: Sequence[ParsedFile | FileFacts],
+    store: IcechunkStore, path: str, parts: Sequence[tuple[SourceState, References]]
 ) -> None:
-    donor = combined.donor(array)
-    pending: list[tuple[SourceState, References]] = []
-    rows = 0
-    for position, number in enumerate(combined.files):
-        file = parsed[number]
-        is_wanted = combined.families[position] == array.family and donor in {None, number}
-        if not is_wanted or not isinstance(file, ParsedFile):
-            continue
-        references = placed_references(
-            combined, array, position, file.references[array.path], file.facts
-        )
-        _write_inlined(store, group, array, references)
-        pending.append((file.facts.state, references))
-        rows += len(references)
-        if rows >= _ROWS_AT_ONCE:
-            _flush(store, group, array, pending)
-            pending, rows = [], 0
-    _flush(store, group, array, pending)
-
-
-def _write_inlined(
-    store: IcechunkStore, group: str, array: TargetArray, references: References
-) -> None:
-    path = joined_path(group, array.path)
-    cells = references.inlined_coordinates.tolist()
-    for cell, data in zip(cells, references.inlined.to_list(), strict=True):
+    """Record the references of an array, and write the chunks that came along as bytes."""
+    whole = concat_references([references for _, references in parts])
+    cells = whole.inlined_coordinates.tolist()
+    for cell, data in zip(cells, whole.inlined.to_list(), strict=True):
         put_document(store, "/".join([path, "c", *map(str, cell)]), data)
-
-
-def _flush(
-    store: IcechunkStore,
-    group: str,
-    array: TargetArray,
-    pending: Sequence[tuple[SourceState, References]],
-) -> None:
-    """Record the references of some files, as columns."""
-    rows = np.array([len(references) for _, references in pending], np.int64)
-    if not rows.sum():
+    if not len(whole):
         return
-    checks = [check_of(state, references) for state, references in pending]
+    counts = np.array([len(references) for _, references in parts], np.int64)
+    files = np.repeat(np.arange(len(parts)), counts)  # for each reference, the row of its file
+    checks = [check_of(state, references) for state, references in parts]
     refused = store.set_virtual_refs_columns(
-        joined_path(group, array.path),
-        coordinates=np.concatenate([references.coordinates for _, references in pending]).astype(
-            np.uint32
-        ),
-        locations=_locations([references for _, references in pending]),
-        offsets=np.concatenate([references.offsets for _, references in pending]),
-        lengths=np.concatenate([references.lengths for _, references in pending]),
-        etags=_repeated([check.etag for check in checks], rows),
-        last_modified=np.repeat(np.array([check.seconds for check in checks], np.int64), rows),
+        path,
+        coordinates=whole.coordinates.astype(np.uint32),
+        locations=_dictionary(whole.location_rows.astype(np.int64), whole.locations),
+        offsets=whole.offsets,
+        lengths=whole.lengths,
+        etags=_dictionary(files, [check.etag for check in checks]),
+        last_modified=np.array([check.seconds for check in checks], np.int64)[files],
     )
     if len(refused):
         raise InvalidInputError(
-            f"no virtual chunk container covers {pending[0][1].locations[0]}: add one to the"
+            f"no virtual chunk container covers {whole.locations[0]}: add one to the"
             " repository's configuration",
             ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         )
 
 
-def _locations(tables: Sequence[References]) -> "pa.Array":
-    """Return all locations, each distinct one of a file only once."""
-    counts = np.array([len(table.locations) for table in tables], np.int64)
-    numbers = np.concatenate(
-        [
-            references.location_rows.astype(np.int64) + first
-            for references, first in zip(tables, np.cumsum(counts) - counts, strict=True)
-        ]
-    )
-    texts = text_column([text for table in tables for text in table.locations])
-    return pa.DictionaryArray.from_arrays(int_column(numbers), texts)
-
-
-def _repeated(texts: Sequence[str | None], rows: NDArray[np.int64]) -> "pa.Array":
-    numbers = np.repeat(np.arange(len(texts)), rows)
-    return pa.DictionaryArray.from_arrays(int_column(numbers), text_column(texts))
+def _dictionary(rows: NDArray[np.int64], texts: Sequence[str | None]) -> "pa.Array":
+    return pa.DictionaryArray.from_arrays(int_column(rows), text_column(texts))

@@ -10,7 +10,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, SourceError
 from icefloe.format.transaction_log import log_bytes_of_chunk
 from icefloe.manifests.partition import MAX_PART_REFS
 from icefloe.pipeline.checking.values import choose_files
-from icefloe.pipeline.combining.combine import Combined, combine, placed_references
+from icefloe.pipeline.combining.combine import Combined, PlacedFile, combine
 from icefloe.pipeline.copying.copies import arrays_in, find_arrays
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import source_alone
@@ -243,11 +243,7 @@ class _Waves(Record):
 
 def _references(array: ArrayPlan, wave: Combined, sampled: Sampled) -> int:
     """Count what files like those of the sample add to an array."""
-    giving = Counter(
-        sampled.nearest(number)
-        for number, family in zip(wave.files, wave.families, strict=True)
-        if family == array.target.family and array.donor in {None, number}
-    )
+    giving = Counter(sampled.nearest(wave.files[row]) for row in wave.rows_of(array.target))
     return sum(
         files * _added(array, wave, sampled.parsed[number]) for number, files in giving.items()
     )
@@ -257,5 +253,6 @@ def _added(array: ArrayPlan, wave: Combined, parsed: ParsedFile) -> int:
     references = parsed.references.get(array.target.path)
     if references is None:
         return 0
-    placed = placed_references(wave, array.target, 0, references, parsed.facts)
+    first = PlacedFile(parsed.facts, 0, {name: int(rows[0]) for name, rows in wave.starts.items()})
+    placed = first.references_in(array.target, references)
     return len(placed) + len(placed.inlined)

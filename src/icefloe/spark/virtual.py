@@ -19,13 +19,12 @@ from icefloe.format.arrow import pa
 from icefloe.format.columns import BytesColumn
 from icefloe.pipeline.checking.values import (
     CheckPlan,
-    FileToCheck,
     check_file,
     choose_files,
     plan_check,
     require_same_values,
 )
-from icefloe.pipeline.combining.combine import Combined, Existing, combine
+from icefloe.pipeline.combining.combine import Combined, Existing, PlacedFile, combine
 from icefloe.pipeline.combining.report import CheckedValues, MisfitsError, Report
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
 from icefloe.pipeline.files.describing import ParsedFile
@@ -35,10 +34,9 @@ from icefloe.pipeline.files.facts import (
     Problem,
     SourceState,
     binary_column,
-    from_batches,
     int_column,
+    share_equal,
     text_column,
-    to_batch,
 )
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
@@ -48,13 +46,13 @@ from icefloe.pipeline.planning import scan_tasks, write_tasks
 from icefloe.pipeline.writing.building import (
     ArrayPlan,
     Check,
-    FilePlace,
     Notes,
     RegionContent,
     box_to_clear,
     check_of,
     cut_by_region,
     cut_into_waves,
+    placed_file,
     places_table,
     plan_arrays,
     put_in_place,
@@ -342,10 +340,9 @@ def scan(
 def gather_facts(scanned: "DataFrame", sources: Sequence[SourceState]) -> list[FileFacts]:
     """Fetch the facts of all files, in the order of the sources."""
     packed = scanned.where("path is null").select("payload").toArrow()
-    batches = (
-        batch for row in packed.column("payload").to_pylist() for batch in pa.ipc.open_stream(row)
-    )
-    by_url = {fact.url: fact for fact in from_batches(batches)}
+    rows = packed.column("payload").to_pylist()
+    facts = [fact for row in rows for fact in pickle.loads(row)]  # noqa: S301 - of this very job
+    by_url = {fact.url: fact for fact in share_equal(facts)}
     return [by_url[source.url] for source in sources]
 
 
@@ -398,7 +395,7 @@ def _scan_some(
                 paths.append(path)
                 stamps.append(stamp(parsed.facts.state))
                 payloads.append(references.to_bytes())
-    payloads[0] = _packed(to_batch(facts))
+    payloads[0] = pickle.dumps(share_equal(facts))
     return pa.RecordBatch.from_arrays(
         [int_column(numbers), text_column(paths), text_column(stamps), binary_column(payloads)],
         names=["number", "path", "stamp", "payload"],
@@ -420,21 +417,13 @@ def _uncovered(parsed: ParsedFile, context: RepoContext) -> FileFacts | None:
     return FileFacts(parsed.facts.state, problem=Problem(Kind.UNCOVERED, message))
 
 
-def _packed(batch: "pa.RecordBatch") -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
 # -- compare values --------------------------------------------------------------------------
 
 
 def _check_values(
     job: Job,
     scanned: "DataFrame",
-    files: Mapping[int, FileToCheck],
+    files: Mapping[int, PlacedFile],
     plan: CheckPlan,
     workers: Workers,
 ) -> list[CheckedValues]:
@@ -471,7 +460,7 @@ def _check_values(
 def _check_file(table: "pa.Table", plan: CheckPlan, workers: Workers) -> "pa.Table":
     _, access = workers()
     payloads = {row["path"]: row["payload"] for row in table.to_pylist()}
-    file: FileToCheck = pickle.loads(payloads.pop(None))  # noqa: S301 - of this very job
+    file: PlacedFile = pickle.loads(payloads.pop(None))  # noqa: S301 - of this very job
     references = {path: References.from_bytes(payload) for path, payload in payloads.items()}
     checked = check_file(file, references, plan, access)
     return pa.table(
@@ -498,21 +487,19 @@ def _place(
 
 
 def _placed(row: Mapping[str, Any], array: ArrayPlan, moment: int) -> Iterator[PlacedRow]:
-    file_place, number = FilePlace.from_json(row["place"]), row["number"]
-    pieces = put_in_place(
-        array, number, file_place, References.from_bytes(row["payload"]), row["stamp"]
-    )
+    file, number = placed_file(row["place"]), row["number"]
+    pieces = put_in_place(array, number, file, References.from_bytes(row["payload"]), row["stamp"])
     if pieces is None:
         return
-    check = check_of(file_place.facts.state, pieces, moment)
-    box = box_to_clear(array, file_place)
+    check = check_of(file.facts.state, pieces, moment)
+    box = box_to_clear(array, file)
     about = json.dumps([check.etag, check.seconds, box])
     for region, part in cut_by_region(array, pieces, box):
         yield array.number, region, number, part.to_bytes(), about
 
 
 async def _assemble(
-    context: RepoContext, array: ArrayPlan, rows: Sequence[Mapping[str, Any]], notes: Notes
+    context: RepoContext, _array: ArrayPlan, rows: Sequence[Mapping[str, Any]], notes: Notes
 ) -> RegionContent:
     parts, cleared = [], []
     for row in rows:
@@ -520,4 +507,4 @@ async def _assemble(
         parts.append((Check(etag, seconds), References.from_bytes(row["payload"])))
         if box is not None:
             cleared.append(box)
-    return RegionContent(await virtual_table(context, array, parts, notes), cleared)
+    return RegionContent(await virtual_table(context, parts, notes), cleared)

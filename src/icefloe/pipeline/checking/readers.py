@@ -18,14 +18,12 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from icefloe.effects import run_blocking
 from icefloe.format.paths import joined_path
 from icefloe.pipeline.copying.transfer import ReadingStore
 from icefloe.pipeline.files.options import Format
 from icefloe.pipeline.files.parsing import fits_names
-from icefloe.pipeline.files.sources import Place
+from icefloe.pipeline.files.sources import SourceObject
 from icefloe.records import Record, field
-from icefloe.storage.specs import LocalSpec
 
 _BLOCK_BYTES: Final = 256 * 1024
 _MOST_BLOCKS: Final = 64
@@ -41,9 +39,9 @@ class RangeFile(io.RawIOBase):
     `failures` gets the reasons of failed reads, which libraries may hide.
     """
 
-    def __init__(self, source_place: Place, size: int, failures: list[Exception]) -> None:
+    def __init__(self, source: SourceObject, size: int, failures: list[Exception]) -> None:
         super().__init__()
-        self._place, self._size, self._failures = source_place, size, failures
+        self._source, self._size, self._failures = source, size, failures
         self._position = 0
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
@@ -101,7 +99,7 @@ class RangeFile(io.RawIOBase):
 
     def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         try:
-            return fetch(self._place, ranges)
+            return self._source.read(ranges)
         except Exception as error:
             self._failures.append(error)
             raise
@@ -113,12 +111,12 @@ class SparseCopy(io.FileIO):
     It is for libraries that map files into memory. It has no name, and vanishes when it is closed.
     """
 
-    def __init__(self, source_place: Place, size: int) -> None:
+    def __init__(self, source: SourceObject, size: int) -> None:
         descriptor, name = tempfile.mkstemp(prefix="icefloe-")
         os.unlink(name)  # noqa: PTH108 - the file lives as long as it is open
         super().__init__(descriptor, "r+")
         os.ftruncate(descriptor, size)
-        self._place, self._size = source_place, size
+        self._source, self._size = source, size
         self._is_present = np.zeros(-(-size // _COPIED_BYTES), np.bool_)
 
     @override
@@ -141,18 +139,9 @@ class SparseCopy(io.FileIO):
             (int(run[0]) * _COPIED_BYTES, min((int(run[-1]) + 1) * _COPIED_BYTES, self._size))
             for run in runs
         ]
-        for (start, _), data in zip(edges, fetch(self._place, edges), strict=True):
+        for (start, _), data in zip(edges, self._source.read(edges), strict=True):
             os.pwrite(self.fileno(), data, start)
         self._is_present[missing] = True
-
-
-def fetch(source_place: Place, ranges: Sequence[tuple[int, int]]) -> list[Any]:
-    """Read ranges of bytes of an object."""
-    return (
-        list(run_blocking(source_place.backend.get_ranges(source_place.key, ranges)))
-        if ranges
-        else []
-    )
 
 
 type Region = tuple[slice, ...]
@@ -220,30 +209,20 @@ class Reader(Protocol):
 class Source(Record):
     """A file to open."""
 
-    place: Place
+    object: SourceObject
     group: str = ""
     """Its group that is taken as the root."""
     failures: list[Exception] = field(default_factory=list)
     """Why reads of the storage failed: libraries hide that."""
 
-    @property
-    def local_path(self) -> str | None:
-        """Return the path of a file on this machine."""
-        spec = self.place.storage.spec
-        return os.path.join(spec.path, self.place.key) if isinstance(spec, LocalSpec) else None  # noqa: PTH118
-
-    def size(self) -> int:
-        """Return the number of bytes."""
-        return run_blocking(self.place.backend.head(self.place.key)).info.size_bytes
-
     @contextmanager
     def file(self) -> Iterator[BinaryIO]:
         """Open it as a file object."""
-        if self.local_path is None:
-            with RangeFile(self.place, self.size(), self.failures) as remote:
+        if (path := self.object.local_path) is None:
+            with RangeFile(self.object, self.object.size(), self.failures) as remote:
                 yield cast("BinaryIO", remote)
         else:
-            with open(self.local_path, "rb") as local:  # noqa: PTH123 - a path of any kind
+            with open(path, "rb") as local:  # noqa: PTH123 - a path of any kind
                 yield local
 
 
@@ -289,8 +268,8 @@ def _hdf5(source: Source) -> Iterator[Reader]:
     import hdf5plugin  # noqa: F401 - registers filters
 
     root = source.group or "/"
-    if source.local_path is not None:
-        with h5py.File(source.local_path, "r", locking=False) as file:
+    if (path := source.object.local_path) is not None:
+        with h5py.File(path, "r", locking=False) as file:
             yield _Hdf5(file[root])
     else:
         with source.file() as opened, h5py.File(opened, "r") as file:
@@ -330,11 +309,11 @@ def _byte_ranges(view: NDArray[Any]) -> list[tuple[int, int]]:
 def _netcdf3(source: Source) -> Iterator[Reader]:
     from scipy.io import netcdf_file
 
-    path = source.local_path
+    path = source.object.local_path
     with ExitStack() as stack:
         copy = None
         if path is None:
-            copy = stack.enter_context(SparseCopy(source.place, source.size()))
+            copy = stack.enter_context(SparseCopy(source.object, source.object.size()))
         try:
             opened = netcdf_file(path if copy is None else copy, mmap=True)
         except TypeError as error:  # what scipy raises for CDF-5
@@ -604,7 +583,7 @@ class _Zarr(Record):
 
 
 def _zarr(source: Source) -> Iterator[Reader]:
-    yield _Zarr(ReadingStore(source.place.backend, source.place.key), source.group)
+    yield _Zarr(ReadingStore(source.object.backend, source.object.key), source.group)
 
 
 _OPENERS: Final[dict[Format, Callable[[Source], Iterator[Reader]]]] = {

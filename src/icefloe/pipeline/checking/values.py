@@ -32,10 +32,9 @@ from icefloe.pipeline.checking.readers import (
     Reader,
     Region,
     Source,
-    fetch,
     open_reader,
 )
-from icefloe.pipeline.combining.combine import Combined, TargetArray, placed_references
+from icefloe.pipeline.combining.combine import Combined, PlacedFile, TargetArray
 from icefloe.pipeline.combining.report import (
     CheckedValues,
     Mismatch,
@@ -46,9 +45,9 @@ from icefloe.pipeline.combining.report import (
 )
 from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import HEAD_BYTES, Format, ValueCheck, detect_format
-from icefloe.pipeline.files.parsing import is_unchanged, look_at
+from icefloe.pipeline.files.parsing import is_unchanged
 from icefloe.pipeline.files.references import References, decode_chunk, read_values
-from icefloe.pipeline.files.sources import SourceAccess
+from icefloe.pipeline.files.sources import SourceAccess, look_at
 from icefloe.records import MutableRecord, Record, field, replace
 
 _PART_BYTES: Final = 1 << 20
@@ -309,16 +308,6 @@ _INDIRECT: Final = frozenset({Format.KERCHUNK_JSON, Format.KERCHUNK_PARQUET, For
 """Formats that only point at other files: these are what is read."""
 
 
-class FileToCheck(Record):
-    """A file of the sample."""
-
-    facts: FileFacts
-    """Without schema and attributes."""
-    family: int
-    starts: Mapping[str, int]
-    """By dimension, where it begins in the dataset."""
-
-
 class CheckPlan(Record):
     """What the check of any file must know."""
 
@@ -336,7 +325,7 @@ def plan_check(combined: Combined, check: ValueCheck, group: str | None) -> Chec
 
 def choose_files(
     facts: Sequence[FileFacts], combined: Combined, check: ValueCheck
-) -> dict[int, FileToCheck]:
+) -> dict[int, PlacedFile]:
     """Choose the files to check, by number: some of each schema, format and parser.
 
     Of each kind the first one and the last one are among them, and others by chance, which is
@@ -350,14 +339,7 @@ def choose_files(
         digest = None if file.schema is None else file.schema.digest
         rows.setdefault((file.format, file.parser, digest), []).append(row)
     chosen = sorted(row for kind in rows.values() for row in _some(kind, check))
-    return {
-        combined.files[row]: FileToCheck(
-            replace(facts[combined.files[row]], schema=None, attributes={}),
-            combined.families[row],
-            {name: int(column[row]) for name, column in combined.starts.items()},
-        )
-        for row in chosen
-    }
+    return {combined.files[row]: combined.placed_file(row, facts) for row in chosen}
 
 
 def _some(rows: Sequence[int], check: ValueCheck) -> Sequence[int]:
@@ -392,7 +374,7 @@ def require_same_values(
 
 def _is_as_before(before: SourceState, access: SourceAccess) -> bool:
     try:
-        return is_unchanged(before, look_at(before.url, access))
+        return is_unchanged(before, run_blocking(look_at(before.url, access)))
     except ObjectNotFoundError:
         return False
 
@@ -401,7 +383,7 @@ def _is_as_before(before: SourceState, access: SourceAccess) -> bool:
 
 
 def check_file(
-    file: FileToCheck,
+    file: PlacedFile,
     references: Mapping[str, References],
     plan: CheckPlan,
     access: SourceAccess,
@@ -447,7 +429,7 @@ class _Asked(Record):
 
 
 class _FileCheck(MutableRecord):
-    file: FileToCheck
+    file: PlacedFile
     references: Mapping[str, References]
     plan: CheckPlan
     access: SourceAccess
@@ -508,9 +490,9 @@ class _FileCheck(MutableRecord):
         if len(locations) != 1:
             raise NotComparableError(f"its chunks lie in {len(locations)} files")
         [url] = locations
-        source_place = self.access.place(url)
-        size = run_blocking(source_place.backend.head(source_place.key)).info.size_bytes
-        kind = detect_format(bytes(fetch(source_place, [(0, min(size, HEAD_BYTES))])[0]))
+        source = self.access.place(url)
+        [head] = source.read([(0, min(source.size(), HEAD_BYTES))])
+        kind = detect_format(bytes(head))
         if kind is None:
             raise NotComparableError(f"{url}, which it points at, is of an unknown format")
         return kind, url
@@ -635,7 +617,7 @@ class _FileCheck(MutableRecord):
             return self.file.facts.values[array.path].values[part.region]
         data: Any = part.data
         if part.location is not None:
-            [data] = fetch(self.access.place(part.location), [(part.start, part.end)])
+            [data] = self.access.place(part.location).read([(part.start, part.end)])
         decoded = decode_chunk(array.metadata, part.shape, data)
         return decoded[tuple(slice(0, length) for length in lengths)]
 
@@ -680,11 +662,7 @@ class _FileCheck(MutableRecord):
             yield Part(((begin + start) // array.chunks[0],), region, ())
 
     def _parts(self, array: TargetArray) -> Iterator[Part]:
-        alone = Combined(
-            Report(0, 0),
-            starts={name: np.array([at], np.int64) for name, at in self.file.starts.items()},
-        )
-        placed = placed_references(alone, array, 0, self.references[array.path], self.file.facts)
+        placed = self.file.references_in(array, self.references[array.path])
         shape, chunks = self._shape(array), array.chunks
         first = [0] * len(shape)
         for axis, name in array.growing:

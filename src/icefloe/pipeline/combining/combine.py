@@ -28,7 +28,7 @@ from icefloe.pipeline.files.facts import (
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.times import parse_units
-from icefloe.records import Record, field
+from icefloe.records import Record, field, replace
 
 NATIVE_CHUNK: Final = 8192
 """Steps in a chunk of the small arrays that are written as they are."""
@@ -51,6 +51,31 @@ class TargetArray(Record):
     def chunks(self) -> tuple[int, ...]:
         """Return the lengths of chunks."""
         return tuple(self.metadata["chunk_grid"]["configuration"]["chunk_shape"])
+
+
+class PlacedFile(Record, omit_defaults=True):
+    """One file that is used, and where it goes."""
+
+    facts: FileFacts
+    """Without schema and attributes, which it shares with others."""
+    family: int
+    starts: Mapping[str, int]
+    """By dimension, where it begins in the dataset."""
+    is_again: bool = False
+    """Whether it exists in another state, which it replaces."""
+
+    def references_in(self, array: TargetArray, references: References) -> References:
+        """Cut and move the references of the file to where they belong in an array."""
+        whole = self.facts.chunks.get(array.path)
+        if whole is not None and array.growing:
+            axis, name = array.growing[0]  # only the first growing axis can be cut
+            chunk = array.chunks[axis]
+            extent = -(-self.facts.lengths[name] // chunk)
+            references = references.divided(axis, whole // chunk, extent=extent)
+        shift = [0] * len(array.metadata["shape"])
+        for axis, name in array.growing:
+            shift[axis] = self.starts[name] // array.chunks[axis]
+        return references.shifted(tuple(shift))
 
 
 def array_metadata(
@@ -172,15 +197,21 @@ class Combined(Record):
     native: Mapping[str, tuple[tuple[int, NDArray[Any]], ...]] = field(default_factory=dict)
     """By path, runs of values and where they begin along the first axis."""
 
+    def placed_file(self, row: int, facts: Sequence[FileFacts]) -> PlacedFile:
+        """Return a file by its row in `files`."""
+        slim = replace(facts[self.files[row]], schema=None, attributes={})
+        starts = {name: int(column[row]) for name, column in self.starts.items()}
+        return PlacedFile(slim, self.families[row], starts)
+
     def donor(self, array: TargetArray) -> int | None:
         """Name the file that an array comes from; None for one to which all files add."""
-        if array.growing:
-            return None
-        return next(
-            number
-            for number, family in zip(self.files, self.families, strict=True)
-            if family == array.family
-        )
+        return None if array.growing else self.files[self.families.index(array.family)]
+
+    def rows_of(self, array: TargetArray) -> list[int]:
+        """Return the rows in `files` of those that add to an array."""
+        if not array.growing:
+            return [self.families.index(array.family)]
+        return [row for row, family in enumerate(self.families) if family == array.family]
 
 
 def combine(
@@ -209,8 +240,8 @@ def combine(
         refused = dict(placed.misfits)
         left = [number for number in left if number not in refused]
         placed = placed.only(left)
-        unaligned = _unaligned(files, families, placed, existing)
-        refused |= unaligned
+        used = families.only(left)
+        refused |= _unaligned(files, used, placed, existing)
         misfits += refused.values()
         if not refused or options.on_misfit == "fail":
             break
@@ -223,15 +254,15 @@ def combine(
     if not left or (misfits and options.on_misfit == "fail"):
         return Combined(report, files=tuple(left))
     try:
-        native = _native_values(files, families, placed, existing)
+        native = _native_values(files, used, placed, existing)
     except IcefloeError as error:
         misfit = Misfit(files[left[0]].url, Kind.UNITS, str(error))
         return Combined(Report(len(files), 0, (*report.misfits, misfit), placed.coverage))
     for path, values in common.promoted.items():
         native[path] = promoted_runs(path, values, files, placed, options)
     arrays = [
-        _target(files, families, placed, path, common.attributes.get(path, {}), native, existing)
-        for path in families.paths
+        _target(files, used, placed, path, common.attributes.get(path, {}), native, existing)
+        for path in used.paths
     ]
     arrays += [promoted_target(path, native[path], placed, options) for path in common.promoted]
     known_paths = {array.path for array in arrays}
@@ -273,31 +304,6 @@ def existing_axes(
 
 def _is_named(path: str, name: str) -> bool:
     return path == name or path.rpartition("/")[2] == name
-
-
-def shift_of(combined: Combined, array: TargetArray, position: int) -> tuple[int, ...]:
-    """Return by how many chunks the references of a file move, for `References.shifted`.
-
-    `position` counts within `combined.files`.
-    """
-    shift = [0] * len(array.metadata["shape"])
-    for axis, name in array.growing:
-        shift[axis] = int(combined.starts[name][position]) // array.chunks[axis]
-    return tuple(shift)
-
-
-def placed_references(
-    combined: Combined, array: TargetArray, position: int, references: References, facts: FileFacts
-) -> References:
-    """Cut and move the references of one file to where they belong in an array."""
-    whole = facts.chunks.get(array.path)
-    for axis, name in array.growing:
-        if whole is not None and whole != array.chunks[axis]:
-            chunk = array.chunks[axis]
-            extent = -(-facts.lengths[name] // chunk)
-            references = references.divided(axis, whole // chunk, extent=extent)
-        break  # only the first growing axis can be cut
-    return references.shifted(shift_of(combined, array, position))
 
 
 def _unaligned(

@@ -7,7 +7,7 @@ that the odd ones are reported, whichever comes first.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from icefloe.pipeline.combining.report import Misfit
 from icefloe.pipeline.files.facts import (
@@ -43,6 +43,15 @@ class Families(Record):
             if path in schema.by_path:
                 return number, schema.by_path[path]
         raise KeyError(path)
+
+    def only(self, files: Collection[int]) -> Self:
+        """Forget the arrays of families of which no file is used; families keep their numbers."""
+        used = {self.of_file[number] for number in files}
+        schemas = (
+            schema if number in used else DatasetSchema(())
+            for number, schema in enumerate(self.schemas)
+        )
+        return replace(self, schemas=tuple(schemas))
 
     @property
     def paths(self) -> list[str]:

@@ -22,7 +22,7 @@ from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import Bools, BytesColumn
 from icefloe.format.paths import joined_path
 from icefloe.pipeline.copying.transfer import ReadingStore
-from icefloe.pipeline.files.sources import Pattern, Place, SourceAccess, as_url
+from icefloe.pipeline.files.sources import Pattern, SourceAccess, SourceObject, as_url
 from icefloe.records import Record, replace
 from icefloe.storage import Buffer, ObjectInfo, Storage, storage_from_url
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, MemorySpec, S3Spec
@@ -126,14 +126,14 @@ class ZarrSource(Record):
 
     def group(self) -> zarr.Group:
         """Open it for looking around."""
-        source_place = self.access.place(self.url)
-        client = ObjectStore(open_foreign_client(source_place.storage), read_only=True)
-        return _opened(client, joined_path(source_place.key, self.path), self.url)
+        source = self.access.place(self.url)
+        client = ObjectStore(open_foreign_client(source.storage), read_only=True)
+        return _opened(client, joined_path(source.key, self.path), self.url)
 
     def array(self, path: str) -> "zarr.Array[Any]":
         """Open an array for reading, from threads that block."""
-        source_place = self.access.place(self.url)
-        store = ReadingStore(source_place.backend, source_place.key)
+        source = self.access.place(self.url)
+        store = ReadingStore(source.backend, source.key)
         return zarr.open_array(store, path=joined_path(self.path, path), mode="r")
 
 
@@ -267,23 +267,23 @@ class SourceReader(VirtualReader):
     @override
     async def read(self, chunk: VirtualChunk, start: int, stop: int) -> Buffer:
         """Read a part of a chunk."""
-        source_place = self.sources.place(chunk.location)
+        source = self.sources.place(chunk.location)
         return await self._fetching.read(
             chunk,
             (start, stop),
-            client=self._client_of(source_place),
-            key=source_place.key,
+            client=self._client_of(source),
+            key=source.key,
             on_change="strict",
         )
 
     @override
     async def look(self, location: str) -> ObjectInfo:
         """Look at a file without reading it."""
-        source_place = self.sources.place(location)
-        return (await self._client_of(source_place).backend.head(source_place.key)).info
+        source = self.sources.place(location)
+        return (await self._client_of(source).backend.head(source.key)).info
 
-    def _client_of(self, source_place: Place) -> Client:
-        return self._fetching.clients.get(source_place.root, lambda: source_place.storage)
+    def _client_of(self, source: SourceObject) -> Client:
+        return self._fetching.clients.get(source.root, lambda: source.storage)
 
 
 def _restored(access: SourceAccess, is_near: bool) -> SourceReader:  # noqa: FBT001 - for pickle

@@ -1,7 +1,7 @@
 """The facts of a parsed file: its state, its schema, its coordinates.
 
-They are small enough to gather those of thousands of files, and travel as Arrow columns, built
-from buffers: `pyarrow.array` would import pandas.
+They are small enough to gather those of thousands of files. Rows of tasks travel as Arrow columns,
+built from buffers: `pyarrow.array` would import pandas.
 
 A schema describes arrays as values with a digest. It leaves out what differs from file to file by
 nature: lengths along the dimensions that files are joined along (shown as -1), chunks along these
@@ -11,11 +11,10 @@ numbers.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property, lru_cache
-from itertools import accumulate
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from icefloe.format.arrow import pa
 from icefloe.format.columns import BytesColumn
-from icefloe.records import Record, asdict, field
+from icefloe.records import Record, asdict, field, replace
 
 ANY_LENGTH: Final = -1
 """The length of a dimension that files are joined along."""
@@ -95,22 +94,13 @@ class ArraySchema(Record):
     """The attributes among `ENCODING_ATTRIBUTES`; bounds have those of what they bound."""
     is_coordinate: bool = False
 
-    @property
-    def name(self) -> str:
-        """Return the last part of the path."""
-        return self.path.rpartition("/")[2]
-
-    def axis(self, dimension: str) -> int | None:
-        """Find a dimension."""
-        return self.dimensions.index(dimension) if dimension in self.dimensions else None
-
 
 @dataclass(frozen=True)
 class DatasetSchema:
     """All arrays of a file, sorted by path.
 
-    >>> one = DatasetSchema.of([ArraySchema("t", "float32", ("time",), (-1,), (1,), (), 0.0)])
-    >>> one.digest == DatasetSchema.from_json(one.to_json()).digest
+    >>> array = ArraySchema("t", "float32", ("time",), (-1,), (1,), (), 0.0)
+    >>> DatasetSchema.of([array]).digest == DatasetSchema.of([array]).digest
     True
     """
 
@@ -129,27 +119,14 @@ class DatasetSchema:
     @cached_property
     def digest(self) -> str:
         """Return a short text that equal schemas share, and no two others."""
-        return hashlib.blake2b(self.to_json().encode(), digest_size=16).hexdigest()
+        text = canonical_json([asdict(array) for array in self.arrays])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
     def variables(self) -> frozenset[str]:
         """Name the arrays that are not coordinates; all of them in a file of coordinates only."""
         data = frozenset(array.path for array in self.arrays if not array.is_coordinate)
         return data or frozenset(self.by_path)
-
-    def to_json(self) -> str:
-        """Write it as text, always in the same way."""
-        return canonical_json([asdict(array) for array in self.arrays])
-
-    @classmethod
-    def from_json(cls, text: str) -> "DatasetSchema":
-        """Read what `to_json` wrote."""
-        return cls(tuple(_array_from(document) for document in json.loads(text)))
-
-
-def _array_from(tree: dict[str, Any]) -> ArraySchema:
-    tuples = {name: tuple(tree[name]) for name in ("dimensions", "shape", "chunks", "codecs")}
-    return ArraySchema(**{**tree, **tuples})
 
 
 def canonical_json(tree: Any) -> str:
@@ -251,13 +228,6 @@ def int_column(values: Sequence[int | None] | NDArray[np.int64]) -> "pa.Array":
     return pa.Array.from_buffers(pa.int64(), len(values), [validity, pa.py_buffer(filled)], nulls)
 
 
-def list_column(items: "pa.Array", lengths: Sequence[int]) -> "pa.Array":
-    """Make a column of lists from their items, one after the other."""
-    splits = np.array(list(accumulate(lengths, initial=0)), np.int32)
-    kind = pa.list_(items.type)
-    return pa.Array.from_buffers(kind, len(lengths), [None, pa.py_buffer(splits)], children=[items])
-
-
 def _validity(present: Sequence[bool]) -> "tuple[pa.Buffer | None, int]":
     absent = len(present) - sum(present)
     if not absent:
@@ -314,7 +284,7 @@ type Attributes = Mapping[str, Mapping[str, Any]]
 """Attributes by path of group ("" for the root) or array, those in the schema left out."""
 
 
-class FileFacts(Record):
+class FileFacts(Record, omit_defaults=True):
     """What is known of one file."""
 
     state: SourceState
@@ -340,156 +310,28 @@ class FileFacts(Record):
         return self.state.url
 
 
-@lru_cache(maxsize=1)
-def facts_schema() -> "pa.Schema":
-    """Return the columns in which facts travel; all types are known to Spark."""
-    value = pa.struct(
-        [
-            ("path", pa.string()),
-            ("dtype", pa.string()),
-            ("shape", pa.list_(pa.int64())),
-            ("data", pa.binary()),
-            ("units", pa.string()),
-            ("calendar", pa.string()),
-            ("inherits", pa.int64()),
-        ]
-    )
-    return pa.schema(
-        [
-            ("url", pa.string()),
-            ("size", pa.int64()),
-            ("etag", pa.string()),
-            ("modified", pa.int64()),
-            ("format", pa.string()),
-            ("schema_digest", pa.string()),
-            ("schema", pa.string()),
-            ("attributes_digest", pa.string()),
-            ("attributes", pa.string()),
-            ("numbers", pa.string()),
-            ("values", pa.list_(value)),
-            ("references", pa.int64()),
-            ("inlined_bytes", pa.int64()),
-            ("problem_kind", pa.string()),
-            ("problem", pa.string()),
-            ("parser", pa.string()),
-        ]
-    )
+def share_equal(facts: Sequence[FileFacts]) -> list[FileFacts]:
+    """Return facts in which equal schemas and mappings are one object, in memory and pickled.
 
+    Most files of an archive have the same ones.
+    """
+    schemas: dict[str, DatasetSchema] = {}
+    by_text: dict[str, Any] = {}
+    by_id: dict[int, Any] = {}  # what was pickled together is shared already
 
-def to_batch(facts: Sequence[FileFacts]) -> "pa.RecordBatch":
-    """Write facts as rows."""
-    schemas = _Once()
-    attributes = _Once()
-    for fact in facts:
-        schemas.add(*((None, None) if fact.schema is None else _digest_of(fact.schema)))
-        text = canonical_json(fact.attributes)
-        attributes.add(hashlib.blake2b(text.encode(), digest_size=16).hexdigest(), text)
-    columns = [
-        text_column([fact.state.url for fact in facts]),
-        int_column([fact.state.size for fact in facts]),
-        text_column([fact.state.etag for fact in facts]),
-        int_column([fact.state.modified for fact in facts]),
-        text_column([fact.format for fact in facts]),
-        text_column(schemas.digests),
-        text_column(schemas.texts),
-        text_column(attributes.digests),
-        text_column(attributes.texts),
-        text_column([_numbers(fact) for fact in facts]),
-        _values_column([fact.values for fact in facts]),
-        int_column([fact.references for fact in facts]),
-        int_column([fact.inlined_bytes for fact in facts]),
-        text_column([None if fact.problem is None else fact.problem.kind.value for fact in facts]),
-        text_column([None if fact.problem is None else fact.problem.message for fact in facts]),
-        text_column([fact.parser for fact in facts]),
+    def shared(mapping: Any) -> Any:
+        if id(mapping) not in by_id:
+            by_id[id(mapping)] = by_text.setdefault(canonical_json(mapping), mapping)
+        return by_id[id(mapping)]
+
+    return [
+        replace(
+            fact,
+            schema=fact.schema and schemas.setdefault(fact.schema.digest, fact.schema),
+            attributes=shared(fact.attributes),
+            lengths=shared(fact.lengths),
+            chunks=shared(fact.chunks),
+            digests=shared(fact.digests),
+        )
+        for fact in facts
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=facts_schema())
-
-
-def from_batches(batches: "Iterable[pa.RecordBatch]") -> list[FileFacts]:
-    """Read facts back from the rows of any number of batches, in any order."""
-    rows = [row for batch in batches for row in batch.to_pylist()]
-    schemas = {
-        row["schema_digest"]: DatasetSchema.from_json(row["schema"])
-        for row in rows
-        if row["schema"] is not None
-    }
-    attributes = {
-        row["attributes_digest"]: json.loads(row["attributes"])
-        for row in rows
-        if row["attributes"] is not None
-    }
-    # Most files have the same ones: they share them.
-    numbers = {text: json.loads(text) for text in {row["numbers"] for row in rows}}
-    return [_from_row(row, schemas, attributes, numbers[row["numbers"]]) for row in rows]
-
-
-class _Once:
-    """Two columns: digests, and texts where a digest first appears."""
-
-    def __init__(self) -> None:
-        self.digests: list[str | None] = []
-        self.texts: list[str | None] = []
-        self._seen: set[str | None] = set()
-
-    def add(self, digest: str | None, text: str | None) -> None:
-        self.digests.append(digest)
-        self.texts.append(None if digest in self._seen else text)
-        self._seen.add(digest)
-
-
-def _digest_of(schema: DatasetSchema) -> tuple[str, str]:
-    return schema.digest, schema.to_json()
-
-
-def _numbers(facts: FileFacts) -> str:
-    return canonical_json([dict(facts.lengths), dict(facts.chunks), dict(facts.digests)])
-
-
-def _values_column(rows: Sequence[Mapping[str, LoadedValues]]) -> "pa.Array":
-    flat = [(path, loaded) for row in rows for path, loaded in row.items()]
-    shapes = [loaded.values.shape for _, loaded in flat]
-    items = pa.StructArray.from_arrays(
-        [
-            text_column([path for path, _ in flat]),
-            text_column([loaded.values.dtype.str for _, loaded in flat]),
-            list_column(
-                int_column([length for shape in shapes for length in shape]),
-                [len(shape) for shape in shapes],
-            ),
-            binary_column([np.ascontiguousarray(loaded.values).tobytes() for _, loaded in flat]),
-            text_column([loaded.units for _, loaded in flat]),
-            text_column([loaded.calendar for _, loaded in flat]),
-            int_column([int(loaded.inherits) for _, loaded in flat]),
-        ],
-        fields=list(facts_schema().field("values").type.value_type),
-    )
-    return list_column(items, [len(row) for row in rows]).cast(facts_schema().field("values").type)
-
-
-def _from_row(
-    row: Mapping[str, Any],
-    schemas: Mapping[str, DatasetSchema],
-    attributes: Mapping[str, Attributes],
-    numbers: Sequence[dict[str, Any]],
-) -> FileFacts:
-    lengths, chunks, digests = numbers
-    problem = row["problem_kind"]
-    return FileFacts(
-        state=SourceState(row["url"], row["size"], row["etag"], row["modified"]),
-        format=row["format"],
-        schema=None if row["schema_digest"] is None else schemas[row["schema_digest"]],
-        attributes=attributes[row["attributes_digest"]],
-        lengths=lengths,
-        chunks=chunks,
-        values={entry["path"]: _loaded(entry) for entry in row["values"]},
-        digests=digests,
-        references=row["references"],
-        inlined_bytes=row["inlined_bytes"],
-        problem=None if problem is None else Problem(Kind(problem), row["problem"]),
-        parser=row["parser"],
-    )
-
-
-def _loaded(entry: Mapping[str, Any]) -> LoadedValues:
-    values = np.frombuffer(entry["data"], entry["dtype"]).reshape(entry["shape"])
-    return LoadedValues(values, entry["units"], entry["calendar"], inherits=bool(entry["inherits"]))

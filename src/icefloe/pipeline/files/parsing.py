@@ -43,7 +43,7 @@ from icefloe.pipeline.files.sources import (
     Registry,
     SourceAccess,
     WatchedReader,
-    microseconds,
+    look_at,
     registry_for,
 )
 from icefloe.records import replace
@@ -129,18 +129,17 @@ def _look(
     by_name = options.format or format_of_name(url)
     if by_name is not None and by_name.is_directory:
         return by_name, b"", SourceState(url)
-    source_place = access.place(url)
     state = listed
     if state is None or (state.etag is None and state.modified is None) or state.size is None:
-        state = look_at(url, access)
+        state = run_blocking(look_at(url, access))
     assert state.size is not None
     end = min(state.size, HEAD_BYTES)
-    head = b""
-    if end:
-        try:
-            head = bytes(run_blocking(source_place.backend.get(source_place.key, (0, end))).data)
-        except InvalidInputError:
-            raise _changed(url, "it is shorter now") from None
+    source, head = access.place(url), b""
+    try:
+        if end:
+            head = bytes(run_blocking(source.backend.get(source.key, (0, end))).data)
+    except InvalidInputError:
+        raise _changed(url, "it is shorter now") from None
     detected = detect_format(head)
     file_format = options.format or detected
     if file_format is None or detected is not file_format:
@@ -154,18 +153,11 @@ def _look(
     return file_format, head, state
 
 
-def look_at(url: str, access: SourceAccess) -> SourceState:
-    """Return the state of a file now."""
-    source_place = access.place(url)
-    info = run_blocking(source_place.backend.head(source_place.key)).info
-    return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))
-
-
 def _check_unchanged(url: str, kind: Format, access: SourceAccess, before: SourceState) -> None:
     if kind.is_directory:
         return
     try:
-        after = look_at(url, access)
+        after = run_blocking(look_at(url, access))
     except ObjectNotFoundError:
         raise _changed(url, "it is gone") from None
     if not is_unchanged(before, after):

@@ -16,9 +16,8 @@ import zstandard
 from numpy.typing import NDArray
 from zarr.core.buffer import cpu
 
-from icefloe.effects import run_blocking
 from icefloe.errors import FormatError
-from icefloe.format.columns import BytesColumn
+from icefloe.format.columns import BytesColumn, concat_bytes
 from icefloe.pipeline.files.facts import canonical_json
 from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.records import Record, field, replace
@@ -184,6 +183,24 @@ class References(Record, eq=False):
         )
 
 
+def concat_references(parts: Sequence[References]) -> References:
+    """Put references one after the other; there must be at least one part."""
+    counts = [len(part.locations) for part in parts]
+    firsts = np.cumsum([0, *counts[:-1]])  # the number that the first location of each part gets
+    inlined = [part.inlined_coordinates for part in parts if len(part.inlined)]
+    return References(
+        np.concatenate([part.coordinates for part in parts]),
+        np.concatenate([part.offsets for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        tuple(location for part in parts for location in part.locations),
+        np.concatenate(
+            [part.location_rows + first for part, first in zip(parts, firsts, strict=True)]
+        ).astype(np.uint32),
+        np.concatenate(inlined) if inlined else _no_rows(parts[0].dimensions),
+        concat_bytes([part.inlined for part in parts]),
+    )
+
+
 _WINDOW_BYTES: Final = 4 << 20
 """Plain chunks that lie within such a span are fetched at once and picked from it."""
 
@@ -271,7 +288,7 @@ def _gathered(
         data = _picked(access, references.locations[0], offsets, int(lengths[0]))
     else:
         ranges = list(zip(offsets.tolist(), (offsets + lengths).tolist(), strict=True))
-        chunks = _fetch(access, references.locations[0], ranges)
+        chunks = access.place(references.locations[0]).read(ranges)
         data = b"".join(_decoded(chunk, chain) for chunk in chunks)
     values = np.frombuffer(data, kind).reshape(-1, *shape[1:])
     native = values[: shape[0]] if shape else values[0]
@@ -290,16 +307,11 @@ def _picked(access: SourceAccess, location: str, offsets: NDArray[np.int64], len
     first, last = int(offsets.min()), int(offsets.max()) + length
     if last - first > max(_WINDOW_BYTES, 2 * length * len(offsets)):
         ranges = [(start, start + length) for start in offsets.tolist()]
-        return b"".join(bytes(piece) for piece in _fetch(access, location, ranges))
-    [window] = _fetch(access, location, [(first, last)])
+        return b"".join(bytes(piece) for piece in access.place(location).read(ranges))
+    [window] = access.place(location).read([(first, last)])
     pieces = (offsets - first)[:, None] + np.arange(length)
     picked: bytes = np.frombuffer(window, np.uint8)[pieces].tobytes()
     return picked
-
-
-def _fetch(access: SourceAccess, location: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
-    source_place = access.place(location)
-    return run_blocking(source_place.backend.get_ranges(source_place.key, ranges))
 
 
 def _through_zarr(
@@ -316,7 +328,7 @@ def _through_zarr(
         rows = np.flatnonzero(references.location_rows == number)
         starts = references.offsets[rows].tolist()
         ends = (references.offsets + references.lengths)[rows].tolist()
-        fetched = _fetch(access, location, list(zip(starts, ends, strict=True)))
+        fetched = access.place(location).read(list(zip(starts, ends, strict=True)))
         for row, data in zip(references.coordinates[rows], fetched, strict=True):
             keep(row, data)
     for row, data in zip(references.inlined_coordinates, references.inlined.to_list(), strict=True):

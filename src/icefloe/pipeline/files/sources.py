@@ -30,12 +30,12 @@ from icefloe.config.containers import (
     local_filesystem_store,
     s3_store,
 )
-from icefloe.effects import iterate_blocking
+from icefloe.effects import iterate_blocking, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.format.arrow import pa
 from icefloe.pipeline.files.facts import SourceState, int_column, text_column
 from icefloe.records import Record, replace
-from icefloe.storage import Backend, ObjectInfo, Storage, storage_from_url
+from icefloe.storage import Backend, Buffer, ByteRange, Storage, storage_from_url
 from icefloe.storage.specs import AzureSpec, GcsSpec, HttpSpec, LocalSpec, S3Spec
 from icefloe.storage.storage import open_foreign_client
 
@@ -46,8 +46,8 @@ _SEGMENTS_OF_ROOT: Final = {"az": 1, "azure": 1, "abfs": 1}
 """How many segments of the path belong to the root of a storage, besides the host."""
 
 
-class Place(Record):
-    """Where an object is: a storage, the URL of its root, the key below it."""
+class SourceObject(Record):
+    """An object that somebody else wrote: a storage, the URL of its root, the key below it."""
 
     storage: Storage
     root: str
@@ -58,9 +58,23 @@ class Place(Record):
         """Return the backend."""
         return self.storage.open()
 
+    @property
+    def local_path(self) -> str | None:
+        """Return the path of a file on this machine; None for others."""
+        spec = self.storage.spec
+        return os.path.join(spec.path, self.key) if isinstance(spec, LocalSpec) else None  # noqa: PTH118
+
     def url_of(self, key: str) -> str:
         """Return the URL of another object of the same storage."""
         return self.root + quote(key, safe=_PLAIN)
+
+    def read(self, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Read ranges of bytes."""
+        return run_blocking(self.backend.get_ranges(self.key, ranges)) if ranges else []
+
+    def size(self) -> int:
+        """Return the number of bytes."""
+        return run_blocking(self.backend.head(self.key)).info.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +85,8 @@ class SourceAccess:
     prefix="era5", ...)}`. The longest prefix wins. Without an entry, credentials come from the
     environment.
 
-    >>> place = SourceAccess().place("file:///data/a%20b.nc")
-    >>> place.key, place.url_of(place.key)
+    >>> source = SourceAccess().place("file:///data/a%20b.nc")
+    >>> source.key, source.url_of(source.key)
     ('data/a b.nc', 'file:///data/a%20b.nc')
     """
 
@@ -84,14 +98,14 @@ class SourceAccess:
         }
         object.__setattr__(self, "storages", slashed)
 
-    def place(self, url: str) -> Place:
-        """Find where a URL leads."""
+    def place(self, url: str) -> SourceObject:
+        """Find the object that a URL names."""
         covering = [prefix for prefix in self.storages if url.startswith(prefix)]
         if covering:
             root = max(covering, key=len)
-            return Place(self.storages[root], root, unquote(url[len(root) :]))
+            return SourceObject(self.storages[root], root, unquote(url[len(root) :]))
         root = root_of(url)
-        return Place(_storage_at(root), root, unquote(url[len(root) :]).split("?")[0])
+        return SourceObject(_storage_at(root), root, unquote(url[len(root) :]).split("?")[0])
 
 
 def as_url(path_or_url: str | os.PathLike[str]) -> str:
@@ -163,16 +177,14 @@ class Registry:
 
     def resolve(self, url: str) -> tuple[Any, str]:
         """Return a client, and the path in it."""
-        source_place = self._access.place(url)
-        if source_place.root not in self._clients:
-            self._clients[source_place.root] = open_foreign_client(source_place.storage)
-        return self._clients[source_place.root], source_place.key
+        source = self._access.place(url)
+        if source.root not in self._clients:
+            self._clients[source.root] = open_foreign_client(source.storage)
+        return self._clients[source.root], source.key
 
     def local_path(self, url: str) -> str | None:
         """Return the path of a local file."""
-        source_place = self._access.place(url)
-        spec = source_place.storage.spec
-        return os.path.join(spec.path, source_place.key) if isinstance(spec, LocalSpec) else None  # noqa: PTH118
+        return self._access.place(url).local_path
 
 
 _registries: Final[dict[tuple[int, int], tuple[SourceAccess, Registry]]] = {}
@@ -321,12 +333,11 @@ type _Row = tuple[str, int | None, str | None, datetime | None]
 def _matches(url: str, access: SourceAccess) -> Sequence[_Row]:
     if not _MAGIC.search(url) and not url.endswith("/"):
         return [(url, None, None, None)]
-    fixed = _fixed_part(url)
-    source_place = access.place(fixed)
-    glob = None if url.endswith("/") else compile_glob(unquote(url[len(source_place.root) :]))
-    matches = sorted(
-        _row(source_place, info)
-        for batch in iterate_blocking(source_place.backend.list(source_place.key))
+    folder = access.place(_fixed_part(url))
+    glob = None if url.endswith("/") else compile_glob(unquote(url[len(folder.root) :]))
+    matches: list[_Row] = sorted(
+        (folder.url_of(info.key), info.size_bytes, info.version.etag, info.last_modified)
+        for batch in iterate_blocking(folder.backend.list(folder.key))
         for info in batch
         if glob is None or glob.fullmatch(info.key)
     )
@@ -337,10 +348,6 @@ def _matches(url: str, access: SourceAccess) -> Sequence[_Row]:
             pattern=url,
         )
     return matches
-
-
-def _row(source_place: Place, info: ObjectInfo) -> _Row:
-    return (source_place.url_of(info.key), info.size_bytes, info.version.etag, info.last_modified)
 
 
 def folder_of(url: str) -> str:
@@ -427,6 +434,13 @@ def microseconds(moment: datetime) -> int:
     """Count microseconds since 1970."""
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return since // timedelta(microseconds=1)
+
+
+async def look_at(url: str, access: SourceAccess) -> SourceState:
+    """Return the state of a file now."""
+    source = access.place(url)
+    info = (await source.backend.head(source.key)).info
+    return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))
 
 
 def container_prefixes(patterns: Iterable[Pattern]) -> list[str]:

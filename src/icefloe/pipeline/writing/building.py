@@ -5,13 +5,12 @@ that is ingested again replaces its old references. Very large jobs are cut into
 commit, one after the other along the first dimension.
 """
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
 from typing import Final, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,18 +18,17 @@ from icefloe.effects import map_concurrently
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.arrow import pa
 from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables
-from icefloe.format.columns import BytesColumn, Ints, concat_bytes, ranges
+from icefloe.format.columns import BytesColumn, Ints, ranges
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, decode_ids
 from icefloe.format.layout import chunk_key, manifest_key
 from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path, joined_path
 from icefloe.manifests.external import LinkedRegion, NewReferences, PartPlan, StoredManifest
 from icefloe.manifests.partition import append_order
-from icefloe.pipeline.combining.combine import Combined, Existing, TargetArray, placed_references
-from icefloe.pipeline.combining.report import Report
-from icefloe.pipeline.files.facts import FileFacts, SourceState, int_column, text_column
+from icefloe.pipeline.combining.combine import Combined, Existing, PlacedFile, TargetArray
+from icefloe.pipeline.files.facts import FileFacts, SourceState, binary_column, int_column
 from icefloe.pipeline.files.options import CombineOptions
-from icefloe.pipeline.files.references import References
+from icefloe.pipeline.files.references import References, concat_references
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend
@@ -78,7 +76,6 @@ def _within(table: ChunkTable, boxes: Sequence[CellBox]) -> ChunkTable:
     return table.take(np.flatnonzero(is_inside))
 
 
-_NO_REPORT: Final = Report(0, 0)
 _NO_CELLS: Final = np.empty((0, 0), np.int64)
 
 
@@ -179,12 +176,7 @@ def _spans(
     facts: Sequence[FileFacts], combined: Combined, array: TargetArray, grid: Sequence[int]
 ) -> NDArray[np.int64]:
     """Return the box of chunks that each file may bring: (files, dimensions, 2)."""
-    donor = combined.donor(array)
-    rows = [
-        row
-        for row, (number, family) in enumerate(zip(combined.files, combined.families, strict=True))
-        if family == array.family and donor in {None, number}
-    ]
+    rows = combined.rows_of(array)
     spans = np.zeros((len(rows), len(grid), 2), np.int64)
     spans[:, :, 1] = grid
     for axis, name in array.growing:
@@ -220,86 +212,54 @@ def stamp(state: SourceState) -> str:
     return f"{state.size}/{state.etag}/{state.modified}"
 
 
-class FilePlace(Record):
-    """Where one file goes."""
-
-    facts: FileFacts
-    """Without what only combining needs."""
-    family: int
-    starts: dict[str, int]
-    is_again: bool = False
-    """Whether it is there in another state, which it takes the place of."""
-
-    def to_json(self) -> str:
-        """Write it as text."""
-        state, facts = self.facts.state, self.facts
-        return json.dumps(
-            [
-                [state.url, state.size, state.etag, state.modified],
-                dict(facts.lengths),
-                dict(facts.chunks),
-                self.family,
-                self.starts,
-                self.is_again,
-            ]
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote."""
-        state, lengths, chunks, *rest = json.loads(text)
-        return cls(FileFacts(SourceState(*state), lengths=lengths, chunks=chunks), *rest)
-
-
-@lru_cache(maxsize=1)
-def places_schema() -> "pa.Schema":
-    """Return the columns in which places travel."""
-    return pa.schema([("number", pa.int64()), ("place", pa.string())])
-
-
 def places_table(
     facts: Sequence[FileFacts], combined: Combined, known_urls: AbstractSet[str] = frozenset()
 ) -> "pa.Table":
     """Write down where each file goes that is used; files are numbered as in `facts`.
 
-    `known` are the URLs of files that are there already.
+    `known_urls` are those of files that exist already.
     """
     texts = []
-    for row, (number, family) in enumerate(zip(combined.files, combined.families, strict=True)):
-        starts = {name: int(column[row]) for name, column in combined.starts.items()}
-        is_again = facts[number].url in known_urls
-        texts.append(FilePlace(facts[number], family, starts, is_again).to_json())
-    columns = [int_column(list(combined.files)), text_column(texts)]
-    return pa.Table.from_arrays(columns, schema=places_schema())
+    for row in range(len(combined.files)):
+        file = combined.placed_file(row, facts)
+        state, lengths, chunks = file.facts.state, file.facts.lengths, file.facts.chunks
+        slim = replace(
+            file,
+            facts=FileFacts(state, lengths=lengths, chunks=chunks),
+            is_again=state.url in known_urls,
+        )
+        texts.append(msgspec.json.encode(slim))
+    return pa.table({"number": int_column(list(combined.files)), "place": binary_column(texts)})
+
+
+def placed_file(text: bytes) -> PlacedFile:
+    """Read a row of `places_table`."""
+    return msgspec.json.decode(text, type=PlacedFile)
 
 
 def put_in_place(
-    array: ArrayPlan, number: int, file_place: FilePlace, references: References, parsed: str
+    array: ArrayPlan, number: int, file: PlacedFile, references: References, parsed: str
 ) -> References | None:
     """Move the references of a file to their place; None if the array is not for this file.
 
-    `found` is the stamp of the state in which the file was when it was parsed. Workers that lost
+    `parsed` is the stamp of the state in which the file was when it was parsed. Workers that lost
     their work parse files again, and a file may have changed meanwhile.
     """
-    if file_place.family != array.target.family or array.donor not in {None, number}:
+    if file.family != array.target.family or array.donor not in {None, number}:
         return None
-    if parsed != stamp(file_place.facts.state):
+    if parsed != stamp(file.facts.state):
         raise SourceError(
-            f"{file_place.facts.url} changed after it was compared with the others: try again",
+            f"{file.facts.url} changed after it was compared with the others: try again",
             ErrorKind.SOURCE_CHANGED,
-            url=file_place.facts.url,
+            url=file.facts.url,
         )
-    alone = Combined(
-        _NO_REPORT,
-        starts={name: np.array([start], np.int64) for name, start in file_place.starts.items()},
-    )
-    return placed_references(alone, array.target, 0, references, file_place.facts)
+    return file.references_in(array.target, references)
 
 
-def box_to_clear(array: ArrayPlan, file_place: FilePlace) -> CellBox | None:
+def box_to_clear(array: ArrayPlan, file: PlacedFile) -> CellBox | None:
     """Return the chunks that a file had before, if it was there, or that others had of it."""
     growing = dict(array.target.growing)
-    if not file_place.is_again and (growing or not array.parts.stored):
+    if not file.is_again and (growing or not array.parts.stored):
         return None
     box = []
     for axis, cells in enumerate(array.grid):
@@ -307,8 +267,8 @@ def box_to_clear(array: ArrayPlan, file_place: FilePlace) -> CellBox | None:
         if name is None:
             box.append((0, cells))
             continue
-        start, chunk = file_place.starts[name], array.target.chunks[axis]
-        box.append((start // chunk, -(-(start + file_place.facts.lengths[name]) // chunk)))
+        start, chunk = file.starts[name], array.target.chunks[axis]
+        box.append((start // chunk, -(-(start + file.facts.lengths[name]) // chunk)))
     return tuple(box)
 
 
@@ -381,7 +341,12 @@ def _rows_of_waves(
 
 def _slice(combined: Combined, rows: Sequence[int], name: str, length: int) -> Combined:
     """Leave out all other files, and what lies beyond a length along a dimension."""
-    arrays = tuple(_shortened(array, name, length) for array in combined.arrays)
+    families = tuple(combined.families[row] for row in rows)
+    arrays = tuple(
+        _shortened(array, name, length)
+        for array in combined.arrays
+        if array.growing or array.family in families  # others come with the first of their files
+    )
     native = {}
     for array in arrays:
         runs = combined.native.get(array.path)
@@ -394,7 +359,7 @@ def _slice(combined: Combined, rows: Sequence[int], name: str, length: int) -> C
         combined,
         arrays=arrays,
         files=tuple(combined.files[row] for row in rows),
-        families=tuple(combined.families[row] for row in rows),
+        families=families,
         starts={dimension: column[list(rows)] for dimension, column in combined.starts.items()},
         lengths={**combined.lengths, name: length},
         native=native,
@@ -493,62 +458,47 @@ def check_of(state: SourceState, references: References, now: int | None = None)
 
 
 async def virtual_table(
-    context: RepoContext,
-    array: ArrayPlan,
-    rows: Sequence[tuple[Check, References]],
-    notes: Notes,
+    context: RepoContext, rows: Sequence[tuple[Check, References]], notes: Notes
 ) -> ChunkTable:
     """Return references to files; data that came along is kept in the table, or as objects."""
-    inlined = await _kept_table(context, array, rows, notes)
-    return concat_tables([_located_table(context, array, rows), inlined])
+    tables = [ChunkTable.empty(rows[0][1].dimensions)]
+    if located := [(check, references) for check, references in rows if len(references)]:
+        tables.append(_located_table(context, located))
+    if inlined := [references for _, references in rows if len(references.inlined)]:
+        tables += await _kept_tables(context, concat_references(inlined), notes)
+    return concat_tables(tables)
 
 
 def native_table(parts: Sequence[References]) -> ChunkTable:
     """Return references to chunk objects, whose ids are the locations, and inlined chunks."""
-    return concat_tables([table for part in parts for table in _native_tables(part)])
-
-
-def _native_tables(part: References) -> tuple[ChunkTable, ChunkTable]:
-    stored = inlined = ChunkTable.empty(part.dimensions)
-    if len(part):
-        stored = ChunkTable.native(
-            part.coordinates.astype(np.uint32),
-            decode_ids(np.array(part.locations, np.bytes_), ChunkId.WIDTH),
-            part.lengths,
-            part.offsets,
-            part.location_rows,
+    whole = concat_references(parts)
+    tables = [ChunkTable.empty(whole.dimensions)]
+    if len(whole):
+        ids = decode_ids(np.array(whole.locations, np.bytes_), ChunkId.WIDTH)
+        coordinates = whole.coordinates.astype(np.uint32)
+        tables.append(
+            ChunkTable.native(coordinates, ids, whole.lengths, whole.offsets, whole.location_rows)
         )
-    if len(part.inlined):
-        inlined = ChunkTable.inlined(part.inlined_coordinates.astype(np.uint32), part.inlined)
-    return stored, inlined
+    if len(whole.inlined):
+        coordinates = whole.inlined_coordinates.astype(np.uint32)
+        tables.append(ChunkTable.inlined(coordinates, whole.inlined))
+    return concat_tables(tables)
 
 
-def _located_table(
-    context: RepoContext, array: ArrayPlan, rows: Sequence[tuple[Check, References]]
-) -> ChunkTable:
-    filled = [(check, references) for check, references in rows if len(references)]
-    if not filled:
-        return ChunkTable.empty(len(array.grid))
-    counts = np.array([len(references) for _, references in filled], np.int64)
-    tables = [references for _, references in filled]
-    firsts = np.cumsum([0, *(len(table.locations) for table in tables)])[:-1]
-    targets = np.concatenate(
-        [
-            references.location_rows.astype(np.int64) + first
-            for references, first in zip(tables, firsts, strict=True)
-        ]
-    )
-    texts = BytesColumn.from_strings([text for table in tables for text in table.locations])
+def _located_table(context: RepoContext, rows: Sequence[tuple[Check, References]]) -> ChunkTable:
+    whole = concat_references([references for _, references in rows])
+    texts = BytesColumn.from_strings(whole.locations)
     recorded, _ = context.virtual.recorded(texts, validate=False)  # looked at when it was parsed
     locations, numbers = recorded.distinct()
-    etags, etag_rows = _etag_columns([check.etag for check, _ in filled], counts)
-    seconds = np.array([check.seconds for check, _ in filled], np.uint32)
+    counts = np.array([len(references) for _, references in rows], np.int64)
+    etags, etag_rows = _etag_columns([check.etag for check, _ in rows], counts)
+    seconds = np.array([check.seconds for check, _ in rows], np.uint32)
     return ChunkTable.virtual(
-        np.concatenate([table.coordinates for table in tables]).astype(np.uint32),
+        whole.coordinates.astype(np.uint32),
         locations,
-        np.concatenate([table.offsets for table in tables]),
-        np.concatenate([table.lengths for table in tables]),
-        targets=numbers[targets],
+        whole.offsets,
+        whole.lengths,
+        targets=numbers[whole.location_rows],
         etags=etags,
         etag_rows=etag_rows,
         last_modified=np.repeat(seconds, counts) if seconds.any() else None,
@@ -567,36 +517,26 @@ def _etag_columns(
     return column, np.repeat(np.array(numbers, np.int32), counts)
 
 
-async def _kept_table(
-    context: RepoContext,
-    array: ArrayPlan,
-    rows: Sequence[tuple[Check, References]],
-    notes: Notes,
-) -> ChunkTable:
+async def _kept_tables(
+    context: RepoContext, references: References, notes: Notes
+) -> list[ChunkTable]:
     """Keep data that came along: small chunks in the manifest, others as objects."""
-    filled = [references for _, references in rows if len(references.inlined)]
-    if not filled:
-        return ChunkTable.empty(len(array.grid))
-    coordinates = np.concatenate([references.inlined_coordinates for references in filled]).astype(
-        np.uint32
-    )
-    data = concat_bytes([references.inlined for references in filled])
+    coordinates = references.inlined_coordinates.astype(np.uint32)
+    data = references.inlined
     lengths = data.lengths()
     is_large = lengths > context.config.inline_chunk_threshold_bytes
     small, large = np.flatnonzero(~is_large), np.flatnonzero(is_large)
-    inline_table = ChunkTable.inlined(coordinates[small], data.take(small))
-    if not len(large):
-        return inline_table
-    ids = [ChunkId.random() for _ in large]
-    await notes.add([chunk_key(references) for references in ids])
+    tables = [ChunkTable.inlined(coordinates[small], data.take(small))]
+    if len(large):
+        ids = [ChunkId.random() for _ in large]
+        await notes.add([chunk_key(chunk_id) for chunk_id in ids])
 
-    async def save(chunk_and_row: tuple[ChunkId, int]) -> None:
-        await context.assets.save_chunk(chunk_and_row[0], data[chunk_and_row[1]])
+        async def save(chunk_and_row: tuple[ChunkId, int]) -> None:
+            await context.assets.save_chunk(chunk_and_row[0], data[chunk_and_row[1]])
 
-    limit = context.write_concurrency
-    await map_concurrently(save, list(zip(ids, large.tolist(), strict=True)), limit=limit)
-    raw = np.frombuffer(b"".join(references.raw for references in ids), np.uint8).reshape(
-        -1, ChunkId.WIDTH
-    )
-    written = ChunkTable.native(coordinates[large], raw, lengths[large].astype(np.uint64))
-    return concat_tables([inline_table, written])
+        chunks = list(zip(ids, large.tolist(), strict=True))
+        await map_concurrently(save, chunks, limit=context.write_concurrency)
+        raw = np.frombuffer(b"".join(chunk_id.raw for chunk_id in ids), np.uint8)
+        rows = raw.reshape(-1, ChunkId.WIDTH)
+        tables.append(ChunkTable.native(coordinates[large], rows, lengths[large].astype(np.uint64)))
+    return tables

@@ -35,7 +35,7 @@ from icefloe.pipeline.files.facts import (
     SourceState,
 )
 from icefloe.pipeline.files.options import CombineOptions, Format, ParseOptions, format_of_name
-from icefloe.pipeline.files.sources import SourceAccess, microseconds
+from icefloe.pipeline.files.sources import SourceAccess, look_at
 from icefloe.records import Record, asdict, field, replace
 from icefloe.zarr_store import IcechunkStore
 
@@ -419,12 +419,10 @@ def _is_folder(url: str) -> bool:
 
 
 async def _look(access: SourceAccess, url: str) -> SourceState:
-    source_place = access.place(url)
     try:
-        info = (await source_place.backend.head(source_place.key)).info
+        return await look_at(url, access)
     except ObjectNotFoundError:
         return SourceState(url)
-    return SourceState(url, info.size_bytes, info.version.etag, microseconds(info.last_modified))
 
 
 class _Taken:
