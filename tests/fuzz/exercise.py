@@ -76,7 +76,7 @@ def _manifest(data: bytes) -> None:
         file.find(node, (1, 2**32 - 1))
     for node, table in file.tables().items():
         _chunk_table(file, node, table)
-        assert file.table(node, few_refs=0) == table
+        assert file.table(node, few=0) == table
     assert file.find(NodeId(b"nowhere!"), (0,)) is None
 
 
@@ -96,7 +96,7 @@ def _chunk_table(file: ManifestFile, node: NodeId, table: ChunkTable) -> None:
 
 def _snapshot(data: bytes) -> None:
     snapshot = decode_snapshot(data)
-    in_columns = decode_snapshot(data, few_nodes=0)
+    in_columns = decode_snapshot(data, few=0)
     assert in_columns.manifests.ids.tobytes() == snapshot.manifests.ids.tobytes()
     for row in _some(len(snapshot.nodes)):
         node = snapshot.nodes.node(row)
@@ -124,7 +124,7 @@ def _transaction_log(data: bytes) -> None:
     log = decode_transaction_log(data)
     for name in ID_LISTS:
         repr(log.nodes(name)[:_ROWS])
-    in_columns = decode_transaction_log(data, few_arrays=0)
+    in_columns = decode_transaction_log(data, few=0)
     for node, coordinates in log.updated_chunks.items():
         assert coordinates.ndim == 2
         assert np.array_equal(in_columns.updated_chunks[node], coordinates)

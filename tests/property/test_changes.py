@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.chunk_table import ChunkRef, InlineChunk, NativeChunk, VirtualChunk
+from icefloe.format.chunk_table import ChunkRef, ChunkTable, InlineChunk, NativeChunk, VirtualChunk
 from icefloe.format.ids import ChunkId, NodeId
-from icefloe.transactions.array_changes import MISSING, ArrayChanges, Index, table_of_refs
+from icefloe.transactions.array_changes import MISSING, ArrayChanges, Index
 from icefloe.transactions.changes import ChangeSet
 
 INDICES = st.tuples(st.integers(0, 3), st.integers(0, 3))
@@ -46,7 +46,7 @@ def _apply(changes: ArrayChanges, model: dict[Index, ChunkRef | None], step: tup
             changes.delete(index)
             model[index] = None
         case ("put_table", refs):
-            changes.put_table(table_of_refs(2, refs))
+            changes.put_table(ChunkTable.from_refs(refs, 2))
             model.update(refs)
         case ("delete_many", indices):
             changes.delete_many(_matrix(indices))
@@ -66,7 +66,7 @@ def _agrees(changes: ArrayChanges, model: dict[Index, ChunkRef | None]) -> None:
         assert changes.get(index) == model.get(index, MISSING)
     settled = changes.settled()
     kept = {index: ref for index, ref in model.items() if ref is not None}
-    assert settled.table == table_of_refs(2, kept)
+    assert settled.table == ChunkTable.from_refs(kept, 2)
     assert [tuple(row) for row in settled.deleted.tolist()] == sorted(model.keys() - kept.keys())
     assert [tuple(row) for row in changes.settled().touched().tolist()] == sorted(model)
     assert changes.is_empty() == (not model)

@@ -30,8 +30,8 @@ def test_pieces_are_written_as_one_column(data: st.DataObject, dimensions: int, 
     united = rows_of({point for piece in pieces for point in piece}, dimensions)
     assert len(runs) == len(united)
     log = TransactionLog(SNAPSHOT, updated_chunks={NODE: united})
-    expected = encode_transaction_log(log, few_chunks=few)
-    assert encode_transaction_log(TransactionLog(SNAPSHOT), runs={NODE: runs}, few_chunks=few) == (
+    expected = encode_transaction_log(log, few=few)
+    assert encode_transaction_log(TransactionLog(SNAPSHOT), runs={NODE: runs}, few=few) == (
         expected
     )
 

@@ -175,11 +175,11 @@ def test_trees_are_read_as_written(codes: list[str], data: st.DataObject) -> Non
 @fast
 def test_manifests(tables: dict[NodeId, ChunkTable], spec_version: int) -> None:
     for written in (0, MANY):
-        data = encode_manifest(manifest_id(1), tables, spec_version=spec_version, few_refs=written)
+        data = encode_manifest(manifest_id(1), tables, spec_version=spec_version, few=written)
         file = ManifestFile(data)
         assert file.num_chunk_refs == sum(map(len, tables.values()))
         for node, table in tables.items():
-            one_by_one, in_columns = (file.table(node, few_refs=few) for few in (MANY, 0))
+            one_by_one, in_columns = (file.table(node, few=few) for few in (MANY, 0))
             assert one_by_one == in_columns
             assert as_model(one_by_one) == as_model(table)
             for coordinates, ref in as_model(table).items():
@@ -191,18 +191,18 @@ def test_manifests(tables: dict[NodeId, ChunkTable], spec_version: int) -> None:
 @fast
 def test_logs(log: TransactionLog, spec_version: int) -> None:
     for written in (0, MANY):
-        data = encode_transaction_log(log, spec_version=spec_version, few_chunks=written)
+        data = encode_transaction_log(log, spec_version=spec_version, few=written)
         for read in (0, MANY):
-            assert log_as_dict(decode_transaction_log(data, few_arrays=read)) == log_as_dict(log)
+            assert log_as_dict(decode_transaction_log(data, few=read)) == log_as_dict(log)
 
 
 @given(snapshots())
 @fast
 def test_snapshots(snapshot: Snapshot) -> None:
     for written in (0, MANY):
-        data = encode_snapshot(snapshot, few_nodes=written)
+        data = encode_snapshot(snapshot, few=written)
         for read in (0, MANY):
-            found = decode_snapshot(data, few_nodes=read)
+            found = decode_snapshot(data, few=read)
             assert snapshot_as_dict(found) == snapshot_as_dict(snapshot)
 
 
@@ -222,7 +222,7 @@ def test_nodes_are_found_one_by_one(snapshot: Snapshot, other: str) -> None:
 def test_manifests_are_found_one_by_one(snapshot: Snapshot) -> None:
     files = snapshot.manifests
     for written in (0, MANY):
-        data = encode_snapshot(snapshot, few_nodes=written)
+        data = encode_snapshot(snapshot, few=written)
         assert len(open_snapshot(data).files) == len(files)
         for one in [*ids_of_rows(ManifestId, files.ids), ManifestId.random()]:
             assert open_snapshot(data).files.size_of(one) == files.size_of(one)

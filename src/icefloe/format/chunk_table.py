@@ -5,7 +5,7 @@ range of a foreign file, or bytes stored inline) is stored once, however many ro
 `RowFinder` serves repeated lookups of single chunks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate
 from math import prod
@@ -24,7 +24,7 @@ from icefloe.format.columns import (
     is_ascending,
     memory_of_columns,
 )
-from icefloe.format.ids import ChunkId
+from icefloe.format.ids import ChunkId, id_rows
 from icefloe.records import Record, field, replace
 
 type Coordinates = NDArray[np.uint32]
@@ -102,6 +102,52 @@ class ChunkTable(Record, eq=False):
         wide = np.empty(0, np.uint64)
         none = np.empty(0, np.uint32)
         return cls(np.empty((0, dimensions), np.uint32), none.astype(np.uint8), wide, wide, none)
+
+    @classmethod
+    def from_refs(cls, refs: Mapping[tuple[int, ...], ChunkRef], dimensions: int) -> Self:
+        """Pack references by their coordinates, in any order.
+
+        >>> ChunkTable.from_refs({(1,): InlineChunk(b"b"), (0,): InlineChunk(b"a")}, 1).ref(0)
+        InlineChunk(data=b'a')
+        """
+        native = {index: ref for index, ref in refs.items() if isinstance(ref, NativeChunk)}
+        virtual = {index: ref for index, ref in refs.items() if isinstance(ref, VirtualChunk)}
+        inline = {index: ref.data for index, ref in refs.items() if isinstance(ref, InlineChunk)}
+        tables = list[Self]()
+        if native:
+            table = cls.native(
+                np.array(list(native), np.uint32).reshape(len(native), dimensions),
+                id_rows(ChunkId, [ref.id for ref in native.values()]),
+                np.array([ref.length for ref in native.values()], np.uint64),
+                np.array([ref.offset for ref in native.values()], np.uint64),
+            )
+            tables.append(table)
+        if virtual:
+            locations = [*dict.fromkeys(ref.location for ref in virtual.values())]
+            etags = [*dict.fromkeys(ref.etag for ref in virtual.values() if ref.etag is not None)]
+            rows = {location: row for row, location in enumerate(locations)}
+            etag_rows: dict[str | None, int] = {etag: row for row, etag in enumerate(etags)}
+            modified = [ref.last_modified or 0 for ref in virtual.values()]
+            table = cls.virtual(
+                np.array(list(virtual), np.uint32).reshape(len(virtual), dimensions),
+                BytesColumn.from_strings(locations),
+                np.array([ref.offset for ref in virtual.values()], np.uint64),
+                np.array([ref.length for ref in virtual.values()], np.uint64),
+                targets=np.array([rows[ref.location] for ref in virtual.values()], np.uint32),
+                etags=BytesColumn.from_strings(etags),
+                etag_rows=np.array(
+                    [etag_rows.get(ref.etag, -1) for ref in virtual.values()], np.int32
+                )
+                if etags
+                else None,
+                last_modified=np.array(modified, np.uint32) if any(modified) else None,
+            )
+            tables.append(table)
+        if inline:
+            data = BytesColumn.from_list(list(inline.values()))
+            coordinates = np.array(list(inline), np.uint32).reshape(len(inline), dimensions)
+            tables.append(cls.inlined(coordinates, data))
+        return concat_tables(tables) if tables else cls.empty(dimensions)
 
     @classmethod
     def native(

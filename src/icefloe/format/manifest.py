@@ -1,6 +1,6 @@
 """Manifests: where the bytes of each chunk of some arrays are."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
@@ -22,7 +22,7 @@ from icefloe.format.chunk_table import (
 from icefloe.format.columns import Bytes, BytesColumn, concat_bytes, find_sorted, is_ascending
 from icefloe.format.envelope import BULK_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import ITEM_COST_BYTES, Buffer, Tables, refuse
-from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_writer import (
     OFFSET,
     ListSection,
@@ -41,7 +41,6 @@ from icefloe.format.manifest_refs import (
     read_index,
     read_ref,
     reference_section,
-    table_of_refs,
     write_refs,
 )
 from icefloe.records import Record
@@ -80,9 +79,6 @@ _ROOT_WITH_DICTIONARY: Final = TableShape(
 )
 _ARRAY: Final = TableShape((_Array.REFS, OFFSET), (_Array.NODE_ID, f"{NodeId.WIDTH}s"))
 
-FEW_REFS: Final = 64
-"""Arrays with up to this many references have them written and read one by one."""
-_FEW_ARRAYS: Final = 64
 _PART_REFS: Final = 1 << 15
 """So many are decoded at a time: they fit in the processor's cache, with what is made of them."""
 
@@ -103,7 +99,7 @@ def encode_manifest(
     spec_version: int = 2,
     level: int = BULK_LEVEL,
     location_compression: LocationCompression | None = None,
-    few_refs: int = FEW_REFS,
+    few: int = FEW_TABLES,
 ) -> bytes:
     """Write the references of some arrays as a manifest file.
 
@@ -138,7 +134,7 @@ def encode_manifest(
     for row, (node, table, field) in enumerate(zip(nodes, tables, fields, strict=True)):
         position = tree.table(_ARRAY, node.raw, field=field)
         refs = position + _ARRAY.at[_Array.REFS]
-        if len(table) <= few_refs and compressed is None:
+        if len(table) <= few and compressed is None:
             write_refs(tree, table, refs)
         else:
             block = reference_section(table, None if compressed is None else compressed[row])
@@ -214,7 +210,7 @@ class ManifestFile:
 
     def _find_arrays(self, root: ScalarTable) -> dict[bytes, tuple[int, int]]:
         count = root.vector(_Manifest.ARRAYS, 4)[1]
-        if count <= _FEW_ARRAYS:
+        if count <= FEW_TABLES:
             arrays = root.children(_Manifest.ARRAYS)
             ids = [array.struct(_Array.NODE_ID, NodeId.WIDTH) for array in arrays]
             refs = [array.vector(_Array.REFS, 4) for array in arrays]
@@ -268,11 +264,11 @@ class ManifestFile:
             for _, refs in self._parts(start, count)
         )
 
-    def table(self, node: NodeId, *, few_refs: int = FEW_REFS) -> ChunkTable:
+    def table(self, node: NodeId, *, few: int = FEW_TABLES) -> ChunkTable:
         """Decode all references of an array into columns."""
         self._buffer.renew_budget()
         self._scalar.renew_budget()
-        return self._decode(node.raw, few_refs)
+        return self._decode(node.raw, few)
 
     def table_parts(self, node: NodeId, rows_at_once: int) -> Iterator[ChunkTable]:
         """Decode the references of an array a part at a time, which takes less memory."""
@@ -290,10 +286,10 @@ class ManifestFile:
             last = table.coordinates[-1].tolist()
             yield table
 
-    def coordinates(self, node: NodeId, *, few_refs: int = FEW_REFS) -> Coordinates:
+    def coordinates(self, node: NodeId, *, few: int = FEW_TABLES) -> Coordinates:
         """Decode the coordinates of all references of an array, and nothing else."""
         start, count = self._places.get(node.raw, (0, 0))
-        if count <= few_refs:
+        if count <= few:
             return self.table(node).coordinates
         return self._read_coordinates(start, count)
 
@@ -303,10 +299,11 @@ class ManifestFile:
         self._scalar.renew_budget()
         parts = [np.empty((0, ChunkId.WIDTH), np.uint8)]
         for start, count in self._places.values():
-            if count <= FEW_REFS:
-                parts.append(
-                    _few_chunk_ids(map(self._ref_table, range(start, start + 4 * count, 4)))
-                )
+            if count <= FEW_TABLES:
+                tables = map(self._ref_table, range(start, start + 4 * count, 4))
+                few = [table.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH) for table in tables]
+                raw = b"".join(chunk_id for chunk_id in few if chunk_id is not None)
+                parts.append(np.frombuffer(raw, np.uint8).reshape(-1, ChunkId.WIDTH))
             else:
                 for _, refs in self._parts(start, count):
                     ids, is_native = refs.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH)
@@ -319,7 +316,7 @@ class ManifestFile:
         None if they are few, or if not all of them are native.
         """
         start, count = self._places.get(node.raw, (0, 0))
-        if count <= FEW_REFS:
+        if count <= FEW_TABLES:
             return None
         self._buffer.renew_budget()
         self._scalar.renew_budget()
@@ -337,13 +334,13 @@ class ManifestFile:
         """Decode everything."""
         self._buffer.renew_budget()
         self._scalar.renew_budget()
-        return {NodeId(raw): self._decode(raw, FEW_REFS) for raw in self._places}
+        return {NodeId(raw): self._decode(raw, FEW_TABLES) for raw in self._places}
 
-    def _decode(self, node: bytes, few_refs: int) -> ChunkTable:
+    def _decode(self, node: bytes, few: int) -> ChunkTable:
         start, count = self._places.get(node, (0, 0))
         if count == 0:
             return ChunkTable.empty(0)
-        if count <= few_refs:
+        if count <= few:
             return self._decode_few(start, count)
         return decode_table(self._refs(start, count), self._dictionary)
 
@@ -356,7 +353,7 @@ class ManifestFile:
         if not all(map(lt, coordinates, coordinates[1:])):
             refuse("the references of an array are not sorted by their coordinates")
         refs = [read_ref(table, self._dictionary) for table in tables]
-        return table_of_refs(coordinates, refs, dimensions)
+        return ChunkTable.from_refs(dict(zip(coordinates, refs, strict=True)), dimensions)
 
     def _ref_table(self, field: int) -> ScalarTable:
         return self._scalar.table(field + self._scalar.word(field))
@@ -462,9 +459,3 @@ class WrittenManifest(Record, weakref=True):
 
 
 type Manifest = ManifestFile | WrittenManifest
-
-
-def _few_chunk_ids(refs: Iterable[ScalarTable]) -> Bytes:
-    chunk_ids = [ref.optional_struct(RefSlot.CHUNK_ID, ChunkId.WIDTH) for ref in refs]
-    raw = b"".join(chunk_id for chunk_id in chunk_ids if chunk_id is not None)
-    return np.frombuffer(raw, np.uint8).reshape(-1, ChunkId.WIDTH)

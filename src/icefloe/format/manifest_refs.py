@@ -29,7 +29,7 @@ from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
 from icefloe.format.flatbuffer_reader import Tables, refuse
 from icefloe.format.flatbuffer_scalar import ScalarTable, as_text
 from icefloe.format.flatbuffer_writer import OFFSET, Field, TableShape, Tree, number
-from icefloe.format.ids import ChunkId, id_rows
+from icefloe.format.ids import ChunkId
 from icefloe.format.locations import MAX_LOCATION_BYTES, expand_locations
 from icefloe.records import Record
 
@@ -385,38 +385,3 @@ def _read_location(table: ScalarTable, dictionary: bytes | None) -> str | None:
         return as_text(decompressor.decompress(frame, MAX_LOCATION_BYTES))
     except zstandard.ZstdError as error:
         raise FormatError(f"a compressed location is damaged: {error}") from error
-
-
-def table_of_refs(
-    coordinates: Sequence[tuple[int, ...]], refs: Sequence[ChunkRef], dimensions: int
-) -> ChunkTable:
-    """Pack a few references, sorted by their coordinates, into columns."""
-    chunks, locations, inline = list[ChunkId](), dict[str, int](), list[bytes]()
-    etags, rows = dict[str, int](), list[tuple[int, int, int, int, int, int]]()
-    for ref in refs:
-        match ref:
-            case NativeChunk(chunk, offset, length):
-                rows.append((ChunkKind.NATIVE, offset, length, len(chunks), -1, 0))
-                chunks.append(chunk)
-            case VirtualChunk(location, offset, length, etag, modified):
-                number = locations.setdefault(location, len(locations))
-                etag_row = -1 if etag is None else etags.setdefault(etag, len(etags))
-                row = (ChunkKind.VIRTUAL, offset, length, number, etag_row, modified or 0)
-                rows.append(row)
-            case InlineChunk(data):
-                rows.append((ChunkKind.INLINE, 0, len(data), len(inline), -1, 0))
-                inline.append(data)
-    kinds, offsets, lengths, targets, etag_rows, modified_at = zip(*rows, strict=True)
-    return ChunkTable(
-        np.array(coordinates, np.uint32).reshape(len(rows), dimensions),
-        np.array(kinds, np.uint8),
-        np.array(offsets, np.uint64),
-        np.array(lengths, np.uint64),
-        np.array(targets, np.uint32),
-        chunk_ids=id_rows(ChunkId, chunks),
-        locations=BytesColumn.from_strings([*locations]),
-        inline=BytesColumn.from_list(inline),
-        etags=BytesColumn.from_strings([*etags]),
-        etag_rows=np.array(etag_rows, np.int32) if etags else None,
-        last_modified=np.array(modified_at, np.uint32) if any(modified_at) else None,
-    )

@@ -22,7 +22,7 @@ from icefloe.format.columns import (
     take_ragged,
 )
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
-from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_writer import OFFSET, TableShape, Tree
 from icefloe.format.ids import ManifestId, NodeId, id_rows, ids_of_rows, raw_rows
 from icefloe.format.lazy import StoredList
@@ -458,8 +458,6 @@ def _read_manifest(table: ScalarTable) -> ManifestRef:
     return ManifestRef(ManifestId(table.struct(REF_ID, ManifestId.WIDTH)), extents)
 
 
-FEW_NODES: Final = 32
-"""Up to this many nodes are written and read one by one."""
 SMALL_BYTES: Final = 1 << 18
 """A larger file is read at once."""
 _FEW_BYTES: Final = 1 << 14  # even a few nodes may have very much below them
@@ -495,7 +493,7 @@ class StoredNodes(StoredList[NodeTable]):
         return self.table().find(path)
 
     def _read(self, buffer: ScalarBuffer) -> NodeTable:
-        return read_nodes(buffer, self._slot, FEW_NODES)
+        return read_nodes(buffer, self._slot, FEW_TABLES)
 
 
 def _raw_path(node: ScalarTable) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import Buffer, Vectors, refuse
-from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_writer import OFFSET, TableShape, Tree, seal_buffer
 from icefloe.format.ids import SnapshotId
 from icefloe.format.lazy import Deferred
@@ -21,9 +21,6 @@ from icefloe.records import Record, field
 
 SPEC_VERSION = 2
 MAIN_BRANCH = "main"
-
-FEW_ENTRIES: Final = 32
-"""Up to this many snapshots, and operations in the log, are written and read one by one."""
 
 
 class _Repo(IntEnum):
@@ -75,9 +72,7 @@ class RepoInfo(Record, eq=False):
         return self.log() if isinstance(self.log, Deferred) else self.log
 
 
-def encode_repo_info(
-    repo: RepoInfo, *, level: int = DEFAULT_LEVEL, few: int = FEW_ENTRIES
-) -> bytes:
+def encode_repo_info(repo: RepoInfo, *, level: int = DEFAULT_LEVEL, few: int = FEW_TABLES) -> bytes:
     """Write a repo object; lists of up to `few` entries one by one.
 
     What is written for an entry is kept with it: the next state of a repository has the same
@@ -133,7 +128,7 @@ def _write_refs(tree: Tree, refs: Mapping[str, SnapshotId], repo: RepoInfo, fiel
         tree.blob(name.encode(), position + _REF.at[_REF_NAME])
 
 
-def decode_repo_info(data: bytes | bytearray | memoryview, *, few: int = FEW_ENTRIES) -> RepoInfo:
+def decode_repo_info(data: bytes | bytearray | memoryview, *, few: int = FEW_TABLES) -> RepoInfo:
     """Read a repo object, all of it; lists of up to `few` entries one by one."""
     buffer = _open(data)
     return _read_repo(buffer, _read_snapshots(buffer, few), _read_updates(buffer, few))
@@ -147,8 +142,8 @@ def open_repo_info(data: bytes | bytearray | memoryview) -> RepoInfo:
     buffer = _open(data)
     return _read_repo(
         buffer,
-        Deferred(lambda: _read_snapshots(ScalarBuffer(buffer.data), FEW_ENTRIES)),
-        Deferred(lambda: _read_updates(ScalarBuffer(buffer.data), FEW_ENTRIES)),
+        Deferred(lambda: _read_snapshots(ScalarBuffer(buffer.data), FEW_TABLES)),
+        Deferred(lambda: _read_updates(ScalarBuffer(buffer.data), FEW_TABLES)),
     )
 
 

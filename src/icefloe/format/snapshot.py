@@ -17,7 +17,7 @@ from icefloe.format.envelope import (
     seal,
 )
 from icefloe.format.flatbuffer_reader import Buffer, refuse
-from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_writer import (
     OFFSET,
     BlobSection,
@@ -40,7 +40,6 @@ from icefloe.format.metadata import Metadata, read_metadata, write_metadata
 from icefloe.format.nodes import (
     ARRAY_LENGTH,
     DIMENSION_NAME,
-    FEW_NODES,
     NUM_CHUNKS,
     REF_EXTENTS,
     REF_ID,
@@ -56,8 +55,6 @@ from icefloe.format.nodes import (
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.records import Record, field
 
-FEW_FILES: Final = 32
-"""Up to this many are written and read one by one."""
 _FILE_ID, _SIZE_BYTES, _NUM_REFS = 0, 1, 2
 _FILE: Final = TableShape((_NUM_REFS, "I"), (_SIZE_BYTES, "Q"), (_FILE_ID, f"{ManifestId.WIDTH}s"))
 FILE_STRUCT: Final = np.dtype(
@@ -148,7 +145,7 @@ class StoredFiles(StoredList[ManifestFiles]):
             return 0 if file is None else file.number(_SIZE_BYTES, "Q")
 
     def _read(self, buffer: ScalarBuffer) -> ManifestFiles:
-        return read_files(buffer, self._slot, FEW_FILES)
+        return read_files(buffer, self._slot, FEW_TABLES)
 
 
 def write_files(tree: Tree, files: ManifestFiles, field: int, few: int) -> list[Section]:
@@ -252,7 +249,7 @@ class Snapshot(Record, eq=False):
 
 
 def encode_snapshot(
-    snapshot: Snapshot, *, level: int = DEFAULT_LEVEL, few_nodes: int = FEW_NODES
+    snapshot: Snapshot, *, level: int = DEFAULT_LEVEL, few: int = FEW_TABLES
 ) -> bytes:
     """Write a snapshot file of the snapshot's own spec version.
 
@@ -277,7 +274,7 @@ def encode_snapshot(
     tree.items(count, structs, root + shape.at[_Snapshot.MANIFEST_FILES], alignment=8)
     nodes, node_list = snapshot.nodes, root + shape.at[_Snapshot.NODES]
     sections = list[Section]()
-    if len(nodes) > few_nodes:
+    if len(nodes) > few:
         sections = _node_sections(nodes, is_v1=is_v1)
         tree.link_outside(sections[0], node_list)
     else:
@@ -285,7 +282,7 @@ def encode_snapshot(
             write_node(tree, nodes, row, link, is_v1=is_v1)
     if not is_v1:
         files = root + shape.at[_Snapshot.MANIFEST_FILES_V2]
-        sections += write_files(tree, snapshot.manifests, files, few_nodes)
+        sections += write_files(tree, snapshot.manifests, files, few)
     return seal_buffer([tree, *sections], FileType.SNAPSHOT, snapshot.spec_version, level=level)
 
 
@@ -396,12 +393,10 @@ def with_parent(
 # -- reading -------------------------------------------------------------------------------
 
 
-def decode_snapshot(
-    data: bytes | bytearray | memoryview, *, few_nodes: int = FEW_NODES
-) -> Snapshot:
+def decode_snapshot(data: bytes | bytearray | memoryview, *, few: int = FEW_TABLES) -> Snapshot:
     """Read a snapshot file, all of it."""
     envelope, buffer = _open(data)
-    return _read_whole(buffer, envelope.spec_version, few_nodes)
+    return _read_whole(buffer, envelope.spec_version, few)
 
 
 def open_snapshot(data: bytes | bytearray | memoryview) -> Snapshot:
@@ -411,7 +406,7 @@ def open_snapshot(data: bytes | bytearray | memoryview) -> Snapshot:
     """
     envelope, buffer = _open(data)
     if buffer.size > SMALL_BYTES:
-        return _read_whole(buffer, envelope.spec_version, FEW_NODES)
+        return _read_whole(buffer, envelope.spec_version, FEW_TABLES)
     key = snapshot_key(SnapshotId(buffer.root().struct(_Snapshot.ID, SnapshotId.WIDTH)))
     files: ManifestFiles | StoredFiles | None = _read_file_structs(buffer.root())
     if files is None:

@@ -19,7 +19,7 @@ from icefloe.format.envelope import (
 )
 from icefloe.format.flatbuffer_blocks import CoordinateSection, recognise_coordinates
 from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
-from icefloe.format.flatbuffer_scalar import ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_writer import (
     OFFSET,
     ListSection,
@@ -67,11 +67,6 @@ _MOVE: Final = TableShape(
     (_Move.NODE_TYPE, "B"),
 )
 
-FEW_CHUNKS: Final = 64
-"""Arrays with up to this many chunks have them written and read one by one."""
-FEW_ARRAYS: Final = 64
-"""Up to this many arrays are read one after the other."""
-
 
 def _no_ids() -> Bytes:
     return np.empty((0, NodeId.WIDTH), np.uint8)
@@ -110,7 +105,7 @@ def encode_transaction_log(
     *,
     spec_version: int = 2,
     level: int = BULK_LEVEL,
-    few_chunks: int = FEW_CHUNKS,
+    few: int = FEW_TABLES,
     runs: Mapping[NodeId, CoordinateRuns] | None = None,
 ) -> bytes:
     """Write a transaction log file.
@@ -131,7 +126,7 @@ def encode_transaction_log(
     _write_moves(tree, log.moves, root + _ROOT.at[_MOVED_NODES])
     updated: dict[NodeId, Coordinates | CoordinateRuns] = {**log.updated_chunks}
     updated |= runs or {}
-    below = _write_chunks(tree, updated, root + _ROOT.at[_UPDATED_CHUNKS], few_chunks)
+    below = _write_chunks(tree, updated, root + _ROOT.at[_UPDATED_CHUNKS], few)
     return seal_buffer([tree, *below], FileType.TRANSACTION_LOG, spec_version, level=level)
 
 
@@ -164,7 +159,7 @@ def _write_chunks(
     tree: Tree,
     updated: Mapping[NodeId, Coordinates | CoordinateRuns],
     field: int,
-    few_chunks: int,
+    few: int,
 ) -> list[Section]:
     """Add the chunks of each array; give the sections of those that have many."""
     below = list[Section]()
@@ -172,14 +167,14 @@ def _write_chunks(
     for node, link in zip(nodes, tree.links(len(nodes), field), strict=True):
         coordinates = updated[node]
         if isinstance(coordinates, CoordinateRuns):
-            if len(coordinates) <= few_chunks:
-                batches = coordinates.batches(max(few_chunks, 1))
+            if len(coordinates) <= few:
+                batches = coordinates.batches(max(few, 1))
                 none = np.empty((0, coordinates.dimensions), np.uint32)
                 coordinates = np.concatenate([none, *batches])
         else:
             coordinates = sorted_coordinates(coordinates)
         chunks = tree.table(_ARRAY, node.raw, field=link) + _ARRAY.at[_CHUNKS]
-        if not isinstance(coordinates, CoordinateRuns) and len(coordinates) <= few_chunks:
+        if not isinstance(coordinates, CoordinateRuns) and len(coordinates) <= few:
             index = Struct(f"<{coordinates.shape[1]}I")
             fields = tree.links(len(coordinates), chunks)
             for chunk, index_field in zip(coordinates.tolist(), fields, strict=True):
@@ -202,18 +197,20 @@ def _write_moves(tree: Tree, moves: tuple[Move, ...], field: int) -> None:
 
 
 def decode_transaction_log(
-    data: bytes | bytearray | memoryview, *, few_arrays: int = FEW_ARRAYS
+    data: bytes | bytearray | memoryview, *, few: int = FEW_TABLES
 ) -> TransactionLog:
     """Read a transaction log file."""
     envelope = open_envelope(data, FileType.TRANSACTION_LOG)
     buffer = ScalarBuffer(decompress(envelope.payload))
     root = buffer.root()
     lists = {name: _read_ids(root, slot) for slot, name in enumerate(ID_LISTS, start=1)}
-    few = root.vector(_UPDATED_CHUNKS, 4)[1] <= few_arrays
+    has_few = root.vector(_UPDATED_CHUNKS, 4)[1] <= few
     return TransactionLog(
         SnapshotId(root.struct(_ID, SnapshotId.WIDTH)),
         **lists,
-        updated_chunks=_read_chunks(buffer) if few else _decode_chunks(Buffer(buffer.data).root()),
+        updated_chunks=_read_chunks(buffer, few)
+        if has_few
+        else _decode_chunks(Buffer(buffer.data).root()),
         moves=_read_moves(root.optional_children(_MOVED_NODES) or []),
     )
 
@@ -225,7 +222,7 @@ def _read_ids(root: ScalarTable, slot: int) -> Bytes:
     return np.frombuffer(raw, np.uint8).reshape(-1, NodeId.WIDTH)
 
 
-def _read_chunks(buffer: ScalarBuffer) -> dict[NodeId, Coordinates]:
+def _read_chunks(buffer: ScalarBuffer, few: int) -> dict[NodeId, Coordinates]:
     """Read the chunks of a few arrays, one array after the other."""
     updated = dict[NodeId, Coordinates]()
     columnar = None
@@ -234,7 +231,7 @@ def _read_chunks(buffer: ScalarBuffer) -> dict[NodeId, Coordinates]:
         if node in updated:
             refuse("a log lists the chunks of an array twice")
         start, count = array.vector(_CHUNKS, 4)
-        if count <= FEW_CHUNKS:
+        if count <= few:
             updated[node] = _read_few(array.children(_CHUNKS))
         else:
             columnar = columnar or Buffer(buffer.data)

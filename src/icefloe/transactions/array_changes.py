@@ -4,7 +4,7 @@ Chunks written one at a time go to a small dictionary; whole tables of reference
 batches behind it. Both are folded into sorted columns when somebody needs to see them all.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -15,14 +15,10 @@ from icefloe.format.chunk_table import (
     ChunkRef,
     ChunkTable,
     Coordinates,
-    InlineChunk,
-    NativeChunk,
-    VirtualChunk,
     concat_tables,
     sort_keys,
 )
-from icefloe.format.columns import BytesColumn, is_ascending
-from icefloe.format.ids import ChunkId, id_rows
+from icefloe.format.columns import is_ascending
 from icefloe.records import Record, replace
 from icefloe.transactions.causality import Origin
 
@@ -102,53 +98,6 @@ class Settled(Record):
 
 type _Batch = tuple[ChunkTable | Coordinates, Origins | None]
 """References, or coordinates of deleted chunks; without origins, they are of the present one."""
-
-
-def table_of_refs(dimensions: int, refs: Mapping[Index, ChunkRef]) -> ChunkTable:
-    """Turn references that were made one by one into columns."""
-    native: dict[Index, NativeChunk] = {}
-    virtual: dict[Index, VirtualChunk] = {}
-    inline: dict[Index, InlineChunk] = {}
-    for index, ref in refs.items():
-        match ref:
-            case NativeChunk():
-                native[index] = ref
-            case VirtualChunk():
-                virtual[index] = ref
-            case InlineChunk():
-                inline[index] = ref
-    tables = []
-    if native:
-        table = ChunkTable.native(
-            _matrix(dimensions, list(native)),
-            id_rows(ChunkId, [ref.id for ref in native.values()]),
-            np.array([ref.length for ref in native.values()], np.uint64),
-            np.array([ref.offset for ref in native.values()], np.uint64),
-        )
-        tables.append(table)
-    if virtual:
-        tables.append(_virtual_table(dimensions, virtual))
-    if inline:
-        data = BytesColumn.from_list([ref.data for ref in inline.values()])
-        tables.append(ChunkTable.inlined(_matrix(dimensions, list(inline)), data))
-    return concat_tables(tables) if tables else ChunkTable.empty(dimensions)
-
-
-def _virtual_table(dimensions: int, refs: Mapping[Index, VirtualChunk]) -> ChunkTable:
-    rows = list(refs.values())
-    etags = [ref.etag for ref in rows]
-    has_etag = np.array([etag is not None for etag in etags], np.bool_)
-    modified = np.array([ref.last_modified or 0 for ref in rows], np.uint32)
-    etag_rows = np.where(has_etag, np.cumsum(has_etag) - 1, -1).astype(np.int32)
-    return ChunkTable.virtual(
-        _matrix(dimensions, list(refs)),
-        BytesColumn.from_strings([ref.location for ref in rows]),
-        np.array([ref.offset for ref in rows], np.uint64),
-        np.array([ref.length for ref in rows], np.uint64),
-        etags=BytesColumn.from_strings([etag for etag in etags if etag is not None]),
-        etag_rows=etag_rows if has_etag.any() else None,
-        last_modified=modified if modified.any() else None,
-    )
 
 
 def _matrix(dimensions: int, rows: Sequence[Index]) -> Coordinates:
@@ -287,7 +236,7 @@ class ArrayChanges:
         gone = [index for index, ref in self._singles.items() if ref is None]
         changes = list[ChunkTable | Coordinates]()
         if refs:
-            changes.append(table_of_refs(self.dimensions, refs))
+            changes.append(ChunkTable.from_refs(refs, self.dimensions))
         if gone:
             changes.append(_matrix(self.dimensions, gone))
         if not self._foreign:

@@ -223,7 +223,7 @@ def test_plain_and_compressed_locations_may_be_mixed() -> None:
 
 def test_only_virtual_chunks_have_checksums() -> None:
     file = ManifestFile(mixed_locations(dictionary=b"trained"))
-    one_by_one, in_columns = (file.table(NODE, few_refs=few) for few in (10, 0))
+    one_by_one, in_columns = (file.table(NODE, few=few) for few in (10, 0))
     assert one_by_one == in_columns
     for table in (one_by_one, in_columns):
         assert table.etag_rows is None

@@ -9,7 +9,7 @@ import zarr
 
 from icefloe import Repository, Session, in_memory_storage
 from icefloe.effects import run_blocking
-from icefloe.format.manifest import FEW_REFS
+from icefloe.format.flatbuffer_scalar import FEW_TABLES
 from icefloe.transactions.chunks import chunk_coordinates, chunk_tables
 from icefloe.transactions.nodes import require_array
 from icefloe.zarr_store.listing import FlattenedIterator
@@ -22,7 +22,7 @@ def repo() -> Repository:
     options: dict[str, Any] = {"dtype": "u1", "compressors": None, "fill_value": 0}
     array = zarr.create_array(session.store, name="a", shape=(20, 10), chunks=(1, 1), **options)
     array[::2] = 1
-    few = zarr.create_array(session.store, name="few", shape=(FEW_REFS,), chunks=(1,), **options)
+    few = zarr.create_array(session.store, name="few", shape=(FEW_TABLES,), chunks=(1,), **options)
     few[5:8] = 1
     zarr.create_array(session.store, name="none", shape=(3,), chunks=(1,), **options)
     scalar = zarr.create_array(session.store, name="scalar", shape=(), chunks=(), **options)

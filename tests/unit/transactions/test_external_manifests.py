@@ -34,7 +34,6 @@ from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.testing.invariants import check_repository_blocking
 from icefloe.transactions import chunks, commit, nodes
-from icefloe.transactions.array_changes import table_of_refs
 from icefloe.transactions.conflicts import (
     BasicConflictSolver,
     Conflict,
@@ -675,17 +674,17 @@ def test_changes_between_two_states_are_found_row_by_row() -> None:
     }
     for index, ref in other.items():
         after = {**kept, index: ref}
-        found = changed_between([table_of_refs(1, kept)], [table_of_refs(1, after)])
+        found = changed_between([ChunkTable.from_refs(kept, 1)], [ChunkTable.from_refs(after, 1)])
         assert found.tolist() == [list(index)]
-        back = changed_between([table_of_refs(1, after)], [table_of_refs(1, kept)])
+        back = changed_between([ChunkTable.from_refs(after, 1)], [ChunkTable.from_refs(kept, 1)])
         assert back.tolist() == [list(index)]
     moved = {**kept, (2,): VirtualChunk("s3://b/x", 0, 9, "etag")}
     kinds = {**kept, (2,): InlineChunk(b"s3://b/x9")}
     for after in (moved, kinds):
-        found = changed_between([table_of_refs(1, kept)], [table_of_refs(1, after)])
+        found = changed_between([ChunkTable.from_refs(kept, 1)], [ChunkTable.from_refs(after, 1)])
         assert found.tolist() == [[2]]
-    assert changed_between([table_of_refs(1, kept)], []).ravel().tolist() == [0, 1, 2, 3, 4]
-    assert changed_between([], [table_of_refs(1, kept)]).ravel().tolist() == [0, 1, 2, 3, 4]
+    assert changed_between([ChunkTable.from_refs(kept, 1)], []).ravel().tolist() == [0, 1, 2, 3, 4]
+    assert changed_between([], [ChunkTable.from_refs(kept, 1)]).ravel().tolist() == [0, 1, 2, 3, 4]
 
 
 # -- memory ----------------------------------------------------------------------------------
