@@ -405,7 +405,8 @@ def test_facts_of_one_repository_are_those_of_the_world(lab: Database) -> None:
                 assert entry.bucket.name == repository.bucket
                 roles = accounts.roles_of(connection, person)
                 containers = world.containers.get(name, ())
-                loaded = facts.load_facts(connection, entry, containers, roles, NOW)
+                offers = facts.load_offers(connection, entry.repository, roles, NOW)
+                loaded = facts.load_facts(connection, entry, containers, offers)
                 expected = world.facts(name, roles)
                 for field in ("repository", "containers", "listings", "provider", "roles"):
                     assert getattr(loaded, field) == getattr(expected, field), (name, field)

@@ -7,7 +7,6 @@ are made, for all containers at the same time.
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer
@@ -27,7 +26,7 @@ from icefloe.errors import (
     RepositoryNotFoundError,
     StorageError,
 )
-from icefloe.records import Record
+from icefloe.records import Record, replace
 from icefloe.service.configuration import SeenConfiguration, read_configuration
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.assets import containers_of, set_containers
@@ -68,20 +67,24 @@ class Opener:
     def __init__(self, service: Service) -> None:
         self._service: Final = service
 
-    async def open(self, actor: Actor, caller: Caller, entry: Entry, access: Access) -> Opened:
+    async def open(
+        self, actor: Actor, caller: Caller, entry: Entry, access: Access, offers: Facts
+    ) -> Opened:
         """Return all that is needed to open a repository.
 
-        Raise `AccessDeniedError` if any container of it has no grant.
+        `offers` are the facts about the repository apart from its containers. Raise
+        `AccessDeniedError` if any container of it has no grant.
         """
         require_proven(entry.bucket)
+        # Before anything is minted: may they do this at all?
+        self._decide(actor, entry, access, replace(offers, buckets=(entry.bucket,)))
         prefix = entry.bucket.prefix + entry.repository.prefix
         grant = self._grant(entry.bucket, prefix, caller, access)
-        now = self._service.clock()
         (own, seen), facts = await asyncio.gather(
-            self._read(entry, grant), asyncio.to_thread(self._load_facts, caller, entry, None, now)
+            self._read(entry, grant), asyncio.to_thread(self._load_facts, entry, None, offers)
         )
         if seen.containers is not None and seen.containers != facts.containers:
-            facts = await asyncio.to_thread(self._remember, caller, entry, seen, now)
+            facts = await asyncio.to_thread(self._remember, entry, seen, offers)
         verdict = self._decide(actor, entry, access, facts)
         minted = await asyncio.gather(*(self._mint(one, caller) for one in verdict.granted))
         answers = tuple(
@@ -116,11 +119,7 @@ class Opener:
             raise StorageError(problem, retryable=True) from None
 
     def _load_facts(
-        self,
-        caller: Caller,
-        entry: Entry,
-        containers: Sequence[DeclaredContainer] | None,
-        now: datetime,
+        self, entry: Entry, containers: Sequence[DeclaredContainer] | None, offers: Facts
     ) -> Facts:
         """Load what the decision depends on, with the containers last seen unless others are."""
         repository, settings = entry.repository, self._service.settings
@@ -136,19 +135,16 @@ class Opener:
                 connection,
                 entry,
                 containers,
-                caller.roles,
-                now,
+                offers,
                 allows_anonymous=settings.allows_anonymous,
             )
 
-    def _remember(
-        self, caller: Caller, entry: Entry, seen: SeenConfiguration, now: datetime
-    ) -> Facts:
+    def _remember(self, entry: Entry, seen: SeenConfiguration, offers: Facts) -> Facts:
         """Keep the containers of a new configuration, and load the facts for them."""
         containers = seen.containers or ()
         with self._service.database.writing() as connection:
             set_containers(connection, entry.repository, seen.version, containers)
-        return self._load_facts(caller, entry, containers, now)
+        return self._load_facts(entry, containers, offers)
 
     # The decision
 

@@ -63,21 +63,19 @@ def load_facts(
     connection: Connection,
     entry: Entry,
     containers: Sequence[DeclaredContainer],
-    roles: Mapping[str, Role],
-    now: datetime,
+    offers: Facts,
     *,
     allows_anonymous: bool = True,
 ) -> Facts:
-    """Return everything that a decision about a repository depends on."""
-    facts = load_offers(connection, entry.repository, roles, now)
-    buckets = _load_buckets(connection, entry, containers, facts.provider)
+    """Add the containers of a repository, and what they depend on, to the facts about it."""
+    buckets = _load_buckets(connection, entry, containers, offers.provider)
     table = tables.policies
     keys = [
         and_(table.c.organisation == bucket.organisation, table.c.bucket == bucket.name)
         for bucket in buckets
     ]
     return replace(
-        facts,
+        offers,
         containers=tuple(containers),
         buckets=tuple(buckets),
         policies=tuple(rows.find_all(connection, table, Policy, or_(*keys))),

@@ -91,6 +91,8 @@ class Permit(Record):
     verdict: Verdict
     now: datetime
     request_id: str
+    facts: Facts
+    """What the decision depended on."""
     entry: Entry | None = None
     """The repository that the path names."""
 
@@ -155,7 +157,7 @@ def may(action: Action) -> Callable[..., Permit]:
         request_id = request.state.request_id
         entry, facts = _load(service, caller, resource, now)
         verdict = decide(actor_of(caller), action, resource, facts)
-        permit = Permit(service, caller, action, resource, verdict, now, request_id, entry)
+        permit = Permit(service, caller, action, resource, verdict, now, request_id, facts, entry)
         if verdict.allowed:
             return permit
         _record_refusal(permit)
