@@ -5,11 +5,13 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
 
 from icefloe.service.database.engine import Database
+from tests.support.servers import S3Endpoint, seaweedfs
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +54,20 @@ def database(database_url: str) -> Iterator[Database]:
     database.migrate()
     yield database
     database.close()
+
+
+@pytest.fixture(scope="session")
+def lab_store(servers_folder: Path) -> Iterator[S3Endpoint]:
+    """The object store of one owner."""
+    with seaweedfs(shared=servers_folder, name="sts-lab", bucket="lab", has_sts=True) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def archive_store(servers_folder: Path) -> Iterator[S3Endpoint]:
+    """The object store of another owner, with other keys."""
+    options: dict[str, Any] = {"access_key_id": "archive-root", "secret_access_key": "archive-x"}
+    with seaweedfs(
+        shared=servers_folder, name="sts-archive", bucket="tapes", has_sts=True, **options
+    ) as endpoint:
+        yield endpoint

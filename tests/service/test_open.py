@@ -8,64 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from obstore.store import S3Store
 
 import icefloe
 from icefloe.catalog.model import Member, Organisation, Person, Role
 from icefloe.service.database import accounts
 from icefloe.service.settings import Settings
-from tests.support.desk import Desk
-from tests.support.servers import VENDOR, S3Endpoint, seaweedfs
+from tests.support.desk import Desk, bucket_body, read_with_reference, root_of
+from tests.support.servers import S3Endpoint
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture(scope="session")
-def lab_store(servers_folder: Path) -> Iterator[S3Endpoint]:
-    """The object store of one owner."""
-    with seaweedfs(shared=servers_folder, name="sts-lab", bucket="lab", has_sts=True) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(scope="session")
-def archive_store(servers_folder: Path) -> Iterator[S3Endpoint]:
-    """The object store of another owner, with other keys."""
-    options: dict[str, Any] = {"access_key_id": "archive-root", "secret_access_key": "archive-x"}
-    with seaweedfs(
-        shared=servers_folder, name="sts-archive", bucket="tapes", has_sts=True, **options
-    ) as endpoint:
-        yield endpoint
-
-
-def root_of(endpoint: S3Endpoint) -> S3Store:
-    return S3Store(
-        endpoint.bucket,
-        endpoint=endpoint.url,
-        access_key_id=endpoint.access_key_id,
-        secret_access_key=endpoint.secret_access_key,
-        region=endpoint.region,
-        client_options={"allow_http": True},
-    )
-
-
-def bucket_body(name: str, endpoint: S3Endpoint, prefix: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "platform": "s3",
-        "bucket": endpoint.bucket,
-        "prefix": prefix,
-        "region": endpoint.region,
-        "endpoint": endpoint.url,
-        "sts_endpoint": endpoint.url,
-        "path_style": True,
-        "allow_http": True,
-        "role": VENDOR["role"],
-        "delegation": "role",
-        "secrets": {
-            "access_key_id": VENDOR["access_key_id"],
-            "secret_access_key": VENDOR["secret_access_key"],
-        },
-    }
 
 
 @pytest.fixture
@@ -180,42 +131,3 @@ def test_a_reader_opens_everything_with_one_call(
     secret = answer["credential"]["values"]["secret_access_key"]
     with desk.service.database.reading() as connection:
         assert secret not in str(connection.exec_driver_sql("SELECT * FROM audit").all())
-
-
-def read_with_reference(answer: dict[str, Any], array: str) -> Any:
-    """Read an array with the reference implementation and the vended credentials."""
-    import icechunk
-
-    store, credential = answer["store"], answer["credential"]["values"]
-    storage = icechunk.s3_storage(
-        bucket=store["bucket"],
-        prefix=store["prefix"].rstrip("/"),
-        endpoint_url=store["endpoint"],
-        region=store["region"],
-        allow_http=store["allow_http"],
-        force_path_style=store["path_style"],
-        **credential,
-    )
-    config = icechunk.RepositoryConfig.default()
-    credentials = {}
-    for container in answer["containers"]:
-        own = container["store"]
-        options = icechunk.s3_store(
-            region=own["region"],
-            endpoint_url=own["endpoint"],
-            s3_compatible=True,
-            allow_http=own["allow_http"],
-            force_path_style=own["path_style"],
-        )
-        config.set_virtual_chunk_container(
-            icechunk.VirtualChunkContainer(container["prefix"], options)
-        )
-        keys = icechunk.s3_credentials(**container["credential"]["values"])
-        credentials[container["prefix"]] = keys
-    repository = icechunk.Repository.open(
-        storage,
-        config,
-        authorize_virtual_chunk_access=icechunk.containers_credentials(credentials),
-    )
-    session = repository.readonly_session("main")
-    return zarr.open_array(session.store, path=array, mode="r")[:]

@@ -3,7 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import zarr
 from fastapi.testclient import TestClient
+from obstore.store import S3Store
 
 from icefloe.catalog.model import Person, Token, TokenScope
 from icefloe.catalog.tokens import new_token, token_id
@@ -11,6 +13,7 @@ from icefloe.service.database import accounts, audit
 from icefloe.service.pages.site import create_site
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
+from tests.support.servers import VENDOR, S3Endpoint
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -52,3 +55,75 @@ class Desk:
             audit.verify(connection, self.service.keys.audit)
             entries = audit.read(connection)
         return [(e.person, e.action, e.resource, e.allowed) for e in reversed(entries)]
+
+
+def root_of(endpoint: S3Endpoint) -> S3Store:
+    """Return a store with an owner's own keys."""
+    return S3Store(
+        endpoint.bucket,
+        endpoint=endpoint.url,
+        access_key_id=endpoint.access_key_id,
+        secret_access_key=endpoint.secret_access_key,
+        region=endpoint.region,
+        client_options={"allow_http": True},
+    )
+
+
+def bucket_body(name: str, endpoint: S3Endpoint, prefix: str) -> dict[str, Any]:
+    """Return a bucket to register that is delegated by the role of a test server."""
+    return {
+        "name": name,
+        "platform": "s3",
+        "bucket": endpoint.bucket,
+        "prefix": prefix,
+        "region": endpoint.region,
+        "endpoint": endpoint.url,
+        "sts_endpoint": endpoint.url,
+        "path_style": True,
+        "allow_http": True,
+        "role": VENDOR["role"],
+        "delegation": "role",
+        "secrets": {
+            "access_key_id": VENDOR["access_key_id"],
+            "secret_access_key": VENDOR["secret_access_key"],
+        },
+    }
+
+
+def read_with_reference(answer: dict[str, Any], array: str) -> Any:
+    """Read an array with the reference implementation and the vended credentials."""
+    import icechunk
+
+    store, credential = answer["store"], answer["credential"]["values"]
+    storage = icechunk.s3_storage(
+        bucket=store["bucket"],
+        prefix=store["prefix"].rstrip("/"),
+        endpoint_url=store["endpoint"],
+        region=store["region"],
+        allow_http=store["allow_http"],
+        force_path_style=store["path_style"],
+        **credential,
+    )
+    config = icechunk.RepositoryConfig.default()
+    credentials = {}
+    for container in answer["containers"]:
+        own = container["store"]
+        options = icechunk.s3_store(
+            region=own["region"],
+            endpoint_url=own["endpoint"],
+            s3_compatible=True,
+            allow_http=own["allow_http"],
+            force_path_style=own["path_style"],
+        )
+        config.set_virtual_chunk_container(
+            icechunk.VirtualChunkContainer(container["prefix"], options)
+        )
+        keys = icechunk.s3_credentials(**container["credential"]["values"])
+        credentials[container["prefix"]] = keys
+    repository = icechunk.Repository.open(
+        storage,
+        config,
+        authorize_virtual_chunk_access=icechunk.containers_credentials(credentials),
+    )
+    session = repository.readonly_session("main")
+    return zarr.open_array(session.store, path=array, mode="r")[:]

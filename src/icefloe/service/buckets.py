@@ -5,7 +5,7 @@ import logging
 import random
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, and_, or_, select, update
@@ -260,8 +260,3 @@ async def probe_on_schedule(service: Service) -> None:
             await probe_due_buckets(service)
         except IcefloeError as error:
             _log.warning("the scheduled probes failed", exc_info=error)
-
-
-def end_of_issued(service: Service) -> datetime:
-    """Return until when credentials that were issued before now may live, at the latest."""
-    return service.clock() + timedelta(minutes=service.settings.credential_minutes)

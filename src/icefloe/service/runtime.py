@@ -5,7 +5,7 @@ import hmac
 import json
 import secrets as random
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
@@ -112,6 +112,10 @@ class Service:
         text = f"{bucket.organisation}/{bucket.name}/{bucket.bucket}/{bucket.prefix}"
         code = hmac.digest(self.keys.external_ids, f"challenge {text}".encode(), hashlib.sha256)
         return f"icefloe-challenge-{code.hex()[:40]}"
+
+    def issued_until(self) -> datetime:
+        """Return until when credentials that were issued before now may live, at the latest."""
+        return self.clock() + timedelta(minutes=self.settings.credential_minutes)
 
     def bucket_secret(self, bucket: Bucket) -> Secret:
         """Return what the service authenticates with at a bucket."""

@@ -23,7 +23,6 @@ from icefloe.records import replace
 from icefloe.service.buckets import (
     bucket_credential,
     check_bucket,
-    end_of_issued,
     probe_bucket,
     resume,
     suspend,
@@ -158,7 +157,7 @@ def suspend_bucket(
     permit: Annotated[Permit, Depends(may(Action.CHANGE_BUCKETS))], org: str, bucket: str
 ) -> Response:
     """Cut a bucket off: no further credential is made for it, by nobody and for nobody."""
-    end = end_of_issued(permit.service)
+    end = permit.service.issued_until()
     with permit.service.database.writing() as connection:
         suspended = suspend(connection, _require(connection, org, bucket), permit.person)
         permit.record(connection, f"bucket {bucket}", {"suspended": True, "issued_until": str(end)})

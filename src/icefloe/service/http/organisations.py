@@ -147,10 +147,11 @@ def remove_member(
     permit: Annotated[Permit, Depends(may(Action.CHANGE_MEMBERS))], org: str, person: str
 ) -> Response:
     """Take somebody out of an organisation; no credential is made for them from now on."""
+    end = str(permit.service.issued_until())
     with permit.service.database.writing() as connection:
         accounts.remove_member(connection, org, person)
-        permit.record(connection, f"member {person}")
-    return Response(status_code=204)
+        permit.record(connection, f"member {person}", {"removed": True, "issued_until": end})
+    return Response(status_code=204, headers={"x-issued-until": end})
 
 
 @router.post(

@@ -104,11 +104,12 @@ def delete_policy(
     permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))], org: str, policy: str
 ) -> Response:
     """Delete a policy: no credential is made by it from now on."""
+    end = str(permit.service.issued_until())
     with permit.service.database.writing() as connection:
         found = _require(connection, org, policy)
         assets.delete_policy(connection, found, permit.person, permit.now)
-        permit.record(connection, f"policy {policy}", {"deleted": True})
-    return Response(status_code=204)
+        permit.record(connection, f"policy {policy}", {"deleted": True, "issued_until": end})
+    return Response(status_code=204, headers={"x-issued-until": end})
 
 
 @router.get(
