@@ -21,6 +21,7 @@ from icefloe.config import (
     s3_store,
 )
 from icefloe.credentials import LocalFileSystemAccess, containers_credentials
+from icefloe.format.columns import BytesColumn
 from tests.interop.reference import RAW
 
 pytestmark = pytest.mark.interop
@@ -185,7 +186,8 @@ def test_both_sides_match_locations_to_the_same_containers(tmp_path: Path, spec:
         "vcc://name of 1/k",
         "vcc://nobody/k",
     ):
-        is_covered = not reader.check_locations([reader.normalise(location)])[0]
+        _, uncovered = reader.recorded(BytesColumn.from_strings([location]), validate=True)
+        is_covered = uncovered is not None and not uncovered[0]
         try:
             their_session.store.set_virtual_ref("v/c/0", location, offset=0, length=1)
             is_covered_there = True

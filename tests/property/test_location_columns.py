@@ -19,7 +19,7 @@ from icefloe.virtual_chunks.grouping import (
     canonical,
     canonical_all,
 )
-from icefloe.virtual_chunks.resolve import Places
+from icefloe.virtual_chunks.resolve import LocationResolver
 
 CONTAINERS = [
     VirtualChunkContainer("s3://bucket/", s3_store(), "wide"),
@@ -28,7 +28,7 @@ CONTAINERS = [
     VirtualChunkContainer("gcs://bucket/", gcs_store()),
     VirtualChunkContainer("file:///data/", local_filesystem_store("/data"), "files"),
 ]
-PLACES = Places(CONTAINERS)
+PLACES = LocationResolver(CONTAINERS)
 
 heads = st.sampled_from(
     [

@@ -293,12 +293,12 @@ def test_where_a_bucket_is_read_without_credentials(
 ) -> None:
     folder = forge(tmp_path / "repo", [Forged("s3://data/", store)], ["s3://data/x"], 2)
     reader = opened(folder, {"s3://data/": ANONYMOUS["s3"][2]})._context.virtual
-    place = reader.locate("s3://data/x")
+    place = reader.resolver.locate("s3://data/x")
     if url is None:
         with pytest.raises(IcefloeError):
-            reader.storage_of(place, reader.require_grant(place))
+            reader.storage_of(place, reader.resolver.require_grant(place))
     else:
-        assert url in repr(reader.storage_of(place, reader.require_grant(place)))
+        assert url in repr(reader.storage_of(place, reader.resolver.require_grant(place)))
 
 
 OTHER_CLOUDS: dict[str, tuple[str, str, dict[str, str], AnyCredential]] = {

@@ -126,14 +126,14 @@ def everything_from(way: str) -> list[Any]:
     repository = Repository.create(storage, config, authorize_virtual_chunk_access=access)
     session = repository.writable_session("main")
     reader = VirtualReader([container, web], access, trusted=[container])
-    place = reader.locate(f"{prefix_of(way)}x")
-    grant = reader.require_grant(place)
+    place = reader.resolver.locate(f"{prefix_of(way)}x")
+    grant = reader.resolver.require_grant(place)
     storage = reader.storage_of(place, grant)
     return [
         *(given, access, next(iter(access.values())), store, container, headers, web, config),
         *(repository, repository.config, repository.describe_access(), session, session.store),
         *(session.fork(), repository.readonly_session("main"), repository._context),
-        *(reader, reader.places, reader.places.access, place, grant, storage),
+        *(reader, reader.resolver, reader.resolver.access, place, grant, storage),
         *([] if "service account" in way else [storage.open()]),  # it is not a usable one
     ]
 

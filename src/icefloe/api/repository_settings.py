@@ -51,7 +51,7 @@ class RepositorySettings:
     @property
     def authorized_virtual_container_prefixes(self) -> set[str]:
         """The url prefixes from which virtual chunks may be read."""
-        return set(self._context.virtual.authorised_prefixes)
+        return set(self._context.virtual.resolver.authorised_prefixes)
 
     async def save_config_async(self) -> None:
         """Store the configuration of this object, for everybody who opens the repository."""

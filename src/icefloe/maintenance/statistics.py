@@ -541,7 +541,7 @@ async def _by_container(
                 rows.setdefault(OWN_CHUNKS, Usage()).add(kind, ranges.lengths[new])
                 continue
             recorded = part.locations
-            canonical = canonical_all(absolute_all(recorded, context.virtual.absolute))
+            canonical = canonical_all(absolute_all(recorded, context.virtual.resolver.absolute))
             assert ranges.targets is not None
             numbers = container_numbers(containers, recorded, canonical)
             places = numbers[ranges.targets[new]]

@@ -125,7 +125,7 @@ def _targets(table: ChunkTable) -> tuple[NDArray[np.integer], BytesColumn]:
 
 
 def _absolute(session: SessionState, locations: BytesColumn) -> BytesColumn:
-    return absolute_all(locations, session.context.virtual.absolute)
+    return absolute_all(locations, session.context.virtual.resolver.absolute)
 
 
 def _check_batch_size(batch_size: int) -> None:

@@ -38,7 +38,7 @@ from icefloe.storage.specs import (
 from icefloe.values.urls import Prefix, parse_prefix
 from icefloe.virtual_chunks.access import Grant, check_destination, credentials_doubt
 from icefloe.virtual_chunks.locations import DEFAULT_CONTAINERS
-from icefloe.virtual_chunks.resolve import Place
+from icefloe.virtual_chunks.resolve import ResolvedLocation
 
 MOST_CLIENTS: Final = 64
 
@@ -100,20 +100,20 @@ _AZURE_ENDPOINTS: Final = frozenset({"azure_storage_endpoint", "azure_endpoint",
 
 
 def open_store(
-    resolved: Place,
+    resolved: ResolvedLocation,
     grant: Grant,
     *,
     trusted: Collection[VirtualChunkContainer] = (),
     home_region: str | None = None,
     prefixes: Iterable[Prefix] = (),
 ) -> Storage:
-    """Describe the storage of a place, rooted at its bucket, web server or file system.
+    """Describe the storage of a location, rooted at its bucket, web server or file system.
 
     Sends no request. Raises `InvalidInputError` if the credential would go to a server that only
     the repository's configuration names; without credentials such a one is read with care.
 
     Args:
-        place: what is to be read; all places of its bucket and container have one storage.
+        resolved: what is to be read; all locations of its bucket and container have one storage.
         grant: by which it may be read.
         trusted: containers that the reader gave, rather than the repository.
         home_region: region of Amazon S3 that is taken where a container names none.
@@ -128,7 +128,7 @@ def open_store(
     return Storage(spec if doubt is None else _doubted_spec(resolved, spec, doubt))
 
 
-def _doubted_spec(resolved: Place, spec: Spec, doubt: str) -> GuardedHttpSpec:
+def _doubted_spec(resolved: ResolvedLocation, spec: Spec, doubt: str) -> GuardedHttpSpec:
     """Describe a bucket as a part of a web server, to be read without credentials.
 
     A server that only the repository names may be anybody's: it is read with a client that
@@ -164,7 +164,7 @@ def _taken(options: Mapping[str, str], names: Collection[str]) -> tuple[str | No
 
 
 def _spec(
-    resolved: Place, grant: Grant, home_region: str | None, prefixes: Iterable[Prefix]
+    resolved: ResolvedLocation, grant: Grant, home_region: str | None, prefixes: Iterable[Prefix]
 ) -> Spec:
     """Map the description of a container to that of a storage, at the root of its bucket.
 
@@ -192,7 +192,10 @@ def _spec(
 
 
 def _s3_spec(
-    resolved: Place, store: ObjectStoreConfig, credential: Credentials.S3, home_region: str | None
+    resolved: ResolvedLocation,
+    store: ObjectStoreConfig,
+    credential: Credentials.S3,
+    home_region: str | None,
 ) -> S3Spec:
     match store:
         case ObjectStoreConfig.Tigris(options):
@@ -212,7 +215,10 @@ def _s3_spec(
 
 
 def _http_spec(
-    resolved: Place, store: ObjectStoreConfig.Http, grant: Grant, access: Credentials.HttpAccess
+    resolved: ResolvedLocation,
+    store: ObjectStoreConfig.Http,
+    grant: Grant,
+    access: Credentials.HttpAccess,
 ) -> GuardedHttpSpec:
     """Describe a web server; one that the reader authorised by its address may be private."""
     host = parse_prefix(grant.prefix).host or ""
@@ -248,13 +254,13 @@ def _for_reading(options: S3Options) -> S3Options:
     return chosen
 
 
-def _bucket(resolved: Place) -> str:
+def _bucket(resolved: ResolvedLocation) -> str:
     if not _BUCKET.fullmatch(resolved.bucket):
         raise _unusable(resolved, f"{resolved.bucket!r} cannot be the name of a bucket")
     return resolved.bucket
 
 
-def _unusable(resolved: Place, reason: str) -> InvalidInputError:
+def _unusable(resolved: ResolvedLocation, reason: str) -> InvalidInputError:
     prefix = without_secrets(resolved.container.url_prefix)
     return InvalidInputError(
         f"the virtual chunk container {prefix!r} cannot be used: {reason}",

@@ -32,7 +32,7 @@ from icefloe.virtual_chunks.access import Grant
 from icefloe.virtual_chunks.clients import Client, Clients, open_store
 from icefloe.virtual_chunks.locations import shown
 from icefloe.virtual_chunks.readahead import Coalescer
-from icefloe.virtual_chunks.resolve import Place, Places, normalise, normalise_all
+from icefloe.virtual_chunks.resolve import LocationResolver, ResolvedLocation
 
 _log: Final = logging.getLogger(__name__)
 _REMEMBERED_OBJECTS: Final = 4096
@@ -247,7 +247,7 @@ def _too_short(chunk: VirtualChunk, last: int) -> StorageError:
     )
 
 
-_REMEMBERED_PLACES: Final = 4096
+_REMEMBERED_LOCATIONS: Final = 4096
 
 
 class VirtualReader:
@@ -276,34 +276,29 @@ class VirtualReader:
         settings: StorageSettings | None = None,
         attribution: Attribution | None = None,
     ) -> None:
-        self.places = Places(containers, access, disputed=disputed)
+        self.resolver = LocationResolver(containers, access, disputed=disputed)
         self._trusted = tuple(trusted)
         self._home_region = home_region
         self._settings = settings
         self._attribution = attribution
-        self._found: dict[str, Place] = {}
+        self._resolved: dict[str, ResolvedLocation] = {}
         self._recorded: dict[tuple[str, bool], str] = {}
         self._in_process: dict[int, Fetching] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         settings = {
             "trusted": self._trusted,
-            "disputed": self.places.disputed,
+            "disputed": self.resolver.disputed,
             "home_region": self._home_region,
             "settings": self._settings,
             "attribution": self._attribution,
         }
-        return (_restored, (self.places.containers, self.places.access.entries, settings))
-
-    @property
-    def authorised_prefixes(self) -> frozenset[str]:
-        """The url prefixes of containers that may be read, or of the parts that may."""
-        return self.places.authorised_prefixes
+        return (_restored, (self.resolver.containers, self.resolver.access.entries, settings))
 
     @property
     def is_near(self) -> bool:
         """Whether all that may be read is on this machine, so that reads wait for no network."""
-        return all(prefix.scheme == "file" for _, prefix in self.places.access.prefixes)
+        return all(prefix.scheme == "file" for _, prefix in self.resolver.access.prefixes)
 
     @property
     def clients_opened(self) -> int:
@@ -320,55 +315,25 @@ class VirtualReader:
         """The containers that the caller vouched for."""
         return self._trusted
 
-    # -- recording and finding locations ---------------------------------------------------
-
-    def normalise(self, location: str) -> str:
-        """Return a location in the form in which it is stored; malformed ones are refused."""
-        return normalise(location)
-
-    def normalise_all(self, locations: BytesColumn) -> BytesColumn:
-        """Return locations in the form in which they are stored."""
-        return normalise_all(locations)
-
     def recorded(
         self, locations: BytesColumn, *, validate: bool
     ) -> tuple[BytesColumn, Bools | None]:
         """Return locations as they are stored and, if asked, which no container covers."""
-        return self.places.recorded(locations, validate=validate)
+        return self.resolver.recorded(locations, validate=validate)
 
     def recorded_one(self, text: str, *, validate: bool) -> str:
         """Return one location as it is stored; with `validate`, refuse it if nothing covers it."""
         stored = self._recorded.get((text, validate))
         if stored is None:
-            stored = self.places.recorded_one(text, validate=validate)
-            if len(self._recorded) >= _REMEMBERED_PLACES:
+            stored = self.resolver.recorded_one(text, validate=validate)
+            if len(self._recorded) >= _REMEMBERED_LOCATIONS:
                 self._recorded.clear()
             self._recorded[text, validate] = stored
         return stored
 
-    def check_locations(self, locations: BytesColumn | list[str]) -> Bools:
-        """Return for each location whether no container covers it; see `Places`."""
-        if not isinstance(locations, BytesColumn):
-            locations = BytesColumn.from_strings(locations)
-        return self.places.check_locations(locations)
-
-    def locate(self, text: str) -> Place:
-        """Find the container of a location, the key in its storage, and who may read it."""
-        return self.places.locate(text)
-
-    def absolute(self, text: str) -> str:
-        """Return a location with the name of a container replaced by where that is."""
-        return self.places.absolute(text)
-
-    def require_grant(self, resolved: Place) -> Grant:
-        """Return the entry that authorises a place, or tell the reader which one to write."""
-        return self.places.require_grant(resolved)
-
-    # -- reading ---------------------------------------------------------------------------
-
     async def read(self, chunk: VirtualChunk, start: int, stop: int) -> Buffer:
         """Read bytes `start` to `stop` of a chunk, from the state of the object recorded for it."""
-        resolved = self._place(chunk.location)
+        resolved = self._resolve(chunk.location)
         return await self._fetching.read(
             chunk,
             (start, stop),
@@ -379,7 +344,7 @@ class VirtualReader:
 
     async def look(self, location: str) -> ObjectInfo:
         """Look at the object of a location without reading it, if it is authorised."""
-        resolved = self._place(location)
+        resolved = self._resolve(location)
         return (await self._client(resolved).backend.head(resolved.key)).info
 
     @property
@@ -391,34 +356,34 @@ class VirtualReader:
             fetching = self._in_process.setdefault(process, new)  # the same for all threads
         return fetching
 
-    def _place(self, text: str) -> Place:
+    def _resolve(self, text: str) -> ResolvedLocation:
         """Remember what `locate` found: chunks of one file are read one after the other."""
-        resolved = self._found.get(text)
+        resolved = self._resolved.get(text)
         if resolved is None:
-            resolved = self.locate(text)
-            self.places.require_key(resolved)
-            if len(self._found) >= _REMEMBERED_PLACES:
-                self._found.clear()
-            self._found[text] = resolved
+            resolved = self.resolver.locate(text)
+            self.resolver.require_key(resolved)
+            if len(self._resolved) >= _REMEMBERED_LOCATIONS:
+                self._resolved.clear()
+            self._resolved[text] = resolved
         return resolved
 
-    def _client(self, resolved: Place) -> Client:
-        """Open the storage of a place, once, after checking that it is authorised."""
-        grant = self.require_grant(resolved)
+    def _client(self, resolved: ResolvedLocation) -> Client:
+        """Open the storage of a location, once, after checking that it is authorised."""
+        grant = self.resolver.require_grant(resolved)
         scheme, container = resolved.location.scheme, resolved.container.url_prefix
         return self._fetching.clients.get(
             (container, grant.prefix, scheme, resolved.bucket),
             lambda: self.storage_of(resolved, grant),
         )
 
-    def storage_of(self, resolved: Place, grant: Grant) -> Storage:
-        """Describe the storage of an authorised place; no request is sent."""
+    def storage_of(self, resolved: ResolvedLocation, grant: Grant) -> Storage:
+        """Describe the storage of an authorised location; no request is sent."""
         return open_store(
             resolved,
             grant,
             trusted=self._trusted,
             home_region=self._home_region,
-            prefixes=[prefix for _, prefix in self.places.access.prefixes],
+            prefixes=[prefix for _, prefix in self.resolver.access.prefixes],
         )
 
 

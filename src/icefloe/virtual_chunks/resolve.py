@@ -1,4 +1,4 @@
-"""Places of virtual chunks: which container a location is in, and whether it may be read."""
+"""Resolve locations of virtual chunks: which container each is in, and whether it may be read."""
 
 from collections.abc import Iterable, Mapping
 
@@ -30,7 +30,7 @@ _DEFAULTS = PrefixTable(
 )
 
 
-class Place(Record):
+class ResolvedLocation(Record):
     """Where the bytes of a location are, and by what they may be read."""
 
     container: VirtualChunkContainer
@@ -44,7 +44,7 @@ class Place(Record):
     """None if the reader did not authorise it."""
 
 
-class Places:
+class LocationResolver:
     """The containers that a repository declares, and what of them the reader authorised.
 
     Args:
@@ -88,7 +88,7 @@ class Places:
 
     # -- finding ---------------------------------------------------------------------------
 
-    def locate(self, text: str, *, for_recording: bool = False) -> Place:
+    def locate(self, text: str, *, for_recording: bool = False) -> ResolvedLocation:
         """Find the container of a location (longest prefix first) and the key in its storage.
 
         What is recorded below the name of a container is in that one. Containers that nobody
@@ -106,7 +106,7 @@ class Places:
             raise _no_container(text)
         key = "/".join(decoded.segments)
         grant = self.access.grant_for(decoded, container)
-        return Place(container, key, location, decoded.host or "", grant)
+        return ResolvedLocation(container, key, location, decoded.host or "", grant)
 
     def absolute(self, text: str) -> str:
         """Return a location with the name of a container replaced by where that is."""
@@ -138,27 +138,18 @@ class Places:
             raise _no_container(str(below))
         return below, container
 
-    def require_grant(self, resolved: Place) -> Grant:
+    def require_grant(self, resolved: ResolvedLocation) -> Grant:
         """Return the entry that authorises a place, or tell the reader which one to write."""
         if resolved.grant is None:
             raise unauthorised(resolved.container, shown(str(resolved.location)))
         return resolved.grant
 
-    def require_key(self, resolved: Place) -> None:
+    def require_key(self, resolved: ResolvedLocation) -> None:
         """Refuse a place whose key could be understood in more than one way."""
         if (fault := segment_fault(resolved.key)) is not None:
             raise invalid(str(resolved.location), fault)
 
     # -- recording -------------------------------------------------------------------------
-
-    def check_locations(self, locations: BytesColumn) -> Bools:
-        """Return for each location whether no container covers it.
-
-        Malformed locations, and keys that the storage of their container could not address,
-        are `InvalidInputError`. Repeated locations are looked at once.
-        """
-        distinct, numbers = locations.distinct()
-        return self._uncovered(distinct, is_plain(distinct))[numbers]
 
     def recorded(
         self, locations: BytesColumn, *, validate: bool
@@ -205,7 +196,7 @@ class Places:
         self._require_key(text, resolved)
         return True
 
-    def _require_key(self, text: str, resolved: Place) -> None:
+    def _require_key(self, text: str, resolved: ResolvedLocation) -> None:
         """Refuse a location whose key the storage of its container could not address."""
         if (fault := key_fault(resolved.location.scheme, resolved.key)) is not None:
             raise invalid(text, fault)

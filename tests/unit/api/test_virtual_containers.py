@@ -62,7 +62,7 @@ def test_containers_given_at_open_are_for_this_opening_only(spec_version: int) -
         authorize_virtual_chunk_access=containers_credentials({"s3://a": ANONYMOUS}),
     )
     assert listed(opened) == [local]
-    assert opened._context.virtual.locate("s3://a/x").container == local
+    assert opened._context.virtual.resolver.locate("s3://a/x").container == local
     assert listed(Repository.open(storage)) == [s3("s3://a/", "eu-west-1")]
 
 
@@ -102,7 +102,7 @@ def test_default_containers_are_never_stored(spec_version: int) -> None:
     access = containers_credentials({"s3": ANONYMOUS})
     repository = Repository.create(storage, spec_version=spec_version)
     opened = repository.reopen(authorize_virtual_chunk_access=access)
-    assert opened._context.virtual.locate("s3://a/x").container.url_prefix == "s3://"
+    assert opened._context.virtual.resolver.locate("s3://a/x").container.url_prefix == "s3://"
     opened.save_config()
     assert listed(Repository.open(storage)) == []
     assert opened.authorized_virtual_container_prefixes == set()
@@ -163,9 +163,9 @@ virtual_chunk_containers:
         reader = repository._context.virtual
         for location in ("s3://shown/x", "s3://meant/x"):
             with pytest.raises(InvalidInputError, match="contradicts itself"):
-                reader.locate(location)
-        assert reader.locate("s3://other/x").container.url_prefix == "s3://"
+                reader.resolver.locate(location)
+        assert reader.resolver.locate("s3://other/x").container.url_prefix == "s3://"
     settled = Repository.open(
         storage, config_of(s3("s3://meant/")), authorize_virtual_chunk_access=access
     )
-    assert settled._context.virtual.locate("s3://meant/x").grant is not None
+    assert settled._context.virtual.resolver.locate("s3://meant/x").grant is not None

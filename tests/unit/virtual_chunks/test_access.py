@@ -42,7 +42,7 @@ def s3(prefix: str, name: str | None = None) -> VirtualChunkContainer:
 
 
 def grant(reader: VirtualReader, location: str) -> tuple[str, AnyCredential] | None:
-    place = reader.locate(location)
+    place = reader.resolver.locate(location)
     return None if place.grant is None else (place.grant.prefix, place.grant.credential)
 
 
@@ -52,7 +52,7 @@ def test_a_parent_authorises_what_is_below_it() -> None:
     assert grant(reader, "s3://b/x/k") == ("s3://b", OPEN)
     assert grant(reader, "s3://b/y/k") == ("s3://b", OPEN)
     assert grant(reader, "s3://other/k") is None
-    assert reader.authorised_prefixes == {"s3://b/x/", "s3://b/y/"}
+    assert reader.resolver.authorised_prefixes == {"s3://b/x/", "s3://b/y/"}
 
 
 def test_an_entry_below_a_wide_container_authorises_that_part() -> None:
@@ -62,7 +62,7 @@ def test_an_entry_below_a_wide_container_authorises_that_part() -> None:
     assert grant(reader, "s3://b/xx/k") is None
     assert grant(reader, "s3://b/k") is None
     assert grant(reader, "s3://bb/x/k") is None
-    assert reader.authorised_prefixes == {"s3://b/x", "s3://b/x/y/"}
+    assert reader.resolver.authorised_prefixes == {"s3://b/x", "s3://b/x/y/"}
 
 
 def test_aliases_of_a_scheme_are_authorised_together() -> None:
@@ -75,7 +75,7 @@ def test_aliases_of_a_scheme_are_authorised_together() -> None:
     reader = VirtualReader(containers, {"gcs://b": google, "az": azure})
     assert grant(reader, "gs://b/k") == ("gcs://b", google)
     assert grant(reader, "abfs://c/k") == ("az", azure)
-    assert reader.authorised_prefixes == {"gs://b/", "abfs://c/"}
+    assert reader.resolver.authorised_prefixes == {"gs://b/", "abfs://c/"}
 
 
 def test_between_aliases_the_entry_with_the_scheme_of_the_location_counts() -> None:
@@ -93,7 +93,7 @@ def test_names_of_containers_and_what_covers_nothing_authorise_nothing() -> None
         {"data": S3Credentials.FromEnv(), "vcc://data/": None, "s3://buck": HttpAccess}
     )
     reader = VirtualReader([s3("s3://bucket/", "data")], access)
-    assert reader.authorised_prefixes == frozenset()
+    assert reader.resolver.authorised_prefixes == frozenset()
     assert grant(reader, "vcc://data/k") is None
     assert grant(reader, "s3://bucket/k") is None
 
@@ -102,7 +102,7 @@ def test_malformed_entries_are_ignored_with_a_warning(caplog: pytest.LogCaptureF
     entries: Entries = {"s3://user:hush@b/": OPEN, "": OPEN, "s3://b/?q": OPEN, "file://": OPEN}
     with caplog.at_level(logging.WARNING):
         reader = VirtualReader([s3("s3://b/")], entries)
-    assert reader.authorised_prefixes == frozenset()
+    assert reader.resolver.authorised_prefixes == frozenset()
     assert len(own_messages(caplog)) == 4
     assert "hush" not in caplog.text
 
@@ -119,7 +119,7 @@ def test_files_are_authorised_by_entries_for_files_only(entry: str) -> None:
 def test_local_files_have_no_default_container() -> None:
     reader = VirtualReader([], {"file:///data/": LocalFileSystemAccess})
     with pytest.raises(InvalidInputError) as caught:
-        reader.locate("file:///data/k")
+        reader.resolver.locate("file:///data/k")
     assert caught.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK
 
 
@@ -144,7 +144,7 @@ def test_the_error_says_what_to_write(
     reader = VirtualReader([VirtualChunkContainer(prefix, store)])
     location = prefix + ("b/k" if prefix.endswith("://") else "k")
     with pytest.raises(InvalidInputError) as caught:
-        reader.require_grant(reader.locate(location))
+        reader.resolver.require_grant(reader.resolver.locate(location))
     assert caught.value.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
     assert caught.value.message.endswith(
         f"authorize_virtual_chunk_access=icefloe.containers_credentials({expected})"
@@ -164,7 +164,7 @@ def test_a_credential_of_another_platform_is_refused_at_once(entry: str) -> None
 def test_a_credential_that_does_not_fit_a_default_container_is_refused_when_used() -> None:
     reader = VirtualReader([], {"s3://b": HttpAccess})
     with pytest.raises(StorageError, match="s3_credentials"):
-        reader.locate("s3://b/k")
+        reader.resolver.locate("s3://b/k")
 
 
 def test_none_stands_for_what_the_store_says() -> None:
@@ -193,14 +193,14 @@ def test_a_copy_in_another_process_is_authorised_alike() -> None:
     assert grant(copy, "s3://b/x/k") == ("s3://b/x", MINE)
     assert grant(copy, "s3://b/k") is None
     with pytest.raises(InvalidInputError, match="contradicts"):
-        copy.locate("s3://b/x/y/k")
-    place = copy.locate("s3://b/x/k")
+        copy.resolver.locate("s3://b/x/y/k")
+    place = copy.resolver.locate("s3://b/x/k")
     assert copy.storage_of(place, place.grant).spec.options.region == "eu-west-1"
 
 
 def test_secrets_are_not_shown() -> None:
     reader = VirtualReader([s3("s3://b/")], {"s3://b": MINE})
-    place = reader.locate("s3://b/k")
+    place = reader.resolver.locate("s3://b/k")
     shown = repr(reader) + repr(place) + repr(place.grant)
     assert place.grant is not None
     shown += repr(reader.storage_of(place, place.grant))

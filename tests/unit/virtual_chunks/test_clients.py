@@ -42,8 +42,8 @@ def spec_of(
 ) -> Spec:
     containers = [] if container is None else [container]
     reader = VirtualReader(containers, access, home_region=home_region)
-    place = reader.locate(location)
-    return reader.storage_of(place, reader.require_grant(place)).spec
+    place = reader.resolver.locate(location)
+    return reader.storage_of(place, reader.resolver.require_grant(place)).spec
 
 
 def s3_region(container: VirtualChunkContainer, home_region: str | None) -> str | None:

@@ -60,8 +60,8 @@ def described(
     reader = VirtualReader(
         [container], {prefix: credential}, trusted=[container] if is_trusted else []
     )
-    place = reader.locate(f"{prefix}key")
-    return reader.storage_of(place, reader.require_grant(place))
+    place = reader.resolver.locate(f"{prefix}key")
+    return reader.storage_of(place, reader.resolver.require_grant(place))
 
 
 HOSTILE: list[tuple[str, AnyObjectStoreConfig, str]] = [
@@ -164,9 +164,9 @@ def test_a_container_that_differs_from_what_the_reader_gave_is_not_trusted() -> 
     stored = VirtualChunkContainer("s3://b/", s3_store(endpoint_url="https://evil.example"))
     given = VirtualChunkContainer("s3://b/", s3_store(endpoint_url="https://minio.example"))
     reader = VirtualReader([stored], {"s3://b": SECRETS["s3"]}, trusted=[given])
-    place = reader.locate("s3://b/x")
+    place = reader.resolver.locate("s3://b/x")
     with pytest.raises(InvalidInputError, match=r"evil\.example"):
-        reader.storage_of(place, reader.require_grant(place))
+        reader.storage_of(place, reader.resolver.require_grant(place))
 
 
 @pytest.mark.parametrize(
@@ -284,5 +284,5 @@ def test_the_path_of_a_local_store_does_not_matter(tmp_path: Path) -> None:
     }
     reader = VirtualReader([container], access)
     with pytest.raises(InvalidInputError) as caught:
-        reader.locate(f"file://{tmp_path}/hidden")
+        reader.resolver.locate(f"file://{tmp_path}/hidden")
     assert caught.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK

@@ -6,6 +6,7 @@ What the manifests of a repository say is not trusted: any text may stand there.
 import posixpath
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from unicodedata import normalize
 from urllib.parse import unquote
@@ -30,8 +31,9 @@ from icefloe.credentials import (
 from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
 from icefloe.format.chunk_table import VirtualChunk
+from icefloe.format.columns import BytesColumn
 from icefloe.virtual_chunks.reader import VirtualReader
-from icefloe.virtual_chunks.resolve import Place
+from icefloe.virtual_chunks.resolve import ResolvedLocation, normalise
 from tests.support.http_server import FileServer, file_server, redirect_server
 
 PUBLIC, SECRET = b"public", b"secret"
@@ -269,12 +271,12 @@ _starts = st.sampled_from(
 )
 
 
-def found(reader: VirtualReader, location: str) -> Place | None:
+def found(reader: VirtualReader, location: str) -> ResolvedLocation | None:
     """Go as far as a read goes before it asks a storage."""
     try:
-        place = reader.locate(location)
-        reader.places.require_key(place)
-        reader.require_grant(place)
+        place = reader.resolver.locate(location)
+        reader.resolver.require_key(place)
+        reader.resolver.require_grant(place)
     except InvalidInputError as error:
         if error.kind not in REFUSALS:
             raise
@@ -311,12 +313,13 @@ def test_whatever_the_text_nothing_secret_is_read_of_local_files(root: Path, tex
 def test_whatever_the_text_recording_and_reading_fail_cleanly(text: str) -> None:
     reader = VirtualReader([VirtualChunkContainer("s3", s3_store(), "any")])
     for location in (text, f"s3://open/{text}", f"vcc://any/{text}", f"https://{text}"):
-        if (stored := unless_invalid(reader.normalise, location)) is None:
+        if (stored := unless_invalid(normalise, location)) is None:
             continue
-        assert reader.normalise(stored) == stored
-        uncovered = unless_invalid(reader.check_locations, [stored])
-        if uncovered is not None and not uncovered[0]:
-            place = reader.places.locate(stored, for_recording=True)
+        assert normalise(stored) == stored
+        column = BytesColumn.from_strings([stored])
+        recorded = unless_invalid(partial(reader.recorded, validate=True), column)
+        if recorded is not None and recorded[1] is not None and not recorded[1][0]:
+            place = reader.resolver.locate(stored, for_recording=True)
             expected = "https://" if stored.startswith("https:") else "s3"
             assert place.container.url_prefix == expected
 
@@ -349,7 +352,7 @@ def test_links_lead_nowhere_that_was_not_authorised(root: Path) -> None:
         assert outcome.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
         assert f"file://{root}/closed/" in outcome.message
     both = VirtualReader(
-        reader.places.containers,
+        reader.resolver.containers,
         {start: LocalFileSystemAccess, f"file://{root}/closed": LocalFileSystemAccess},
     )
     assert attempt(both, f"{start}/to-file") == SECRET

@@ -18,7 +18,7 @@ from icefloe.virtual_chunks.locations import (
     is_plain,
     parse_location,
 )
-from icefloe.virtual_chunks.resolve import Places
+from icefloe.virtual_chunks.resolve import LocationResolver
 
 S3_KEYS: AnyCredential = Credentials.S3(s3_credentials(anonymous=True))
 
@@ -34,8 +34,14 @@ def container(prefix: str, name: str | None = None) -> VirtualChunkContainer:
     return VirtualChunkContainer(prefix, store, name)
 
 
-def places(*prefixes: str) -> Places:
-    return Places([container(prefix) for prefix in prefixes])
+def uncovered(resolver: LocationResolver, locations: BytesColumn) -> list[bool]:
+    _, is_uncovered = resolver.recorded(locations, validate=True)
+    assert is_uncovered is not None
+    return [bool(flag) for flag in is_uncovered]
+
+
+def places(*prefixes: str) -> LocationResolver:
+    return LocationResolver([container(prefix) for prefix in prefixes])
 
 
 def matched(location: str, *prefixes: str) -> str | None:
@@ -86,7 +92,7 @@ def matched(location: str, *prefixes: str) -> str | None:
 )
 def test_a_prefix_covers_whole_pieces(prefix: str, location: str, expected: bool) -> None:
     assert matched(location, prefix) == (prefix if expected else None)
-    assert places(prefix).check_locations(column(location)).tolist() == [not expected]
+    assert uncovered(places(prefix), column(location)) == [not expected]
 
 
 def column(*locations: str) -> BytesColumn:
@@ -118,7 +124,7 @@ def test_a_name_leads_to_its_container() -> None:
     wide = container("s3", "any")
     bucket = container("s3://b/x", "data")
     thing = container("s3://b/x/one.nc", "one")
-    found = Places([wide, bucket, thing])
+    found = LocationResolver([wide, bucket, thing])
     assert found.absolute("vcc://any/bucket/key") == "s3://bucket/key"
     assert found.absolute("vcc://data/a%20b?q") == "s3://b/x/a%20b?q"
     assert found.absolute("vcc://one") == "s3://b/x/one.nc"
@@ -137,11 +143,11 @@ def test_a_name_leads_to_its_container() -> None:
 
 def test_default_containers_take_part_where_the_reader_authorised_them() -> None:
     access: dict[str, AnyCredential | None] = {"s3://mine/data": S3_KEYS, "https": HttpAccess}
-    found = Places([container("s3://declared/")], access)
+    found = LocationResolver([container("s3://declared/")], access)
     rows = ["s3://mine/data/k", "s3://mine/k", "https://host/k", "http://host/k", "gs://b/k"]
     odd = ["s3://mine/data/a%20b", "s3://mine/a%20b", "file:///mine/data/k"]
     expected = [False, True, False, False, False, False, True, True]
-    assert found.check_locations(column(*rows, *odd)).tolist() == expected
+    assert uncovered(found, column(*rows, *odd)) == expected
     with pytest.raises(InvalidInputError) as caught:
         found.locate("gs://b/k")  # which may be recorded, and was not authorised
     assert caught.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK
@@ -158,7 +164,7 @@ WEB = ["http://host/k", "https://host/k"]
 def test_without_any_container_chunks_of_all_platforms_can_be_recorded_and_none_read() -> None:
     rows = [*PLATFORMS, *WEB, "s3://b/a%20b", "file:///k", "models://b/k"]
     expected = [False] * 9 + [True] * 2
-    assert places().check_locations(column(*rows)).tolist() == expected
+    assert uncovered(places(), column(*rows)) == expected
     for row in rows[:9]:
         assert places().recorded_one(row, validate=True) == row
         with pytest.raises(InvalidInputError) as caught:
@@ -167,7 +173,7 @@ def test_without_any_container_chunks_of_all_platforms_can_be_recorded_and_none_
 
 
 @pytest.mark.parametrize(
-    ("declared", "uncovered"),
+    ("declared", "elsewhere"),
     [
         ("s3://mine/", ["s3://b/k"]),
         ("gcs://mine/", ["gs://b/k", "gcs://b/k"]),
@@ -177,12 +183,12 @@ def test_without_any_container_chunks_of_all_platforms_can_be_recorded_and_none_
     ],
 )
 def test_who_declares_a_place_of_a_platform_hears_of_those_elsewhere(
-    declared: str, uncovered: list[str]
+    declared: str, elsewhere: list[str]
 ) -> None:
     rows = [*PLATFORMS, *WEB]
-    result = places(declared).check_locations(column(*rows)).tolist()
+    result = uncovered(places(declared), column(*rows))
     assert [row for row, is_uncovered in zip(rows, result, strict=True) if is_uncovered] == (
-        uncovered
+        elsewhere
     )
 
 
@@ -202,7 +208,7 @@ def test_without_either_the_error_tells_both_ways_out() -> None:
 
 def test_a_declared_container_comes_before_any_default() -> None:
     wide = container("s3")
-    found = Places([wide], {"s3://mine/data": S3_KEYS})
+    found = LocationResolver([wide], {"s3://mine/data": S3_KEYS})
     assert found.locate("s3://mine/data/k").container is wide
 
 
@@ -215,14 +221,14 @@ def test_no_default_is_for_local_files_or_for_schemes_of_ones_own() -> None:
 
 
 def test_disputed_prefixes_are_not_guessed_at() -> None:
-    found = Places([container("s3")], {"s3": S3_KEYS}, disputed=["s3://a/x/", "s3://b/"])
+    found = LocationResolver([container("s3")], {"s3": S3_KEYS}, disputed=["s3://a/x/", "s3://b/"])
     for location in ("s3://a/x/k", "s3://b/k", "s3://b/a%20b"):
         with pytest.raises(InvalidInputError, match="contradicts itself") as caught:
             found.locate(location)
         assert caught.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK
     rows = ["s3://a/x/k", "s3://b/k", "s3://b/a%20b", "s3://a/k", "s3://c/k"]
-    assert found.check_locations(column(*rows)).tolist() == [True, True, True, False, False]
-    closer = Places([container("s3://b/deep/")], disputed=["s3://b/"])
+    assert uncovered(found, column(*rows)) == [True, True, True, False, False]
+    closer = LocationResolver([container("s3://b/deep/")], disputed=["s3://b/"])
     assert closer.locate("s3://b/deep/k").container.url_prefix == "s3://b/deep/"
 
 

@@ -36,6 +36,7 @@ from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import BytesColumn
 from icefloe.storage import Storage
 from icefloe.virtual_chunks.reader import VirtualReader
+from icefloe.virtual_chunks.resolve import normalise, normalise_all
 from tests.conformance.storages import azure_storage_at, gcs_storage_at, s3_storage_at
 from tests.support.gcs_server import GcsEndpoint
 from tests.support.http_server import file_server
@@ -91,7 +92,7 @@ def test_file_names_are_taken_as_they_are(folder: Path) -> None:
 def test_a_location_below_a_named_container(folder: Path) -> None:
     reader = local_reader(folder)
     assert read(reader, VirtualChunk("vcc://data/a.nc", 0, 4)) == BYTES[:4]
-    assert reader.absolute("vcc://data/a.nc") == f"file://{folder}/a.nc"
+    assert reader.resolver.absolute("vcc://data/a.nc") == f"file://{folder}/a.nc"
 
 
 @pytest.mark.parametrize(
@@ -126,14 +127,14 @@ def test_unlisted_containers_are_not_read_and_the_error_says_what_to_write(folde
     assert error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
     grant = f"{{'file://{folder}/': icefloe.credentials.LocalFileSystemAccess}}"
     assert grant in error.message
-    assert reader.authorised_prefixes == frozenset()
+    assert reader.resolver.authorised_prefixes == frozenset()
 
 
 def test_the_longest_prefix_decides(folder: Path) -> None:
     outer, inner = local_container(folder), local_container(folder / "deep")
     reader = VirtualReader([outer, inner], {f"file://{folder}/": LocalFileSystemAccess})
-    assert reader.locate(f"file://{folder}/a.nc").container is outer
-    assert reader.locate(f"file://{folder}/deep/x").container is inner
+    assert reader.resolver.locate(f"file://{folder}/a.nc").container is outer
+    assert reader.resolver.locate(f"file://{folder}/deep/x").container is inner
     assert read(reader, VirtualChunk(f"file://{folder}/a.nc", 0, 4)) == BYTES[:4]
 
 
@@ -180,6 +181,12 @@ def test_a_reader_travels_to_other_processes(folder: Path) -> None:
 # -- recording ---------------------------------------------------------------------------------
 
 
+def uncovered(reader: VirtualReader, rows: list[str]) -> list[bool]:
+    _, is_uncovered = reader.recorded(BytesColumn.from_strings(rows), validate=True)
+    assert is_uncovered is not None
+    return [bool(flag) for flag in is_uncovered]
+
+
 def test_locations_no_container_covers_are_found_in_columns(folder: Path) -> None:
     reader = local_reader(folder)
     good = [f"file://{folder}/x{number}.nc" for number in range(50)]
@@ -187,8 +194,7 @@ def test_locations_no_container_covers_are_found_in_columns(folder: Path) -> Non
     odd = [f"file://{folder}/with space.nc", "vcc://data/y.nc", f"FILE://{folder}/z.nc"]
     rows = [*good, *bad, *odd, *good]
     expected = [False] * 50 + [True] * 3 + [False] * 53
-    assert reader.check_locations(rows).tolist() == expected
-    assert reader.check_locations(BytesColumn.from_strings(rows)).tolist() == expected
+    assert uncovered(reader, rows) == expected
 
 
 def test_keys_that_could_never_be_read_are_refused_when_recorded(folder: Path) -> None:
@@ -202,16 +208,15 @@ def test_keys_that_could_never_be_read_are_refused_when_recorded(folder: Path) -
         "foo",
     ):
         with pytest.raises(InvalidInputError) as caught:
-            reader.check_locations([location])
+            uncovered(reader, [location])
         assert caught.value.kind == ErrorKind.INVALID_VIRTUAL_REF
-    assert not reader.check_locations(["s3://bucket/a/../b", "s3://bucket//a"]).any()
+    assert uncovered(reader, ["s3://bucket/a/../b", "s3://bucket//a"]) == [False, False]
 
 
 def test_columns_are_normalised_like_single_locations() -> None:
     rows = ["s3://b/x", "S3://b/x", "file:///a/../b c", "file:///plain/x.nc", "vcc://n/x"]
-    reader = VirtualReader()
-    together = reader.normalise_all(BytesColumn.from_strings(rows)).to_strings()
-    assert together == [reader.normalise(row) for row in rows]
+    together = normalise_all(BytesColumn.from_strings(rows)).to_strings()
+    assert together == [normalise(row) for row in rows]
 
 
 # -- web servers and S3 ------------------------------------------------------------------------
@@ -378,7 +383,7 @@ def test_neither_opening_again_nor_pickling_makes_a_stored_endpoint_trusted(
             pickle.loads(pickle.dumps(opened)),
         ):
             reader = repository._context.virtual
-            assert reader.authorised_prefixes == {"s3://bucket/"}
+            assert reader.resolver.authorised_prefixes == {"s3://bucket/"}
             refused = failure(reader, VirtualChunk("s3://bucket/key", 0, 4))
             assert refused.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
         assert server.requests == []

@@ -207,7 +207,7 @@ async def describe_access(
     rows += [_undeclared(context, bucket, counted) for bucket, counted in counts.items()]
     rows.sort(key=lambda row: (-row.references, row.url_prefix))
     version = str(dependencies.entries[0].id)
-    return AccessReport(version, tuple(rows), tuple(context.virtual.places.disputed))
+    return AccessReport(version, tuple(rows), tuple(context.virtual.resolver.disputed))
 
 
 def _by_need(containers: Sequence[VirtualChunkContainer]) -> PlaceGrouping:
@@ -238,7 +238,7 @@ def _access(
 ) -> ContainerAccess:
     """Describe a container, or the part of a default one that is below a prefix."""
     shown = url_prefix or container.url_prefix
-    allowed = context.virtual.places.access.prefixes_in(
+    allowed = context.virtual.resolver.access.prefixes_in(
         parse_prefix(shown), moved_container(container, shown)
     )
     endpoint, region = _destination(container.store)

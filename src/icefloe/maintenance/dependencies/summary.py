@@ -218,7 +218,7 @@ async def summary(
 ) -> VirtualDependencies:
     """Sum up by any grouping of locations; without one, by array."""
     links = await manifest_links(context, await versions.lines(context))
-    counter = PlaceCounter(context.virtual.absolute, query or LocationQuery(), grouping)
+    counter = PlaceCounter(context.virtual.resolver.absolute, query or LocationQuery(), grouping)
     walk = _Walk(context, links, counter, progress)
     for number in range(len(links.steps)):
         await walk.take(number)

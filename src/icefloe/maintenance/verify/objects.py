@@ -321,7 +321,7 @@ class VirtualObjects:
             return _Outcome(unchecked="the repository could not be opened to read its containers")
         try:
             info = await self._reader.look(location)
-            policy = self._reader.locate(location).container.on_change
+            policy = self._reader.resolver.locate(location).container.on_change
         except ObjectNotFoundError:
             message = f"{address} does not exist"
             return _Outcome(VirtualFault(DamageKind.NO_VIRTUAL_OBJECT, message))

@@ -29,6 +29,7 @@ from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, MemorySpec, S3S
 from icefloe.storage.storage import open_foreign_client
 from icefloe.virtual_chunks.clients import Client
 from icefloe.virtual_chunks.reader import VirtualReader
+from icefloe.virtual_chunks.resolve import normalise_all
 from icefloe.zarr_store import IcechunkStore
 
 
@@ -262,7 +263,7 @@ class SourceReader(VirtualReader):
     ) -> tuple[BytesColumn, Bools | None]:
         """Return locations as they are stored; all are covered."""
         refused = np.zeros(len(locations), np.bool_) if validate else None
-        return self.normalise_all(locations), refused
+        return normalise_all(locations), refused
 
     @override
     async def read(self, chunk: VirtualChunk, start: int, stop: int) -> Buffer:
