@@ -66,6 +66,7 @@ def policies(draw: st.DrawFn, buckets: list[Bucket], identifier: str) -> Policy:
         draw(st.sampled_from(PolicyScope)),
         embargoed_until=draw(moments),
         ends_at=draw(moments),
+        shared_with=tuple(draw(st.lists(organisations, max_size=1))),
     )
 
 
@@ -234,7 +235,12 @@ class ObviousModel:
             and container.url_prefix.startswith(start + policy.prefix)
             and (policy.ends_at is None or policy.ends_at > NOW)
             and (policy.embargoed_until is None or policy.embargoed_until <= NOW)
-            and (policy.scope == "anyone" or is_member or shares)
+            and (
+                policy.scope == "anyone"
+                or is_member
+                or shares
+                or any(self.is_member(person, other) for other in policy.shared_with)
+            )
             for policy in self.world.policies
         )
 
@@ -290,6 +296,7 @@ def random_change(chance: random.Random, world: World) -> PolicyChange:
         chance.choice(list(PolicyScope)),
         embargoed_until=chance.choice(MOMENTS),
         ends_at=chance.choice(MOMENTS),
+        shared_with=tuple(chance.sample(ORGANISATIONS, chance.randint(0, 2))),
     )
     return PolicyChange(policy, deleted=chance.random() < 0.3)
 

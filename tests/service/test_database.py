@@ -390,7 +390,7 @@ def fill(database: Database) -> None:
             Subscription("s2", "zoo", "lab", "ocean", state=granted),
             Subscription("s3", "shop", "zoo", "weather", state=granted),
         ):
-            rows.add(connection, tables.subscriptions, subscription)
+            rows.add(connection, tables.subscriptions, subscription, created_at=NOW)
 
 
 def test_facts_of_one_repository_are_those_of_the_world(lab: Database) -> None:

@@ -26,6 +26,13 @@ type RepositoryName = Annotated[str, Meta(pattern=REPOSITORY_NAME, examples=["se
 type BucketLabel = Annotated[str, Meta(pattern=ORGANISATION_NAME, examples=["archive"])]
 type Prefix = Annotated[str, Meta(pattern=PREFIX, max_length=1024, examples=["era5/daily/"])]
 type Text = Annotated[str, Meta(max_length=2000)]
+type Terms = Annotated[str, Meta(max_length=50_000)]
+type Audience = Annotated[
+    str, Meta(pattern=rf"^\*$(?!\n)|{ORGANISATION_NAME}", examples=["*", "ocean-lab"])
+]
+type NodePath = Annotated[
+    str, Meta(pattern=r"^/[^\x00-\x1f]*$(?!\n)", max_length=1024, examples=["/sea/temperature"])
+]
 
 
 class Role(StrEnum):
@@ -264,6 +271,8 @@ class Policy(Record):
     scope: PolicyScope = PolicyScope.ORGANISATION
     embargoed_until: datetime | None = None
     ends_at: datetime | None = None
+    shared_with: tuple[OrganisationName, ...] = ()
+    """Other organisations whose members may read, too."""
     created_by: PersonName | None = None
     created_at: datetime | None = None
     version: int = 1
@@ -272,7 +281,7 @@ class Policy(Record):
 class Filter(Record):
     """The part of a repository that a filtered subscription contains."""
 
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[NodePath, ...] = ()
     """Exact paths of arrays and groups; empty for all of them."""
     ranges: Mapping[str, tuple[float | str | None, float | str | None]] = field(
         default_factory=dict
@@ -296,8 +305,8 @@ class Listing(Record):
     repository: RepositoryName
     title: Text = ""
     licence: Text = ""
-    terms: Text = ""
-    offered_to: tuple[str, ...] = ("*",)
+    terms: Terms = ""
+    offered_to: tuple[Audience, ...] = ("*",)
     """Organisations that may subscribe; `*` for all."""
     needs_approval: bool = False
     virtual_chunks: tuple[SharedPrefix, ...] = ()
@@ -320,6 +329,15 @@ class Subscription(Record):
     """The subscriber's own repository of manifests, for a filtered subscription."""
     filter: Filter | None = None
     ends_at: datetime | None = None
+    terms: Terms = ""
+    """The licence and the terms that were accepted, word by word."""
+    accepted_by: PersonName | None = None
+    created_at: datetime | None = None
+    answer: Text = ""
+    """What the provider says to its decision."""
+    followed_version: str | None = None
+    """The snapshot of the provider that the subscriber's repository was made from."""
+    followed_at: datetime | None = None
     version: int = 1
 
 
@@ -338,4 +356,6 @@ class AccessRequest(Record):
     state: Decision = Decision.PENDING
     answer: Text = ""
     decided_by: PersonName | None = None
+    granted_by: str | None = None
+    """The id of the policy or of the subscription that the decision made."""
     created_at: datetime | None = None

@@ -8,10 +8,13 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from icefloe.catalog.model import (
+    AccessRequest,
+    Audience,
     Bucket,
     BucketLabel,
     BucketState,
     Delegation,
+    Filter,
     OrganisationName,
     PersonName,
     Platform,
@@ -22,6 +25,10 @@ from icefloe.catalog.model import (
     RepositoryName,
     RepositoryStatus,
     Role,
+    SharedPrefix,
+    Subscription,
+    SubscriptionKind,
+    Terms,
     Text,
     TokenScope,
     Visibility,
@@ -228,6 +235,8 @@ class PolicySettings(Record, forbid_unknown_fields=True):
     scope: PolicyScope = PolicyScope.ORGANISATION
     embargoed_until: datetime | None = None
     ends_at: datetime | None = None
+    shared_with: tuple[OrganisationName, ...] = ()
+    """Other organisations whose members may read, too."""
     confirm_prefix: Text | None = None
     """For everybody: the whole prefix once more, like `s3://bucket/folder/`."""
 
@@ -257,6 +266,85 @@ class PolicyVersionAnswer(Record):
     policy: Policy | None
     changed_by: str | None
     changed_at: datetime
+
+
+# Listings, subscriptions and requests
+
+
+class ListingSettings(Record, forbid_unknown_fields=True):
+    """All that may be set of a listing."""
+
+    repository: RepositoryName
+    title: Text = ""
+    licence: Text = ""
+    terms: Terms = ""
+    offered_to: tuple[Audience, ...] = ("*",)
+    needs_approval: bool = False
+    virtual_chunks: tuple[SharedPrefix, ...] = ()
+    filter: Filter | None = None
+
+
+class NewListing(ListingSettings, forbid_unknown_fields=True, kw_only=True):
+    """A listing to create."""
+
+    name: RepositoryName
+
+
+class NewSubscription(Record, forbid_unknown_fields=True):
+    """A listing to subscribe to, in the name of an organisation."""
+
+    provider: OrganisationName
+    listing: RepositoryName
+    kind: SubscriptionKind = SubscriptionKind.DIRECT
+    accepts_version: int | None = None
+    """The version of the listing whose licence and terms are accepted."""
+    repository: RepositoryName | None = None
+    """For a filtered subscription: the repository to create."""
+    bucket: BucketLabel | None = None
+    """For a filtered subscription: the subscriber's bucket for it."""
+    filter: Filter | None = None
+    """For a filtered subscription: the part that is wanted."""
+
+
+class SubscriptionDecision(Record, forbid_unknown_fields=True):
+    """What a provider decides about a subscription."""
+
+    grants: bool
+    ends_at: datetime | None = None
+    answer: Text = ""
+
+
+class NewAccessRequest(Record, forbid_unknown_fields=True):
+    """A request for access to what a repository refers to."""
+
+    container: Text | None = None
+    """The container to ask for; None for all that are missing."""
+    message: Text = ""
+
+
+class RequestProposal(Record):
+    """A request, and what a grant would make: shown before anything is made."""
+
+    request: AccessRequest
+    policy: PolicySettings | None = None
+    """The policy that is missing. Send it back, or a changed one, to grant the request."""
+    subscription: Subscription | None = None
+    """The subscription that a grant would begin again."""
+    obstacle: str | None = None
+    """Why the request cannot be granted at present."""
+    simulation: SimulationAnswer | None = None
+    """Who would gain access by the policy."""
+
+
+class RequestDecision(Record, forbid_unknown_fields=True):
+    """What an admin decides about a request."""
+
+    grants: bool
+    policy: PolicySettings | None = None
+    """The policy of the proposal, perhaps changed; None if a subscription is missing."""
+    ends_at: datetime | None = None
+    """The end of a subscription that begins again."""
+    answer: Text = ""
 
 
 # Opening a repository

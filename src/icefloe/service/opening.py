@@ -81,7 +81,7 @@ class Opener:
         prefix = entry.bucket.prefix + entry.repository.prefix
         grant = self._grant(entry.bucket, prefix, caller, access)
         (own, seen), facts = await asyncio.gather(
-            self._read(entry, grant), asyncio.to_thread(self._load_facts, entry, None, offers)
+            self._read(entry, grant), asyncio.to_thread(self.facts_of, entry, None, offers)
         )
         if seen.containers is not None and seen.containers != facts.containers:
             facts = await asyncio.to_thread(self._remember, entry, seen, offers)
@@ -118,7 +118,7 @@ class Opener:
             problem = f"the bucket of {entry.repository.full_name} did not answer in time"
             raise StorageError(problem, retryable=True) from None
 
-    def _load_facts(
+    def facts_of(
         self, entry: Entry, containers: Sequence[DeclaredContainer] | None, offers: Facts
     ) -> Facts:
         """Load what the decision depends on, with the containers last seen unless others are."""
@@ -144,7 +144,7 @@ class Opener:
         containers = seen.containers or ()
         with self._service.database.writing() as connection:
             set_containers(connection, entry.repository, seen.version, containers)
-        return self._load_facts(entry, containers, offers)
+        return self.facts_of(entry, containers, offers)
 
     # The decision
 

@@ -236,6 +236,7 @@ policies = Table(
     Column("scope", String(20), nullable=False),
     Column("embargoed_until", Moment),
     Column("ends_at", Moment),
+    Column("shared_with", JSON, nullable=False),
     _person("created_by", nullable=True),
     Column("created_at", Moment, nullable=False),
     _version(),
@@ -292,12 +293,19 @@ subscriptions = Table(
     Column("repository", String(_NAME)),
     Column("filter", JSON(none_as_null=True)),
     Column("ends_at", Moment),
+    Column("terms", Text, nullable=False),
+    _person("accepted_by", nullable=True),
+    Column("created_at", Moment, nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("followed_version", String(40)),
+    Column("followed_at", Moment),
     _version(),
     ForeignKeyConstraint(
         ["provider", "listing"], ["listings.organisation", "listings.name"], ondelete="CASCADE"
     ),
     UniqueConstraint("subscriber", "repository"),
     Index(None, "provider", "listing"),
+    Index(None, "subscriber"),
 )
 
 access_requests = Table(
@@ -313,6 +321,7 @@ access_requests = Table(
     Column("state", String(20), nullable=False),
     Column("answer", Text, nullable=False),
     _person("decided_by", nullable=True),
+    Column("granted_by", String(40)),
     Column("created_at", Moment, nullable=False),
     Index(None, "organisation", "state"),
     Index(None, "person"),

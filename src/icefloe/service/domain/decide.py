@@ -183,6 +183,9 @@ def _decide_by_role(actor: Actor, action: Action, resource: Resource, facts: Fac
     is_archived = repository is not None and repository.status is RepositoryStatus.ARCHIVED
     if action is Action.WRITE_REPOSITORY and is_archived:
         return _no("the repository is archived", visible=_is_visible(actor, resource, facts))
+    if action is Action.WRITE_REPOSITORY and (followed := _followed(facts)) is not None:
+        reason = f"the repository follows {followed}: only the service writes to it"
+        return _no(reason, visible=_is_visible(actor, resource, facts))
     if role is not None and RANK[role] >= RANK[lowest]:
         return _yes(f"{actor.person} is {role} of {organisation}")
     if action is Action.SEE_LISTING and any(
@@ -229,6 +232,14 @@ def _entitling(facts: Facts, kind: SubscriptionKind) -> Subscription | None:
             and not (is_part and kind is SubscriptionKind.DIRECT)
         ):
             return subscription
+    return None
+
+
+def _followed(facts: Facts) -> str | None:
+    """Return the listing that a repository follows, if it is a filtered subscription."""
+    for subscription in facts.subscriptions:
+        if subscription.kind is SubscriptionKind.FILTERED:
+            return f"{subscription.provider}/{subscription.listing}"
     return None
 
 
@@ -375,7 +386,9 @@ def _match_bucket(
             continue
         if not place.below(policy.prefix).covers(here) or _has_ended(policy, facts.now):
             continue
-        if not (is_member or is_subscriber or policy.scope is PolicyScope.ANYONE):
+        is_shared = not facts.roles.keys().isdisjoint(policy.shared_with)
+        is_reader = is_member or is_shared or policy.scope is PolicyScope.ANYONE
+        if not (is_reader or is_subscriber):
             reason = _worse(reason, Reason.WRONG_SCOPE)
         elif policy.embargoed_until is not None and facts.now < policy.embargoed_until:
             reason = _worse(reason, Reason.EMBARGOED)
@@ -386,7 +399,10 @@ def _match_bucket(
             if place.store != location.store:
                 difference = f"the container names {location.store}, the bucket is on {place.store}"
             kind, source = GrantKind.POLICY, policy.id
-            return Granted(container, here, kind, bucket, source, difference=difference)
+            # Who reads by a listing gets the chunks that manifests name, and no list of others.
+            return Granted(
+                container, here, kind, bucket, source, may_list=is_reader, difference=difference
+            )
     return _missing(container, reason, owner, "")
 
 

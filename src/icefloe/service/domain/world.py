@@ -139,30 +139,34 @@ class World:
         answer = np.zeros((len(self.people), len(names)), np.bool_)
         for index, name in enumerate(names):
             organisations = [org for org in self._organisations_in(name) if org in columns]
-            roles = ranks[:, [columns[org] for org in organisations]]
-            # The same roles in these organisations are the same number in this column.
-            weights = 4 ** np.arange(len(organisations), dtype=np.int64)
-            kinds, kind_of_person = np.unique(roles @ weights, return_inverse=True)
-            allowed = [self._is_open(name, organisations, int(kind)) for kind in kinds]
+            table = ranks[:, [columns[org] for org in organisations]]
+            # People with the same roles in these organisations are decided about once.
+            kinds, kind_of_person = np.unique(table, axis=0, return_inverse=True)
+            allowed = [self._is_open(name, organisations, kind) for kind in kinds.tolist()]
             answer[:, index] = np.array(allowed, np.bool_)[kind_of_person]
         return answer & is_able[:, None]
 
-    def _is_open(self, name: str, organisations: list[str], kind: int) -> bool:
-        digits = [(kind >> 2 * position) & 3 for position in range(len(organisations))]
+    def _is_open(self, name: str, organisations: list[str], kind: list[int]) -> bool:
         roles = {
-            organisation: _ROLES[digit]
-            for organisation, digit in zip(organisations, digits, strict=True)
-            if digit
+            organisation: _ROLES[rank]
+            for organisation, rank in zip(organisations, kind, strict=True)
+            if rank
         }
         facts = self.facts(name, roles)
         return decide(_ANYBODY, Action.OPEN_REPOSITORY, resource_of(name), facts).allowed
 
     def _organisations_in(self, name: str) -> list[str]:
         """Return the organisations in which a role matters for opening a repository."""
+        buckets = self._relevant_buckets[name]
+        policies = chain.from_iterable(
+            self._policies_by_bucket.get((bucket.organisation, bucket.name), ())
+            for bucket in buckets
+        )
         return sorted(
             {self.repositories[name].organisation}
-            | {bucket.organisation for bucket in self._relevant_buckets[name]}
+            | {bucket.organisation for bucket in buckets}
             | {subscription.subscriber for subscription in self._offers[name].subscriptions}
+            | {organisation for policy in policies for organisation in policy.shared_with}
         )
 
     @cached_property

@@ -13,11 +13,12 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 from sqlalchemy import Connection
 
+from icefloe.catalog.model import Listing
 from icefloe.catalog.wire import AuditEntry
 from icefloe.errors import AccessDeniedError, ErrorKind, NotFoundError, NotLoggedInError
-from icefloe.records import Record
+from icefloe.records import Record, replace
 from icefloe.service import login
-from icefloe.service.database import audit
+from icefloe.service.database import audit, rows, tables
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.facts import Entry, load_entry, load_offers
 from icefloe.service.domain.actions import Action
@@ -147,7 +148,8 @@ def actor_of(caller: Caller) -> Actor:
 def may(action: Action) -> Callable[..., Permit]:
     """Return a dependency that lets a request pass if its caller may do an action.
 
-    The path of the route names the organisation as `org` and the repository as `name`.
+    The path of the route names the organisation as `org`, the repository as `name` and a listing
+    as `listing`.
     """
 
     def permit(request: Request, caller: Annotated[Caller, Depends(caller_of)]) -> Permit:
@@ -155,7 +157,7 @@ def may(action: Action) -> Callable[..., Permit]:
         resource = Resource(path.get("org"), path.get("name") if _is_repository(request) else None)
         now = service.clock()
         request_id = request.state.request_id
-        entry, facts = _load(service, caller, resource, now)
+        entry, facts = _load(service, caller, resource, path.get("listing"), now)
         verdict = decide(actor_of(caller), action, resource, facts)
         permit = Permit(service, caller, action, resource, verdict, now, request_id, facts, entry)
         if verdict.allowed:
@@ -172,10 +174,15 @@ def _is_repository(request: Request) -> bool:
 
 
 def _load(
-    service: Service, caller: Caller, resource: Resource, now: datetime
+    service: Service, caller: Caller, resource: Resource, listing: str | None, now: datetime
 ) -> tuple[Entry | None, Facts]:
     settings = service.settings
     facts = Facts(now, caller.roles, allows_organisations=settings.allows_organisations)
+    if listing is not None:
+        key = {"organisation": resource.organisation, "name": listing}
+        with service.database.reading() as connection:
+            offer = rows.find(connection, tables.listings, Listing, **key)
+        return None, replace(facts, listings=() if offer is None else (offer,))
     if resource.organisation is None or resource.repository is None:
         return None, facts
     with service.database.reading() as connection:
@@ -199,6 +206,9 @@ def refusal_of(permit: Permit) -> Exception:
     What the caller may not know of looks as if it did not exist.
     """
     if not permit.verdict.visible:
+        if permit.action is Action.SEE_LISTING:
+            problem = f"{permit.resource.organisation} offers no such listing to you"
+            return NotFoundError(problem, ErrorKind.ENTRY_NOT_FOUND)
         noun = "repository" if permit.resource.repository else "organisation"
         name = "/".join(filter(None, (permit.resource.organisation, permit.resource.repository)))
         problem = f"there is no {noun} {name}, or you may not see it"

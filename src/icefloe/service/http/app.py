@@ -13,10 +13,13 @@ from icefloe.service.http import (
     audit,
     buckets,
     device,
+    listings,
     organisations,
     people,
     policies,
     repositories,
+    requests,
+    subscriptions,
 )
 from icefloe.service.http.access import new_request_id
 from icefloe.service.http.codec import openapi_of
@@ -32,6 +35,9 @@ ROUTERS: Final = (
     buckets.router,
     policies.router,
     repositories.router,
+    listings.router,
+    subscriptions.router,
+    requests.router,
     audit.router,
 )
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")

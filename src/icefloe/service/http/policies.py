@@ -58,10 +58,10 @@ def create_policy(
 ) -> Response:
     """Allow virtual chunks below a prefix to be read, by the organisation or by anyone."""
     with permit.service.database.writing() as connection:
-        policy = _policy_of(org, assets.new_id("policy"), settings)
-        _check(connection, policy, settings)
+        policy = policy_of(org, assets.new_id("policy"), settings)
+        check_policy(connection, policy, settings)
         policy = assets.create_policy(connection, policy, permit.person, permit.now)
-        permit.record(connection, f"policy {policy.id}", _shown(policy))
+        permit.record(connection, f"policy {policy.id}", shown_policy(policy))
     return answer(policy, 201, etag(policy.version))
 
 
@@ -87,15 +87,15 @@ def change_policy(
     with permit.service.database.writing() as connection:
         before = _require(connection, org, policy)
         changed = replace(
-            _policy_of(org, policy, settings),
+            policy_of(org, policy, settings),
             created_by=before.created_by,
             created_at=before.created_at,
         )
-        _check(connection, changed, settings)
+        check_policy(connection, changed, settings)
         changed = assets.change_policy(
             connection, changed, permit.person, permit.now, if_version=expected_version(if_match)
         )
-        permit.record(connection, f"policy {policy}", _shown(changed))
+        permit.record(connection, f"policy {policy}", shown_policy(changed))
     return answer(changed, headers=etag(changed.version))
 
 
@@ -139,14 +139,14 @@ def undo(
         if former is None:
             problem = f"there is no version of {policy} to go back to: delete it instead"
             raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
-        _check_proven(connection, former)
+        check_proven(connection, former)
         if rows.find(connection, tables.policies, Policy, id=policy) is None:
             restored = assets.create_policy(connection, former, permit.person, permit.now)
         else:
             restored = assets.change_policy(
                 connection, former, permit.person, permit.now, if_version=None
             )
-        permit.record(connection, f"policy {policy}", _shown(restored) | {"undone": True})
+        permit.record(connection, f"policy {policy}", shown_policy(restored) | {"undone": True})
     return answer(restored, headers=etag(restored.version))
 
 
@@ -162,7 +162,7 @@ def simulate_policy(
             change = PolicyChange(_require(connection, org, trial.id or ""), deleted=True)
         else:
             identifier = _require(connection, org, trial.id).id if trial.id else "policy-new"
-            policy = _policy_of(org, identifier, trial.settings)
+            policy = policy_of(org, identifier, trial.settings)
             key = {"organisation": org, "name": policy.bucket}
             rows.require(connection, tables.buckets, Bucket, **key)
             change = PolicyChange(policy)
@@ -172,7 +172,8 @@ def simulate_policy(
     return answer(SimulationAnswer(result.gains, result.losses, result.opens, result.breaks))
 
 
-def _policy_of(organisation: str, identifier: str, settings: PolicySettings) -> Policy:
+def policy_of(organisation: str, identifier: str, settings: PolicySettings) -> Policy:
+    """Return the policy that settings describe."""
     for moment in (settings.embargoed_until, settings.ends_at):
         if moment is not None and moment.tzinfo is None:
             problem = "a moment needs a time zone, like 2026-01-01T00:00:00Z"
@@ -185,12 +186,13 @@ def _policy_of(organisation: str, identifier: str, settings: PolicySettings) -> 
         settings.scope,
         settings.embargoed_until,
         settings.ends_at,
+        settings.shared_with,
     )
 
 
-def _check(connection: Connection, policy: Policy, settings: PolicySettings) -> None:
+def check_policy(connection: Connection, policy: Policy, settings: PolicySettings) -> None:
     """Raise an error for a policy that shares more than its author may have meant."""
-    bucket = _check_proven(connection, policy)
+    bucket = check_proven(connection, policy)
     if policy.scope is not PolicyScope.ANYONE:
         return
     location = bucket_location(bucket).below(policy.prefix)
@@ -201,12 +203,14 @@ def _check(connection: Connection, policy: Policy, settings: PolicySettings) -> 
         raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
 
 
-def _check_proven(connection: Connection, policy: Policy) -> Bucket:
+def check_proven(connection: Connection, policy: Policy) -> Bucket:
+    """Return the bucket of a policy; refuse to share one that is not proven with others."""
     key = {"organisation": policy.organisation, "name": policy.bucket}
     bucket = rows.require(connection, tables.buckets, Bucket, **key)
-    if policy.scope is PolicyScope.ANYONE and bucket.state is not BucketState.PROVEN:
+    is_for_others = policy.scope is PolicyScope.ANYONE or policy.shared_with
+    if is_for_others and bucket.state is not BucketState.PROVEN:
         problem = f"the bucket {bucket.name} is {bucket.state} ({bucket.state_reason})"
-        advice = "probe it before you share it with anyone"
+        advice = "probe it before you share it with others"
         raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
     is_whole_container = bucket.delegation is Delegation.SAS and is_whole(bucket, policy.prefix)
     if policy.scope is PolicyScope.ANYONE and not (bucket.is_scoped or is_whole_container):
@@ -231,10 +235,12 @@ def _require(connection: Connection, organisation: str, identifier: str) -> Poli
     )
 
 
-def _shown(policy: Policy) -> dict[str, object]:
+def shown_policy(policy: Policy) -> dict[str, object]:
+    """Return what the audit keeps of a policy."""
     return {
         "bucket": policy.bucket,
         "prefix": policy.prefix,
         "scope": policy.scope,
+        "shared_with": policy.shared_with,
         "version": policy.version,
     }

@@ -131,6 +131,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String(length=20), nullable=False),
         sa.Column("answer", sa.Text(), nullable=False),
         sa.Column("decided_by", sa.String(length=100), nullable=True),
+        sa.Column("granted_by", sa.String(length=40), nullable=True),
         sa.Column("created_at", _MOMENT, nullable=False),
         sa.ForeignKeyConstraint(
             ["decided_by"], ["people.name"], name=op.f("fk_access_requests_decided_by")
@@ -209,6 +210,7 @@ def upgrade() -> None:
         sa.Column("scope", sa.String(length=20), nullable=False),
         sa.Column("embargoed_until", _MOMENT, nullable=True),
         sa.Column("ends_at", _MOMENT, nullable=True),
+        sa.Column("shared_with", sa.JSON(), nullable=False),
         sa.Column("created_by", sa.String(length=100), nullable=True),
         sa.Column("created_at", _MOMENT, nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
@@ -371,7 +373,16 @@ def upgrade() -> None:
         sa.Column("repository", sa.String(length=100), nullable=True),
         sa.Column("filter", sa.JSON(), nullable=True),
         sa.Column("ends_at", _MOMENT, nullable=True),
+        sa.Column("terms", sa.Text(), nullable=False),
+        sa.Column("accepted_by", sa.String(length=100), nullable=True),
+        sa.Column("created_at", _MOMENT, nullable=False),
+        sa.Column("answer", sa.Text(), nullable=False),
+        sa.Column("followed_version", sa.String(length=40), nullable=True),
+        sa.Column("followed_at", _MOMENT, nullable=True),
         sa.Column("version", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["accepted_by"], ["people.name"], name=op.f("fk_subscriptions_accepted_by")
+        ),
         sa.ForeignKeyConstraint(
             ["provider", "listing"],
             ["listings.organisation", "listings.name"],
@@ -395,6 +406,9 @@ def upgrade() -> None:
         ["provider", "listing"],
         unique=False,
     )
+    op.create_index(
+        op.f("ix_subscriptions_subscriber"), "subscriptions", ["subscriber"], unique=False
+    )
     _protect_audit()
 
 
@@ -403,6 +417,7 @@ def downgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.execute("DROP TRIGGER audit_is_append_only ON audit")
         op.execute("DROP FUNCTION refuse_audit_change()")
+    op.drop_index(op.f("ix_subscriptions_subscriber"), table_name="subscriptions")
     op.drop_index(op.f("ix_subscriptions_provider_listing"), table_name="subscriptions")
     op.drop_table("subscriptions")
     op.drop_index(op.f("ix_listings_organisation_repository"), table_name="listings")
