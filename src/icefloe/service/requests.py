@@ -114,9 +114,17 @@ _DAY: Final = timedelta(days=1)
 class Case:
     """A request with everything that its decision depends on, as things are now."""
 
-    def __init__(self, connection: Connection, request: AccessRequest, now: datetime) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        request: AccessRequest,
+        now: datetime,
+        *,
+        allows_anonymous: bool,
+    ) -> None:
         self._connection = connection
         self._now = now
+        self._allows_anonymous = allows_anonymous
         self.request = request
         organisation, _, name = request.repository.partition("/")
         entry = load_entry(connection, organisation, name)
@@ -141,7 +149,14 @@ class Case:
             table.c.organisation == repository.organisation,
             table.c.repository == repository.name,
         ).get(repository.full_name, [])
-        return load_facts(self._connection, self._entry, seen, self.roles, self._now)
+        return load_facts(
+            self._connection,
+            self._entry,
+            seen,
+            self.roles,
+            self._now,
+            allows_anonymous=self._allows_anonymous,
+        )
 
     def obstacle(self) -> str | None:
         """Return why no policy or subscription could help; None if one could."""

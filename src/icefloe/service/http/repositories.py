@@ -5,9 +5,9 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Response
-from sqlalchemy import or_
+from sqlalchemy import ColumnElement, exists, null, or_
 
-from icefloe.catalog.model import Repository, TokenScope, Visibility
+from icefloe.catalog.model import Decision, Repository, SubscriptionKind, TokenScope, Visibility
 from icefloe.catalog.wire import (
     Access,
     CreatedToken,
@@ -40,12 +40,13 @@ def list_repositories(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """List the repositories that the caller may read by role or by visibility."""
+    """List the repositories that the caller may read: by role, visibility or subscription."""
     table = tables.repositories
     conditions = [
         or_(
             table.c.organisation.in_(permit.caller.roles),
             table.c.visibility == Visibility.EVERYONE,
+            _is_subscribed(permit),
         )
     ]
     if org is not None:
@@ -202,6 +203,23 @@ async def _open(permit: Permit, request: OpenRequest) -> Opened:
         raise
     await permit.record_later(what, opened.details)
     return opened
+
+
+def _is_subscribed(permit: Permit) -> ColumnElement[bool]:
+    """Return the condition that an organisation of the caller subscribes to a repository."""
+    repository, listing = tables.repositories.c, tables.listings.c
+    subscription = tables.subscriptions.c
+    return exists().where(
+        listing.organisation == repository.organisation,
+        listing.repository == repository.name,
+        listing.filter.is_(null()),
+        subscription.provider == listing.organisation,
+        subscription.listing == listing.name,
+        subscription.subscriber.in_(permit.caller.roles),
+        subscription.kind == SubscriptionKind.DIRECT,
+        subscription.state == Decision.GRANTED,
+        or_(subscription.ends_at.is_(None), subscription.ends_at > permit.now),
+    )
 
 
 def _entry(permit: Permit, organisation: str, name: str) -> Repository:

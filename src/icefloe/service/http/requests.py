@@ -118,7 +118,7 @@ def show_request(
         asked = rows.require(connection, tables.access_requests, AccessRequest, **key)
         if asked.state is not Decision.PENDING:
             return answer(RequestProposal(asked))
-        case = Case(connection, asked, permit.now)
+        case = _case(permit, connection, asked)
         if (obstacle := case.obstacle()) is not None:
             return answer(RequestProposal(asked, obstacle=obstacle))
         if (subscription := case.subscription()) is not None:
@@ -146,7 +146,7 @@ def decide_request(
     with permit.service.database.writing() as connection:
         asked = _require_pending(connection, request, organisation=org)
         if decision.grants:
-            granted_by = _grant(permit, connection, Case(connection, asked, permit.now), decision)
+            granted_by = _grant(permit, connection, _case(permit, connection, asked), decision)
             state = Decision.GRANTED
         else:
             granted_by, state = None, Decision.DECLINED
@@ -186,6 +186,11 @@ def _grant(permit: Permit, connection: Connection, case: Case, decision: Request
     case.require_granted()
     permit.record(connection, f"policy {policy.id}", shown_policy(policy))
     return policy.id
+
+
+def _case(permit: Permit, connection: Connection, request: AccessRequest) -> Case:
+    allows_anonymous = permit.service.settings.allows_anonymous
+    return Case(connection, request, permit.now, allows_anonymous=allows_anonymous)
 
 
 def _simulation(
