@@ -24,7 +24,7 @@ from icefloe.catalog.wire import PolicySettings
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError, ServiceError
 from icefloe.service.database import accounts, rows, tables
 from icefloe.service.database.assets import containers_of, new_id
-from icefloe.service.database.facts import load_entry, load_facts
+from icefloe.service.database.facts import load_entry, load_facts, load_offers
 from icefloe.service.domain.decide import (
     PROVIDER_CONTAINER,
     Facts,
@@ -153,8 +153,7 @@ class Case:
             self._connection,
             self._entry,
             seen,
-            self.roles,
-            self._now,
+            load_offers(self._connection, repository, self.roles, self._now),
             allows_anonymous=self._allows_anonymous,
         )
 

@@ -51,7 +51,7 @@ def ask_for_access(
     what = f"{org}/{name}"
     if permit.entry is None:
         raise refusal_of(replace(permit, verdict=replace(permit.verdict, visible=False)))
-    facts = Opener(permit.service).facts_of(permit.caller, permit.entry, None, permit.now)
+    facts = Opener(permit.service).facts_of(permit.entry, None, permit.facts)
     seen = decide(actor_of(permit.caller), Action.SEE_REPOSITORY, Resource(org, name), facts)
     if not seen.allowed:
         raise refusal_of(replace(permit, verdict=replace(seen, visible=False)))
