@@ -23,7 +23,6 @@ from icefloe.errors import (
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import ChunkTable
 from icefloe.format.columns import memory_of_columns
-from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import (
     BULK_LEVEL,
     DEFAULT_LEVEL,
@@ -33,6 +32,7 @@ from icefloe.format.envelope import (
 from icefloe.format.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.format.layout import chunk_key, manifest_key, snapshot_key, transaction_log_key
 from icefloe.format.locations import LocationCompression
+from icefloe.format.log_chunks import CoordinateRuns
 from icefloe.format.manifest import Manifest, ManifestFile, WrittenManifest, encode_manifest
 from icefloe.format.nodes import NodeTable
 from icefloe.format.snapshot import (

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from icefloe.errors import FormatError
 from icefloe.format.envelope import FileType, decompress, open_envelope, seal
-from icefloe.format.flatbuffer_blocks import recognise_coordinates
 from icefloe.format.flatbuffer_scalar import ScalarBuffer
 from icefloe.format.ids import NodeId, SnapshotId
+from icefloe.format.log_chunks import recognise_coordinates
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icefloe.format.chunk_table import Coordinates
-from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.ids import NodeId, SnapshotId
+from icefloe.format.log_chunks import CoordinateRuns
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,

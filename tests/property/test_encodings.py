@@ -43,8 +43,7 @@ from icefloe.format.config_file import (
 )
 from icefloe.format.flexbuffers import decode_flexbuffer, encode_flexbuffer
 from icefloe.format.json_value import JsonValue
-from icefloe.format.messagepack import decode_messagepack
-from icefloe.format.metadata import decode_metadata_value, encode_metadata_value
+from icefloe.format.metadata import decode_messagepack, decode_metadata_value, encode_metadata_value
 from icefloe.values.model import MASK
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)

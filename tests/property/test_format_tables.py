@@ -149,22 +149,12 @@ def test_without_is_a_deletion(dimensions: int, data: st.DataObject) -> None:
 @dimensions
 @given(st.data())
 @fast
-def test_parts_of_a_split_unite(dimensions: int, data: st.DataObject) -> None:
+def test_parts_of_a_table_unite(dimensions: int, data: st.DataObject) -> None:
     model = data.draw(models(dimensions))
-    cuts = st.lists(st.integers(1, 6) | st.integers(1, 2**32 - 1), max_size=3, unique=True)
-    edges = [sorted(data.draw(cuts)) for _ in range(dimensions)]
     table = table_of(model, dimensions)
-    parts = table.split(edges)
-    assert all(len(part) for part in parts)
-    cells = [
-        {
-            tuple(sum(i >= e for e in es) for i, es in zip(index, edges, strict=True))
-            for index in part
-        }
-        for part in map(as_model, parts)
-    ]
-    assert all(len(cell) == 1 for cell in cells), "a part lies in one cell of the grid"
-    assert len({min(cell) for cell in cells}) == len(cells), "and a cell in one part"
+    part_of_row = np.array([data.draw(st.integers(0, 3)) for _ in range(len(table))], np.int64)
+    parts = [table.take(part_of_row == part).compacted() for part in range(4)]
+    assert sum(map(len, parts)) == len(table)
     order = data.draw(st.permutations(parts))
     assert as_model(concat_tables([ChunkTable.empty(dimensions), *order])) == model
 

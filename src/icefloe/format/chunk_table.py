@@ -377,20 +377,6 @@ class ChunkTable(Record, eq=False):
             table = table.without(deleted)
         return concat_tables([table, newer])
 
-    def split(self, edges: Sequence[Sequence[int]]) -> list[Self]:
-        """Cut along a grid: for each dimension, the inner edges. Empty parts are left out."""
-        if not any(edges):
-            return [self] if len(self) else []
-        part = np.zeros(len(self), np.int64)
-        for dimension, cuts in enumerate(edges):
-            column = self.coordinates[:, dimension]
-            part = part * (len(cuts) + 1) + np.searchsorted(cuts, column, side="right")
-        order = np.argsort(part, kind="stable")
-        numbers, firsts = np.unique(part[order], return_index=True)
-        if len(numbers) <= 1:
-            return [self] if len(self) else []
-        return [self.take(rows) for rows in np.split(order, firsts[1:])]
-
     def __eq__(self, other: object) -> bool:
         """Compare what rows mean, however their targets are numbered."""
         if not isinstance(other, ChunkTable):

@@ -18,111 +18,6 @@ from icefloe.errors import FormatError
 from icefloe.format.arrow import pa, pc
 from icefloe.records import Record
 
-type Rows = tuple[NDArray[np.uint8], NDArray[np.int64]]
-
-_INLINE_VIEW_BYTES: Final = 12  # an Arrow view keeps shorter rows within itself
-
-
-def to_arrow(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> "pa.LargeBinaryArray":
-    """Pass a column to Arrow without copying it."""
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(splits)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_binary(), len(splits) - 1, buffers)
-
-
-def from_arrow(array: "pa.Array") -> Rows:
-    """Take an Arrow array of strings or binaries, without a copy where its type allows."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    array = array.cast(pa.large_binary())
-    _, offsets, data = array.buffers()
-    splits = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)
-    whole = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    if splits[0] == 0 and splits[-1] == len(whole):
-        return whole, splits
-    return whole[splits[0] : splits[-1]], splits - splits[0]
-
-
-def gather(
-    source: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> Rows:
-    """Copy slices of a buffer, which must be within its bounds."""
-    # Views are good for one cast to a plain array: long rows lack the prefix that comparisons
-    # of views would need, which a cast does not look at.
-    views = np.zeros((len(starts), 4), np.int32)
-    views[:, 0] = lengths
-    views[:, 3] = starts
-    short = np.flatnonzero(lengths <= _INLINE_VIEW_BYTES)
-    if len(short):
-        views[short, 3] = 0
-        within = views.view(np.uint8)[:, 4:]
-        for byte in range(_INLINE_VIEW_BYTES):
-            reaching = short[lengths[short] > byte]
-            within[reaching, byte] = source[starts[reaching] + byte]
-    buffers = [None, pa.py_buffer(views), pa.py_buffer(source)]
-    return from_arrow(pa.Array.from_buffers(pa.binary_view(), len(starts), buffers))
-
-
-def take(data: NDArray[np.uint8], splits: NDArray[np.int64], rows: NDArray[np.integer]) -> Rows:
-    """Pick rows by number."""
-    return from_arrow(to_arrow(data, splits).take(numbers_to_arrow(rows)))
-
-
-def is_text(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> bool:
-    """Return whether every row is UTF-8."""
-    try:
-        to_arrow(data, splits).cast(pa.large_string())
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def to_strings(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> list[str]:
-    """Unpack rows into Python strings; `UnicodeDecodeError` if one is not UTF-8."""
-    buffers = to_arrow(data, splits).buffers()
-    texts = pa.Array.from_buffers(pa.large_string(), len(splits) - 1, buffers)
-    unpacked: list[str] = texts.to_pylist()
-    return unpacked
-
-
-def are_strings_ascending(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> bool:
-    """Return whether each row sorts after the one before."""
-    rows = to_arrow(data, splits)
-    return pc.all(pc.less(rows[:-1], rows[1:])).as_py() is not False
-
-
-def heads_of_runs(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark each row that differs from the one before."""
-    rows = to_arrow(data, splits)
-    is_head = np.ones(len(rows), np.bool_)
-    is_head[1:] = mask_of(pc.not_equal(rows[1:], rows[:-1]))
-    return is_head
-
-
-def distinct(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> tuple[Rows, NDArray[np.uint32]]:
-    """Drop repeated rows; also give, for each old row, its new number."""
-    encoded = to_arrow(data, splits).dictionary_encode()
-    return from_arrow(encoded.dictionary), numbers_of(encoded.indices).astype(np.uint32)
-
-
-def sort_order(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """List the rows in the order of their bytes."""
-    return numbers_of(pc.sort_indices(to_arrow(data, splits))).astype(np.int64)
-
-
-def framed(data: NDArray[np.uint8], splits: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Put its length before each row, and one to four zero bytes behind, up to a whole word."""
-    lengths = np.diff(splits)
-    count = len(lengths)
-    heads = pa.Array.from_buffers(
-        pa.binary(4), count, [None, pa.py_buffer(lengths.astype("<u4"))]
-    ).cast(pa.large_binary())
-    paddings = np.zeros(count + 1, np.int64)
-    np.cumsum(4 - lengths % 4, out=paddings[1:])
-    padding = to_arrow(np.zeros(int(paddings[-1]), np.uint8), paddings)
-    separator = to_arrow(np.empty(0, np.uint8), np.zeros(2, np.int64))[0]
-    joined = pc.binary_join_element_wise(heads, to_arrow(data, splits), padding, separator)
-    return from_arrow(joined)[0]
-
 
 def mask_of(answers: "pa.BooleanArray") -> NDArray[np.bool_]:
     """Take answers from Arrow, none of them missing."""
@@ -152,6 +47,7 @@ type Bools = NDArray[np.bool_]
 FEW_ROWS: Final = 2048
 """Columns up to this length are handled row by row."""
 
+_INLINE_VIEW_BYTES: Final = 12  # an Arrow view keeps shorter rows within itself
 _SHORT_BYTES: Final = 64
 """Rows that are not longer on average are quicker to move byte by byte, all at once."""
 _ROWS_OF_A_RUN: Final = 64
@@ -189,7 +85,15 @@ class BytesColumn(Record, eq=False):
     @classmethod
     def from_arrow(cls, array: "pa.Array") -> Self:
         """Wrap an Arrow array of strings or binaries, without a copy where its type allows."""
-        return cls(*from_arrow(array))
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks()
+        array = array.cast(pa.large_binary())
+        _, offsets, data = array.buffers()
+        splits = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)
+        whole = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+        if splits[0] == 0 and splits[-1] == len(whole):
+            return cls(whole, splits)
+        return cls(whole[splits[0] : splits[-1]], splits - splits[0])
 
     @classmethod
     def gather(cls, source: Bytes, starts: Ints, lengths: Ints) -> Self:
@@ -198,16 +102,34 @@ class BytesColumn(Record, eq=False):
             places = np.ndarray(len(source) - width + 1, f"V{width}", source, strides=1)
             return cls(places[starts].view(np.uint8), splits_of(lengths))
         if len(starts) > FEW_ROWS:
-            return cls(*gather(source, starts, lengths))
+            return cls._gather_many(source, starts, lengths)
         if lengths.sum() <= _SHORT_BYTES * len(starts):
             return cls(source[ranges(starts, lengths)], splits_of(lengths))
         view = source.data
         ends = (starts + lengths).tolist()
         return cls.from_list([view[a:b] for a, b in zip(starts.tolist(), ends, strict=True)])
 
+    @classmethod
+    def _gather_many(cls, source: Bytes, starts: Ints, lengths: Ints) -> Self:
+        # Views are good for one cast to a plain array: long rows lack the prefix that comparisons
+        # of views would need, which a cast does not look at.
+        views = np.zeros((len(starts), 4), np.int32)
+        views[:, 0] = lengths
+        views[:, 3] = starts
+        short = np.flatnonzero(lengths <= _INLINE_VIEW_BYTES)
+        if len(short):
+            views[short, 3] = 0
+            within = views.view(np.uint8)[:, 4:]
+            for byte in range(_INLINE_VIEW_BYTES):
+                reaching = short[lengths[short] > byte]
+                within[reaching, byte] = source[starts[reaching] + byte]
+        buffers = [None, pa.py_buffer(views), pa.py_buffer(source)]
+        return cls.from_arrow(pa.Array.from_buffers(pa.binary_view(), len(starts), buffers))
+
     def to_arrow(self) -> "pa.LargeBinaryArray":
-        """Return the column to Arrow without copying it."""
-        return to_arrow(self.data, self.splits)
+        """Pass the column to Arrow without copying it."""
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(self.splits)), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
 
     def to_arrow_strings(self) -> "pa.LargeStringArray":
         """Return the column to Arrow as text, checking that it is UTF-8."""
@@ -217,8 +139,10 @@ class BytesColumn(Record, eq=False):
     def check_text(self) -> None:
         """Refuse rows that are not UTF-8."""
         if len(self) > FEW_ROWS:
-            if not is_text(self.data, self.splits):
-                raise FormatError("text that is not UTF-8")
+            try:
+                self.to_arrow().cast(pa.large_string())
+            except pa.ArrowInvalid as error:
+                raise FormatError("text that is not UTF-8") from error
         elif not self.data.tobytes().isascii():
             self.to_strings()
 
@@ -229,7 +153,7 @@ class BytesColumn(Record, eq=False):
     def take(self, rows: NDArray[np.integer]) -> Self:
         """Pick rows by number."""
         if len(rows) > FEW_ROWS:
-            return type(self)(*take(self.data, self.splits, rows))
+            return self.from_arrow(self.to_arrow().take(numbers_to_arrow(rows)))
         return self.gather(self.data, self.splits[rows], self.lengths()[rows])
 
     def slice(self, start: int, stop: int) -> Self:
@@ -259,7 +183,11 @@ class BytesColumn(Record, eq=False):
         """Unpack into Python strings."""
         try:
             if len(self) > FEW_ROWS:
-                return to_strings(self.data, self.splits)
+                buffers = self.to_arrow().buffers()
+                texts: list[str] = pa.Array.from_buffers(
+                    pa.large_string(), len(self), buffers
+                ).to_pylist()
+                return texts
             return [row.decode() for row in self.to_list()]
         except UnicodeDecodeError as error:
             raise FormatError("text that is not UTF-8") from error
@@ -267,11 +195,12 @@ class BytesColumn(Record, eq=False):
     def is_ascending(self) -> bool:
         """Return whether each row sorts after the one before."""
         if len(self) > FEW_ROWS:
-            return are_strings_ascending(self.data, self.splits)
+            rows = self.to_arrow()
+            return pc.all(pc.less(rows[:-1], rows[1:])).as_py() is not False
         if (even := self._even_rows()) is not None:
             return is_ascending(even)
-        rows = self.to_list()
-        return all(map(lt, rows, rows[1:]))
+        texts = self.to_list()
+        return all(map(lt, texts, texts[1:]))
 
     def runs(self) -> tuple[Self, NDArray[np.uint32]]:
         """Drop rows that repeat the one before; also give, for each old row, its new number."""
@@ -283,11 +212,12 @@ class BytesColumn(Record, eq=False):
 
     def _heads_of_runs(self) -> Bools:
         if len(self) > FEW_ROWS:
-            return heads_of_runs(self.data, self.splits)
+            rows = self.to_arrow()
+            return np.append(True, mask_of(pc.not_equal(rows[1:], rows[:-1])))
         if (even := self._even_rows()) is not None:
             return np.append(True, even[1:] != even[:-1])
-        rows = self.to_list()
-        return np.array([True, *map(ne, rows, rows[1:])][: len(rows)], np.bool_)
+        texts = self.to_list()
+        return np.array([True, *map(ne, texts, texts[1:])][: len(texts)], np.bool_)
 
     def _even_rows(self) -> NDArray[np.bytes_] | None:
         """Return the rows as one numpy array if all have the same length."""
@@ -313,13 +243,14 @@ class BytesColumn(Record, eq=False):
         heads, of_head = self.runs()
         if heads.is_ascending():
             return heads, of_head
-        rows, of_distinct = distinct(heads.data, heads.splits)
-        return type(self)(*rows), of_distinct[of_head]
+        encoded = heads.to_arrow().dictionary_encode()
+        of_distinct = numbers_of(encoded.indices).astype(np.uint32)
+        return self.from_arrow(encoded.dictionary), of_distinct[of_head]
 
     def sort_order(self) -> Ints:
         """List the rows in the order of their bytes."""
         if len(self) > FEW_ROWS:
-            return sort_order(self.data, self.splits)
+            return numbers_of(pc.sort_indices(self.to_arrow())).astype(np.int64)
         rows = self.to_list()
         return np.array(sorted(range(len(rows)), key=rows.__getitem__), np.int64)
 
@@ -329,7 +260,7 @@ class BytesColumn(Record, eq=False):
         cuts = np.flatnonzero(lengths[1:] != lengths[:-1]) + 1
         is_even = len(cuts) <= len(self) // _ROWS_OF_A_RUN
         if len(self) > FEW_ROWS and not is_even:
-            return framed(self.data, self.splits)
+            return self._framed_many()
         starts = splits_of(framed_bytes(lengths))
         out = np.zeros(int(starts[-1]), np.uint8)
         out.view("<u4")[starts[:-1] >> 2] = lengths
@@ -338,6 +269,17 @@ class BytesColumn(Record, eq=False):
         else:
             out[ranges(starts[:-1] + 4, lengths)] = self.data
         return out
+
+    def _framed_many(self) -> Bytes:
+        lengths, count = self.lengths(), len(self)
+        heads = pa.Array.from_buffers(
+            pa.binary(4), count, [None, pa.py_buffer(lengths.astype("<u4"))]
+        ).cast(pa.large_binary())
+        paddings = splits_of(4 - lengths % 4)
+        padding = BytesColumn(np.zeros(int(paddings[-1]), np.uint8), paddings).to_arrow()
+        separator = BytesColumn.from_list([b""]).to_arrow()[0]
+        joined = pc.binary_join_element_wise(heads, self.to_arrow(), padding, separator)
+        return self.from_arrow(joined).data
 
     def _frame_runs(self, out: Bytes, starts: Ints, cuts: Ints) -> None:
         """Copy rows into their frames, all those of one length that stand together at once."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import zstandard
 
-from icefloe.errors import ErrorKind, FormatError
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.records import Record
 from icefloe.version import VERSION
 
@@ -40,6 +40,16 @@ _WHOLE_BYTES: Final = 1 << 22
 """Smaller buffers are compressed in one go."""
 _UNSIZED_STEP_BYTES: Final = 256
 """Four compressed bytes can make a block of 128 KiB, so this many make at most 8 MiB."""
+
+
+def check_dimensions(dimensions: int) -> int:
+    """Return the number of dimensions of an array, or raise if it is too large to be stored."""
+    if dimensions > MAX_DIMENSIONS:
+        raise InvalidInputError(
+            f"an array of {dimensions} dimensions; the most that can be stored is {MAX_DIMENSIONS}",
+            ErrorKind.LIMIT_EXCEEDED,
+        )
+    return dimensions
 
 
 class FileType(IntEnum):

@@ -108,32 +108,6 @@ class Buffer:
         if alignment > 1 and (np.bitwise_or.reduce(starts) & (alignment - 1)):
             refuse("an offset is not aligned to what it points at")
 
-    def follow(self, field: int) -> int:
-        """Follow one offset."""
-        return field + self._word(field)
-
-    def numbers(self, table: int, slot: int) -> tuple[int, ...]:
-        """Read one vector of numbers of one table: the short way, for a single lookup."""
-        vtable = table - self._word(table, self.i32)
-        entry = vtable + 4 + 2 * slot
-        if vtable & 1 or not 0 <= vtable <= self.size - 4:
-            refuse("an offset points outside of the buffer")
-        if int(self.u16[vtable >> 1]) < 6 + 2 * slot or entry + 2 > self.size:
-            refuse("a required field is missing")
-        vector = self.follow(table + int(self.u16[entry >> 1]))
-        count = self._word(vector)
-        if count > MAX_DIMENSIONS or vector + 4 + 4 * count > self.size:
-            refuse("an offset points outside of the buffer")
-        first = (vector >> 2) + 1
-        return tuple(self.u32[first : first + count].tolist())
-
-    def _word(
-        self, position: int, view: NDArray[np.uint32] | NDArray[np.int32] | None = None
-    ) -> int:
-        if position & 3 or not 0 <= position <= self.size - 4:
-            refuse("an offset points outside of the buffer")
-        return int((self.u32 if view is None else view)[position >> 2])
-
 
 def refuse(reason: str) -> NoReturn:
     """Raise `FormatError` for a buffer."""
@@ -235,16 +209,6 @@ class Vectors(Record):
         self.buffer.check_range(where, item_bytes, alignment)
         return where
 
-    def u32(self) -> NDArray[np.uint32]:
-        """Read all items as numbers."""
-        values: NDArray[np.uint32] = self.buffer.u32[self.positions(4, 4) >> 2]
-        return values
-
-    def u16(self) -> NDArray[np.uint16]:
-        """Read all items as small numbers."""
-        values: NDArray[np.uint16] = self.buffer.u16[self.positions(2, 2) >> 1]
-        return values
-
     def u64_structs(self, words: int) -> NDArray[np.uint64]:
         """Read all items as structs of 64-bit words."""
         where = self.positions(8 * words, 8) >> 3
@@ -282,12 +246,6 @@ class Vectors(Record):
         """Follow all items as offsets to tables."""
         where = self.positions(4, 4)
         return Tables(self.buffer, where + self.buffer.u32[where >> 2])
-
-    def strings(self) -> BytesColumn:
-        """Follow all items as offsets to strings."""
-        where = self.positions(4, 4)
-        starts, lengths = _vector_heads(self.buffer, where, 1)
-        return Blobs(self.buffer, starts, lengths, np.ones(len(where), np.bool_)).column()
 
 
 class Tables:

@@ -459,12 +459,6 @@ class Tree(MutableRecord, eq=False):
         """Point at the first row of another section."""
         self._outside.append((field, target))
 
-    def whole_buffer(self) -> bytes:
-        """Return the buffer, if the tree is all there is in it."""
-        self.start = _HEAD_BYTES
-        root = _HEAD_BYTES + (self._root or 0)
-        return b"".join([root.to_bytes(4, "little"), IDENTIFIER, *(p.data for p in self.pieces())])
-
     def row(self) -> bytes:
         """Return a tree that points at nothing else, to be moved to any multiple of eight."""
         return bytes(self._out) + bytes(-len(self._out) % 8)

@@ -4,8 +4,9 @@ Single references are encoded and decoded one by one, where there are few. Nativ
 byte ranges of chunk objects without the coordinates of their chunks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import pairwise
 from struct import Struct
 from typing import Final
 
@@ -23,12 +24,29 @@ from icefloe.format.chunk_table import (
     VirtualChunk,
     sort_keys,
 )
-from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes, is_ascending
-from icefloe.format.envelope import MAX_DIMENSIONS
-from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
+from icefloe.format.columns import (
+    Bools,
+    Bytes,
+    BytesColumn,
+    Ints,
+    concat_bytes,
+    framed_bytes,
+    is_ascending,
+    splits_of,
+)
+from icefloe.format.envelope import MAX_DIMENSIONS, check_dimensions
 from icefloe.format.flatbuffer_reader import Tables, refuse
 from icefloe.format.flatbuffer_scalar import ScalarTable, as_text
-from icefloe.format.flatbuffer_writer import OFFSET, Field, TableShape, Tree, number
+from icefloe.format.flatbuffer_writer import (
+    OFFSET,
+    Field,
+    Link,
+    RecordLayout,
+    TableShape,
+    Tail,
+    Tree,
+    number,
+)
 from icefloe.format.ids import ChunkId
 from icefloe.format.locations import MAX_LOCATION_BYTES, expand_locations
 from icefloe.records import Record
@@ -92,6 +110,168 @@ class NativeRanges(Record, eq=False):
         return NativeRanges(
             self.first, self.chunk_ids[rows], self.offsets[rows], self.lengths[rows]
         )
+
+
+# -- writing many ----------------------------------------------------------------------------
+
+_BLOCK_BITS: Final = 9
+_BLOCK_ROWS: Final = 1 << _BLOCK_BITS
+_IN_BLOCK: Final = _BLOCK_ROWS - 1
+_BATCH_BLOCKS: Final = 64
+
+
+class SharedBlobs(Record):
+    """A field of strings or byte vectors, stored once and shared between rows."""
+
+    slot: int
+    column: BytesColumn
+    rows: NDArray[np.integer]
+    """For each table, its row in the column."""
+    present: Bools | None = None
+
+
+class BlockSection:
+    """Tables with a vector of coordinates each, in blocks, so that compression sees them as alike.
+
+    Rows come in blocks. A block holds its own vtables, then its tables, each with its short vector
+    of coordinates right behind it, then the strings that no later block needs. So the offsets
+    inside a block are small and repeat from block to block, each string is stored once however
+    many rows share it, and a block can be written as soon as it is planned.
+    """
+
+    def __init__(
+        self,
+        coordinates: NDArray[np.uint32],
+        fields: Sequence[Field] = (),
+        blobs: Sequence[SharedBlobs] = (),
+        *,
+        coordinates_slot: int = 0,
+    ) -> None:
+        self.start = 0
+        self.rows, dimensions = len(coordinates), check_dimensions(int(coordinates.shape[1]))
+        self._coordinates = coordinates
+        self._blobs = [
+            _BlobsInBlocks(self, b) for b in blobs if b.present is None or b.present.any()
+        ]
+        links = [Field(b.slot, Link(b, b.rows), b.present) for b in self._blobs]
+        self._layout = RecordLayout(self.rows, [Field(coordinates_slot, Tail()), *fields, *links])
+        self._vector_at = self._layout.table_bytes
+        unpadded = self._vector_at + 4 + 4 * dimensions
+        self._stride = unpadded + -unpadded % 8
+        self._plan_blocks()
+
+    def _plan_blocks(self) -> None:
+        count = -(-self.rows // _BLOCK_ROWS)
+        block_rows = np.full(count, _BLOCK_ROWS, np.int64)
+        if count:
+            block_rows[-1] = self.rows - (count - 1) * _BLOCK_ROWS
+        sizes = len(self._layout.vtables) + block_rows * self._stride
+        for blobs in self._blobs:
+            blobs.area_starts = sizes.copy()
+            sizes += blobs.area_bytes
+        paddings = -sizes % 8
+        self._paddings: list[int] = paddings.tolist()
+        self._block_starts = splits_of(sizes + paddings)
+        for blobs in self._blobs:
+            blobs.place(self._block_starts)
+
+    def size_bytes(self) -> int:
+        """Return the size."""
+        return int(self._block_starts[-1])
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Return the positions of the tables."""
+        where: Ints = self._block_starts[rows >> _BLOCK_BITS] + (rows & _IN_BLOCK) * self._stride
+        where += self.start + len(self._layout.vtables)
+        return where
+
+    def pieces(self) -> Iterator[Bytes]:
+        """Write block after block; the tables of a batch of them are made at once."""
+        count = len(self._paddings)
+        block_bytes = _BLOCK_ROWS * self._stride
+        for first in range(0, count, _BATCH_BLOCKS):
+            last = min(first + _BATCH_BLOCKS, count)
+            tables = self._records(first * _BLOCK_ROWS, min(last * _BLOCK_ROWS, self.rows))
+            areas = [blobs.areas(first, last) for blobs in self._blobs]
+            for block, padding in enumerate(self._paddings[first:last]):
+                yield self._layout.vtables
+                yield tables[block * block_bytes : (block + 1) * block_bytes]
+                for area in areas:
+                    yield area[block]
+                if padding:
+                    yield np.zeros(padding, np.uint8)
+
+    def _records(self, first: int, last: int) -> Bytes:
+        dimensions = self._coordinates.shape[1]
+        tail: dict[str, tuple[object, int]] = {
+            "count": ("<u4", self._vector_at),
+            "coordinates": (("<u4", (dimensions,)), self._vector_at + 4),
+        }
+        rows = np.arange(first, last)
+        where = self.positions(rows)
+        records = np.zeros(len(rows), self._layout.record_dtype(self._stride, tail))
+        vtables_at = self.start + self._block_starts[rows >> _BLOCK_BITS]
+        self._layout.fill(records, where, vtables_at, first)
+        records["count"] = dimensions
+        if dimensions:
+            records["coordinates"] = self._coordinates[first:last]
+        return records.view(np.uint8)
+
+
+class _BlobsInBlocks:
+    """The blobs of one field, each behind the last block that needs it."""
+
+    area_starts: Ints
+
+    def __init__(self, tables: BlockSection, blobs: SharedBlobs) -> None:
+        self._tables = tables
+        self._column = blobs.column
+        self.slot, self.rows, self.present = blobs.slot, blobs.rows, blobs.present
+        last_use = np.full(len(blobs.column), -1, np.int64)
+        if blobs.present is None:
+            last_use[blobs.rows] = np.arange(len(blobs.rows))
+        else:
+            users = np.flatnonzero(blobs.present)
+            last_use[blobs.rows[users]] = users
+        block_of = last_use // _BLOCK_ROWS  # -1 stays -1: a blob that no row uses is left out
+        count = -(-len(blobs.rows) // _BLOCK_ROWS)
+        is_sorted = not len(block_of) or bool((block_of[1:] >= block_of[:-1]).all())
+        self._order = None if is_sorted else np.argsort(block_of, kind="stable")
+        in_order = block_of if self._order is None else block_of[self._order]
+        self._block_of = in_order
+        self._edges = np.searchsorted(in_order, np.arange(count + 1))
+        lengths = blobs.column.lengths()
+        ordered = lengths if self._order is None else lengths[self._order]
+        self._ends = splits_of(framed_bytes(ordered))
+        self.area_bytes = np.diff(self._ends[self._edges])
+
+    def place(self, block_starts: Ints) -> None:
+        """Fix where each blob lies, once the sizes of all blocks are known."""
+        edge = self._ends[self._edges[:-1]]
+        shift = block_starts[:-1] + self.area_starts - edge
+        in_order = self._ends[:-1] + (shift[self._block_of] if len(shift) else 0)
+        if self._order is None:
+            self._where = in_order
+        else:
+            self._where = np.empty_like(in_order)
+            self._where[self._order] = in_order
+
+    def positions(self, rows: NDArray[np.integer]) -> Ints:
+        """Return the positions of the blobs."""
+        # Tables without the field carry numbers that mean nothing here: clipped, never used.
+        where: Ints = self._where.take(rows, mode="clip") + self._tables.start
+        return where
+
+    def areas(self, first: int, last: int) -> list[Bytes]:
+        """Lay out the blobs of a run of blocks, a piece per block."""
+        begin, end = self._edges[first], self._edges[last]
+        if self._order is None:
+            column = self._column.slice(begin, end)
+        else:
+            column = self._column.take(self._order[begin:end])
+        data = column.framed()
+        cuts = self._ends[self._edges[first : last + 1]] - self._ends[begin]
+        return [data[a:b] for a, b in pairwise(cuts)]
 
 
 def reference_section(table: ChunkTable, compressed: BytesColumn | None) -> BlockSection:

@@ -22,10 +22,9 @@ from icefloe.format.columns import (
     take_ragged,
 )
 from icefloe.format.flatbuffer_reader import Buffer, Tables, refuse
-from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable, StoredList
 from icefloe.format.flatbuffer_writer import OFFSET, TableShape, Tree
 from icefloe.format.ids import ManifestId, NodeId, id_rows, ids_of_rows, raw_rows
-from icefloe.format.lazy import StoredList
 from icefloe.records import Record, force_setattr, replace
 
 

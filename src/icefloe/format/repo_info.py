@@ -10,10 +10,9 @@ import numpy as np
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.envelope import DEFAULT_LEVEL, FileType, decompress, open_envelope
 from icefloe.format.flatbuffer_reader import Buffer, Vectors, refuse
-from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_scalar import FEW_TABLES, Deferred, ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_writer import OFFSET, TableShape, Tree, seal_buffer
 from icefloe.format.ids import SnapshotId
-from icefloe.format.lazy import Deferred
 from icefloe.format.metadata import Metadata, read_metadata, write_metadata
 from icefloe.format.snapshot_table import SnapshotTable, read_snapshot_id
 from icefloe.format.update_table import Status, UpdateTable, read_status, write_status

@@ -17,7 +17,7 @@ from icefloe.format.envelope import (
     seal,
 )
 from icefloe.format.flatbuffer_reader import Buffer, refuse
-from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
+from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable, StoredList
 from icefloe.format.flatbuffer_writer import (
     OFFSET,
     BlobSection,
@@ -35,7 +35,6 @@ from icefloe.format.flatbuffer_writer import (
 )
 from icefloe.format.ids import ManifestId, SnapshotId, id_rows
 from icefloe.format.layout import snapshot_key
-from icefloe.format.lazy import StoredList
 from icefloe.format.metadata import Metadata, read_metadata, write_metadata
 from icefloe.format.nodes import (
     ARRAY_LENGTH,

@@ -9,7 +9,6 @@ import numpy as np
 
 from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.columns import Bytes, Ints, is_ascending, ranges, splits_of
-from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import (
     BULK_LEVEL,
     MAX_DIMENSIONS,
@@ -17,7 +16,6 @@ from icefloe.format.envelope import (
     decompress,
     open_envelope,
 )
-from icefloe.format.flatbuffer_blocks import CoordinateSection, recognise_coordinates
 from icefloe.format.flatbuffer_reader import Buffer, Tables, Vectors, refuse
 from icefloe.format.flatbuffer_scalar import FEW_TABLES, ScalarBuffer, ScalarTable
 from icefloe.format.flatbuffer_writer import (
@@ -29,6 +27,7 @@ from icefloe.format.flatbuffer_writer import (
     seal_buffer,
 )
 from icefloe.format.ids import NodeId, SnapshotId, has_repeated_node, ids_of_rows
+from icefloe.format.log_chunks import CoordinateRuns, CoordinateSection, recognise_coordinates
 from icefloe.records import Record, field
 
 ID_LISTS: Final = (

@@ -15,9 +15,9 @@ from icefloe.assets import Assets
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, concat_tables, sort_keys
 from icefloe.format.columns import Bools, BytesColumn, concat_bytes
-from icefloe.format.coordinate_runs import CoordinateRuns
 from icefloe.format.envelope import MAX_BUFFER_BYTES
 from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.log_chunks import CoordinateRuns
 from icefloe.format.manifest import Manifest
 from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.transaction_log import TransactionLog, encode_transaction_log

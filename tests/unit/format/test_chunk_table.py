@@ -102,7 +102,6 @@ def test_an_array_without_dimensions_has_one_chunk() -> None:
     assert table.within(np.empty((0, 2), np.uint32)) is table
     assert len(table.without(SCALAR)) == 0
     assert table.overlay(inline_table(SCALAR, [b"43"])).find(()) == InlineChunk(b"43")
-    assert table.split([]) == [table]
     assert ChunkTable.empty(0).find(()) is None
 
 
@@ -156,25 +155,6 @@ def test_overlay_of_different_kinds_and_of_nothing() -> None:
     assert virtual.overlay(ChunkTable.empty(2)) == virtual
     assert ChunkTable.empty(0).overlay(virtual) == virtual
     assert len(virtual.overlay(ChunkTable.empty(2), deleted=virtual.coordinates)) == 0
-
-
-def test_split_cuts_along_a_grid() -> None:
-    table = native_table(grid(5, 8))
-    parts = table.split([[2, 4], [3, 6]])
-    boxes = [part.extents().tolist() for part in parts]
-    assert boxes == [
-        [[a, b], [c, d]] for a, b in ((0, 2), (2, 4), (4, 5)) for c, d in ((0, 3), (3, 6), (6, 8))
-    ]
-    assert concat_tables(parts) == table
-    for part in parts:
-        assert part.sorted() is part
-
-
-def test_split_leaves_out_empty_parts() -> None:
-    table = numbered((0,), (9,))
-    assert [len(part) for part in table.split([[3, 6]])] == [1, 1]
-    assert table.split([[]]) == [table]
-    assert ChunkTable.empty(1).split([[3]]) == []
 
 
 def test_concatenation_sorts_and_renumbers() -> None:

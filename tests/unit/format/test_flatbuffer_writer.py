@@ -9,7 +9,6 @@ from flatbuffers import number_types as kinds
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import BytesColumn, framed_bytes
 from icefloe.format.envelope import MAX_BUFFER_BYTES, FileType
-from icefloe.format.flatbuffer_blocks import BlockSection, SharedBlobs
 from icefloe.format.flatbuffer_writer import (
     IDENTIFIER,
     BlobSection,
@@ -22,6 +21,7 @@ from icefloe.format.flatbuffer_writer import (
     number,
     seal_buffer,
 )
+from icefloe.format.manifest_refs import BlockSection, SharedBlobs
 from tests.unit.format.oracle import Row
 from tests.unit.format.samples import expanded
 

@@ -14,8 +14,7 @@ from icefloe.format.json_value import (
     JsonValue,
     as_json_value,
 )
-from icefloe.format.messagepack import decode_messagepack
-from icefloe.format.metadata import decode_metadata_value, encode_metadata_value
+from icefloe.format.metadata import decode_messagepack, decode_metadata_value, encode_metadata_value
 
 KNOWN: list[tuple[JsonValue, str]] = [
     (True, "c3"),
