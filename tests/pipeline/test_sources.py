@@ -1,5 +1,6 @@
 """Globs, listings and names to columns, on any storage."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,20 +8,20 @@ import pytest
 
 import icefloe
 from icefloe.errors import InvalidInputError, NotFoundError
+from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.sources import (
     SourceAccess,
     as_url,
     compile_glob,
     list_sources,
     root_of,
-    source_schema,
     sources_from_table,
 )
 from tests.support.servers import S3Endpoint
 
 
-def names(*batches: pa.RecordBatch) -> list[str]:
-    return [url.rpartition("/")[2] for batch in batches for url in batch.column("url").to_pylist()]
+def names(states: list[SourceState]) -> list[str]:
+    return [state.url.rpartition("/")[2] for state in states]
 
 
 @pytest.fixture
@@ -43,16 +44,15 @@ def tree(tmp_path: Path) -> Path:
 )
 def test_globs_on_local_files(tree: Path, pattern: str, expected: list[str]) -> None:
     text = f"{tree}/{pattern}"
-    assert names(*list_sources(text)) == expected
+    assert names(list_sources(text)) == expected
 
 
-def test_columns_of_a_listing(tree: Path) -> None:
-    [batch] = list_sources(tree / "a" / "*.nc")
-    assert batch.schema == source_schema()
-    assert batch.column("size").to_pylist() == [7, 7]
-    moment = batch.column("modified").to_pylist()[0].timestamp()
-    assert moment == pytest.approx((tree / "a" / "1.nc").stat().st_mtime, abs=1e-5)
-    assert len(set(batch.column("etag").to_pylist())) == 2
+def test_the_states_of_a_listing(tree: Path) -> None:
+    first, second = list_sources(tree / "a" / "*.nc")
+    assert (first.size, second.size) == (7, 7)
+    assert first.modified is not None
+    assert first.modified / 1e6 == pytest.approx((tree / "a" / "1.nc").stat().st_mtime, abs=1e-5)
+    assert first.etag != second.etag
 
 
 def test_a_file_is_listed_once_and_names_need_no_request(tree: Path) -> None:
@@ -62,26 +62,31 @@ def test_a_file_is_listed_once_and_names_need_no_request(tree: Path) -> None:
         tree / "a" / "*.nc",
         "s3://nowhere/x.nc",
     ]
-    assert names(*list_sources(given)) == ["x.nc", "2.nc", "1.nc"]
+    assert names(list_sources(given)) == ["x.nc", "2.nc", "1.nc"]
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(tree: Path) -> None:
     with pytest.raises(NotFoundError, match="no file matches"):
-        list(list_sources(tree / "*.grib"))
+        list_sources(tree / "*.grib")
 
 
 def test_names_with_unusual_signs_survive(tree: Path) -> None:
-    [batch] = list_sources(tree / "a b" / "*")
-    [url] = batch.column("url").to_pylist()
-    place = SourceAccess().place(url)
-    assert Path("/" + place.key) == tree / "a b" / "5%.nc"
-    assert as_url(tree / "a b" / "5%.nc") == url
+    [state] = list_sources(tree / "a b" / "*")
+    assert Path("/" + SourceAccess().place(state.url).key) == tree / "a b" / "5%.nc"
+    assert as_url(tree / "a b" / "5%.nc") == state.url
 
 
 def test_a_table_of_urls_keeps_its_order() -> None:
-    batch = sources_from_table(pa.table({"url": ["b", "a"], "size": [1, 2], "more": [0, 0]}))
-    assert batch.schema == source_schema()
-    assert batch.to_pylist()[0] == {"url": "b", "size": 1, "etag": None, "modified": None}
+    moment = datetime(2020, 1, 2, tzinfo=UTC)
+    urls, moments = ["s3://b", "s3://a", "s3://b"], [moment, None, moment]
+    table = pa.table({"url": urls, "size": [1, 2, 3], "modified": moments, "more": [0, 0, 0]})
+    seconds = int(moment.timestamp())
+    assert sources_from_table(table) == [
+        SourceState("s3://b", 1, None, 1_000_000 * seconds),
+        SourceState("s3://a", 2),
+    ]
+    with pytest.raises(InvalidInputError, match="has no URL"):
+        sources_from_table(pa.table({"url": ["s3://a", None]}))
     with pytest.raises(InvalidInputError, match="column url"):
         sources_from_table(pa.table({"x": [1]}))
 
@@ -90,7 +95,7 @@ def test_the_longest_prefix_decides_which_storage_is_used(tree: Path) -> None:
     inner = icefloe.local_filesystem_storage(str(tree / "a"))
     outer = icefloe.local_filesystem_storage(str(tree))
     access = SourceAccess({"s3://bucket": outer, "s3://bucket/a/": inner})
-    assert names(*list_sources("s3://bucket/a/*.nc", access)) == ["1.nc", "2.nc"]
+    assert names(list_sources("s3://bucket/a/*.nc", access)) == ["1.nc", "2.nc"]
     assert access.place("s3://bucket/a/1.nc").key == "1.nc"
     assert access.place("s3://bucket/b/4.nc").key == "b/4.nc"
 
@@ -105,6 +110,9 @@ def test_braces_and_stars_do_not_reach_further_than_they_say() -> None:
     assert compile_glob("a/*/c.nc").fullmatch("a/b/b/c.nc") is None
     assert compile_glob("a/**/c.nc").fullmatch("a/c.nc") is not None
     assert compile_glob("x.nc").fullmatch("xanc") is None
+    assert compile_glob("a{b").fullmatch("a{b") is not None
+    assert compile_glob("a},b").fullmatch("a},b") is not None
+    assert compile_glob("{a,b{c,d}}").fullmatch("bd") is not None
 
 
 @pytest.mark.server
@@ -124,8 +132,8 @@ def test_globs_on_s3(s3_endpoint: S3Endpoint, prefix: str, tree: Path) -> None:
     for name in ("2020/a.nc", "2020/b.nc", "2021/c.nc", "2021/c.txt"):
         run_blocking(storage.open().put(name, b"data"))
     root = f"s3://{s3_endpoint.bucket}/{prefix}/"
-    [batch] = list_sources(f"{root}*/*.nc", SourceAccess({root: storage}))
-    assert batch.column("url").to_pylist() == [
+    states = list_sources(f"{root}*/*.nc", SourceAccess({root: storage}))
+    assert [state.url for state in states] == [
         f"{root}{name}" for name in ("2020/a.nc", "2020/b.nc", "2021/c.nc")
     ]
-    assert all(batch.column("etag").to_pylist())
+    assert all(state.etag for state in states)

@@ -1,25 +1,17 @@
 """Sources: the storages that serve them, the files that patterns name, containers for them.
 
 Users give storages by URL prefix. The mapping can be pickled and travels to other processes; each
-process opens its clients there, once, when they are first needed. Files are listed as columns:
-
-    url       string          as it will stand in references
-    size      int64           bytes
-    etag      string          null where the storage has none
-    modified  timestamp[us]   null for what was given by name only
-
-Rows come in batches, sorted by URL within each pattern, and no URL twice.
+process opens its clients there, once, when they are first needed.
 """
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from icefloe.config import VirtualChunkContainer
@@ -33,7 +25,7 @@ from icefloe.config.containers import (
 from icefloe.effects import iterate_blocking, run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.format.arrow import pa
-from icefloe.pipeline.files.facts import SourceState, int_column, text_column
+from icefloe.pipeline.files.facts import SourceState
 from icefloe.records import Record, replace
 from icefloe.storage import Backend, Buffer, ByteRange, Storage, storage_from_url
 from icefloe.storage.specs import AzureSpec, GcsSpec, HttpSpec, LocalSpec, S3Spec
@@ -238,116 +230,93 @@ type Sources = "Pattern | Iterable[Pattern] | pa.Table | TableSource"
 """Globs, URLs, or a table (of Arrow or Spark) with the column `url`."""
 
 _MAGIC: Final = re.compile(r"[*?\[{]")
-_BATCH_ROWS: Final = 10_000
-
-
-@lru_cache(maxsize=1)
-def source_schema() -> "pa.Schema":
-    """Return the columns of a table of sources."""
-    return pa.schema(
-        [
-            pa.field("url", pa.string(), nullable=False),
-            pa.field("size", pa.int64()),
-            pa.field("etag", pa.string()),
-            pa.field("modified", pa.timestamp("us", tz="UTC")),
-        ]
-    )
+_GLOB_TOKEN: Final = re.compile(r"\*\*/?|\[.[^\]]*\]|.", re.DOTALL)
+"""Any number of folders, a set of letters, or one letter."""
 
 
 def list_sources(
     patterns: Pattern | Iterable[Pattern], access: SourceAccess | None = None
-) -> "Iterator[pa.RecordBatch]":
-    """List the files that patterns name, in batches of columns.
+) -> list[SourceState]:
+    """List the files that patterns name, sorted by URL within each pattern, and no URL twice.
 
     A pattern is a path or URL. With `*`, `?`, `[...]`, `{a,b}` or `**` (any number of
     directories) it is matched against the storage's listing; ending in `/` it stands for all
     files below; anything else is taken as a file's own name, without a request. A pattern that
     matches nothing is an error, since the job would silently do less than was asked for.
 
-    >>> [batch] = list_sources("s3://bucket/a.nc")
-    >>> batch.column("url").to_pylist()
-    ['s3://bucket/a.nc']
+    >>> list_sources("s3://bucket/a.nc")
+    [SourceState(url='s3://bucket/a.nc', size=None, etag=None, modified=None)]
     """
-    pattern_list = [patterns] if isinstance(patterns, (str, PathLike)) else list(patterns)
+    pattern_list = [patterns] if isinstance(patterns, (str, PathLike)) else patterns
     reached = access or SourceAccess()
-    seen: set[str] = set()
-    rows: list[_Row] = []
-    for pattern in pattern_list:
-        for row in _matches(as_url(pattern), reached):
-            if row[0] not in seen:
-                seen.add(row[0])
-                rows.append(row)
-        while len(rows) >= _BATCH_ROWS:
-            yield _batch(rows[:_BATCH_ROWS])
-            del rows[:_BATCH_ROWS]
-    if rows:
-        yield _batch(rows)
+    return _distinct(state for pattern in pattern_list for state in _matches(pattern, reached))
 
 
-def sources_from_table(table: "pa.Table") -> "pa.RecordBatch":
-    """Take sources from a table that has at least the column `url`, in its order."""
-    schema = source_schema()
+def sources_from_table(table: "pa.Table") -> list[SourceState]:
+    """Take sources from a table, in its order: the column `url`, and the state as far as known.
+
+    Of a state these are the columns `size` (bytes), `etag` and `modified` (a timestamp).
+    """
     if "url" not in table.column_names:
         raise InvalidInputError(
             f"a table of sources needs the column url, and this one has {table.column_names}",
             ErrorKind.BAD_METADATA,
         )
-    columns = [
-        table.column(column.name).cast(column.type).combine_chunks()
-        if column.name in table.column_names
-        else pa.nulls(table.num_rows, column.type)
-        for column in schema
-    ]
-    flat = [
-        column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns
-    ]
-    return pa.RecordBatch.from_arrays(flat, schema=schema)
+
+    def column(name: str, kind: "pa.DataType") -> list[Any]:
+        if name not in table.column_names:
+            return [None] * table.num_rows
+        return cast("list[Any]", table.column(name).cast(kind).to_pylist())
+
+    urls, etags = column("url", pa.string()), column("etag", pa.string())
+    moments = column("modified", pa.timestamp("us", tz="UTC"))
+    modified = [None if moment is None else microseconds(moment) for moment in moments]
+    if None in urls:
+        raise InvalidInputError("a source has no URL", ErrorKind.CANNOT_PARSE_URL)
+    return _distinct(
+        map(SourceState, map(as_url, urls), column("size", pa.int64()), etags, modified)
+    )
 
 
 def list_states(sources: "Sources", access: SourceAccess) -> list[SourceState]:
     """List all files, each once, with what is known of their state."""
     table: Any = sources.toArrow() if hasattr(sources, "toArrow") else sources
     if isinstance(table, pa.Table):
-        batches: Iterable[pa.RecordBatch] = [sources_from_table(table)]
-    else:
-        batches = list_sources(table, access)
-    states: dict[str, SourceState] = {}
-    for batch in batches:
-        columns = (
-            batch.column("url").to_pylist(),
-            batch.column("size").to_pylist(),
-            batch.column("etag").to_pylist(),
-            batch.column("modified").cast("int64").to_pylist(),
-        )
-        for url, size, etag, modified in zip(*columns, strict=True):
-            if url is None:
-                raise InvalidInputError("a source has no URL", ErrorKind.CANNOT_PARSE_URL)
-            state = SourceState(as_url(url), size, etag, modified)
-            states.setdefault(state.url, state)
-    return list(states.values())
+        return sources_from_table(table)
+    return list_sources(table, access)
 
 
-type _Row = tuple[str, int | None, str | None, datetime | None]
+def _distinct(states: Iterable[SourceState]) -> list[SourceState]:
+    by_url: dict[str, SourceState] = {}
+    for state in states:
+        by_url.setdefault(state.url, state)
+    return list(by_url.values())
 
 
-def _matches(url: str, access: SourceAccess) -> Sequence[_Row]:
+def _matches(pattern: Pattern, access: SourceAccess) -> list[SourceState]:
+    url = as_url(pattern)
     if not _MAGIC.search(url) and not url.endswith("/"):
-        return [(url, None, None, None)]
+        return [SourceState(url)]
     folder = access.place(_fixed_part(url))
     glob = None if url.endswith("/") else compile_glob(unquote(url[len(folder.root) :]))
-    matches: list[_Row] = sorted(
-        (folder.url_of(info.key), info.size_bytes, info.version.etag, info.last_modified)
+    matches = [
+        SourceState(
+            folder.url_of(info.key),
+            info.size_bytes,
+            info.version.etag,
+            microseconds(info.last_modified),
+        )
         for batch in iterate_blocking(folder.backend.list(folder.key))
         for info in batch
         if glob is None or glob.fullmatch(info.key)
-    )
+    ]
     if not matches:
         raise NotFoundError(
             f"no file matches {url!r}: is the path right, and may it be listed?",
             ErrorKind.OBJECT_NOT_FOUND,
             pattern=url,
         )
-    return matches
+    return sorted(matches, key=lambda state: state.url)
 
 
 def folder_of(url: str) -> str:
@@ -375,59 +344,30 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     True
     """
     parts: list[str] = []
-    position = depth = 0
-    while position < len(pattern):
-        sign = pattern[position]
-        if pattern.startswith("**/", position):
-            parts.append("(?:.*/)?")
-            position += 3
-            continue
-        if pattern.startswith("**", position):
-            parts.append(".*")
-            position += 2
-            continue
-        if sign == "[" and (end := pattern.find("]", position + 2)) > 0:
-            inside = pattern[position + 1 : end].replace("\\", r"\\").replace("[", r"\[")
-            parts.append(f"[{'^' + inside[1:] if inside[0] in '!^' else inside}]")
-            position = end + 1
-            continue
-        if sign == "{" and "}" in pattern[position:]:
-            depth += 1
-        elif sign == "}" and depth:
-            depth -= 1
-            parts.append(")")
-            position += 1
-            continue
-        parts.append(_translated(sign, in_braces=depth > 0))
-        position += 1
+    depth = 0
+    for token in _GLOB_TOKEN.finditer(pattern):
+        match token.group():
+            case "**/":
+                part = "(?:.*/)?"
+            case "**":
+                part = ".*"
+            case "*":
+                part = "[^/]*"
+            case "?":
+                part = "[^/]"
+            case "{" if "}" in pattern[token.end() :]:
+                depth, part = depth + 1, "(?:"
+            case "}" if depth:
+                depth, part = depth - 1, ")"
+            case "," if depth:
+                part = "|"
+            case letters if len(letters) > 2:
+                inside = letters[1:-1].replace("\\", r"\\").replace("[", r"\[")
+                part = f"[^{inside[1:]}]" if inside[0] in "!^" else f"[{inside}]"
+            case letter:
+                part = re.escape(letter)
+        parts.append(part)
     return re.compile("".join(parts), re.DOTALL)
-
-
-def _translated(sign: str, *, in_braces: bool) -> str:
-    match sign:
-        case "*":
-            return "[^/]*"
-        case "?":
-            return "[^/]"
-        case "{" if in_braces:
-            return "(?:"
-        case "," if in_braces:
-            return "|"
-        case _:
-            return re.escape(sign)
-
-
-def _batch(rows: Sequence[_Row]) -> "pa.RecordBatch":
-    moments = [None if row[3] is None else microseconds(row[3]) for row in rows]
-    return pa.RecordBatch.from_arrays(
-        [
-            text_column([row[0] for row in rows]),
-            int_column([row[1] for row in rows]),
-            text_column([row[2] for row in rows]),
-            int_column(moments).cast(pa.timestamp("us", tz="UTC")),
-        ],
-        schema=source_schema(),
-    )
 
 
 def microseconds(moment: datetime) -> int:
