@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, SourceError
+from icefloe.format.paths import joined_path, node_name
 from icefloe.pipeline.files.facts import (
     ANY_CHUNK,
     ANY_LENGTH,
@@ -117,14 +118,14 @@ def describe(
         encoding = _encoding(array, arrays.get(parents.get(path, "")))
         if path in values and parse_units(values[path].units, values[path].calendar):
             encoding = {
-                name: array_described
-                for name, array_described in encoding.items()
+                name: setting
+                for name, setting in encoding.items()
                 if name not in {"units", "calendar", PARENT_UNITS}
             }
         schemas.append(_schema(path, array, options.concat, cut, encoding, path in helpers))
         attributes[path] = {
-            name: array_described
-            for name, array_described in array.attributes.items()
+            name: value
+            for name, value in array.attributes.items()
             if name not in ENCODING_ATTRIBUTES
         }
     facts = FileFacts(
@@ -136,28 +137,26 @@ def describe(
         chunks=chunks,
         values=values,
         digests=digests,
-        references=sum(len(array_described.references) for array_described in arrays.values()),
-        inlined_bytes=sum(
-            len(array_described.references.inlined.data) for array_described in arrays.values()
-        ),
+        references=sum(len(array.references) for array in arrays.values()),
+        inlined_bytes=sum(len(array.references.inlined.data) for array in arrays.values()),
     )
     return ParsedFile(
         facts,
-        {path: array_described.references for path, array_described in arrays.items()},
-        {path: array_described.metadata for path, array_described in arrays.items()},
+        {path: array.references for path, array in arrays.items()},
+        {path: array.metadata for path, array in arrays.items()},
     )
 
 
 def _helpers(arrays: Mapping[str, RawArray], groups: Attributes) -> set[str]:
     """Name the arrays that describe others: coordinates, bounds, mappings."""
-    helpers = {path for path, array in arrays.items() if array.dimensions == (_name(path),)}
+    helpers = {path for path, array in arrays.items() if array.dimensions == (node_name(path),)}
     nodes = [(_group(path), array.attributes) for path, array in arrays.items()]
     nodes += list(groups.items())
     for group, attributes in nodes:
         for attribute in _POINTING:
             text = attributes.get(attribute)
             if isinstance(text, str):
-                helpers |= {_join(group, word.rstrip(":")) for word in text.split()}
+                helpers |= {joined_path(group, word.rstrip(":")) for word in text.split()}
     return helpers & arrays.keys()
 
 
@@ -167,7 +166,7 @@ def _parents(arrays: Mapping[str, RawArray]) -> dict[str, str]:
     for path, array in arrays.items():
         for attribute in ("bounds", "climatology"):
             bounds = array.attributes.get(attribute)
-            if isinstance(bounds, str) and (named := _join(_group(path), bounds)) in arrays:
+            if isinstance(bounds, str) and (named := joined_path(_group(path), bounds)) in arrays:
                 parents[named] = path
     return parents
 
@@ -179,10 +178,10 @@ def _with_dimension(
     if any(dimension in array.dimensions for array in arrays.values()):
         return arrays
     return {
-        path: _expanded(url, path, each, dimension)
-        if (path not in helpers if each.shape else _name(path) == dimension)
-        else each
-        for path, each in arrays.items()
+        path: _expanded(url, path, array, dimension)
+        if (path not in helpers if array.shape else node_name(path) == dimension)
+        else array
+        for path, array in arrays.items()
     }
 
 
@@ -193,7 +192,7 @@ def _expanded(url: str, path: str, array: RawArray, dimension: str) -> RawArray:
         if name == "transpose":
             order = [0, *(axis + 1 for axis in settings["order"])]
             codecs.append({"name": name, "configuration": {"order": order}})
-        elif name in _EXPANDABLE or any(each["name"] in _TO_BYTES for each in codecs):
+        elif name in _EXPANDABLE or any(before["name"] in _TO_BYTES for before in codecs):
             codecs.append(codec)
         else:
             raise SourceError(
@@ -256,7 +255,7 @@ def _is_small_and_growing(
     path: str, array: RawArray, parent: RawArray | None, options: ParseOptions
 ) -> bool:
     growing = [name for name in array.dimensions if name in options.concat]
-    if array.dimensions == (_name(path),) and growing:
+    if array.dimensions == (node_name(path),) and growing:
         return True
     is_bounds = parent is not None and len(parent.shape) == 1 and len(array.shape) == 2
     is_slim = len(array.shape) == 1 or is_bounds
@@ -268,14 +267,14 @@ def _digests(
 ) -> Iterator[tuple[str, str]]:
     """Sum up the values of coordinates and single numbers that all files should share."""
     mappings = {
-        _join(_group(path), word.rstrip(":"))
-        for path, each in arrays.items()
-        if isinstance(text := each.attributes.get("grid_mapping"), str)
+        joined_path(_group(path), word.rstrip(":"))
+        for path, array in arrays.items()
+        if isinstance(text := array.attributes.get("grid_mapping"), str)
         for word in text.split()
     }
     for path, array in arrays.items():
         is_static = not set(array.dimensions) & set(options.concat)
-        is_own = array.dimensions == (_name(path),) or not array.shape
+        is_own = array.dimensions == (node_name(path),) or not array.shape
         if is_static and is_own and path not in mappings and array.nbytes <= options.load_below:
             values = _portable(read_values(array.metadata, array.references, access))
             text = np.ascontiguousarray(values).tobytes()
@@ -344,13 +343,5 @@ def _itemsize(data_type: Any) -> int | None:
         return None
 
 
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
 def _group(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _join(group: str, name: str) -> str:
-    return f"{group}/{name}" if group else name

@@ -26,6 +26,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format.columns import BytesColumn
+from icefloe.format.paths import joined_path
 from icefloe.pipeline.files.describing import ParsedFile, RawArray, describe
 from icefloe.pipeline.files.facts import FileFacts, Kind, Problem, SourceState
 from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
@@ -372,13 +373,9 @@ def _flattened(root: "ManifestGroup", options: ParseOptions) -> Found:
         attributes[path] = dict(group.metadata.attributes)
         for name, array in group.arrays.items():
             if name not in options.drop:
-                arrays[_joined(path, name)] = _raw(array)
-        todo.extend((_joined(path, name), subgroup) for name, subgroup in group.groups.items())
+                arrays[joined_path(path, name)] = _raw(array)
+        todo.extend((joined_path(path, name), subgroup) for name, subgroup in group.groups.items())
     return arrays, attributes
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}/{name}" if path else name
 
 
 def _raw(array: "ManifestArray") -> RawArray:

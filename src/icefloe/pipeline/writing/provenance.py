@@ -17,9 +17,10 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 from urllib.parse import quote, unquote
 
+import msgspec
 import numpy as np
 import zarr
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from icefloe.pipeline.files.facts import (
     Problem,
     SourceState,
 )
-from icefloe.pipeline.files.options import CombineOptions, Format, ParseOptions, format_of_name
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions, format_of_name
 from icefloe.pipeline.files.sources import SourceAccess, look_at
 from icefloe.records import Record, asdict, field, replace
 from icefloe.zarr_store import IcechunkStore
@@ -45,6 +46,7 @@ RECORDS_GROUP: Final = "icefloe/sources"
 _UNKNOWN: Final = -1
 _TEXTS: Final = ("url", "etag", "variables", "further")
 _NUMBERS: Final = ("size", "modified", "start", "length", "ingested")
+_OF_STATE: Final = frozenset({"url", "etag", "size", "modified"})
 _OPTIONS: Final = "icefloe"
 
 type OnChanged = Literal["report", "replace", "fail"]
@@ -116,9 +118,7 @@ def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
         record = zarr.open_group(store, path=record_path(group), mode="r")
     except FileNotFoundError:
         return None
-    columns: dict[str, list[Any]] = {
-        name: _column(record, name).tolist() for name in (*_TEXTS, *_NUMBERS)
-    }
+    columns = [_column(record, name) for name in (*_TEXTS, *_NUMBERS)]
     files = tuple(
         RecordedFile(
             state=SourceState(url, _known(size), etag or None, _known(modified)),
@@ -129,20 +129,24 @@ def read_record(store: IcechunkStore, group: str) -> SourceRecord | None:
             further=further,
         )
         for url, etag, names, further, size, modified, start, length, ingested in zip(
-            *columns.values(), strict=True
+            *columns, strict=True
         )
     )
     options: Any = record.attrs.asdict().get(_OPTIONS, {})
     return SourceRecord(files, options)
 
 
-def _column(record: "zarr.Group", name: str) -> NDArray[Any]:
+def _column(record: "zarr.Group", name: str) -> list[Any]:
     if name not in record:  # written before this was recorded
-        rows = len(_column(record, "url"))
-        return _texts([""] * rows) if name in _TEXTS else _numbers([None] * rows)
+        missing: object = "" if name in _TEXTS else _UNKNOWN
+        return [missing] * len(_column(record, "url"))
+    return cast("list[Any]", np.asarray(_array(record, name)[...]).tolist())
+
+
+def _array(record: "zarr.Group", name: str) -> "zarr.Array[Any]":
     array = record[name]
     assert isinstance(array, zarr.Array)
-    return np.asarray(array[...])
+    return array
 
 
 def _known(number: int) -> int | None:
@@ -201,15 +205,13 @@ def write_record(
         if more:
             array.resize((start + len(more),))
             array[start:] = _values(name, more)
-        for row, each in again:
-            array[row : row + 1] = _values(name, [each])
+        for row, file in again:
+            array[row : row + 1] = _values(name, [file])
 
 
 def _require(record: "zarr.Group", name: str, rows: int) -> "zarr.Array[Any]":
     if name in record:
-        array = record[name]
-        assert isinstance(array, zarr.Array)
-        return array
+        return _array(record, name)
     return record.create_array(
         name,
         shape=(rows,),
@@ -221,23 +223,11 @@ def _require(record: "zarr.Group", name: str, rows: int) -> "zarr.Array[Any]":
 
 
 def _values(name: str, files: Sequence[RecordedFile]) -> NDArray[Any]:
-    match name:
-        case "url" | "etag":
-            return _texts([getattr(file.state, name) or "" for file in files])
-        case "variables" | "further":
-            return _texts([getattr(file, name) for file in files])
-        case "size" | "modified":
-            return _numbers([getattr(file.state, name) for file in files])
-        case _:
-            return _numbers([getattr(file, name) for file in files])
-
-
-def _numbers(values: list[int | None]) -> NDArray[np.int64]:
-    return np.array([_UNKNOWN if number is None else number for number in values], np.int64)
-
-
-def _texts(values: list[str]) -> NDArray[Any]:
-    return np.array(values, np.dtypes.StringDType())
+    rows = [file.state for file in files] if name in _OF_STATE else files
+    values = [getattr(row, name) for row in rows]
+    if name in _TEXTS:
+        return np.array([text or "" for text in values], np.dtypes.StringDType())
+    return np.array([_UNKNOWN if value is None else value for value in values], np.int64)
 
 
 # -- options ---------------------------------------------------------------------------------
@@ -254,26 +244,15 @@ def options_to_json(combine: CombineOptions, parse: ParseOptions) -> dict[str, A
 def options_from_json(whole: Mapping[str, Any]) -> tuple[CombineOptions, ParseOptions]:
     """Read what `options_to_json` wrote."""
     try:
-        combine = CombineOptions(
-            **{**whole["combine"], "concat": tuple(whole["combine"]["concat"])}
+        return (
+            msgspec.convert(whole["combine"], CombineOptions),
+            msgspec.convert(whole["parse"], ParseOptions),
         )
-        parse_options = whole["parse"]
-        parse = ParseOptions(
-            **{
-                **parse_options,
-                "concat": tuple(parse_options["concat"]),
-                "drop": tuple(parse_options["drop"]),
-                "format": None
-                if parse_options["format"] is None
-                else Format(parse_options["format"]),
-            }
-        )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, msgspec.ValidationError) as error:
         raise InvalidInputError(
             "the record of sources does not say how files are to be put together: give options",
             ErrorKind.BAD_METADATA,
         ) from error
-    return combine, parse
 
 
 type _Box = tuple[tuple[int, int], ...]
@@ -349,32 +328,29 @@ def without_taken_places(
 def _refused(
     facts: Sequence[FileFacts], combined: Combined, options: CombineOptions, record: SourceRecord
 ) -> dict[int, Misfit]:
-    rows_by_url = record.by_url()
-    boxes = {url: _recorded_box(file) for url, (_, file) in rows_by_url.items()}
-    taken = {
-        variables: _Taken(
-            {
-                each.state.url: boxes[each.state.url]
-                for each in record.files
-                if each.variables == variables and len(boxes[each.state.url]) == len(options.concat)
-            },
-            len(options.concat),
-        )
-        for variables in {each.variables for each in record.files}
+    boxes = {file.state.url: _recorded_box(file) for file in record.files}
+    by_variables: dict[str, dict[str, _Box]] = {}
+    for file in record.files:
+        url = file.state.url
+        if len(boxes[url]) == len(options.concat):
+            by_variables.setdefault(file.variables, {})[url] = boxes[url]
+    occupied = {
+        variables: _OccupiedBoxes(files, len(options.concat))
+        for variables, files in by_variables.items()
     }
     refused: dict[int, Misfit] = {}
     for row, number in enumerate(combined.files):
-        file = facts[number]
-        box = _box(file, combined, row, options)
-        if file.url in rows_by_url:
-            if (moved := _moved(boxes[file.url], box, options)) is not None:
-                refused[number] = Misfit(file.url, Kind.COORDINATE, moved)
+        new = facts[number]
+        box = _box(new, combined, row, options)
+        if new.url in boxes:
+            if (moved := _moved(boxes[new.url], box, options)) is not None:
+                refused[number] = Misfit(new.url, Kind.COORDINATE, moved)
             continue
-        others = taken.get(_variables(file))
+        others = occupied.get(_variables(new))
         other = None if others is None else others.owner(box)
         if other is not None:
             text = f"{other} was ingested with the same coordinates"
-            refused[number] = Misfit(file.url, Kind.DUPLICATE, text)
+            refused[number] = Misfit(new.url, Kind.DUPLICATE, text)
     return refused
 
 
@@ -425,19 +401,22 @@ async def _look(access: SourceAccess, url: str) -> SourceState:
         return SourceState(url)
 
 
-class _Taken:
-    """Which files take which boxes of steps."""
+class _OccupiedBoxes:
+    """Boxes of steps and the files that fill them, sorted by their first step."""
 
     def __init__(self, boxes: Mapping[str, _Box], dimensions: int) -> None:
         ordered = sorted(boxes.items(), key=lambda entry: entry[1])
         self._urls = [url for url, _ in ordered]
+        # A row for each file, a column for each dimension: start and length.
         corners = np.array([box for _, box in ordered], np.int64).reshape(-1, dimensions, 2)
         self._starts, self._ends = corners[:, :, 0], corners.sum(axis=2)
         self._longest = int(corners[:, 0, 1].max(initial=0))
 
     def owner(self, box: _Box) -> str | None:
-        """Name a file that takes any of some steps."""
+        """Name a file that fills any of some steps."""
         starts, ends = np.array([(start, start + length) for start, length in box], np.int64).T
+        # Rows are sorted by their first start: only those can meet the box that start before its
+        # end, and not earlier than the longest one before its start.
         first = self._starts[:, 0]
         low = int(np.searchsorted(first, starts[0] - self._longest, "right"))
         high = int(np.searchsorted(first, ends[0], "left"))
