@@ -7,7 +7,7 @@ coverage is drawn as a bar of signs for terminals, and as SVG.
 import html
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import accumulate, groupby, pairwise
@@ -259,9 +259,7 @@ def read_axis(session: Session, group: str, record: SourceRecord) -> Axis:
 
 def coverage_of(group: str, axis: Axis, record: SourceRecord) -> DatasetCoverage:
     """Work out what a dataset holds from its axis and the record of its files."""
-    families: dict[str, list[RecordedFile]] = {}
-    for file in record.files:
-        families.setdefault(file.variables, []).append(file)
+    families = _files_by_variables(record)
     return DatasetCoverage(
         group=group,
         dimension=axis.name,
@@ -272,15 +270,24 @@ def coverage_of(group: str, axis: Axis, record: SourceRecord) -> DatasetCoverage
     )
 
 
+def _files_by_variables(record: SourceRecord) -> dict[str, list[RecordedFile]]:
+    families: dict[str, list[RecordedFile]] = {}
+    for file in record.files:
+        families.setdefault(file.variables, []).append(file)
+    return families
+
+
 def late_rows(files: Sequence[RecordedFile]) -> NDArray[np.bool_]:
     """Return which files came later than a file that lies behind them; unknown times are early."""
     starts = np.array([file.start for file in files], np.int64)
     came = np.array([file.ingested or 0 for file in files], np.int64)
-    places, place_of = np.unique(starts, return_inverse=True)
-    earliest = np.full(len(places) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, place_of, came)
-    behind = np.minimum.accumulate(earliest[::-1])[::-1]
-    is_late: NDArray[np.bool_] = came > behind[place_of + 1]
+    # For each distinct start when its first file came, and infinity behind the last start.
+    positions, position_of = np.unique(starts, return_inverse=True)
+    earliest = np.full(len(positions) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, position_of, came)
+    # From the end: when the first of all files came that start there or further behind.
+    first_behind = np.minimum.accumulate(earliest[::-1])[::-1]
+    is_late: NDArray[np.bool_] = came > first_behind[position_of + 1]
     return is_late
 
 
@@ -300,33 +307,31 @@ def _spans(
     starts = np.clip(np.array([file.start for file in files], np.int64), 0, axis.length)
     lengths = np.clip(np.array([file.length for file in files], np.int64), 0, axis.length)
     ends = np.minimum(starts + lengths, axis.length)
+    # Pieces between edges are alike all over: how many files cover each, and how many late ones.
     edges = np.unique(np.concatenate([[0, axis.length], starts, ends]))
     depth = _covering(edges, starts, ends)
     late = _covering(edges, starts[is_late], ends[is_late])
+    # Later rules overrule earlier ones: what is missing cannot be partial, nor late.
     codes = np.full(len(depth), _code(Presence.PRESENT))
     codes[late > 0] = _code(Presence.LATE)
     codes[depth < depth.max()] = _code(Presence.PARTIAL)
     codes[depth == 0] = _code(Presence.MISSING)
-    begins = np.flatnonzero(np.diff(codes, prepend=-1))
-    spans = [
-        (int(edges[begin]), int(code))
-        for begin, code in zip(begins, codes[begins].tolist(), strict=True)
-    ]
-    return tuple(_with_gaps(axis, spans))
+    begins = np.flatnonzero(np.diff(codes, prepend=-1))  # neighbours of one kind are one span
+    codes_by_start = dict(zip(edges[begins].tolist(), codes[begins].tolist(), strict=True))
+    return tuple(_with_gaps(axis, codes_by_start))
 
 
 def _covering(edges: Ints, starts: Ints, ends: Ints) -> Ints:
     """Count the intervals that cover each piece between edges."""
-    change = np.zeros(len(edges), np.int64)
+    change = np.zeros(len(edges), np.int64)  # one more at each start, one less at each end
     np.add.at(change, np.searchsorted(edges, starts), 1)
     np.add.at(change, np.searchsorted(edges, ends), -1)
     return np.cumsum(change)[:-1]
 
 
-def _with_gaps(axis: Axis, runs: Sequence[tuple[int, int]]) -> list[Span]:
-    """Make spans of runs, each known by its first step, and put gaps between the steps."""
+def _with_gaps(axis: Axis, codes: Mapping[int, int]) -> list[Span]:
+    """Make spans of runs, given by their first steps, and put gaps between the steps."""
     gaps = {position + 1: count for position, count in axis.gaps()}
-    codes = dict(runs)
     cuts = sorted({*codes, *gaps, axis.length})
     spans: list[Span] = []
     code = _code(Presence.MISSING)
@@ -437,12 +442,9 @@ def _matcher(like: str) -> re.Pattern[str]:
 def _held(
     group: str, record: SourceRecord, axis: Axis, matcher: re.Pattern[str] | None
 ) -> Iterator[HeldFile]:
-    families: dict[str, list[RecordedFile]] = {}
-    for file in record.files:
-        families.setdefault(file.variables, []).append(file)
     rows = [
         (file, late)
-        for files in families.values()
+        for files in _files_by_variables(record).values()
         for file, late in zip(files, late_rows(files).tolist(), strict=True)
         if matcher is None or matcher.fullmatch(file.state.url)
     ]
@@ -507,7 +509,7 @@ def cells(family: FamilyCoverage, columns: int) -> list[Presence]:
     """Return what to show in each column of equal width; missing steps are never hidden.
 
     >>> there, gap = Span(Presence.PRESENT, "0", "8", 9, 0), Span(Presence.MISSING, "9", "9", 1, 9)
-    >>> [each.value for each in cells(FamilyCoverage(("t",), 9, (), (there, gap)), 4)]
+    >>> [cell.value for cell in cells(FamilyCoverage(("t",), 9, (), (there, gap)), 4)]
     ['present', 'present', 'present', 'partial']
     """
     if not family.all_steps or columns < 1:

@@ -6,7 +6,8 @@ of the archive.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_or_report
+from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.records import Record, asdict, replace
 from icefloe.reports import shown_bytes
@@ -83,16 +85,6 @@ class Rates(Record):
     """In the task that writes the log."""
 
 
-class SampledFile(Record):
-    """What parsing one file took and gave."""
-
-    seconds: float
-    data_bytes: int
-    """That the references lead to."""
-    payload_bytes: int
-    """That its references take on their way."""
-
-
 class WavePlan(Record, kw_only=True):
     """One commit."""
 
@@ -104,6 +96,8 @@ class WavePlan(Record, kw_only=True):
     tasks: int
     """In which manifests are built."""
     manifests: Range
+    largest_manifest: int
+    """References in it."""
     log_bytes: int
     """Of the transaction log, before compression; at most 2 GiB."""
 
@@ -116,7 +110,7 @@ class WavePlan(Record, kw_only=True):
 class JobPlan(Record, kw_only=True):
     """What a job will do and take; see `icefloe.spark.plan`.
 
-    >>> plan = make_plan((), (), files=0, known=7, changed=0, cores=2, largest_region=0)
+    >>> plan = make_plan(Sampled(), (), files=0, known=7, changed=0, cores=2)
     >>> plan.known, plan.tasks
     (7, 0)
     """
@@ -173,6 +167,7 @@ class JobPlan(Record, kw_only=True):
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of a table to show."""
         writing = sum(wave.tasks for wave in self.waves)
+        task, low, high = shown_bytes(self.task_bytes), self.manifests.low, self.manifests.high
         return [
             ("files", f"{self.files} to parse, {self.known} known, {self.changed} changed"),
             ("references", f"{self.references} to {shown_bytes(self.data_bytes)}"),
@@ -182,9 +177,9 @@ class JobPlan(Record, kw_only=True):
                 f" {self.placing_tasks} sort references, {writing} write manifests",
             ),
             ("shuffle", f"at most {shown_bytes(self.shuffle_bytes)}, on the executors' disks"),
-            ("memory", f"driver {shown_bytes(self.driver_bytes)}, task {_upto(self.task_bytes)}"),
+            ("memory", f"driver {shown_bytes(self.driver_bytes)}, task up to {task}"),
             ("commits", str(len(self.waves))),
-            ("manifests", _show_range(self.manifests)),
+            ("manifests", f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"),
             ("time", f"{show_time(self.seconds)} on {self.cores} cores"),
         ]
 
@@ -194,79 +189,55 @@ class JobPlan(Record, kw_only=True):
 
 
 def make_plan(
-    sample: Sequence[SampledFile],
+    sample: "Sampled",
     waves: Sequence[WavePlan],
     *,
     files: int,
     known: int,
     changed: int,
     cores: int,
-    largest_region: int,
-    sampled: tuple[str, ...] = (),
     problems: tuple[str, ...] = (),
     checked: int = 0,
-    rates: Rates | None = None,
 ) -> JobPlan:
-    """Work out what a job takes, from a sample of its files and the commits it will make.
-
-    `largest_region` is the number of references in the largest manifest.
-    """
-    rates = rates or Rates()
+    """Work out what a job takes, from a sample of its files and the commits it will make."""
+    rates = Rates()
     references = sum(wave.references for wave in waves)
-    mean = _Mean(sample)
-    logged = max((w.references for w in waves if w.is_logged_by_task), default=0)
-    tasks = [
-        rates.bytes_per_reference * largest_region,
+    logged = max((wave.references for wave in waves if wave.is_logged_by_task), default=0)
+    largest = max((wave.largest_manifest for wave in waves), default=0)
+    task_bytes = [
+        rates.bytes_per_reference * largest,
         rates.bytes_per_logged_chunk * logged,
-        64 * mean.payload_bytes,
+        64 * sample.payload_bytes,
     ]
-    parsing = files * mean.seconds / cores
-    scanning = min(cores, scan_tasks(files, cores))
+    parsing = files * sample.seconds / min(cores, scan_tasks(files, cores))
     return JobPlan(
         files=files,
         known=known,
         changed=changed,
         cores=cores,
         references=references,
-        data_bytes=round(files * mean.data_bytes),
+        data_bytes=round(files * sample.data_bytes),
         scan_tasks=scan_tasks(files, cores) if files else 0,
         waves=tuple(waves),
-        shuffle_bytes=round(files * mean.payload_bytes) + _ROW_BYTES * files,
+        shuffle_bytes=round(files * sample.payload_bytes) + _ROW_BYTES * files,
         driver_bytes=rates.driver_bytes + rates.driver_bytes_per_file * (files + known),
-        task_bytes=rates.worker_bytes + round(max(tasks)),
+        task_bytes=rates.worker_bytes + round(max(task_bytes)),
         seconds=Range(
             rates.starting.low
-            + parsing * cores / scanning * rates.parsing.low
+            + parsing * rates.parsing.low
             + references / (cores * rates.references.high),
             rates.starting.high * (1 + len(waves)) / 2
-            + parsing * cores / scanning * rates.parsing.high
+            + parsing * rates.parsing.high
             + references / (cores * rates.references.low),
         ),
-        sampled=sampled,
-        problems=problems,
+        sampled=tuple(file.facts.url for file in sample.parsed),
+        problems=(*sample.problems, *problems),
         checked=checked,
     )
 
 
 _ROW_BYTES: Final = 256
 """Of a row that is shuffled, besides its references."""
-
-
-class _Mean:
-    def __init__(self, sample: Sequence[SampledFile]) -> None:
-        count = max(len(sample), 1)
-        self.seconds = sum(file.seconds for file in sample) / count
-        self.data_bytes = sum(file.data_bytes for file in sample) / count
-        self.payload_bytes = sum(file.payload_bytes for file in sample) / count
-
-
-def _upto(count: int) -> str:
-    return f"up to {shown_bytes(count)}"
-
-
-def _show_range(range_: Range) -> str:
-    low, high = f"{range_.low:.0f}", f"{range_.high:.0f}"
-    return low if low == high else f"{low} to {high}"
 
 
 def show_time(range_: Range) -> str:
@@ -296,12 +267,34 @@ SAMPLES: Final = 3
 class Sampled(Record):
     """What a few files of an archive are like."""
 
-    numbers: tuple[int, ...]
+    numbers: tuple[int, ...] = ()
     """Of the files that were parsed and can be used, ascending."""
-    parsed: tuple[ParsedFile, ...]
-    measured: tuple[SampledFile, ...]
-    problems: tuple[str, ...]
+    parsed: tuple[ParsedFile, ...] = ()
+    seconds: float = 0.0
+    """That parsing one of them took on average."""
+    problems: tuple[str, ...] = ()
     """Of files that cannot be used."""
+
+    @property
+    def data_bytes(self) -> float:
+        """Return how many bytes the references of a file lead to, on average."""
+        return self._mean(lambda part: int(part.lengths.sum()) + len(part.inlined.data))
+
+    @property
+    def payload_bytes(self) -> float:
+        """Return how many bytes the references of a file take on their way, on average."""
+        return self._mean(
+            lambda part: len(part.to_bytes()) if len(part) or len(part.inlined) else 0
+        )
+
+    def _mean(self, measure: Callable[[References], int]) -> float:
+        sizes = (
+            measure(references)
+            for file in self.parsed
+            for path, references in file.references.items()
+            if path not in file.facts.values  # those values are written as they are
+        )
+        return sum(sizes) / max(len(self.parsed), 1)
 
     def assumed(self, states: Sequence[SourceState]) -> list[FileFacts]:
         """Describe all files, each as the one of the sample that is nearest."""
@@ -312,59 +305,32 @@ class Sampled(Record):
 
     def nearest(self, number: int) -> int:
         """Return the sampled file that is nearest to a file."""
-        return min(
-            range(len(self.numbers)), key=lambda position: abs(self.numbers[position] - number)
-        )
+        rows = range(len(self.numbers))
+        return min(rows, key=lambda row: abs(self.numbers[row] - number))
 
 
 def sample_files(
-    states: Sequence[SourceState],
-    options: ParseOptions,
-    access: SourceAccess,
-    *,
-    most: int = SAMPLES,
+    states: Sequence[SourceState], options: ParseOptions, access: SourceAccess
 ) -> Sampled:
     """Parse a few files, evenly spread; the first one twice, as its time has all imports in it."""
-    numbers: list[int] = []
-    parsed: list[ParsedFile] = []
-    measured: list[SampledFile] = []
+    parsed: dict[int, ParsedFile] = {}
     problems: list[str] = []
-    chosen = (
-        {position * (len(states) - 1) // max(most - 1, 1) for position in range(most)}
-        if states
-        else ()
-    )
+    seconds = 0.0
+    chosen = {row * (len(states) - 1) // (SAMPLES - 1) for row in range(SAMPLES)} if states else ()
     for number in sorted(chosen):
+        parse = partial(parse_or_report, states[number].url, options, access, listed=states[number])
         if not parsed:
-            parse_or_report(states[number].url, options, access, listed=states[number])
+            parse()
         began = time.perf_counter()
-        outcome = parse_or_report(states[number].url, options, access, listed=states[number])
-        seconds = time.perf_counter() - began
-        if isinstance(outcome, FileFacts):
+        outcome = parse()
+        if isinstance(outcome, ParsedFile):
+            seconds += time.perf_counter() - began
+            parsed[number] = outcome
+        else:
             assert outcome.problem is not None
             problems.append(outcome.problem.message)
-            continue
-        numbers.append(number)
-        parsed.append(outcome)
-        measured.append(_measured(outcome, seconds))
-    return Sampled(tuple(numbers), tuple(parsed), tuple(measured), tuple(problems))
-
-
-def _measured(parsed: ParsedFile, seconds: float) -> SampledFile:
-    moved = [
-        references
-        for path, references in parsed.references.items()
-        if path not in parsed.facts.values
-    ]
-    return SampledFile(
-        seconds,
-        sum(int(references.lengths.sum()) + len(references.inlined.data) for references in moved),
-        sum(
-            len(references.to_bytes())
-            for references in moved
-            if len(references) or len(references.inlined)
-        ),
-    )
+    mean = seconds / max(len(parsed), 1)
+    return Sampled(tuple(parsed), tuple(parsed.values()), mean, tuple(problems))
 
 
 _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
@@ -434,11 +400,9 @@ def estimate_copy(
     group: FoundGroup, limits: Limits, *, most: int, scan: JobPlan | None = None
 ) -> CopyEstimate:
     """Plan a copy as the job will, with at most this many objects in a commit."""
-    shapes = [array.shape for array in group.arrays]
-    paths = [array.about.path for array in group.arrays]
-    cores = limits.cores
+    shapes, cores = group.shapes, limits.cores
     waves = [
-        plan_slabs(shapes, paths, slabs, limits)
+        plan_slabs(shapes, group.paths, slabs, limits)
         for slabs in cut_into_slabs([shape.grid for shape in shapes], most)
     ]
     total = sum(values_bytes(array.about) for array in group.arrays)
@@ -448,8 +412,8 @@ def estimate_copy(
         values_bytes=total,
         objects=sum(wave.objects for wave in waves),
         source_chunks=sum(
-            prod(-(-length // chunk) for length, chunk in zip(each.shape, each.read, strict=True))
-            for each in shapes
+            prod(-(-length // chunk) for length, chunk in zip(shape.shape, shape.read, strict=True))
+            for shape in shapes
         ),
         source_reads=sum(plan.reads for wave in waves for plan in wave.plans),
         regions=sum(len(wave) for wave in waves),

@@ -163,22 +163,23 @@ class _Estimate(Record, kw_only=True):
                 ErrorKind.SOURCE_DAMAGED,
                 url=listed.new[0].url,
             )
-        planned = self._waves(sampled) if listed.new else _Waves()
+        waves, problems, checked = self._waves(sampled) if listed.new else ([], (), 0)
         return make_plan(
-            sampled.measured,
-            planned.waves,
+            sampled,
+            waves,
             files=len(listed.new),
             known=len(listed.known),
             changed=len(listed.changed),
             cores=self.cores,
-            largest_region=planned.largest,
-            sampled=tuple(listed.new[number].url for number in sampled.numbers),
-            problems=(*sampled.problems, *planned.problems),
-            checked=planned.checked,
+            problems=problems,
+            checked=checked,
         )
 
-    def _waves(self, sampled: Sampled) -> "_Waves":
-        """Plan each commit, as if all files were like those of the sample."""
+    def _waves(self, sampled: Sampled) -> tuple[list[WavePlan], tuple[str, ...], int]:
+        """Plan each commit, as if all files were like those of the sample.
+
+        Return also the misfits of the sample, and the number of files whose values are compared.
+        """
         store, group = self.session.store, self.group
         options, states = self.options, self.listed.new
         existing = None
@@ -190,19 +191,16 @@ class _Estimate(Record, kw_only=True):
         combined = combine(facts, in_order, existing)
         chosen = {states[number].url for number in sampled.numbers}
         misfits = [misfit for misfit in combined.report.misfits if misfit.url in chosen]
-        problems = [f"{misfit.url}: {misfit.message}" for misfit in misfits]
+        problems = tuple(f"{misfit.url}: {misfit.message}" for misfit in misfits)
         if not combined.files:
-            return _Waves(problems=problems)
+            return [], problems, 0
         write_metadata(store, group, combined, existing)
         kept_paths = set() if existing is None else set(existing.schema.by_path)
-        waves, largest = [], 0
+        waves = []
         for wave in cut_into_waves(facts, combined, in_order, existing, most=self.most_references):
-            planned, region = self._wave(facts, wave, sampled, kept_paths)
+            waves.append(self._wave(facts, wave, sampled, kept_paths))
             kept_paths = {array.path for array in wave.arrays}
-            waves.append(planned)
-            largest = max(largest, region)
-        checked = len(choose_files(facts, combined, options.check_values))
-        return _Waves(waves, largest, problems, checked)
+        return waves, problems, len(choose_files(facts, combined, options.check_values))
 
     def _wave(
         self,
@@ -210,35 +208,23 @@ class _Estimate(Record, kw_only=True):
         wave: Combined,
         sampled: Sampled,
         kept_paths: AbstractSet[str],
-    ) -> tuple[WavePlan, int]:
-        """Plan a commit; also return the number of references in its largest manifest."""
+    ) -> WavePlan:
+        """Plan a commit."""
         state = self.session._session  # noqa: SLF001 - the same package
         arrays = plan_arrays(state, self.group, facts, wave, kept_paths=kept_paths)
         counts = {array.path: _references(array, wave, sampled) for array in arrays}
         parsed = sum(facts[number].references for number in wave.files)
         regions = sum(array.parts.most_regions for array in arrays)
         log_bytes = [counts[a.path] * log_bytes_of_chunk(len(a.grid)) for a in arrays]
-        planned = WavePlan(
+        return WavePlan(
             files=len(wave.files),
             parsed=parsed,
             references=sum(counts.values()),
             tasks=write_tasks(parsed, self.cores),
             manifests=Range(regions, regions),
+            largest_manifest=min(max(counts.values(), default=0), MAX_PART_REFS),
             log_bytes=sum(log_bytes),
         )
-        return planned, min(max(counts.values(), default=0), MAX_PART_REFS)
-
-
-class _Waves(Record):
-    """All commits of a job."""
-
-    waves: Sequence[WavePlan] = ()
-    largest: int = 0
-    """References of the largest manifest."""
-    problems: Sequence[str] = ()
-    """Misfits of the sample."""
-    checked: int = 0
-    """Files whose values are compared."""
 
 
 def _references(array: ArrayPlan, wave: Combined, sampled: Sampled) -> int:

@@ -39,13 +39,13 @@ class Refusal(Record):
 
 
 class Placed(Record):
-    """The outcome: for each block where it starts, or why it has no place."""
+    """The outcome: for each block where it starts, or why it has no position."""
 
     starts: Ints
-    """-1 for blocks without a place."""
+    """-1 for blocks without a position."""
     length: int
     axis: Values
-    """The comparable value at each place."""
+    """The comparable value at each position."""
     refusals: dict[int, Refusal] = field(default_factory=dict)
     gaps: tuple[tuple[int, int], ...] = ()
     """Positions behind which steps are missing, and about how many."""
@@ -67,8 +67,7 @@ def place(
     if len(there) and _direction(there) == _NO_DIRECTION:
         raise InvalidInputError(
             "the existing coordinate is not strictly monotonic along the dimension, so values"
-            " cannot"
-            " tell where files go: name another coordinate, or add files in the order given",
+            " cannot tell where files go: name another coordinate, or add files in the order given",
             ErrorKind.BAD_METADATA,
         )
     usable = [number for number, block in enumerate(blocks) if _check(block, number, refusals)]
@@ -78,19 +77,15 @@ def place(
     ]
     if not usable:
         return Placed(starts, len(there), there, refusals)
-    ranks, rank_of_axis = _ranks([blocks[number] for number in usable], there, descends)
+    ranks, rank_of_axis = _ranks({number: blocks[number] for number in usable}, there, descends)
+    # Blocks of equal values are twins: only the first of them is placed.
     owner: dict[bytes, int] = {}
-    twins: dict[int, int] = {}
-    for number, rank in zip(usable, ranks, strict=True):
-        twins[number] = owner.setdefault(rank.tobytes(), number)
-    rank_by_number = dict(zip(usable, ranks, strict=True))
+    twins = {n: owner.setdefault(rank.tobytes(), n) for n, rank in ranks.items()}
     distinct = list(owner.values())
     if gaps == "leave":
         axis = _place_regularly(blocks, distinct, there, descends, refusals, starts)
     else:
-        axis = _place_behind(
-            blocks, distinct, rank_by_number, rank_of_axis, there, refusals, starts
-        )
+        axis = _place_behind(blocks, distinct, ranks, rank_of_axis, there, refusals, starts)
     for number, twin in twins.items():
         starts[number] = starts[twin]
         if twin in refusals and number != twin:
@@ -146,20 +141,24 @@ def _check_direction(
 
 
 def _ranks(
-    blocks: Sequence[Values],
+    blocks: Mapping[int, Values],
     there: Values,
     descends: bool,  # noqa: FBT001 - the direction
-) -> tuple[list[Ints], Ints]:
-    """Number all values in the order of the axis, so that any type is compared as integers."""
-    flat = np.concatenate([there, *blocks])
+) -> tuple[dict[int, Ints], Ints]:
+    """Number all values in the order of the axis, so that any type is compared as integers.
+
+    Return the ranks of each block, and those of the existing values.
+    """
+    # One column: the existing values, then the blocks one after the other. A value's rank is its
+    # row among the distinct values; where the axis falls, the largest value comes first.
+    flat = np.concatenate([there, *blocks.values()])
     _, inverse = np.unique(flat, return_inverse=True)
     ranks = inverse.astype(np.int64)
     if descends:
         ranks = ranks.max() - ranks
-    edges = np.cumsum([len(there), *(len(block) for block in blocks)])
-    return [
-        ranks[start:end] for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-    ], ranks[: len(there)]
+    ends = np.cumsum([len(there), *map(len, blocks.values())])
+    existing, *parts = np.split(ranks, ends[:-1])
+    return dict(zip(blocks, parts, strict=True)), existing
 
 
 def _place_behind(
@@ -186,6 +185,7 @@ def _place_behind(
                 "it lies before the end of the existing steps, where no room was left for it",
             )
     remaining = _without_overlaps(behind, ranks, refusals)
+    # Each block starts where all before it end.
     lengths = np.array([len(blocks[number]) for number in remaining], np.int64)
     starts[remaining] = len(there) + np.cumsum(lengths) - lengths
     return np.concatenate([there, *(blocks[number] for number in remaining)])
@@ -200,14 +200,15 @@ def _without_overlaps(
     numbers: list[int], ranks: dict[int, Ints], refusals: dict[int, Refusal]
 ) -> list[int]:
     """Return blocks in the order of the axis, without blocks that overlap an earlier one."""
+    # If no block begins before the end of an earlier one, there is nothing to compare by pairs.
     order = sorted(numbers, key=lambda number: int(ranks[number][0]))
     firsts = np.array([ranks[number][0] for number in order], np.int64)
     lasts = np.array([ranks[number][-1] for number in order], np.int64)
     if not (np.maximum.accumulate(lasts)[:-1] >= firsts[1:]).any():
         return order
-    kept_firsts: list[int] = []
+    kept_firsts: list[int] = []  # ascending, each with its block in the other list
     kept_blocks: list[int] = []
-    for number in sorted(numbers):
+    for number in sorted(numbers):  # as they were given: the first one wins
         first, last = int(ranks[number][0]), int(ranks[number][-1])
         position = bisect(kept_firsts, first)
         hit = None
@@ -237,8 +238,9 @@ def _place_regularly(
     origin = there[0] if len(there) else (flat[-1] if descends else flat[0])
     sign = -1 if descends else 1
     reached = len(there)
-    taken: dict[int, int] = {}
+    taken: dict[int, int] = {}  # by position, the block that covers it
     for number in sorted(distinct):
+        # Positions count steps from the origin; on a regular axis they are whole, but for rounding.
         positions = (blocks[number] - origin) * sign / step
         whole = np.rint(positions.astype(np.float64)).astype(np.int64)
         if (
@@ -250,11 +252,7 @@ def _place_regularly(
             )
         elif whole[0] < 0:
             refusals[number] = Refusal(Kind.LATE, "it lies before the first existing step")
-        elif (
-            hit := next(
-                (taken[positions] for positions in whole.tolist() if positions in taken), None
-            )
-        ) is not None:
+        elif (hit := next((taken[at] for at in whole.tolist() if at in taken), None)) is not None:
             refusals[number] = Refusal(Kind.OVERLAP, "it overlaps", hit)
         else:
             taken.update(dict.fromkeys(whole.tolist(), number))
@@ -264,8 +262,8 @@ def _place_regularly(
     more = (origin + sign * step * steps).astype(flat.dtype)
     axis = np.concatenate([there, more])
     for number in distinct:  # as the files have it, to the last bit
-        if (positions := int(starts[number])) >= len(there):
-            axis[positions : positions + len(blocks[number])] = blocks[number]
+        if (start := int(starts[number])) >= len(there):
+            axis[start : start + len(blocks[number])] = blocks[number]
     return axis
 
 
@@ -297,6 +295,7 @@ def _left_free(
 
     Whether what was there has free places is not known here.
     """
+    # One more block begins, or one ends, at each edge; where the sum is 0 there is no block.
     edges = np.zeros(len(axis) + 1, np.int64)
     edges[0] += 1
     edges[there] -= 1
@@ -515,11 +514,8 @@ def _duplicates(
     owner: dict[tuple[int, ...], int] = {}
     misfits: dict[int, Misfit] = {}
     for number in numbers:
-        place_of = (
-            families.of_file[number],
-            *(int(starts[name][number]) for name in options.concat),
-        )
-        first = owner.setdefault(place_of, number)
+        position = (int(starts[name][number]) for name in options.concat)
+        first = owner.setdefault((families.of_file[number], *position), number)
         if first != number:
             misfits[number] = Misfit(
                 files[number].url,
@@ -585,6 +581,7 @@ def _holes(
     starts: Mapping[str, NDArray[np.int64]],
 ) -> tuple[tuple[Hole, ...], int]:
     """Find combinations of places for which a family has no file: the first ones, and how many."""
+    # Along each dimension, the starts that any file has, with the length of the file there.
     places = [
         {int(column[number]): files[number].lengths[name] for number in numbers}
         for name, column in starts.items()
@@ -602,7 +599,9 @@ def _holes(
         missing += math.prod(map(len, places)) - len(taken)
         free = (cell for cell in product(*map(sorted, places)) if cell not in taken)
         for cell in islice(free, max(0, min(missing, _MOST_HOLES) - len(holes))):
-            lengths = tuple(each[index] for each, index in zip(places, cell, strict=True))
+            lengths = tuple(
+                length_by_start[start] for length_by_start, start in zip(places, cell, strict=True)
+            )
             holes.append(Hole(tuple(sorted(schema.variables)), cell, lengths))
     return tuple(holes), missing
 

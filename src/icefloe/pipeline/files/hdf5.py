@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from icefloe.format.columns import BytesColumn
 from icefloe.pipeline.files.describing import RawArray
 from icefloe.pipeline.files.references import References
-from icefloe.records import Record
+from icefloe.records import Record, replace
 
 type Found = tuple[dict[str, RawArray], dict[str, dict[str, Any]]]
 """Arrays by path, and the attributes of groups by path."""
@@ -197,8 +197,9 @@ class _Reading:
     def _contiguous(self, dataset: h5d.DatasetID, dimensions: int) -> References:
         offset = dataset.get_offset()
         if offset is None:
-            return self._rows(np.empty((0, dimensions)), [], [])
-        return self._rows(np.zeros((1, dimensions)), [offset], [dataset.get_storage_size()])
+            return References.in_file(self._url, np.empty((0, dimensions)), [], [])
+        sizes = [dataset.get_storage_size()]
+        return References.in_file(self._url, np.zeros((1, dimensions)), [offset], sizes)
 
     def _chunked(
         self, dataset: _Dataset, settings: Any, shape: tuple[int, ...], chunks: tuple[int, ...]
@@ -207,7 +208,7 @@ class _Reading:
         if shape and 0 not in shape:
             dataset.id.chunk_iter(infos.append)
         if not infos:
-            return self._rows(np.empty((0, len(shape))), [], [])
+            return References.in_file(self._url, np.empty((0, len(shape))), [], [])
         starts, masks, offsets, sizes = zip(*infos, strict=True)
         if any(masks):
             raise NotImplementedError(
@@ -216,26 +217,10 @@ class _Reading:
         grid = np.array(starts, np.int64) // np.array(chunks, np.int64)
         counts = tuple(-(-length // chunk) for length, chunk in zip(shape, chunks, strict=True))
         flat = np.ravel_multi_index(tuple(grid.T), counts)
-        order = np.argsort(flat, kind="stable")
         if chunks != settings.get_chunk():  # of a chunk that was cut, the beginning counts
             sizes = (math.prod(chunks) * dataset.id.dtype.itemsize,) * len(sizes)
-        rows = self._rows(grid[order], offsets, sizes)
-        return References(
-            rows.coordinates,
-            rows.offsets[order],
-            rows.lengths[order],
-            rows.locations,
-            rows.location_rows,
-        )
-
-    def _rows(self, grid: NDArray[Any], offsets: Any, lengths: Any) -> References:
-        return References(
-            grid.astype(np.int64),
-            np.array(offsets, np.uint64),
-            np.array(lengths, np.uint64),
-            (self._url,) if len(grid) else (),
-            np.zeros(len(grid), np.uint32),
-        )
+        rows = References.in_file(self._url, grid, offsets, sizes)
+        return rows.take(np.argsort(flat, kind="stable"), np.empty(0, np.intp))
 
 
 def _is_bare_dimension(dataset: h5d.DatasetID) -> bool:
@@ -253,15 +238,10 @@ def _compact(dataset: h5d.DatasetID, shape: tuple[int, ...]) -> References:
     if values.size:
         dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     payloads = [values.tobytes()] if values.size else []
-    none = np.empty(0, np.uint64)
-    return References(
-        np.empty((0, len(shape)), np.int64),
-        none,
-        none,
-        (),
-        np.empty(0, np.uint32),
-        np.zeros((len(payloads), len(shape)), np.int64),
-        BytesColumn.from_list(payloads),
+    return replace(
+        References.in_file("", np.empty((0, len(shape))), [], []),
+        inlined_coordinates=np.zeros((len(payloads), len(shape)), np.int64),
+        inlined=BytesColumn.from_list(payloads),
     )
 
 

@@ -49,6 +49,17 @@ class References(Record, eq=False):
     inlined: BytesColumn = field(default_factory=BytesColumn.empty)
     """Chunks that are given as bytes, in the order of their coordinates."""
 
+    @classmethod
+    def in_file(cls, url: str, cells: NDArray[Any], offsets: Any, lengths: Any) -> Self:
+        """Return references to the chunks of one file."""
+        return cls(
+            cells.astype(np.int64),
+            np.array(offsets, np.uint64),
+            np.array(lengths, np.uint64),
+            (url,) if len(cells) else (),
+            np.zeros(len(cells), np.uint32),
+        )
+
     def __len__(self) -> int:
         return len(self.offsets)
 
