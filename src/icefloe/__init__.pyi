@@ -130,10 +130,10 @@ from .maintenance.doctor import (
     check_storage,
     check_storage_async,
 )
+from .maintenance.expiration import ExpirationPlan
 from .maintenance.layout.advice import ManifestAdvice
 from .maintenance.layout.survey import ManifestContents
 from .maintenance.migrate.run import MigrationReport
-from .maintenance.reclaiming import ExpirationPlan
 from .maintenance.repair.report import RepairReport, RepairStep
 from .maintenance.statistics import ChunkStorageStats, StorageUse, StorageUses
 from .maintenance.sweeping import GCSummary

@@ -17,16 +17,15 @@ from icefloe.values.times import to_microseconds
 
 if TYPE_CHECKING:
     from icefloe.credentials.access import Authorisations
-    from icefloe.maintenance.expiration import ExpirationRules
+    from icefloe.maintenance.expiration import ExpirationPlan, ExpirationRules
     from icefloe.maintenance.layout.advice import ManifestAdvice
     from icefloe.maintenance.layout.rewriting import CommitMethod
     from icefloe.maintenance.layout.survey import ManifestContents
-    from icefloe.maintenance.reclaiming import ExpirationPlan
     from icefloe.maintenance.repair.report import RepairReport
     from icefloe.maintenance.statistics import ChunkStorageStats, StorageUses, UsageBy
     from icefloe.maintenance.sweeping import GCSummary, Kind
     from icefloe.maintenance.verify.report import VerificationReport
-    from icefloe.walk.reachability import ReadLimits
+    from icefloe.walk.history import ReadLimits
 
 type KindOfFile = Literal["snapshots", "transaction_logs", "manifests", "chunks"]
 
@@ -61,7 +60,7 @@ class RepositoryMaintenance:
         >>> [version.message for version in plan.snapshots]
         ['no. 1', 'no. 0']
         """
-        from icefloe.maintenance import reclaiming
+        from icefloe.maintenance import expiration
 
         rules = _expiration_rules(
             older_than,
@@ -70,7 +69,7 @@ class RepositoryMaintenance:
             protected_branches=protected_branches,
             protected_tags=protected_tags,
         )
-        return await reclaiming.plan_expiration(self._context, rules)
+        return await expiration.plan_expiration(self._context, rules)
 
     plan_expiration = blocking(plan_expiration_async)
 
@@ -259,7 +258,7 @@ class RepositoryMaintenance:
         /t2m   1000 B  0 B      0 B          1
         """
         from icefloe.maintenance import statistics
-        from icefloe.walk.reachability import ReadLimits
+        from icefloe.walk.history import ReadLimits
 
         return await statistics.usage(self._context, by, ReadLimits(progress=on_progress))
 
@@ -526,7 +525,7 @@ def read_limits(
     progress: Progress | None,
 ) -> ReadLimits:
     """Check how much to hold at once."""
-    from icefloe.walk.reachability import ReadLimits
+    from icefloe.walk.history import ReadLimits
 
     return ReadLimits(
         at_least_one("max_snapshots_in_memory", snapshots),

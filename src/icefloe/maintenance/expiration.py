@@ -1,12 +1,14 @@
-"""Expiration: remove old versions from the history. Their files stay until they are collected."""
+"""Expiration: remove old versions from the history. Their files stay until they are collected.
 
-from collections.abc import Callable, Iterable, Mapping
+A plan of an expiration also tells how much a garbage collection could delete afterwards.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from icefloe.effects import map_concurrently
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -21,18 +23,20 @@ from icefloe.errors import (
 )
 from icefloe.format.columns import Bools, Bytes
 from icefloe.format.envelope import FileType, object_attributes
-from icefloe.format.ids import SnapshotId, id_rows, ids_of_rows, texts_of_rows
+from icefloe.format.ids import ManifestId, SnapshotId, id_rows, ids_of_rows, texts_of_rows
 from icefloe.format.layout import snapshot_key
 from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo
 from icefloe.format.snapshot import decode_snapshot, with_parent
 from icefloe.format.snapshot_table import NO_PARENT, Shortened, SnapshotEntry, SnapshotTable
 from icefloe.format.update_table import UpdateKind
 from icefloe.maintenance.clocks import compare_clocks
-from icefloe.maintenance.sweeping import PREFIXES, Kind
+from icefloe.maintenance.sweeping import PREFIXES, Kind, list_whole_kind
+from icefloe.printable import printable
 from icefloe.records import Record, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.context import RepoContext
+from icefloe.repo.history import newest_first
 from icefloe.repo.migration_state import require_seen, require_unmigrated
 from icefloe.repo.repo_changes import (
     Change,
@@ -42,19 +46,28 @@ from icefloe.repo.repo_changes import (
     no_branch,
     no_tag,
 )
+from icefloe.repo.snapshot_info import SnapshotInfo
+from icefloe.reports import FactsReport, object_html, shown_bytes
+from icefloe.walk.history import (
+    ManifestFact,
+    ReadLimits,
+    SnapshotFacts,
+    read_ancestry,
+    read_snapshots,
+)
+from icefloe.walk.reachability import Reachable, referenced_objects
 
 
 def without(table: SnapshotTable, is_kept: Bools, *, to_root: bool) -> SnapshotTable:
-    """Keep some snapshots; what follows one that goes gets an older parent.
+    """Keep some snapshots; a child of a removed snapshot gets an older parent.
 
     With `to_root` that is the first snapshot of its history, otherwise the nearest that is kept.
-    All ancestors in between are listed as pruned, so that their logs are not lost to those who
-    compare versions.
+    All ancestors in between are listed as pruned: comparisons of versions need their logs.
     """
     if is_kept.all():
         return table
     parents = table.parents.tolist()
-    # The row of no parent is -1, the last one: nothing goes where there is no parent.
+    # The row of no parent is -1, the last one: a snapshot without parent is never removed.
     follows = np.append(~is_kept, False)[table.parents] & is_kept
     shortened = {
         row: _shortened(table, parents, is_kept, row, to_root=to_root)
@@ -93,25 +106,25 @@ _RESOLUTION: Final = timedelta(seconds=2)
 
 
 class ExpirationRules(Record):
-    """Which versions may go."""
+    """Which versions expire."""
 
     older_than: int
-    """Microseconds since 1970: only what was written before may go."""
+    """Microseconds since 1970: only versions written before expire."""
     delete_branches: bool = False
-    """Whether branches whose newest version is that old go too; `main` never does."""
+    """Whether to delete branches whose newest version is that old, except `main`."""
     delete_tags: bool = False
     protected_branches: frozenset[str] = frozenset()
-    """These keep all of their history, and so what else is in it."""
+    """These keep all of their history."""
     protected_tags: frozenset[str] = frozenset()
 
 
 class Expiration(Record, eq=False):
-    """What goes."""
+    """The versions, branches and tags that are removed."""
 
     released_ids: Bytes
     """Versions that nothing leads to afterwards, an id in each row."""
     branches: Refs
-    """Branches that are deleted, with where they end."""
+    """Deleted branches, with the snapshots they ended at."""
     tags: Refs
     parents: Mapping[SnapshotId, SnapshotId] = field(default_factory=dict)
     """In spec 1, versions that stay and get another parent."""
@@ -122,7 +135,7 @@ class Expiration(Record, eq=False):
         return frozenset(ids_of_rows(SnapshotId, self.released_ids))
 
     def released_texts(self) -> list[str]:
-        """Write out the same."""
+        """Return the texts of their ids."""
         return texts_of_rows(self.released_ids)
 
 
@@ -130,7 +143,7 @@ class Expiration(Record, eq=False):
 
 
 def plan_in_repo(repo: RepoInfo, rules: ExpirationRules) -> tuple[Expiration, RepoInfo]:
-    """Plan for a repository of spec 2; also give the state after it."""
+    """Plan for a repository of spec 2; also return its state afterwards."""
     _require_refs(rules, repo.branches, repo.tags)
     table = repo.snapshots
     is_candidate = (table.flushed_at < max(rules.older_than, 0)) & (table.parents != NO_PARENT)
@@ -211,7 +224,7 @@ def _followed(
 
 
 def _require_refs(rules: ExpirationRules, branches: Refs, tags: Refs) -> None:
-    """Refuse to go on when something that is to be protected is not there: a typing error."""
+    """Raise if a protected branch or tag does not exist: it is misspelt."""
     for name in sorted(rules.protected_branches - branches.keys()):
         raise no_branch(name)
     for name in sorted(rules.protected_tags - tags.keys()):
@@ -253,7 +266,7 @@ def _left(refs: Refs, gone: Refs) -> dict[str, SnapshotId]:
 async def expire(context: RepoContext, rules: ExpirationRules) -> Expiration:
     """Remove old versions, even while others change the repository.
 
-    If the clock of this machine is ahead of the storage's, `older_than` is earlier by that.
+    If this machine's clock is ahead of the storage's, `older_than` moves back by the difference.
     """
     clocks = await compare_clocks(
         context, resolution=_RESOLUTION, prefixes=[PREFIXES[Kind.SNAPSHOTS]]
@@ -268,7 +281,7 @@ async def expire(context: RepoContext, rules: ExpirationRules) -> Expiration:
 
 
 class Expire(Change):
-    """Take old versions out of the list; `done` gets what the last attempt did."""
+    """Remove old versions from the list; `done` has the result of the last attempt."""
 
     rules: ExpirationRules
     done: list[Expiration] = field(default_factory=list)
@@ -282,7 +295,7 @@ class Expire(Change):
 
 
 class FileHistory(Record):
-    """All versions of a repository of spec 1 that branches and tags lead to, as stored now."""
+    """All versions of a repository of spec 1 that its branches and tags lead to."""
 
     branches: Refs
     tags: Refs
@@ -292,34 +305,15 @@ class FileHistory(Record):
 async def read_history(context: RepoContext) -> FileHistory:
     """Read refs of spec 1 and every version that they lead to."""
     branches, tags = await context.ledger.branches(), await context.ledger.tags()
-    entries: dict[SnapshotId, SnapshotEntry] = {}
-
-    async def entry(snapshot_id: SnapshotId) -> SnapshotEntry:
-        snapshot = await context.assets.read_snapshot(snapshot_id)
-        return SnapshotEntry(
-            snapshot.id,
-            snapshot.parent_id,
-            snapshot.flushed_at,
-            snapshot.message,
-            snapshot.metadata,
-        )
-
-    todo = {*branches.values(), *tags.values()}
-    while todo:
-        limit = context.config.max_concurrent_requests
-        read_entries = await map_concurrently(entry, sorted(todo), limit=limit)
-        entries |= {entry_read.id: entry_read for entry_read in read_entries}
-        parents = {
-            entry_read.parent for entry_read in read_entries if entry_read.parent is not None
-        }
-        todo = {parent for parent in parents if parent not in entries}
-    history = FileHistory(branches, tags, entries)
+    tips = {*branches.values(), *tags.values()}
+    at_once = context.config.max_concurrent_requests
+    history = FileHistory(branches, tags, await read_ancestry(context, tips, at_once=at_once))
     _require_roots(history)
     return history
 
 
 def _require_roots(history: FileHistory) -> None:
-    """Refuse histories that run in circles: a walk along them would not end."""
+    """Raise if a history runs in a circle: following it would not end."""
     ended: set[SnapshotId] = set()
     for tip in history.entries:
         walked: set[SnapshotId] = set()
@@ -362,7 +356,7 @@ class _ExpiringInFiles:
         """Whether anything may have been changed."""
 
     async def attempt(self) -> Expiration | None:
-        """Let old versions go; None if somebody else changed the repository meanwhile."""
+        """Remove old versions; return None if somebody else changed the repository meanwhile."""
         context = self._context
         history = await read_history(context)
         planned = plan_among(history.entries, history.branches, history.tags, self._rules)
@@ -396,7 +390,7 @@ def _half_expired() -> OutcomeUnknownError:
 def _has_parents(
     parents: Mapping[SnapshotId, SnapshotId],
 ) -> Callable[[RepoInfo], bool]:
-    """Make a test whether a migrated repository has the new parents of snapshots."""
+    """Return a test whether a migrated repository has the new parents of snapshots."""
 
     def is_part(repo: RepoInfo) -> bool:
         table = repo.snapshots
@@ -442,3 +436,138 @@ async def _delete_branch(context: RepoContext, name: str, tip: SnapshotId) -> No
     if await context.ledger.branch_tip(name) != tip:
         raise PreconditionFailedError(f"the branch {name!r} has moved", branch=name)
     await context.ledger.update(DeleteBranch(name))
+
+
+# -- looking ahead -------------------------------------------------------------------------
+
+
+class ExpirationPlan(FactsReport, Record):
+    """What `expire_snapshots` would do; see `Repository.plan_expiration`."""
+
+    snapshots: tuple[SnapshotInfo, ...]
+    """The versions that you would lose, newest first."""
+    branches: Mapping[str, str]
+    """Branches that would be deleted, with the snapshots they end at."""
+    tags: Mapping[str, str]
+    kept: int
+    """How many versions would stay."""
+    reclaimable_bytes: int
+    """What garbage collection could then make room for, as far as references tell."""
+    reclaimable_objects: Mapping[str, int]
+    """The same in numbers of objects, by kind."""
+
+    headings = ("version", "written", "message")
+
+    @property
+    def snapshot_ids(self) -> set[str]:
+        """The ids of the versions that you would lose."""
+        return {snapshot.id for snapshot in self.snapshots}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as a dictionary, ready for JSON."""
+        snapshots = [
+            {
+                "id": snapshot.id,
+                "written_at": snapshot.written_at.isoformat(),
+                "message": snapshot.message,
+            }
+            for snapshot in self.snapshots
+        ]
+        return {**super().to_dict(), "snapshots": snapshots}
+
+    def _rows(self) -> Iterator[list[object]]:
+        for snapshot in self.snapshots:
+            yield [snapshot.id, f"{snapshot.written_at:%Y-%m-%d %H:%M}", snapshot.message]
+
+    def _notes(self) -> Iterator[str]:
+        for name, fact in self._facts().items():
+            yield f"{name}: {fact}"
+
+    def _facts(self) -> dict[str, object]:
+        objects = ", ".join(f"{count} {kind}" for kind, count in self.reclaimable_objects.items())
+        return {
+            "versions to lose": len(self.snapshots),
+            "versions kept": self.kept,
+            "branches to delete": ", ".join(map(printable, self.branches)) or "none",
+            "tags to delete": ", ".join(map(printable, self.tags)) or "none",
+            "could be reclaimed": f"{shown_bytes(self.reclaimable_bytes)} ({objects})",
+        }
+
+    def _lines(self) -> list[str]:
+        return [printable("  ".join(map(str, row))) for row in self._rows()]
+
+    def __repr__(self) -> str:
+        return "\n".join([super().__repr__(), *self._lines()])
+
+    def _repr_html_(self) -> str:
+        return object_html(
+            self._title, self._facts(), drawing=self._lines(), heading="Versions to lose"
+        )
+
+
+async def plan_expiration(
+    context: RepoContext, rules: ExpirationRules, limits: ReadLimits | None = None
+) -> ExpirationPlan:
+    """Return what an expiration would do now; nothing is changed."""
+    if (repo := await context.ledger.repo()) is not None:
+        planned, after = plan_in_repo(repo, rules)
+        rows = [repo_changes.require_listed(repo, version) for version in planned.released]
+        entries = {entry.id: entry for entry in repo.snapshots.entries(rows)}
+        remaining = frozenset(ids_of_rows(SnapshotId, after.snapshots.ids))
+        logs = remaining.union(ids_of_rows(SnapshotId, after.snapshots.pruned_ids))
+    else:
+        history = await read_history(context)
+        planned = plan_among(history.entries, history.branches, history.tags, rules)
+        entries = {version: history.entries[version] for version in planned.released}
+        logs = remaining = frozenset(history.entries) - planned.released
+    objects, size_bytes = await _reclaimable(
+        context, planned.released, remaining, logs, limits or ReadLimits()
+    )
+    return ExpirationPlan(
+        snapshots=tuple(map(SnapshotInfo.of, newest_first(list(entries.values())))),
+        branches={name: str(tip) for name, tip in sorted(planned.branches.items())},
+        tags={name: str(tip) for name, tip in sorted(planned.tags.items())},
+        kept=len(remaining),
+        reclaimable_bytes=size_bytes,
+        reclaimable_objects={str(kind): count for kind, count in objects.items()},
+    )
+
+
+async def _reclaimable(
+    context: RepoContext,
+    released: frozenset[SnapshotId],
+    remaining: frozenset[SnapshotId],
+    logs: frozenset[SnapshotId],
+    limits: ReadLimits,
+) -> tuple[dict[Kind, int], int]:
+    """Count the objects that only released versions need, by kind, and their bytes."""
+    if not released:
+        return dict.fromkeys(Kind, 0), 0
+    with Reachable(context, limits) as live:
+        await live.add(remaining)
+        manifests: dict[ManifestId, ManifestFact] = {}
+        async for facts in read_snapshots(
+            context, sorted(released), SnapshotFacts.of, limits=limits
+        ):
+            manifests |= {
+                fact.id: fact for fact in facts.manifests if fact.id not in live.manifests
+            }
+        await live.read_chunks()
+        chunks = (await referenced_objects(context, manifests.values(), limits)).without(
+            live.chunks
+        )
+    sizes = {
+        Kind.SNAPSHOTS: await _sizes(context, Kind.SNAPSHOTS, released),
+        Kind.TRANSACTION_LOGS: await _sizes(context, Kind.TRANSACTION_LOGS, released - logs),
+        Kind.MANIFESTS: [fact.size_bytes for fact in manifests.values()],
+        Kind.CHUNKS: chunks.sizes_bytes.tolist(),
+    }
+    return {kind: len(some) for kind, some in sizes.items()}, sum(map(sum, sizes.values()))
+
+
+async def _sizes(
+    context: RepoContext, kind: Kind, snapshots: frozenset[SnapshotId]
+) -> Sequence[int]:
+    names = frozenset(map(str, snapshots))
+    stored = (await list_whole_kind(context.backend, kind, None)).young
+    return stored.named(names.__contains__).sizes

@@ -1,32 +1,32 @@
-"""Garbage collection: files that no version needs, and that nobody is about to need, go.
+"""Garbage collection: delete files that no version needs and no running commit will need.
 
-What must never happen is that something goes which a version needs. So:
+A file that a version needs must never be deleted. Therefore:
 
-- Only files of the four kinds that have ids as names are ever looked at, and only those go that
-  were written before a cut-off, by the clock of the storage. A writer has files that
-  are younger, as long as the cut-off is further back than the longest session.
-- A cut-off in the future counts as now: what is written while the collection runs is young,
-  however coarsely the storage tells time.
-- What is young is needed, and with it all that it refers to: a snapshot that is not (yet) part
-  of a history, or a manifest that is in no snapshot yet, belongs to a commit that is under way.
-- The history is read again before anything is deleted, and again before each portion: what it
-  has come to need in the meantime is kept.
-- If anything that is needed cannot be read, nothing is deleted at all.
+- Only files of the four kinds that have ids as names are considered, and of those only files
+  written before a cut-off, by the clock of the storage. The files of a running session are younger
+  than the cut-off, as long as the cut-off lies before the start of the longest session.
+- A cut-off in the future counts as now, so that files written during the collection are young,
+  however coarsely the storage measures time.
+- Young files are needed, with everything they refer to: a young snapshot that is in no history, or
+  a young manifest that is in no snapshot, belongs to a commit that is in progress.
+- The history is read again before anything is deleted, and again before each portion. Files that
+  the history has come to need in the meantime are kept.
+- If a file that is needed cannot be read, nothing is deleted at all.
 
-Versions that no branch and no tag leads to leave the repo object of spec 2 in one update, before
-any of their files go. The log of operations then tells of the collection, so that sessions which
-began earlier look for their objects before they commit.
+Versions that are reachable from no branch and no tag are removed from the repo object of spec 2 in
+one update, before any of their files are deleted. That update is recorded in the log of operations,
+so that sessions which began earlier check their objects before they commit.
 
-Another collection may run at the same time, with a later cut-off, and delete what this one was
-about to keep: then this one begins again with what is left.
+Another collection, with a later cut-off, may delete files that this one is about to keep: then this
+one starts again.
 
-A storage without room refuses that update. Then files go that no listed version refers to, and
-the collection begins again: files that are no chunks first, because no session misses them without
-noticing; if there are none, some chunks.
+A full storage refuses the update of the repo object. Then files that no listed version refers to
+are deleted first, and the collection starts again. Those are files that are not chunks, because a
+session that misses one notices; only if there are none, some chunks are deleted.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -39,11 +39,10 @@ from icefloe.errors import (
     FormatError,
     IcefloeError,
     NotFoundError,
-    SnapshotNotFoundError,
     StorageError,
 )
 from icefloe.format.columns import Bools
-from icefloe.format.ids import ManifestId, SnapshotId, id_rows, ids_of_rows, texts_of_rows
+from icefloe.format.ids import ManifestId, ObjectId, SnapshotId, id_rows, ids_of_rows, texts_of_rows
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot_table import NO_PARENT, SnapshotTable
 from icefloe.format.update_table import UpdateKind
@@ -59,23 +58,21 @@ from icefloe.maintenance.sweeping import (
     TooManyFailuresError,
     list_kind,
     list_whole_kind,
-    together,
 )
 from icefloe.records import Record, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.context import RepoContext
 from icefloe.repo.migration_state import require_unmigrated
 from icefloe.repo.repo_changes import Change, Changed
-from icefloe.walk.reachability import (
+from icefloe.walk.history import (
     ManifestFact,
-    Reachable,
     ReadLimits,
     SnapshotFacts,
-    chunk_objects,
-    read_fact,
+    read_snapshots,
     requests_at_once,
 )
-from icefloe.walk.spill import Keys, keys_of_ids, keys_of_names
+from icefloe.walk.reachability import Reachable, referenced_objects
+from icefloe.walk.spill import keys_of_ids, keys_of_names
 
 _log = logging.getLogger(__name__)
 
@@ -83,29 +80,29 @@ type _Phases = Mapping[Kind, AsyncIterator[Objects]]
 
 
 class GarbageRules(Record):
-    """What may go, and how."""
+    """Which files may be deleted, and how."""
 
     cutoffs: Mapping[Kind, datetime | None]
-    """Only objects written before go; None keeps all of a kind."""
+    """Only objects written before are deleted; None keeps all of a kind."""
     dry_run: bool = False
     incremental: bool = False
-    """Look only for what dropped versions leave behind, without listing manifests and chunks."""
+    """Delete only the files of dropped versions, without listing manifests and chunks."""
     limits: ReadLimits = field(default_factory=ReadLimits)
     concurrent_deletes: int = 10
     consecutive_failures: int = 50
-    """Give up after this many requests in a row that deleted nothing."""
+    """Stop after this many requests in a row that deleted nothing."""
     concurrent_listings: int = 3
 
 
 _MOST_VANISHED: Final = 3
-"""How often a run begins again because something vanished that it was reading."""
+"""How often a run starts again because a file that it was reading vanished."""
 
 
 async def collect(context: RepoContext, rules: GarbageRules) -> GCSummary:
-    """Delete what no version needs.
+    """Delete files that no version needs.
 
-    Failures to read what is needed are raised, before anything is deleted. Failures later on
-    are in what is given back.
+    Failures to read needed files are raised, before anything is deleted. Later failures are in
+    the summary.
     """
     done = Collected()
     vanished = 0
@@ -115,7 +112,7 @@ async def collect(context: RepoContext, rules: GarbageRules) -> GCSummary:
                 await _Collection(context, rules, live, done).run()
                 return done.summary()
         except _RoomMadeError:
-            _log.info("the storage was full and has room now: the collection begins again")
+            _log.info("the storage was full and has room now: the collection starts again")
         except NotFoundError as missing:
             vanished += 1
             if rules.dry_run:
@@ -135,7 +132,7 @@ class _RoomMadeError(Exception):
 
 
 class DropVersions(Change):
-    """Take versions out of the list, as part of a collection."""
+    """Remove versions from the list, as part of a collection."""
 
     kept: Callable[[RepoInfo], SnapshotTable]
 
@@ -163,9 +160,9 @@ class _Collection:
             most_failures=rules.consecutive_failures,
         )
         self._old: frozenset[SnapshotId] = frozenset()
-        """Versions whose files are old enough to go."""
+        """Versions whose files are older than the cut-off."""
         self._pruned: frozenset[SnapshotId] = frozenset()
-        """Versions that are gone, but whose logs are needed."""
+        """Versions that have expired, but whose logs are needed."""
         self._listed_logs: frozenset[SnapshotId] = frozenset()
         """The same of versions that are to be dropped."""
         self._young_manifests: dict[ManifestId, ManifestFact] = {}
@@ -173,28 +170,25 @@ class _Collection:
         self._needs_chunks = False
 
     async def run(self) -> None:
-        """Find what may go, and let it go."""
+        """Find the files that may be deleted, and delete them."""
         rules = self._rules
         self._cutoffs = await effective_cutoffs(
-            self._context,
-            rules.cutoffs,
-            at_once=rules.incremental,
-            dry_run=rules.dry_run,
+            self._context, rules.cutoffs, at_once=rules.incremental, dry_run=rules.dry_run
         )
         listed = await self._list_small()
         snapshots = listed[Kind.SNAPSHOTS]
         self._old = frozenset(map(SnapshotId.parse, snapshots.old.names))
         await self._look()
         await self._keep_young_snapshots(snapshots.young.names)
-        if self._rules.incremental:
+        if rules.incremental:
             phases = await self._leftovers(listed)
         else:
             phases = await self._unreferenced(listed)
-        if not self._rules.dry_run:
+        if not rules.dry_run:
             await self._drop_with_room(listed)
         await self._sweep(phases)
 
-    # -- what is needed --------------------------------------------------------------------
+    # -- files that are needed -------------------------------------------------------------
 
     async def _list_small(self) -> dict[Kind, Listed]:
         """List the kinds with few objects; chunks are listed when all else is known."""
@@ -209,7 +203,7 @@ class _Collection:
         return dict(zip(kinds, listed, strict=True))
 
     async def _look(self) -> None:
-        """Read what the repository needs now, as far as it is not known."""
+        """Read what the repository needs now and is not known yet."""
         if (repo := await self._context.ledger.repo()) is not None:
             left = self._left(repo)
             await self._live.add(ids_of_rows(SnapshotId, left.ids))
@@ -217,7 +211,8 @@ class _Collection:
         else:
             refs = await self._context.ledger.branches(), await self._context.ledger.tags()
             await require_unmigrated(self._context.backend)
-            await self._live.add_with_ancestors(tip for ref in refs for tip in ref.values())
+            tips = [tip for names in refs for tip in names.values()]
+            await self._live.add(tips, with_ancestors=True)
         if self._needs_chunks:
             await self._live.read_chunks()
 
@@ -237,151 +232,149 @@ class _Collection:
         return expiration.without(table, is_kept, to_root=False)
 
     async def _keep_young_snapshots(self, names: Iterable[str]) -> None:
-        """Keep versions that are not part of a history (yet), with what came before them."""
+        """Keep versions that are not part of a history (yet), with their ancestors.
+
+        Those that are missing or damaged need nothing: nobody can read them.
+        """
         todo = {SnapshotId.parse(name) for name in names} - self._live.snapshots
         while todo:
-            read_facts_ = await self._facts(sorted(todo))
-            for facts in read_facts_:
+            parents: set[SnapshotId] = set()
+            async for facts in self._dead_or_young(todo, lambda *_: None):
                 self._live.snapshots.add(facts.id)
                 self._young_manifests |= {manifest.id: manifest for manifest in facts.manifests}
-            todo = {
-                fact.parent for fact in read_facts_ if fact.parent is not None
-            } - self._live.snapshots
+                if facts.parent is not None:
+                    parents.add(facts.parent)
+            todo = parents - self._live.snapshots
+
+    def _dead_or_young(
+        self, ids: Iterable[SnapshotId], skip: Callable[[SnapshotId, IcefloeError], None]
+    ) -> AsyncIterator[SnapshotFacts]:
+        """Read versions that no branch and no tag leads to."""
+        limits = self._rules.limits
+        return read_snapshots(
+            self._context, sorted(ids), SnapshotFacts.of, limits=limits, skip=skip
+        )
 
     async def _keep_young_chunks(self, names: Iterable[str] = ()) -> None:
-        """Keep the chunks of manifests that are in no history (yet); they stay themselves.
+        """Keep the chunks of manifests that are in no history (yet).
 
-        Their writer may not be done, or another collection may delete them: those that
+        Their writer may not have finished, or another collection may delete them: those that
         are missing refer to nothing. If a history comes to need them, they are read again.
         """
         young = {
-            manifest_id: ManifestFact(manifest_id, 0, 0)
-            for manifest_id in map(ManifestId.parse, names)
+            manifest_id: ManifestFact(manifest_id) for manifest_id in map(ManifestId.parse, names)
         }
         young |= self._young_manifests
         unknown = sorted(young.keys() - self._live.manifests.keys())
         facts = [young[manifest_id] for manifest_id in unknown]
-        objects = await chunk_objects(self._context, facts, self._rules.limits)
+        objects = await referenced_objects(self._context, facts, self._rules.limits)
         self._live.chunks.add(keys_of_ids(objects.ids))
 
-    async def _facts(
-        self, snapshots: Sequence[SnapshotId], unreadable: set[SnapshotId] | None = None
-    ) -> list[SnapshotFacts]:
-        """Read versions that nothing leads to, where they can be read."""
-
-        async def read(snapshot_id: SnapshotId) -> SnapshotFacts | None:
-            try:
-                return await read_fact(self._context, snapshot_id)
-            except SnapshotNotFoundError:
-                return None  # somebody else was collecting
-            except FormatError as damaged:
-                if unreadable is None:
-                    return None  # nobody can tell what it refers to, and nobody can use it
-                unreadable.add(snapshot_id)
-                self._done.report(f"snapshots/{snapshot_id} cannot be read, so it stays: {damaged}")
-                return None
-
-        limit = requests_at_once(self._context, self._context.config.max_concurrent_requests)
-        facts_read = await map_concurrently(read, snapshots, limit=limit)
-        return [facts for facts in facts_read if facts is not None]
-
-    def _is_needed(self, kind: Kind, names: Sequence[str]) -> Bools:
+    def _unneeded(self, kind: Kind, objects: Objects) -> Objects:
+        """Choose the objects that are not needed, by all that is known now."""
+        needed: Collection[ObjectId]
         match kind:
             case Kind.CHUNKS:
-                return self._live.chunks.contains(keys_of_names(names)[0])
+                return objects.chosen(~self._live.chunks.contains(keys_of_names(objects.names)[0]))
             case Kind.SNAPSHOTS:
-                needed = set(map(str, self._live.snapshots))
+                needed = self._live.snapshots
             case Kind.TRANSACTION_LOGS:
-                logs = self._live.snapshots | self._pruned | self._listed_logs
-                needed = set(map(str, logs))
+                needed = self._live.snapshots | self._pruned | self._listed_logs
             case Kind.MANIFESTS:
-                needed = set(map(str, self._live.manifests.keys() | self._young_manifests.keys()))
-        return np.array([name in needed for name in names], np.bool_)
+                needed = self._live.manifests.keys() | self._young_manifests.keys()
+        names = frozenset(map(str, needed))
+        return objects.named(lambda name: name not in names)
 
-    # -- what may go -----------------------------------------------------------------------
+    # -- files that may be deleted ---------------------------------------------------------
 
     async def _unreferenced(self, listed: Mapping[Kind, Listed]) -> _Phases:
-        """Offer all that is there: what is needed is taken out when it is about to go."""
+        """Offer all old files: those that are needed are left out right before the deletion."""
         self._needs_chunks = True
         await self._live.read_chunks()
         await self._keep_young_chunks(listed[Kind.MANIFESTS].young.names)
-        phases = {kind: _portions(listed[kind].old, self._sweeper.portion) for kind in listed}
+        phases = {kind: self._portions(listed[kind].old) for kind in listed}
         if self._cutoffs[Kind.CHUNKS] is not None:
             phases[Kind.CHUNKS] = self._unreferenced_chunks()
         return phases
 
     async def _unreferenced_chunks(self) -> AsyncIterator[Objects]:
-        """Walk chunks that are not needed, as far as is known now; only those are looked at."""
-
-        def is_unneeded(chunks: Keys) -> Bools:
-            return ~self._live.chunks.contains(chunks)
-
+        """Yield old chunks that are not needed, by what is known when they are listed."""
         waiting = Objects()
-        cutoff = self._cutoffs[Kind.CHUNKS]
-        backend = self._context.backend
-        async for listed in list_kind(backend, Kind.CHUNKS, cutoff, is_unneeded):
-            waiting = together([waiting, listed.old])
+        async for listed in list_kind(
+            self._context.backend,
+            Kind.CHUNKS,
+            self._cutoffs[Kind.CHUNKS],
+            lambda chunks: ~self._live.chunks.contains(chunks),
+        ):
+            waiting += listed.old
             if len(waiting) >= self._sweeper.portion:
                 yield waiting
                 waiting = Objects()
         yield waiting
 
     async def _leftovers(self, listed: Mapping[Kind, Listed]) -> _Phases:
-        """Offer what versions that are gone refer to.
+        """Offer the files of versions that are not needed.
 
-        Their snapshots go last: if this is interrupted, the next run begins from them again.
-        What they refer to was written before them, so it is old enough too.
+        Their snapshots are deleted last: after an interruption, the next run starts from them
+        again. All that they refer to was written before them, so it is old enough too.
         """
-        every = listed[Kind.SNAPSHOTS].old
-        dead = every.chosen(~self._is_needed(Kind.SNAPSHOTS, every.names))
-        unreadable: set[SnapshotId] = set()
-        facts = await self._facts([SnapshotId.parse(name) for name in dead.names], unreadable)
+        dead = self._unneeded(Kind.SNAPSHOTS, listed[Kind.SNAPSHOTS].old)
+        unreadable: set[str] = set()
+
+        def skip(snapshot_id: SnapshotId, failure: IcefloeError) -> None:
+            if isinstance(failure, FormatError):  # else another collection deleted it
+                unreadable.add(str(snapshot_id))
+                self._done.report(f"snapshots/{snapshot_id} cannot be read, so it stays: {failure}")
+
+        kept = self._live.manifests.keys() | self._young_manifests.keys()
         manifests = {
             manifest.id: manifest
-            for fact in facts
-            for manifest in fact.manifests
-            if manifest.id not in self._live.manifests and manifest.id not in self._young_manifests
+            async for facts in self._dead_or_young(map(SnapshotId.parse, dead.names), skip)
+            for manifest in facts.manifests
+            if manifest.id not in kept
         }
         chunks = Objects()
         if manifests:
             self._needs_chunks = True
             await self._live.read_chunks()
             await self._keep_young_chunks()
-            objects = await chunk_objects(self._context, manifests.values(), self._rules.limits)
-            objects = objects.take(~self._live.chunks.contains(keys_of_ids(objects.ids)))
+            objects = await referenced_objects(
+                self._context, manifests.values(), self._rules.limits
+            )
+            objects = objects.without(self._live.chunks)
             chunks = Objects(texts_of_rows(objects.ids), objects.sizes_bytes.tolist())
-        kept_names = {str(snapshot_id) for snapshot_id in unreadable}
-        gone = dead.chosen(np.array([name not in kept_names for name in dead.names], np.bool_))
-        logs = listed[Kind.TRANSACTION_LOGS].old
-        names = set(gone.names)
+        dead = dead.named(lambda name: name not in unreadable)
+        names = frozenset(dead.names)
         offered = {
             Kind.CHUNKS: chunks,
             Kind.MANIFESTS: Objects(
                 [str(manifest) for manifest in manifests],
                 [manifest.size_bytes for manifest in manifests.values()],
             ),
-            Kind.TRANSACTION_LOGS: logs.chosen(
-                np.array([name in names for name in logs.names], np.bool_)
-            ),
-            Kind.SNAPSHOTS: gone,
+            Kind.TRANSACTION_LOGS: listed[Kind.TRANSACTION_LOGS].old.named(names.__contains__),
+            Kind.SNAPSHOTS: dead,
         }
         return {
-            kind: _portions(objects, self._sweeper.portion)
+            kind: self._portions(objects)
             for kind, objects in offered.items()
             if self._cutoffs[kind] is not None
         }
 
-    # -- letting it go ---------------------------------------------------------------------
+    async def _portions(self, objects: Objects) -> AsyncIterator[Objects]:
+        for portion in objects.batches(self._sweeper.portion):
+            yield portion
 
-    async def _drop(self) -> None:
-        """Take versions that nothing leads to out of the list, which spec 1 does not have."""
-        if self._context.ledger.lists_versions:
-            await self._context.ledger.update(DropVersions(self._left))
+    # -- deleting --------------------------------------------------------------------------
 
     async def _drop_with_room(self, listed: Mapping[Kind, Listed]) -> None:
-        """Drop versions; in a full storage make room and raise `_RoomMadeError` instead."""
+        """Remove unreachable versions from the list, which spec 1 does not have.
+
+        In a full storage, make room and raise `_RoomMadeError` instead.
+        """
+        if not self._context.ledger.lists_versions:
+            return
         try:
-            await self._drop()
+            await self._context.ledger.update(DropVersions(self._left))
         except StorageError as full:
             if full.kind != ErrorKind.STORAGE_FULL:
                 raise
@@ -393,7 +386,6 @@ class _Collection:
                     key=full.context.get("key"),
                 ) from full
             before = self._done.total
-            # With too many failures there is no use in going on.
             with suppress(TooManyFailuresError):
                 await self._make_room(listed)
             if self._done.total == before:
@@ -403,7 +395,7 @@ class _Collection:
     async def _make_room(self, objects_by_kind: Mapping[Kind, Listed]) -> None:
         """Delete some files that no listed version refers to.
 
-        Versions that are to be dropped are listed still, so they keep their files, too.
+        Versions that are to be dropped are still listed, so they keep their files, too.
         """
         if (repo := await self._context.ledger.repo()) is None:
             return  # spec 1 drops no versions, which needs no room
@@ -415,25 +407,25 @@ class _Collection:
         await self._keep_young_chunks(objects_by_kind[Kind.MANIFESTS].young.names)
         before = self._done.total
         for kind in (Kind.TRANSACTION_LOGS, Kind.SNAPSHOTS, Kind.MANIFESTS):
-            async for objects in _portions(objects_by_kind[kind].old, self._sweeper.portion):
-                await self._let_go(kind, objects)
+            async for objects in self._portions(objects_by_kind[kind].old):
+                await self._delete(kind, objects)
         if self._cutoffs[Kind.CHUNKS] is None:
             return
         async for objects in self._unreferenced_chunks():
             if self._done.total > before:
                 return
-            await self._let_go(Kind.CHUNKS, objects)
+            await self._delete(Kind.CHUNKS, objects)
 
     async def _sweep(self, phases: _Phases) -> None:
         kinds = list(phases)
         for number, (kind, portions) in enumerate(phases.items()):
             try:
                 async for objects in portions:
-                    await self._let_go(kind, objects)
+                    await self._delete(kind, objects)
             except NotFoundError:
                 raise
             except (IcefloeError, TooManyFailuresError) as failure:
-                self._done.report(f"{kind} were not gone through to the end: {failure}")
+                self._done.report(f"{kind} were not all examined: {failure}")
                 self._done.skipped += kinds[number:]
                 return
             if self._rules.incremental and self._done.failed:
@@ -441,19 +433,13 @@ class _Collection:
                 self._done.skipped += kinds[number + 1 :]
                 return
 
-    async def _let_go(self, kind: Kind, objects: Objects) -> None:
+    async def _delete(self, kind: Kind, objects: Objects) -> None:
+        """Delete those of some objects that are not needed even now; a dry run only counts."""
         if not len(objects):
             return
-        if not self._rules.dry_run:
-            await self._look()
-        objects = objects.chosen(~self._is_needed(kind, objects.names))
         if self._rules.dry_run:
-            self._done.count(kind, objects)
-        else:
-            for portion in objects.batches(self._sweeper.portion):
-                await self._sweeper.delete(kind, portion)
-
-
-async def _portions(objects: Objects, size: int) -> AsyncIterator[Objects]:
-    for batch in objects.batches(size):
-        yield batch
+            self._done.count(kind, self._unneeded(kind, objects))
+            return
+        await self._look()
+        for portion in self._unneeded(kind, objects).batches(self._sweeper.portion):
+            await self._sweeper.delete(kind, portion)

@@ -5,16 +5,12 @@ distinguished by 64-bit numbers made from all that describes them. A version rep
 ranges of its parent; a repeated range is found by comparing columns and skipped early.
 """
 
-import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import batched
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.effects import map_concurrently, offload
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints
@@ -22,19 +18,18 @@ from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.manifest import Manifest, ManifestFile
 from icefloe.format.manifest_refs import NativeRanges
 from icefloe.format.snapshot import Snapshot
-from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.dependencies.summary import NO_CONTAINER, container_numbers
 from icefloe.records import MutableRecord, Record, asdict, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import history_lines, newest_first
 from icefloe.reports import FactsReport, Report, shown_bytes
 from icefloe.virtual_chunks.grouping import PlaceIndex, absolute_all, canonical_all
-from icefloe.walk.reachability import (
+from icefloe.walk.history import (
     ManifestFact,
     ReadLimits,
     manifests_of,
-    portions,
-    requests_at_once,
+    read_manifests,
+    read_snapshots,
     tables_of,
 )
 from icefloe.walk.spill import Keys, KeySet, heads_of_ids, keys_of_ids, mixed
@@ -117,16 +112,12 @@ class Survey(MutableRecord):
 async def survey_of(context: RepoContext, limits: ReadLimits) -> Survey:
     """Read all versions that branches and tags lead to."""
     survey = Survey()
-    versions = _oldest_first(await history_lines(context.ledger))
-    for some in batched((entry.id for entry in versions), limits.snapshots):
-        limit = requests_at_once(context, context.config.max_concurrent_requests)
-        for snapshot in await map_concurrently(context.assets.read_snapshot, some, limit=limit):
-            survey.note(snapshot)
+    lines = await history_lines(context.ledger)
+    versions = newest_first([entry for line in lines for entry in line])[::-1]
+    ids = [entry.id for entry in versions]
+    async for snapshot in read_snapshots(context, ids, lambda whole: whole, limits=limits):
+        survey.note(snapshot)
     return survey
-
-
-def _oldest_first(lines: Iterable[Sequence[SnapshotEntry]]) -> list[SnapshotEntry]:
-    return newest_first([entry for line in lines for entry in line])[::-1]
 
 
 # -- manifests -----------------------------------------------------------------------------
@@ -136,44 +127,32 @@ type _Decoded = NativeRanges | ChunkTable
 
 
 async def parts_of(context: RepoContext, survey: Survey, limits: ReadLimits) -> AsyncIterator[Part]:
-    """Walk all ranges, in the order of versions; each manifest is read once."""
+    """Yield all ranges, in the order of versions; each manifest is read once."""
     places, recent = PlaceIndex(), _RecentRanges()
-
-    async def read(fact: ManifestFact) -> tuple[ManifestId, list[tuple[NodeId, _Decoded]]]:
-        manifest = await context.assets.read_manifest(fact.id, fact.size_bytes)
-        return fact.id, await offload(partial(_decoded, manifest))
-
     fewer = replace(limits, decoded_bytes=min(limits.decoded_bytes, _DECODED_BYTES))
     done = 0
-    for some in portions(survey.manifests, fewer):
-        limit = _readers(context, some, limits)
-        for manifest, arrays in await map_concurrently(read, some, limit=limit):
-            version = survey.first_versions[manifest]
-            for node, decoded in arrays:
-                if isinstance(decoded, NativeRanges):
-                    ranges = {ChunkKind.NATIVE: _native(recent.without_known(node, decoded))}
-                    yield Part(version, node, BytesColumn.empty(), ranges)
-                else:
-                    ranges = _ranges_of(manifest, node, decoded, places)
-                    yield Part(version, node, decoded.locations, ranges)
-        done += len(some)
-        limits.tell(done, len(survey.manifests))
 
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        limits.report(done, len(survey.manifests))
 
-_MANY_REFS: Final = 100_000
-"""A smaller manifest is decoded in this many short steps that threads wait for each other."""
-
-
-def _readers(context: RepoContext, facts: Sequence[ManifestFact], limits: ReadLimits) -> int:
-    """Return how many manifests to read at once; local ones only keep a processor busy."""
-    if not context.is_near:
-        return limits.manifests
-    is_worth_it = max(fact.num_chunk_refs for fact in facts) >= _MANY_REFS
-    return os.cpu_count() or 1 if is_worth_it else 1
+    async for fact, arrays in read_manifests(
+        context, survey.manifests, _decoded, limits=fewer, advance=advance
+    ):
+        version = survey.first_versions[fact.id]
+        for node, decoded in arrays:
+            if isinstance(decoded, NativeRanges):
+                new = recent.without_known(node, decoded)
+                ranges = {ChunkKind.NATIVE: Ranges(new.offsets, new.lengths, new.chunk_ids)}
+                yield Part(version, node, BytesColumn.empty(), ranges)
+            else:
+                ranges = _ranges_of(fact.id, node, decoded, places)
+                yield Part(version, node, decoded.locations, ranges)
 
 
 def _decoded(manifest: Manifest) -> list[tuple[NodeId, _Decoded]]:
-    """Decode what is needed of a manifest, so that the rest of it can go."""
+    """Decode the ranges of a manifest, so that the rest of it can be freed."""
     if not isinstance(manifest, ManifestFile):
         return list(tables_of(manifest).items())
     return [(node, manifest.native_ranges(node) or manifest.table(node)) for node in manifest.nodes]
@@ -218,24 +197,15 @@ def _changed_parts(block: NativeRanges, last: NativeRanges) -> Iterator[NativeRa
         yield block.take(slice(shared, None))
 
 
-def _native(ranges: NativeRanges) -> Ranges:
-    return Ranges(ranges.offsets, ranges.lengths, ranges.chunk_ids)
-
-
 def _ranges_of(
     manifest: ManifestId, node: NodeId, table: ChunkTable, places: PlaceIndex
 ) -> dict[ChunkKind, Ranges]:
+    rows_by_kind = {kind: table.kinds == kind for kind in ChunkKind}
     return {
         kind: _ranges_of_kind(kind, manifest, node, table, rows, places)
-        for kind, rows in _kinds(table)
+        for kind, rows in rows_by_kind.items()
+        if rows.any()
     }
-
-
-def _kinds(table: ChunkTable) -> Iterator[tuple[ChunkKind, Bools]]:
-    for kind in ChunkKind:
-        rows = table.kinds == kind
-        if rows.any():
-            yield kind, rows
 
 
 def _ranges_of_kind(

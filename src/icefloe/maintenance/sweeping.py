@@ -1,7 +1,7 @@
-"""Objects of a repository listed by kind, and deleted in batches, with an account of failures."""
+"""List the objects of a repository by kind; delete objects in batches, and count failures."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from itertools import batched
@@ -21,8 +21,8 @@ from icefloe.format.layout import (
 from icefloe.records import MutableRecord, Record, field
 from icefloe.reports import FactsReport
 from icefloe.storage import Backend
-from icefloe.storage.capabilities import list_wanted
-from icefloe.walk.spill import Keys, keys_of_names
+from icefloe.walk.reachability import list_objects
+from icefloe.walk.spill import Keys
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _MOST_ERRORS: Final = 1000
 
 
 class Kind(StrEnum):
-    """What is collected, in the order in which it goes."""
+    """The kinds of files that are collected, in the order in which they are deleted."""
 
     SNAPSHOTS = "snapshots"
     TRANSACTION_LOGS = "transaction_logs"
@@ -54,7 +54,7 @@ class GCSummary(FactsReport, Record):
     """What garbage collection removed; in a dry run, what it would remove.
 
     Objects that could not be deleted are counted, with the reasons in `delete_errors`; kinds
-    that were not gone through to the end because of such failures are in `skipped_phases`.
+    that were not examined to the end because of such failures are in `skipped_phases`.
     """
 
     bytes_deleted: int
@@ -75,12 +75,12 @@ class GCSummary(FactsReport, Record):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that was to go did."""
+        """Whether everything that was to be deleted was."""
         return not (self.objects_failed_to_delete or self.delete_errors or self.skipped_phases)
 
     @property
     def objects_deleted(self) -> int:
-        """How many objects went, of all kinds."""
+        """How many objects were deleted, of all kinds."""
         return (
             self.chunks_deleted
             + self.manifests_deleted
@@ -100,24 +100,24 @@ class GCSummary(FactsReport, Record):
 
 
 class Collected(MutableRecord):
-    """The account of a run: what went, or would go, and what did not."""
+    """Counts what a run deleted, or would delete, and what it could not delete."""
 
     objects: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
     size_bytes: int = 0
     failed: int = 0
     throttled: int = 0
-    """Requests in which something failed that may work another time."""
+    """Requests in which something failed that may work at another time."""
     errors: list[str] = field(default_factory=list)
     skipped: list[Kind] = field(default_factory=list)
-    """Kinds that were not, or not wholly, gone through."""
+    """Kinds that were not examined, or not to the end."""
 
     @property
     def total(self) -> int:
-        """How many objects went."""
+        """How many objects were deleted."""
         return sum(self.objects.values())
 
     def summary(self) -> GCSummary:
-        """Sum up for users."""
+        """Return the summary for users."""
         return GCSummary(
             bytes_deleted=self.size_bytes,
             chunks_deleted=self.objects[Kind.CHUNKS],
@@ -138,7 +138,7 @@ class Collected(MutableRecord):
             self.errors.append(error)
 
     def count(self, kind: Kind, objects: "Objects") -> None:
-        """Note what went."""
+        """Count deleted objects."""
         self.objects[kind] += len(objects)
         self.size_bytes += sum(objects.sizes)
 
@@ -152,12 +152,19 @@ class Objects(Record):
     def __len__(self) -> int:
         return len(self.names)
 
+    def __add__(self, other: "Objects") -> "Objects":
+        return Objects([*self.names, *other.names], [*self.sizes, *other.sizes])
+
     def chosen(self, is_chosen: Bools) -> "Objects":
-        """Pick some."""
+        """Pick some rows."""
         if is_chosen.all():
             return self
         rows = np.flatnonzero(is_chosen).tolist()
         return Objects([self.names[row] for row in rows], [self.sizes[row] for row in rows])
+
+    def named(self, is_chosen: Callable[[str], bool]) -> "Objects":
+        """Pick some by their names."""
+        return self.chosen(np.fromiter(map(is_chosen, self.names), np.bool_, len(self)))
 
     def batches(self, size: int) -> "list[Objects]":
         """Cut into pieces."""
@@ -165,21 +172,11 @@ class Objects(Record):
         return [Objects(names, sizes) for names, sizes in pairs]
 
 
-def together(parts: Iterable[Objects]) -> Objects:
-    """Put objects of one kind into one list."""
-    pieces = list(parts)
-    return Objects(
-        [name for part in pieces for name in part.names],
-        [size for part in pieces for size in part.sizes],
-    )
-
-
 class Listed(Record):
-    """Objects of one kind that are there."""
+    """Stored objects of one kind, by whether they were written before the cut-off."""
 
-    old: Objects = field(default_factory=Objects)
-    """Those that were written before the cut-off."""
-    young: Objects = field(default_factory=Objects)
+    old: Objects = Objects()
+    young: Objects = Objects()
 
 
 async def list_kind(
@@ -188,23 +185,17 @@ async def list_kind(
     cutoff: datetime | None,
     chooses: Callable[[Keys], Bools] | None = None,
 ) -> AsyncIterator[Listed]:
-    """Walk all objects of a kind, or those wanted by the numbers of their ids, in batches.
+    """List all objects of a kind, or those chosen by the numbers of their ids, in batches.
 
-    Those whose names are not ids are passed over. Without a cut-off all of them are young. A
+    Objects whose names are not ids are left out. Without a cut-off all of them are young. A
     time in whole seconds was rounded down, as many object stores do: the object may be younger
     by up to a second, and is old only if that cannot matter.
     """
     prefix = PREFIXES[kind]
-    skip = len(prefix)
-
-    def is_wanted(keys: Sequence[str]) -> list[bool]:
-        names = [key[skip:] for key in keys]
-        numbers, is_id = keys_of_names(names)
-        chosen: list[bool] = (is_id if chooses is None else is_id & chooses(numbers)).tolist()
-        return chosen
-
-    async for batch in list_wanted(backend, prefix, is_wanted):
-        every = Objects([info.key[skip:] for info in batch], [info.size_bytes for info in batch])
+    async for batch in list_objects(backend, prefix, chooses):
+        every = Objects(
+            [info.key[len(prefix) :] for info in batch], [info.size_bytes for info in batch]
+        )
         is_old = np.zeros(len(batch), np.bool_)
         if cutoff is not None:
             whole = cutoff.replace(microsecond=0)
@@ -215,16 +206,21 @@ async def list_kind(
 
 async def list_whole_kind(backend: Backend, kind: Kind, cutoff: datetime | None) -> Listed:
     """List all objects of a kind at once."""
-    parts = [listed async for listed in list_kind(backend, kind, cutoff)]
-    return Listed(together(part.old for part in parts), together(part.young for part in parts))
+    names: tuple[list[str], list[str]] = [], []
+    sizes: tuple[list[int], list[int]] = [], []
+    async for listed in list_kind(backend, kind, cutoff):
+        for number, objects in enumerate((listed.old, listed.young)):
+            names[number].extend(objects.names)
+            sizes[number].extend(objects.sizes)
+    return Listed(Objects(names[0], sizes[0]), Objects(names[1], sizes[1]))
 
 
 class TooManyFailuresError(Exception):
-    """So much failed in a row that it is better to stop."""
+    """Too many requests in a row deleted nothing."""
 
 
 class Sweeper:
-    """Deletes objects, and keeps the account."""
+    """Deletes objects, and counts them."""
 
     def __init__(
         self, backend: Backend, done: Collected, *, concurrency: int, most_failures: int
@@ -241,7 +237,7 @@ class Sweeper:
         return BATCH * self._concurrency
 
     async def delete(self, kind: Kind, objects: Objects) -> None:
-        """Delete objects; those that cannot be are noted, and too many of them raise."""
+        """Delete objects; note those that cannot be deleted, and raise if there are too many."""
         # A store deletes the objects of one request one after the other: use all requests.
         even_share = -(-len(objects) // self._concurrency)
         batches = objects.batches(min(BATCH, max(_SMALL_BATCH, even_share)))
@@ -270,13 +266,11 @@ class Sweeper:
             self._done.report(f"{key} could not be deleted: {reason}")
         self._done.failed += len(reasons)
         self._done.throttled += failures.is_throttled
-        went = np.array([prefix + name not in reasons for name in batch.names], np.bool_)
-        gone = batch.chosen(went)
+        deleted = batch.named(lambda name: prefix + name not in reasons)
+        self._failures_in_a_row = 0 if len(deleted) else self._failures_in_a_row + 1
         if failures.absent:  # another collection deleted them, and counts them
-            keys = [prefix + name for name in gone.names]
-            gone = gone.chosen(np.array([key not in failures.absent for key in keys], np.bool_))
-        self._done.count(kind, gone)
-        self._failures_in_a_row = 0 if went.any() else self._failures_in_a_row + 1
+            deleted = deleted.named(lambda name: prefix + name not in failures.absent)
+        self._done.count(kind, deleted)
 
 
 class _Failures(Record):

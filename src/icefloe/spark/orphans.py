@@ -144,7 +144,7 @@ async def _find_versions(context: RepoContext, job: str, live: Reachable) -> Non
         await live.add(ids_of_rows(SnapshotId, repo.snapshots.ids))
         return
     tips = {*(await ledger.branches()).values(), *(await ledger.tags()).values()}
-    await live.add_with_ancestors(tips)
+    await live.add(tips, with_ancestors=True)
     # Spec 1 lists versions nowhere: any file can be opened. Only this job's own, if it ended
     # before a branch led to it, is one that nobody knows of.
     async for batch in context.backend.list(SNAPSHOTS_PREFIX):

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from icefloe.effects import map_concurrently, offload
+from icefloe.effects import map_concurrently
 from icefloe.errors import ErrorKind, ObjectNotFoundError, SessionStateError
 from icefloe.format.chunk_table import ChunkKind
 from icefloe.format.columns import Bools, Bytes
@@ -25,6 +25,7 @@ from icefloe.format.layout import (
     snapshot_key,
     transaction_log_key,
 )
+from icefloe.format.manifest import Manifest
 from icefloe.format.nodes import ArrayNode
 from icefloe.format.update_table import UpdateKind
 from icefloe.manifests.build import NewManifest
@@ -33,7 +34,13 @@ from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_changes import AddDetached, Amend, CollectionRanError, Commit
 from icefloe.storage.capabilities import list_wanted
 from icefloe.transactions.session import SessionState
-from icefloe.walk.reachability import ManifestFact, ReadLimits, portions, requests_at_once
+from icefloe.walk.history import (
+    ManifestFact,
+    ReadLimits,
+    portions,
+    read_manifests,
+    requests_at_once,
+)
 from icefloe.walk.spill import keys_of_ids, keys_of_names
 
 _log = logging.getLogger(__name__)
@@ -142,20 +149,16 @@ async def _chunk_ids(session: SessionState) -> AsyncIterator[tuple[str, Bytes]]:
 
 async def _linked_ids(context: RepoContext, facts: Iterable[ManifestFact]) -> AsyncIterator[Bytes]:
     """Read manifests that were built elsewhere, for the chunk objects that they refer to."""
-
-    async def read(fact: ManifestFact) -> Bytes:
-        manifest = await context.assets.read_manifest(fact.id, fact.size_bytes)
-        return await offload(manifest.chunk_ids)
-
     limits = ReadLimits(manifests=context.config.max_concurrent_requests)
     for some in portions(facts, limits):
-        limit = requests_at_once(context, limits.manifests)
-        yield np.concatenate(
-            [
-                np.empty((0, ChunkId.WIDTH), np.uint8),
-                *await map_concurrently(read, some, limit=limit),
-            ]
-        )
+        ids = [np.empty((0, ChunkId.WIDTH), np.uint8)]
+        async for _, rows in read_manifests(context, some, _chunk_ids_of, limits=limits):
+            ids.append(rows)
+        yield np.concatenate(ids)
+
+
+def _chunk_ids_of(manifest: Manifest) -> Bytes:
+    return manifest.chunk_ids()
 
 
 # -- what the storage has --------------------------------------------------------------------

@@ -15,10 +15,14 @@ from icefloe.format.ids import ObjectId
 _log = logging.getLogger(__name__)
 
 type Keys = NDArray[np.uint64]
+type Values = NDArray[np.uint64]
 
-KEY_BYTES: Final = 8
-MAX_KEY_BYTES: Final = 256 * 2**20
-"""What a set keeps in memory: 32 million ids."""
+MAX_BYTES: Final = 256 * 2**20
+"""Memory of a set or map: 32 million keys, or 16 million with values."""
+_KEY_BYTES: Final = 8
+_ROW_BYTES: Final = 16
+_SHARDS: Final = 64
+_SHARD_SHIFT: Final = np.uint64(64 - 6)
 
 NAME_LETTERS: Final = 20
 """Of the text of an id of twelve bytes."""
@@ -99,26 +103,10 @@ def _spread(keys: Keys) -> Keys:
     return spread
 
 
-class KeySet:
-    """Numbers of ids, added in any order, and looked up by many at once.
+class _Spilling:
+    """A context whose files are in a temporary folder, which is made when it is needed."""
 
-    >>> with KeySet() as known:
-    ...     known.add(np.array([5, 3, 5], np.uint64))
-    ...     known.contains(np.array([3, 4], np.uint64)).tolist()
-    [True, False]
-    """
-
-    def __init__(self, max_bytes: int = MAX_KEY_BYTES) -> None:
-        # Sorting takes as much again as what is sorted.
-        self._most = max(max_bytes // KEY_BYTES // 4, 1)
-        self._new: list[Keys] = []
-        self._new_count = 0
-        self._held: list[Keys] = []
-        """In memory, each sorted, and at least twice as long as the next one."""
-        self._runs: list[Keys] = []
-        """On disk, each sorted."""
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._can_spill = True
+    _folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -127,15 +115,45 @@ class KeySet:
         self.close()
 
     def close(self) -> None:
-        """Delete what is on disk."""
-        self._runs = []
+        """Delete the files."""
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
+    def _file(self, name: str) -> Path:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="icefloe-")
+        return Path(self._folder.name) / name
+
+
+class KeySet(_Spilling):
+    """Numbers of ids, added in any order, and looked up by many at once.
+
+    >>> with KeySet() as known:
+    ...     known.add(np.array([5, 3, 5], np.uint64))
+    ...     known.contains(np.array([3, 4], np.uint64)).tolist()
+    [True, False]
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        # Sorting needs a second copy of the keys.
+        self._most = max(max_bytes // _KEY_BYTES // 4, 1)
+        self._new: list[Keys] = []
+        self._new_count = 0
+        self._sorted: list[Keys] = []
+        """In memory, each sorted, and at least twice as long as the next one."""
+        self._runs: list[Keys] = []
+        """On disk, each sorted."""
+        self._can_spill = True
+
+    def close(self) -> None:
+        """Delete the files."""
+        self._runs = []  # before their files: they map those
+        super().close()
+
     @property
     def spilled_bytes(self) -> int:
-        """How much is on disk."""
+        """The size of the files."""
         return sum(run.nbytes for run in self._runs)
 
     def add(self, keys: Keys) -> None:
@@ -147,10 +165,10 @@ class KeySet:
                 self._settle()
 
     def add_new(self, keys: Keys) -> Ints:
-        """Add numbers, and list the rows of those that were not there, each number once."""
+        """Add numbers; return the rows of those that are new, each number once."""
         order = np.argsort(keys)
         ranked = keys[order]
-        # In their order they are found without jumping about in memory.
+        # In order, lookups read memory from front to back.
         is_new = ~self.contains(ranked)
         is_new[1:] &= ranked[1:] != ranked[:-1]
         self.add(ranked[is_new])
@@ -160,7 +178,7 @@ class KeySet:
         """Return for each number whether it was added."""
         self._settle()
         is_member = np.zeros(len(keys), np.bool_)
-        for run in (*self._held, *self._runs):
+        for run in (*self._sorted, *self._runs):
             places = np.searchsorted(run, keys)
             is_member |= run[np.minimum(places, len(run) - 1)] == keys
         return is_member
@@ -170,19 +188,17 @@ class KeySet:
             return
         run = _distinct(_taken(self._new))
         self._new_count = 0
-        while self._held and len(self._held[-1]) < 2 * len(run):
-            run = _distinct(_taken([self._held.pop(), run]))
-        self._held.append(run)
-        if self._can_spill and sum(map(len, self._held)) > self._most:
+        while self._sorted and len(self._sorted[-1]) < 2 * len(run):
+            run = _distinct(_taken([self._sorted.pop(), run]))
+        self._sorted.append(run)
+        if self._can_spill and sum(map(len, self._sorted)) > self._most:
             self._spill()
 
     def _spill(self) -> None:
-        run = _distinct(_taken(self._held))
+        run = _distinct(_taken(self._sorted))
         path: Path | None = None
         try:
-            if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="icefloe-")
-            path = Path(self._folder.name) / f"{len(self._runs)}.keys"
+            path = self._file(f"{len(self._runs)}.keys")
             run.tofile(path)
             self._runs.append(np.memmap(path, np.uint64, "r"))
         except OSError as error:
@@ -193,7 +209,7 @@ class KeySet:
             )
             if path is not None:
                 path.unlink(missing_ok=True)
-            self._held = [run]
+            self._sorted = [run]
             self._can_spill = False
 
 
@@ -219,17 +235,8 @@ def _distinct(keys: Keys) -> Keys:
 assert ObjectId.WIDTH == 12
 
 
-type Values = NDArray[np.uint64]
-
-MAX_BYTES: Final = 256 * 2**20
-"""What a pair of columns keeps in memory: 16 million rows."""
-SHARDS: Final = 64
-_SHARD_SHIFT: Final = np.uint64(64 - 6)
-_ROW_BYTES: Final = 16
-
-
-class KeyedColumn:
-    """Rows of a key and a value, added in any order, given back by shards of keys.
+class KeyedColumn(_Spilling):
+    """Rows of a key and a value, added in any order, returned by shards of keys.
 
     >>> with KeyedColumn() as column:
     ...     column.add(np.array([7, 5], np.uint64), np.array([70, 50], np.uint64))
@@ -241,16 +248,6 @@ class KeyedColumn:
         self._most = max(max_bytes // _ROW_BYTES, 1)
         self._parts: list[tuple[Keys, Values]] = []
         self._count = 0
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._parts = []
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
 
     @property
     def is_spilled(self) -> bool:
@@ -266,30 +263,25 @@ class KeyedColumn:
                 self.spill()
 
     def spill(self) -> None:
-        """Write what is in memory to disk, a file for each shard."""
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="icefloe-")
+        """Write the rows that are in memory to disk, a file for each shard."""
         keys, values = self._whole()
         shards = (keys >> _SHARD_SHIFT).astype(np.uint8)
         order = np.argsort(shards, kind="stable")
-        edges = np.searchsorted(shards[order], np.arange(SHARDS + 1))
+        edges = np.searchsorted(shards[order], np.arange(_SHARDS + 1))
         rows = np.stack([keys[order], values[order]], axis=1)
-        for shard in range(SHARDS):
-            some = rows[edges[shard] : edges[shard + 1]]
-            if len(some):
-                with self._file(shard).open("ab") as file:
-                    file.write(some.tobytes())
+        for shard in range(_SHARDS):
+            with self._file(f"{shard}.rows").open("ab") as file:
+                file.write(rows[edges[shard] : edges[shard + 1]].tobytes())
         self._parts, self._count = [], 0
 
     def shards(self) -> Iterator[tuple[Keys, Values]]:
         """Yield all rows, those with the same key together: in one piece unless spilled."""
-        if self._folder is None:
+        if not self.is_spilled:
             yield self._whole()
             return
         self.spill()
-        for shard in range(SHARDS):
-            path = self._file(shard)
-            raw = path.read_bytes() if path.exists() else b""
+        for shard in range(_SHARDS):
+            raw = self._file(f"{shard}.rows").read_bytes()
             rows = np.frombuffer(raw, np.uint64).reshape(-1, 2)
             yield np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
 
@@ -299,10 +291,6 @@ class KeyedColumn:
         values = np.concatenate([none, *(values for _, values in self._parts)])
         self._parts = [(keys, values)]
         return keys, values
-
-    def _file(self, shard: int) -> Path:
-        assert self._folder is not None
-        return Path(self._folder.name) / f"{shard}.rows"
 
 
 def largest_of_each(keys: Keys, values: Values) -> tuple[Keys, Values]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
@@ -12,14 +11,11 @@ from collections.abc import (
 )
 from typing import Final
 
-import numpy as np
-
 from icefloe.config import EffectiveStorageSettings
-from icefloe.effects import map_concurrently, offload
+from icefloe.effects import map_concurrently
 from icefloe.errors import ErrorKind, FormatError, ObjectNotFoundError, StorageError
-from icefloe.format.columns import Bools
 from icefloe.format.envelope import object_attributes, open_envelope
-from icefloe.format.ids import INITIAL_SNAPSHOT_ID
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId
 from icefloe.format.layout import (
     BACKUPS_PREFIX,
     CHUNKS_PREFIX,
@@ -31,22 +27,23 @@ from icefloe.format.layout import (
     transaction_log_key,
 )
 from icefloe.maintenance.clone.selection import Selection
-from icefloe.maintenance.verify.objects import ChunkObjects, Faults, native_needs
+from icefloe.maintenance.verify.objects import ChunkObjects
 from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Backend, Buffer, ObjectInfo, Storage, Version
 from icefloe.storage.capabilities import list_wanted
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, MemorySpec, S3Spec
 from icefloe.values.model import Progress
-from icefloe.walk.reachability import (
+from icefloe.walk.history import (
     ManifestFact,
     ReadLimits,
-    portions,
-    read_facts,
-    requests_at_once,
+    SnapshotFacts,
+    read_manifests,
+    read_snapshots,
     tables_of,
 )
-from icefloe.walk.spill import Keys, KeySet, Values, keys_of_names
+from icefloe.walk.reachability import list_objects, native_needs
+from icefloe.walk.spill import KeySet
 
 MOST_BYTES: Final = 256 * 2**20
 """Of objects that are held at the same time, unless a single one is larger."""
@@ -287,24 +284,23 @@ class Contents:
 
     # -- what is needed --------------------------------------------------------------------
 
-    async def _manifests(self) -> dict[bytes, ManifestFact]:
+    async def _manifests(self) -> dict[ManifestId, ManifestFact]:
         """Read all versions for the manifests that they need."""
-        facts_by_id: dict[bytes, ManifestFact] = {}
+        facts_by_id: dict[ManifestId, ManifestFact] = {}
         ids = sorted(self._selection.snapshots)
         self._expect(len(ids))
-        size = self._limits.snapshots
-        for first in range(0, len(ids), size):
-            some = ids[first : first + size]
-            for facts in await read_facts(self._context, some):
-                facts_by_id.update((manifest.id.raw, manifest) for manifest in facts.manifests)
-            self._advance(len(some))
+        async for facts in read_snapshots(
+            self._context, ids, SnapshotFacts.of, limits=self._limits
+        ):
+            facts_by_id |= {manifest.id: manifest for manifest in facts.manifests}
+            self._advance(1)
         return facts_by_id
 
-    def _files(self, manifests: Mapping[bytes, ManifestFact]) -> dict[str, set[str]]:
+    def _files(self, manifests: Iterable[ManifestId]) -> dict[str, set[str]]:
         """Return the keys of files that are not chunks, in the order in which they are copied."""
         chosen = self._selection
         return {
-            MANIFESTS_PREFIX: {manifest_key(manifest.id) for manifest in manifests.values()},
+            MANIFESTS_PREFIX: {*map(manifest_key, manifests)},
             TRANSACTIONS_PREFIX: {transaction_log_key(log) for log in chosen.logs},
             SNAPSHOTS_PREFIX: {snapshot_key(snapshot) for snapshot in chosen.snapshots},
             BACKUPS_PREFIX: {*chosen.backups},
@@ -314,19 +310,17 @@ class Contents:
         self, facts: Iterable[ManifestFact], chunks: ChunkObjects, copied: KeySet | None
     ) -> None:
         """Read all manifests for the chunk objects that they refer to."""
-
-        async def read(fact: ManifestFact) -> list[tuple[Keys, Values]]:
-            manifest = await self._context.assets.read_manifest(fact.id, fact.size_bytes)
-            return await offload(lambda: [*map(native_needs, tables_of(manifest).values())])
-
-        limit = requests_at_once(self._context, self._limits.manifests)
-        for some in portions(facts, self._limits):
-            for needs in await map_concurrently(read, some, limit=limit):
-                for keys, ends in needs:
-                    chunks.add(keys, ends)
-                    if copied is not None:
-                        copied.add(keys)
-            self._advance(len(some))
+        async for _, needs in read_manifests(
+            self._context,
+            facts,
+            lambda manifest: [*map(native_needs, tables_of(manifest).values())],
+            limits=self._limits,
+            advance=self._advance,
+        ):
+            for keys, ends in needs:
+                chunks.add(keys, ends)
+                if copied is not None:
+                    copied.add(keys)
 
     # -- copying ---------------------------------------------------------------------------
 
@@ -338,27 +332,13 @@ class Contents:
         if len(todo) == 0:
             return
         self._expect(len(todo))
-        async for batch in self._listed_chunks(lambda keys: _among(todo, keys)):
+        async for batch in list_objects(self._transfer.source, CHUNKS_PREFIX, todo.concern):
             self._done.size_bytes += await self._transfer.copy(batch)
             copied += len(batch)
             self._advance(len(batch))
         self._done.copied[name] = copied
         if lost := len(await chunks.compare()):
             raise gone(f"{CHUNKS_PREFIX}… ({lost} objects)")
-
-    async def _listed_chunks(
-        self, chooses: Callable[[Keys], Bools]
-    ) -> AsyncIterator[list[ObjectInfo]]:
-        skip = len(CHUNKS_PREFIX)
-
-        def is_wanted(keys: Sequence[str]) -> list[bool]:
-            numbers, is_id = keys_of_names([key[skip:] for key in keys])
-            chosen: list[bool] = (is_id & chooses(numbers)).tolist()
-            return chosen
-
-        async for batch in list_wanted(self._transfer.source, CHUNKS_PREFIX, is_wanted):
-            if batch:
-                yield batch
 
     async def _copy_files(self, prefix: str, keys: set[str]) -> None:
         """Copy the files of one kind that are missing or of another size, and look again."""
@@ -394,7 +374,7 @@ class Contents:
     # -- making sure -----------------------------------------------------------------------
 
     async def _compare(self, files: Mapping[str, set[str]], copied: KeySet) -> None:
-        async for batch in self._listed_chunks(copied.contains):
+        async for batch in list_objects(self._transfer.source, CHUNKS_PREFIX, copied.contains):
             await self._require_same(batch)
         for prefix, keys in files.items():
             source = await _listed(self._transfer.source, prefix, keys)
@@ -429,12 +409,6 @@ async def _listed(backend: Backend, prefix: str, keys: set[str]) -> dict[str, Ob
 def _is_there(here: Mapping[str, ObjectInfo], info: ObjectInfo) -> bool:
     stored = here.get(info.key)
     return stored is not None and stored.size_bytes == info.size_bytes
-
-
-def _among(faults: Faults, keys: Keys) -> Bools:
-    places = np.minimum(np.searchsorted(faults.keys, keys), len(faults.keys) - 1)
-    is_listed: Bools = faults.keys[places] == keys
-    return is_listed
 
 
 def not_the_same(key: str) -> StorageError:

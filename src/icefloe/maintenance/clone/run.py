@@ -27,7 +27,7 @@ from icefloe.reports import FactsReport, shown_bytes
 from icefloe.storage import Backend, Storage
 from icefloe.storage import Version as State
 from icefloe.values.model import Progress
-from icefloe.walk.reachability import ReadLimits
+from icefloe.walk.history import ReadLimits
 
 _SPEC_2: Final = 2
 

@@ -27,7 +27,7 @@ from icefloe.format.repo_info import (
 from icefloe.format.snapshot import with_parent
 from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
 from icefloe.maintenance import expiration
-from icefloe.maintenance.migrate.spec_one import list_small_files, read_history
+from icefloe.maintenance.migrate.spec_one import list_small_files
 from icefloe.records import Record, field
 from icefloe.repo import repo_ledger
 from icefloe.repo.context import RepoContext
@@ -35,6 +35,7 @@ from icefloe.repo.migration_state import require_unmigrated
 from icefloe.repo.ref_ledger import parse_ref, ref_bytes
 from icefloe.repo.repo_changes import ONLINE, require_listed
 from icefloe.storage import Backend
+from icefloe.walk.history import read_ancestry
 
 _AT_ONCE: Final = 64
 _REF_FILE: Final = "/ref.json"
@@ -167,7 +168,7 @@ async def _everything_in_files(context: RepoContext) -> Selection:
         for file in last
         if file.key.endswith(_REF_FILE) and f"{file.key}{_DELETED}" not in keys
     }
-    ids = frozenset(await read_history(context, tips, at_once=_AT_ONCE))
+    ids = frozenset(await read_ancestry(context, tips, at_once=_AT_ONCE))
     return Selection(1, ids, ids, tuple(last))
 
 
@@ -183,7 +184,7 @@ def _moment(file: LastFile) -> tuple[int, str]:
 
 async def _one_version_in_files(context: RepoContext, version: Version) -> Selection:
     """Keep one version after the first one, as expiration in spec 1 would leave it."""
-    history = await read_history(context, [version.snapshot], at_once=_AT_ONCE)
+    history = await read_ancestry(context, [version.snapshot], at_once=_AT_ONCE)
     entry = history[version.snapshot]
     root = next(history_entry for history_entry in history.values() if history_entry.parent is None)
     rewritten: dict[str, bytes] = {}

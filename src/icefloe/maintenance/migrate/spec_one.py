@@ -3,28 +3,16 @@
 A second reading loads only the files that changed since the first.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
 from icefloe.effects import map_concurrently
-from icefloe.errors import (
-    FormatError,
-    IcefloeError,
-    InvalidInputError,
-    ObjectNotFoundError,
-    SnapshotNotFoundError,
-)
+from icefloe.errors import ObjectNotFoundError
 from icefloe.format.config_file import decode_config_yaml, encode_config_flexbuffer
 from icefloe.format.ids import SnapshotId
-from icefloe.format.layout import (
-    CONFIG_KEY,
-    REFS_PREFIX,
-    SNAPSHOTS_PREFIX,
-    snapshot_key,
-)
-from icefloe.format.snapshot import decode_snapshot_entry
+from icefloe.format.layout import CONFIG_KEY, REFS_PREFIX
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
@@ -32,6 +20,7 @@ from icefloe.repo.ref_ledger import parse_ref
 from icefloe.storage import Backend, ObjectInfo
 from icefloe.storage.keys import same_state
 from icefloe.values.model import Progress
+from icefloe.walk.history import list_snapshots, read_ancestry
 
 _BRANCH: Final = f"{REFS_PREFIX}branch."
 _TAG: Final = f"{REFS_PREFIX}tag."
@@ -139,110 +128,6 @@ def _names(keys: Iterable[str], start: str, end: str) -> set[str]:
     }
 
 
-# -- history -------------------------------------------------------------------------------
-
-
-async def list_snapshots(backend: Backend) -> dict[SnapshotId, ObjectInfo]:
-    """List the files of all snapshots, and the states that they are in.
-
-    Expiration in spec 1 writes some of them again.
-    """
-    skip = len(SNAPSHOTS_PREFIX)
-    infos = [info async for batch in backend.list(SNAPSHOTS_PREFIX) for info in batch]
-    return {
-        snapshot_id: info for info in infos if (snapshot_id := _parsed(info.key[skip:])) is not None
-    }
-
-
-async def read_history(
-    context: RepoContext,
-    tips: Iterable[SnapshotId],
-    *,
-    at_once: int,
-    listed: Collection[SnapshotId] | None = None,
-    known_entries: Mapping[SnapshotId, SnapshotEntry] | None = None,
-    progress: Progress | None = None,
-) -> dict[SnapshotId, SnapshotEntry]:
-    """Read all versions that some lead back to, as they are stored now.
-
-    Each names its parent, so that they can only be followed one by one. Over a network that
-    would take long: there, all that are listed are read at the same time first, unless most of
-    them are known.
-    """
-    entries: dict[SnapshotId, SnapshotEntry] = {}
-    read = dict(known_entries or {})
-    if known_entries is None and not context.is_near:
-        if listed is None:
-            listed = await list_snapshots(context.backend)
-        read = await _read_listed(context.backend, sorted(listed), at_once, progress)
-    todo = set(tips)
-    while todo:
-        unread = sorted(snapshot_id for snapshot_id in todo if snapshot_id not in read)
-        for entry in await map_concurrently(
-            lambda snapshot_id: read_entry(context.backend, snapshot_id), unread, limit=at_once
-        ):
-            read[entry.id] = entry
-        for snapshot_id in todo:
-            entries[snapshot_id] = read[snapshot_id]
-        if progress is not None:
-            progress(len(entries), max(len(entries) + 1, len(read)))
-        parents = [entries[snapshot_id].parent for snapshot_id in todo]
-        todo = {parent for parent in parents if parent is not None and parent not in entries}
-    if progress is not None:
-        progress(len(entries), len(entries))
-    return entries
-
-
-async def read_entry(backend: Backend, snapshot_id: SnapshotId) -> SnapshotEntry:
-    """Read what a snapshot says of its place in the history."""
-    key = snapshot_key(snapshot_id)
-    try:
-        entry = decode_snapshot_entry((await backend.get(key)).data)
-    except ObjectNotFoundError as missing:
-        raise SnapshotNotFoundError(
-            f"the snapshot {snapshot_id} does not exist, but the history needs it:"
-            " `icefloe verify` tells what is lost",
-            snapshot=str(snapshot_id),
-        ) from missing
-    except FormatError as damaged:
-        damaged.add_note(f"key: {key}")
-        raise
-    if entry.id != snapshot_id:
-        raise FormatError(f"{key!r} holds the snapshot {entry.id}", key=key)
-    return entry
-
-
-async def _read_listed(
-    backend: Backend, ids: Sequence[SnapshotId], at_once: int, progress: Progress | None
-) -> dict[SnapshotId, SnapshotEntry]:
-    """Read all snapshots there are; those that cannot be read may not be needed."""
-
-    async def read(snapshot_id: SnapshotId) -> SnapshotEntry | None:
-        try:
-            return await read_entry(backend, snapshot_id)
-        except IcefloeError:
-            return None
-
-    entries: dict[SnapshotId, SnapshotEntry] = {}
-    for some in _portions(ids, at_once * 8):
-        read_entries = await map_concurrently(read, some, limit=at_once)
-        entries |= {entry.id: entry for entry in read_entries if entry is not None}
-        if progress is not None:
-            progress(len(entries), len(ids))
-    return entries
-
-
-def _parsed(name: str) -> SnapshotId | None:
-    try:
-        return SnapshotId.parse(name)
-    except InvalidInputError:
-        return None
-
-
-def _portions(ids: Sequence[SnapshotId], size: int) -> Iterable[Sequence[SnapshotId]]:
-    return (ids[first : first + size] for first in range(0, len(ids), size))
-
-
 @dataclass(frozen=True, slots=True)
 class Look:
     """What the files of a repository of spec 1 said, and in which states they were."""
@@ -271,7 +156,7 @@ async def look(context: RepoContext, *, at_once: int, progress: Progress | None 
     nothing = Look(SmallFiles({}), {}, None, {}, snapshots)
     files, targets, config = await _read_files(context, listed, nothing, at_once)
     tips = RefFiles.of(files, targets).tips
-    entries = await read_history(
+    entries = await read_ancestry(
         context, tips, at_once=at_once, listed=snapshots, progress=progress
     )
     return Look(files, targets, config, entries, snapshots)
@@ -293,7 +178,7 @@ async def look_again(context: RepoContext, before: Look, *, at_once: int) -> Loo
     if not rewritten and not listed.changed_since(before.files):
         return before
     files, targets, config = await _read_files(context, listed, before, at_once)
-    entries = await read_history(
+    entries = await read_ancestry(
         context,
         RefFiles.of(files, targets).tips,
         at_once=at_once,

@@ -27,7 +27,6 @@ from icefloe.maintenance.verify.objects import (
     VirtualFaults,
     VirtualObjects,
     lost_virtual_rows,
-    native_needs,
     virtual_needs,
 )
 from icefloe.maintenance.verify.report import AffectedArray
@@ -38,6 +37,7 @@ from icefloe.repo.repo_changes import Commit
 from icefloe.transactions.commit import write_version
 from icefloe.transactions.manifest_writing import ManifestChanges
 from icefloe.transactions.session import SessionMode, SessionState
+from icefloe.walk.reachability import native_needs
 
 MESSAGE: Final = "drop references to lost data"
 _AT_ONCE: Final = 8

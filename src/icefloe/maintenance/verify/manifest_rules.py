@@ -25,11 +25,11 @@ from icefloe.maintenance.verify.objects import (
     ChunkObjects,
     VirtualNeeds,
     VirtualObjects,
-    native_needs,
     virtual_needs,
 )
 from icefloe.maintenance.verify.version_rules import report_listed
 from icefloe.records import MutableRecord, Record, field
+from icefloe.walk.reachability import native_needs
 from icefloe.walk.spill import Keys, Values
 
 AT_ONCE: Final = 8

@@ -9,7 +9,7 @@ import numpy as np
 from icefloe.effects import map_concurrently
 from icefloe.errors import IcefloeError, InvalidInputError, ObjectNotFoundError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable, VirtualChunk
-from icefloe.format.columns import Bytes, BytesColumn, Ints, concat_bytes
+from icefloe.format.columns import Bools, Bytes, BytesColumn, Ints, concat_bytes
 from icefloe.format.ids import ChunkId
 from icefloe.format.layout import CHUNKS_PREFIX
 from icefloe.maintenance.verify.findings import DamageKind
@@ -18,6 +18,7 @@ from icefloe.storage import Backend, ObjectInfo
 from icefloe.virtual_chunks.grouping import PlaceIndex
 from icefloe.virtual_chunks.locations import shown
 from icefloe.virtual_chunks.reader import VirtualReader, find_change
+from icefloe.walk.reachability import ends_of, list_objects
 from icefloe.walk.spill import (
     MAX_BYTES,
     KeyedColumn,
@@ -29,7 +30,6 @@ from icefloe.walk.spill import (
     largest_of_each,
 )
 
-_MISSING: Final = np.uint64(2**64 - 1)
 _PIECE_BYTES: Final = 16 * 2**20
 """Larger objects are read in pieces."""
 
@@ -40,24 +40,6 @@ class Fault(IntEnum):
     MISSING = 1
     SHORT = 2
     UNREADABLE = 3
-
-
-def ends_of(table: ChunkTable) -> Values:
-    """Return the end of each reference in its object; a sum that overflows is beyond every end."""
-    ends = table.offsets + table.lengths
-    overflows = ends < table.lengths
-    return np.where(overflows, _MISSING, ends) if overflows.any() else ends
-
-
-def native_needs(table: ChunkTable) -> tuple[Keys, Values]:
-    """Return the keys of the chunk objects of an array, and how far into them it reaches."""
-    native = table.kinds == ChunkKind.NATIVE
-    if not native.any():
-        return np.empty(0, np.uint64), np.empty(0, np.uint64)
-    keys, ends, targets = keys_of_ids(table.chunk_ids), ends_of(table), table.targets
-    if native.all():
-        return keys[targets], ends
-    return keys[targets[native]], ends[native]
 
 
 def objects_of(table: ChunkTable) -> Bytes:
@@ -84,6 +66,12 @@ class Faults(MutableRecord):
         kinds = np.concatenate([self.kinds, np.full(len(sizes), kind, np.uint8)])
         order = np.argsort(keys, kind="stable")
         return type(self)(keys[order], kinds[order], np.concatenate([self.sizes, sizes])[order])
+
+    def concern(self, keys: Keys) -> Bools:
+        """Return for each key whether its object is among these; there must be some."""
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        is_faulty: Bools = self.keys[places] == keys
+        return is_faulty
 
     def lost_rows(self, table: ChunkTable) -> Iterator[tuple[Fault, Ints]]:
         """Find the references of an array that lead to these objects, by what is wrong there."""
@@ -123,7 +111,7 @@ class ChunkObjects:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._needed.__exit__()
+        self._needed.close()
 
     def add(self, keys: Keys, ends: Values) -> None:
         """Note what an array needs."""
@@ -169,22 +157,18 @@ class ChunkObjects:
         Nothing tells what the bytes should be, so that all there is to see is whether the storage
         still has as many of them as it says.
         """
-        unchecked: list[str] = []
-        skip = len(CHUNKS_PREFIX)
+        unchecked, bad = list[str](), list[str]()
         with KeySet(self._max_bytes) as needed_keys:
             for needed, _ in self._needed.shards():
                 needed_keys.add(needed)
-            async for batch in self._backend.list(CHUNKS_PREFIX):
-                keys, is_id = keys_of_names([info.key[skip:] for info in batch])
-                rows = np.flatnonzero(is_id & needed_keys.contains(keys))
-                some = [batch[row] for row in rows.tolist()]
-                outcomes = await map_concurrently(self._read, some, limit=concurrency)
-                bad = rows[[outcome is False for outcome in outcomes]]
-                faults = faults.extended(keys[bad], Fault.UNREADABLE, np.zeros(len(bad), np.uint64))
-                unchecked += [
-                    info.key for info, sound in zip(some, outcomes, strict=True) if sound is None
-                ]
-        return faults, unchecked
+            async for batch in list_objects(self._backend, CHUNKS_PREFIX, needed_keys.contains):
+                outcomes = await map_concurrently(self._read, batch, limit=concurrency)
+                for info, is_sound in zip(batch, outcomes, strict=True):
+                    if not is_sound:
+                        (unchecked if is_sound is None else bad).append(info.key)
+        keys, _ = keys_of_names([key.removeprefix(CHUNKS_PREFIX) for key in bad])
+        zeros = np.zeros(len(bad), np.uint64)
+        return faults.extended(keys, Fault.UNREADABLE, zeros), unchecked
 
     async def _read(self, info: ObjectInfo) -> bool | None:
         """Read an object whole; None if the storage did not answer."""
