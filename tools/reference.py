@@ -45,6 +45,7 @@ SUBJECTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "credentials": ("Credentials", ("credentials",)),
     "configuration": ("Configuration", ("config",)),
     "maintenance": ("Maintenance", ("maintenance", "zarr_store.exporting", "api.migration")),
+    "service": ("The repository service", ("catalog",)),
     "errors": ("Errors", ("errors",)),
     "diagnostics": ("Diagnostics", ("api.about", "logs")),
     "more": ("More names", ("",)),

@@ -23,6 +23,7 @@ from .api.repository import Repository
 from .api.session import ForkSession, Session
 from .api.status import RepoAvailability, RepoStatus
 from .api.updates import Update, UpdateType
+from .catalog.client import Client
 from .config import (
     AnyObjectStoreConfig,
     Attribution,
@@ -96,6 +97,7 @@ from .credentials import (
 )
 from .drop_in import install_as_icechunk, uninstall_as_icechunk
 from .errors import (
+    AccessDeniedError,
     AlreadyExistsError,
     ConflictError,
     ErrorKind,
@@ -106,6 +108,7 @@ from .errors import (
     InvalidInputError,
     NodeNotFoundError,
     NotFoundError,
+    NotLoggedInError,
     ObjectNotFoundError,
     OutcomeUnknownError,
     PreconditionFailedError,
@@ -115,6 +118,7 @@ from .errors import (
     RepositoryMigratedError,
     RepositoryNotFoundError,
     RepositoryOfflineError,
+    ServiceError,
     SessionStateError,
     SnapshotNotFoundError,
     StorageError,
@@ -174,6 +178,7 @@ from .zarr_store.exporting import ExportReport
 __version__: str
 
 __all__ = [
+    "AccessDeniedError",
     "AccessReport",
     "AffectedArray",
     "AlreadyExistsError",
@@ -195,6 +200,7 @@ __all__ = [
     "ChunkManifestsConfig",
     "ChunkStorageStats",
     "ChunkType",
+    "Client",
     "CloneReport",
     "CommitMethod",
     "CompressionAlgorithm",
@@ -239,6 +245,7 @@ __all__ = [
     "MigrationReport",
     "NodeNotFoundError",
     "NotFoundError",
+    "NotLoggedInError",
     "ObjectNotFoundError",
     "ObjectStoreConfig",
     "OutcomeUnknownError",
@@ -261,6 +268,7 @@ __all__ = [
     "S3Credentials",
     "S3Options",
     "S3StaticCredentials",
+    "ServiceError",
     "Session",
     "SessionMode",
     "SessionStateError",

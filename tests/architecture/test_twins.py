@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from icefloe import ForkSession, Repository, Session
+from icefloe import Client, ForkSession, Repository, Session
 
-CLASSES = (Repository, Session, ForkSession)
+CLASSES = (Repository, Session, ForkSession, Client)
 
 WITHOUT_TWIN = {
     "ancestry": "its twin is async_ancestry",
     "async_ancestry": "the twin of ancestry",
+    "audit": "gives an iterator for both kinds of loops",
     "chunk_coordinates": "gives an iterator for both kinds of loops",
     "default_commit_metadata": "asks no storage",
     "discard_changes": "asks no storage",

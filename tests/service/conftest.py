@@ -1,4 +1,4 @@
-"""Databases of both kinds, real ones."""
+"""Databases of both kinds and object stores with an STS, real ones."""
 
 import tempfile
 import uuid

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, cast
 
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError, WrongTypeError
+from icefloe.errors import (
+    ErrorKind,
+    IcefloeError,
+    InvalidInputError,
+    StorageError,
+    WrongTypeError,
+)
 from icefloe.records import Record
 
 type Clock = Callable[[], datetime]
@@ -98,7 +104,7 @@ class Renewal:
             self._function = _unpickle_function(pickled_function)
         try:
             return checked_call(self._function, kind)
-        except WrongTypeError:
+        except IcefloeError:
             raise
         except Exception as reason:
             # Only the type: the text of a foreign exception may hold a secret.

@@ -77,18 +77,22 @@ class StsVendor:
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client: Final = client
 
-    async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
-        """Return a credential that allows what a grant says, and nothing else."""
-        bucket = grant.bucket
-        form = {
+    def form_of(self, grant: Grant, external_id: str) -> dict[str, str]:
+        """Return the fields of the request for a credential."""
+        return {
             "Action": "AssumeRole",
             "Version": "2011-06-15",
-            "RoleArn": bucket.role or "",
+            "RoleArn": grant.bucket.role or "",
             "RoleSessionName": f"icefloe-{grant.person}"[:64],
             "DurationSeconds": str(grant.seconds),
             "ExternalId": external_id,
             "Policy": session_policy(grant),
         }
+
+    async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
+        """Return a credential that allows what a grant says, and nothing else."""
+        bucket = grant.bucket
+        form = self.form_of(grant, external_id)
         region = bucket.region or "us-east-1"
         url = bucket.sts_endpoint or f"https://sts.{region}.amazonaws.com/"
         keys = Credentials(

@@ -1,0 +1,251 @@
+"""Repositories of a service, opened with vended credentials that renew themselves.
+
+Every store of an open repository asks for its credential by a handle, which names the service and
+the repository. All stores of a process share one lease: what the service answered last. When the
+lease is about to end, one request renews all credentials in it. A pickle has the handle and no
+credential, so that another process makes a lease of its own, with a token of its own.
+"""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
+
+from icefloe.api.repository import Repository
+from icefloe.catalog.handles import Handle
+from icefloe.catalog.logins import Secret, TokenSource
+from icefloe.catalog.model import Platform
+from icefloe.catalog.stores import container_of, credentials_of, storage_of
+from icefloe.catalog.transport import Transport
+from icefloe.catalog.wire import (
+    ContainerAnswer,
+    CreatedToken,
+    CredentialAnswer,
+    NewDelegation,
+    OpenAnswer,
+    OpenRequest,
+)
+from icefloe.config import RepositoryConfig
+from icefloe.credentials.access import containers_credentials
+from icefloe.credentials.refresh import LARGEST_MARGIN
+from icefloe.effects import run_blocking
+from icefloe.errors import (
+    AccessDeniedError,
+    ErrorKind,
+    RepositoryNotFoundError,
+    ServiceError,
+)
+from icefloe.forks import renew_lock_in_children
+from icefloe.records import Record
+from icefloe.storage import Storage
+
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
+
+type Clock = Callable[[], datetime]
+
+_SCHEMES: Final = {
+    Platform.S3: ("s3://",),
+    Platform.GCS: ("gs://", "gcs://"),
+    Platform.AZURE: ("az://", "azure://", "abfs://"),
+}
+"""What the prefixes of containers begin with, by platform: no files, no memory, no web servers."""
+
+
+def utc_now() -> datetime:
+    """Read the clock."""
+    return datetime.now(UTC)
+
+
+class Lease:
+    """What the service answered last for a repository, in this process."""
+
+    def __init__(self, handle: Handle, transport: Transport, clock: Clock = utc_now) -> None:
+        self.handle: Final = handle
+        self.transport: Final = transport
+        self.is_of_worker = False
+        """Whether this process got the handle from another one, and looked up its own token."""
+        self._clock: Final = clock
+        self._lock = threading.Lock()
+        renew_lock_in_children(self)
+        self._answer: OpenAnswer | None = None
+        self._renew_at: datetime | None = None
+
+    def take(self, answer: OpenAnswer) -> None:
+        """Keep an answer of the service."""
+        now = self._clock()
+        credentials = (answer.credential, *(c.credential for c in answer.containers))
+        ends = [c.expires_at for c in credentials if c.expires_at is not None]
+        self._answer, self._renew_at = answer, None
+        if ends:
+            life = max(min(ends) - now, timedelta(0))
+            self._renew_at = min(ends) - min(LARGEST_MARGIN, life / 10)
+
+    async def open(self) -> OpenAnswer:
+        """Ask the service for everything that is needed to open the repository."""
+        answer = await self._ask("open")
+        self.take(answer)
+        return answer
+
+    def credential(self, container: str | None) -> CredentialAnswer:
+        """Return the credential of a container, by prefix, or of the repository itself.
+
+        All credentials are renewed by one request if any of them is about to end.
+        """
+        with self._lock:  # callers wait for the one that asks
+            answer = self._answer
+            is_over = self._renew_at is not None and self._clock() >= self._renew_at
+            if answer is None or is_over:
+                answer = run_blocking(self._ask("credentials"))
+                self.take(answer)
+        if container is None:
+            return answer.credential
+        for granted in answer.containers:
+            if granted.prefix == container:
+                return granted.credential
+        problem = f"{self.handle.repository} does not refer to {container} any more"
+        raise AccessDeniedError(f"{problem}: open the repository again")
+
+    async def delegate(self, hours: int, name: str) -> CreatedToken:
+        """Create a token for a job, which opens this repository and does nothing else."""
+        new = NewDelegation(self.handle.access, name, hours)
+        path = f"{self.handle.path}/tokens"
+        return await self.transport.call(CreatedToken, "POST", path, new)
+
+    async def _ask(self, what: str) -> OpenAnswer:
+        request = OpenRequest(self.handle.access)
+        path = f"{self.handle.path}/{what}"
+        return await self.transport.call(OpenAnswer, "POST", path, request, is_repeatable=True)
+
+
+_leases: Final = WeakValueDictionary[Handle, Lease]()
+_delegated: Final[dict[Handle, Secret]] = {}
+"""Tokens that the driver of a job made for this process."""
+_lock: Final = threading.Lock()
+
+
+def lease_of(handle: Handle, transport: Transport | None = None) -> Lease:
+    """Return the lease of this process for a handle; one without a transport looks up a token."""
+    with _lock:
+        lease = _leases.get(handle)
+        if lease is None:
+            is_of_worker = transport is None
+            if transport is None:
+                tokens = TokenSource(
+                    handle.service, _delegated.get(handle), token_command=handle.token_command
+                )
+                transport = Transport(handle.service, tokens)
+            lease = _leases[handle] = Lease(handle, transport)
+            lease.is_of_worker = is_of_worker
+        return lease
+
+
+class Vended:
+    """Returns the present credential of one store of a repository; it travels without any."""
+
+    __slots__ = ("_lease", "container", "handle")
+
+    def __init__(self, handle: Handle, container: str | None = None) -> None:
+        self.handle: Final = handle
+        self.container: Final = container
+        self._lease: Lease | None = None
+
+    def __call__(self) -> CredentialAnswer:
+        """Return the credential, renewed if need be."""
+        if self._lease is None:
+            self._lease = lease_of(self.handle)
+        return self._lease.credential(self.container)
+
+    def __reduce__(self) -> tuple[type["Vended"], tuple[Handle, str | None]]:
+        return (Vended, (self.handle, self.container))
+
+
+class Opened(Record):
+    """All that is needed to open a repository, or to do something else with its storage."""
+
+    handle: Handle
+    lease: Lease
+    storage: Storage
+    config: RepositoryConfig
+    """The containers of the answer, and no others."""
+    access: "dict[str, AnyCredential | None]"
+    exists: bool
+    """Whether there is a repository yet."""
+
+    async def repository(self) -> Repository:
+        """Open the repository, with the containers of the answer only."""
+        if not self.exists:
+            problem = f"{self.handle.repository} is registered, but no repository was created yet"
+            raise RepositoryNotFoundError(f"{problem}: create it with `icefloe repo create`")
+        return await Repository.open_async(self.storage, self.config, self.access)
+
+
+async def open_lease(handle: Handle, transport: Transport) -> Opened:
+    """Ask the service to open a repository, by one request."""
+    lease = lease_of(handle, transport)
+    answer = await lease.open()
+    config = RepositoryConfig(virtual_chunk_containers={})
+    access: dict[str, Any] = {}
+    for granted in answer.containers:
+        check_container(handle.repository, granted)
+        config.set_virtual_chunk_container(container_of(granted))
+        renew = Vended(handle, granted.prefix)
+        access[granted.prefix] = credentials_of(granted.credential, granted.store.platform, renew)
+    storage = storage_of(answer.store, answer.credential, Vended(handle))
+    exists = answer.config_version is not None
+    return Opened(handle, lease, storage, config, containers_credentials(access), exists)
+
+
+def check_container(repository: str, granted: ContainerAnswer) -> None:
+    """Raise `ServiceError` for a container that no service may send a client to."""
+    store, prefix = granted.store, granted.prefix
+    starts = [f"{scheme}{store.bucket}/" for scheme in _SCHEMES[store.platform]]
+    if store.platform is Platform.AZURE:  # az://account/container/ and az://container/
+        starts += [f"{s}{store.account}/{store.bucket}/" for s in _SCHEMES[Platform.AZURE]]
+    if not any(prefix.startswith(start) for start in starts):
+        problem = f"the service sent {prefix!r} as a container of {repository}"
+        reason = f"which is not in the bucket {store.bucket!r} that it named with it"
+        text = f"{problem}, {reason}: nothing is read from there"
+        raise ServiceError(text, ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER)
+
+
+def handle_of(storage: Storage) -> Handle | None:
+    """Return the handle by which a storage gets its credentials; None if a service vends none."""
+    credentials = getattr(storage.spec, "credentials", None)
+    function = getattr(credentials, "pickled_function", None)
+    if function is None:
+        return None
+    import pickle
+
+    renewal = pickle.loads(function)  # noqa: S301 - pickled by this process, or by its job
+    vended = getattr(renewal, "renew", None)
+    return vended.handle if isinstance(vended, Vended) else None
+
+
+class Delegation:
+    """A token on its way to the workers of a job, which use it for one repository.
+
+    It is the only thing that carries a token in a pickle: it must never be part of a plan.
+    """
+
+    def __init__(self, handle: Handle, token: Secret) -> None:
+        self.handle: Final = handle
+        self._token: Final = token
+
+    def __repr__(self) -> str:
+        return f"Delegation({self.handle.repository!r}, '***')"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_receive, (self.handle, self._token.reveal()))
+
+
+def _receive(handle: Handle, token: str) -> Delegation:
+    """Use a token for a repository in this process from now on."""
+    secret = Secret(token)
+    with _lock:
+        _delegated[handle] = secret
+        lease = _leases.get(handle)
+    if lease is not None and lease.is_of_worker:
+        lease.transport.tokens.use(secret)
+    return Delegation(handle, secret)

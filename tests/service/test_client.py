@@ -1,0 +1,366 @@
+"""The client of a service: real requests, real stores, real credentials."""
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import obstore.exceptions
+import pytest
+import zarr
+from obstore.store import S3Store
+
+import icefloe
+from icefloe.catalog.wire import PolicySettings
+from tests.service.client_world import CHUNK, LENGTH, World, check_cube, make_cube, world
+from tests.support.servers import VENDOR, S3Endpoint
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path,
+    lab_store: S3Endpoint,
+    archive_store: S3Endpoint,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[World]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    with world(tmp_path / "service", lab_store, archive_store, prefix) as here:
+        yield here
+
+
+def opens(here: World) -> list[str]:
+    """Return the requests for credentials so far."""
+    return [
+        path for _, path in here.desk.requests if path.rpartition("/")[2] in {"open", "credentials"}
+    ]
+
+
+# Opening
+
+
+def test_a_reader_who_knows_a_name_reads_everything_with_one_request(here: World) -> None:
+    here.share_everything()
+    values = make_cube(here)
+    here.desk.forget_requests()
+    repository = here.client("cid").get_repo("lab/sst")
+    check_cube(repository, values)
+    assert here.desk.requests == [("POST", "/api/v1/repos/lab/sst/open")]
+
+
+def test_the_reference_reads_the_same_values(here: World) -> None:
+    import icechunk
+
+    here.share_everything()
+    values = make_cube(here)
+    repository = here.client("cid").get_repo("lab/sst")
+    spec: Any = repository.storage.spec
+    keys = spec.credentials.get_credentials()
+    reference = icechunk.Repository.open(
+        icechunk.s3_storage(
+            bucket=spec.bucket,
+            prefix=spec.prefix,
+            region=here.lab_store.region,
+            access_key_id=keys.access_key_id,
+            secret_access_key=keys.secret_access_key,
+            session_token=keys.session_token,
+            endpoint_url=here.lab_store.url,
+            allow_http=True,
+            force_path_style=True,
+        )
+    )
+    store = reference.readonly_session("main").store
+    np.testing.assert_array_equal(zarr.open_array(store, path="native")[:], values + 1)
+
+
+def test_a_refusal_names_each_grant_why_and_who(here: World) -> None:
+    policies = here.share_everything()
+    values = make_cube(here)
+    here.client("eve").delete_policy("archive", policies["archive"])
+    here.client("mia").change_policy("museum", policies["museum"], PolicySettings("main"))
+    with pytest.raises(icefloe.AccessDeniedError) as refused:
+        here.client("cid").get_repo("lab/sst")
+    missing = {grant.owner: grant for grant in refused.value.missing}
+    reasons = {owner: grant.reason for owner, grant in missing.items()}
+    assert reasons == {"archive": "no_policy", "museum": "wrong_scope"}
+    text = str(refused.value)
+    folder = f"s3://{here.archive_store.bucket}/{here.prefix}"
+    assert f"{folder}/tapes/: no policy shares it. Admins of archive can change that" in text
+    assert f"{folder}/scans/: a policy shares it with others only. Admins of museum" in text
+    assert refused.value.kind == "virtual-access-required"
+    # Each of them puts back what was, and the same call works.
+    here.client("eve").undo_policy("archive", policies["archive"])
+    here.client("mia").undo_policy("museum", policies["museum"])
+    check_cube(here.client("cid").get_repo("lab/sst"), values)
+
+
+def test_opening_works_when_awaited(here: World) -> None:
+    here.share_everything()
+    values = make_cube(here)
+
+    async def read() -> Any:
+        client = here.client("cid")
+        opened = await asyncio.gather(*(client.get_repo_async("lab/sst") for _ in range(5)))
+        session = await opened[0].readonly_session_async("main")
+        array: Any = await zarr.api.asynchronous.open_array(store=session.store, path="scans")
+        return await array.getitem(slice(None))
+
+    np.testing.assert_array_equal(asyncio.run(read()), values * 3)
+
+
+def test_a_blocking_call_needs_no_loop_of_its_own_and_works_inside_one(here: World) -> None:
+    async def ask() -> str:
+        return here.client("cid").whoami().person
+
+    assert asyncio.run(ask()) == "cid"
+
+
+def test_writers_write_and_readers_do_not(here: World) -> None:
+    here.share_everything()
+    make_cube(here)
+    repository = here.client("bob").get_repo("lab/sst", access="write")
+    with repository.transaction("main", message="more") as store:
+        zarr.create_array(store, name="more", shape=3, dtype="i4")[:] = 7
+    reader = here.client("cid")
+    with pytest.raises(icefloe.AccessDeniedError):
+        reader.get_repo("lab/sst", access="write")
+    session = reader.get_repo("lab/sst").readonly_session("main")
+    np.testing.assert_array_equal(zarr.open_array(session.store, path="more")[:], [7, 7, 7])
+    read_only = reader.get_repo("lab/sst").writable_session("main")
+    zarr.create_group(read_only.store, path="x")
+    with pytest.raises(icefloe.StorageError):
+        read_only.commit("not mine")
+
+
+def test_an_absent_repository_and_a_hidden_one_look_the_same(here: World) -> None:
+    here.client("bob").create_repo("lab/sst", bucket="main")
+    texts = []
+    for name in ("lab/sst", "lab/nothing"):
+        with pytest.raises(icefloe.NotFoundError) as missing:
+            here.client("mia").get_repo(name)
+        texts.append(str(missing.value).replace(name, ""))
+    assert texts[0] == texts[1]
+
+
+def test_a_repository_that_was_registered_only_is_created_by_the_next_attempt(here: World) -> None:
+    with here.desk.client:
+        body = {"name": "late", "bucket": "main"}
+        assert here.desk.ask("bob", "POST", "/orgs/lab/repos", body).status_code == 201
+        client = here.client("bob")
+        with pytest.raises(icefloe.RepositoryNotFoundError, match="no repository was created yet"):
+            client.get_repo("lab/late", access="write")
+        client.create_repo("lab/late", bucket="main")
+        with pytest.raises(icefloe.AlreadyExistsError):
+            client.create_repo("lab/late", bucket="main")
+
+
+# Only what the service answers with
+
+
+def test_stored_containers_are_not_used(here: World, tmp_path: Path) -> None:
+    """A stored container of files is refused whole; nothing of it is read by the client."""
+    (tmp_path / "secret.bin").write_bytes(bytes(4 * CHUNK))
+    here.share_everything()
+    make_cube(here)
+    repository = here.client("bob").get_repo("lab/sst", access="write")
+    assert set(repository.config.virtual_chunk_containers or {}) == {
+        f"s3://{here.archive_store.bucket}/{here.prefix}/{folder}/" for folder in ("tapes", "scans")
+    }
+    config = repository.config
+    local = icefloe.local_filesystem_store(str(tmp_path))
+    config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(f"file://{tmp_path}/", local))
+    repository.reopen(config).save_config()
+    with pytest.raises(icefloe.AccessDeniedError) as refused:
+        here.client("cid").get_repo("lab/sst")
+    assert [grant.reason for grant in refused.value.missing] == ["forbidden_scheme"]
+    # Who opened it before keeps what the service pinned.
+    session = repository.writable_session("main")
+    session.store.set_virtual_ref(
+        "native/c/0",
+        f"file://{tmp_path}/secret.bin",
+        offset=0,
+        length=4 * CHUNK,
+        validate_container=False,
+    )
+    with pytest.raises(icefloe.IcefloeError):
+        zarr.open_array(session.store, path="native", mode="r")[:CHUNK]
+
+
+# Credentials that end
+
+
+def wait_for_end(here: World, repository: icefloe.Repository) -> None:
+    """Wait until the store refuses the credential that a repository has now."""
+    spec: Any = repository.storage.spec
+    keys = spec.credentials.get_credentials()
+    store = S3Store(
+        spec.bucket,
+        prefix=spec.prefix,
+        endpoint=here.lab_store.url,
+        access_key_id=keys.access_key_id,
+        secret_access_key=keys.secret_access_key,
+        session_token=keys.session_token,
+        region=here.lab_store.region,
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    while True:
+        try:
+            store.head("repo")
+        except obstore.exceptions.BaseError:
+            return
+        time.sleep(0.05)
+
+
+def test_all_credentials_are_renewed_by_one_request(here: World) -> None:
+    here.share_everything()
+    values = make_cube(here)
+    here.desk.make_brief()
+    repository = here.client("cid").get_repo("lab/sst")
+    group: Any = zarr.open_group(repository.readonly_session("main").store, mode="r")
+    names = {"native": values + 1, "tapes": values * 2, "scans": values * 3}
+
+    def read(part: slice) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            reads = {name: [pool.submit(group[name].__getitem__, part)] * 3 for name in names}
+            for name, futures in reads.items():
+                for future in futures:
+                    np.testing.assert_array_equal(future.result(), names[name][part])
+
+    read(slice(0, 3 * CHUNK))
+    here.desk.forget_requests()
+    wait_for_end(here, repository)
+    read(slice(3 * CHUNK, LENGTH))
+    assert opens(here) == ["/api/v1/repos/lab/sst/credentials"]
+
+
+def test_what_is_taken_away_is_refused_at_the_next_renewal(here: World) -> None:
+    policies = here.share_everything()
+    values = make_cube(here)
+    here.desk.make_brief()
+    repository = here.client("cid").get_repo("lab/sst")
+    array = zarr.open_array(repository.readonly_session("main").store, path="tapes", mode="r")
+    np.testing.assert_array_equal(array[:CHUNK], values[:CHUNK] * 2)
+    here.client("eve").delete_policy("archive", policies["archive"])
+    wait_for_end(here, repository)
+    with pytest.raises(icefloe.AccessDeniedError, match="Admins of archive can change that"):
+        array[CHUNK:]
+
+
+# Handles
+
+
+def secrets_of(here: World, repository: icefloe.Repository) -> dict[str, str]:
+    """Return everything that must not travel."""
+    spec: Any = repository.storage.spec
+    access: Any = repository._context.access
+    vended = [spec.credentials, *(granted.credentials for granted in access.values())]
+    secrets = {}
+    for number, credentials in enumerate(vended):
+        keys = credentials.get_credentials()
+        secrets[f"secret {number}"] = keys.secret_access_key
+        secrets[f"session {number}"] = keys.session_token
+    return {
+        **secrets,
+        "login": here.desk.tokens["cid"],
+        "vendor": VENDOR["secret_access_key"],
+        "root": here.lab_store.secret_access_key,
+    }
+
+
+READ = """
+import pickle, sys, zarr
+store = pickle.load(sys.stdin.buffer)
+group = zarr.open_group(store, mode="r")
+print(*(int(group[name][:].sum()) for name in ("native", "tapes", "scans")))
+"""
+
+
+def read_elsewhere(payload: bytes, environment: dict[str, str]) -> Any:
+    return subprocess.run(
+        [sys.executable, "-c", READ],
+        input=payload,
+        capture_output=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_pickles_have_a_handle_and_no_secret(here: World, tmp_path: Path) -> None:
+    here.share_everything()
+    values = make_cube(here)
+    repository = here.client("cid").get_repo("lab/sst")
+    session = repository.readonly_session("main")
+    check_cube(repository, values)
+    secrets = secrets_of(here, repository)
+    assert len(secrets) == 3 + 2 * 3
+    for thing in (repository, session, session.store, repository.storage, here.client("cid")):
+        for payload in (pickle.dumps(thing), cloudpickle.dumps(thing), repr(thing).encode()):
+            for name, secret in secrets.items():
+                assert secret.encode() not in payload, (name, thing)
+    # A copy in this process shares the credentials.
+    here.desk.forget_requests()
+    check_cube(pickle.loads(pickle.dumps(repository)), values)
+    assert here.desk.requests == []
+    # Another process looks up a token of its own.
+    payload = pickle.dumps(session.store)
+    nobody = read_elsewhere(payload, {"XDG_CONFIG_HOME": str(tmp_path / "empty")})
+    assert nobody.returncode != 0
+    assert b"NotLoggedInError" in nobody.stderr
+    assert f"icefloe login {here.desk.url}".encode() in nobody.stderr
+    expected = f"{values.sum() + LENGTH} {values.sum() * 2} {values.sum() * 3}"
+    token = here.desk.tokens["cid"]
+    by_variable = {"ICEFLOE_TOKEN": token, "ICEFLOE_SERVICE": here.desk.url}
+    done = read_elsewhere(payload, by_variable)
+    assert done.stdout.decode().strip() == expected, done.stderr.decode()
+    assert opens(here)[-1:] == ["/api/v1/repos/lab/sst/credentials"]
+
+
+def test_a_token_command_travels_with_a_handle(here: World, tmp_path: Path) -> None:
+    here.share_everything()
+    values = make_cube(here)
+    file = tmp_path / "token"
+    file.write_text(here.desk.tokens["cid"])
+    command = [sys.executable, "-c", f"print(open({str(file)!r}).read())"]
+    client = icefloe.Client(here.desk.url, token_command=command)
+    assert client.whoami().person == "cid"
+    session = client.get_repo("lab/sst").readonly_session("main")
+    payload = pickle.dumps(session.store)
+    assert here.desk.tokens["cid"].encode() not in payload
+    done = read_elsewhere(payload, {})
+    assert done.stdout.split()[2] == str(values.sum() * 3).encode(), done.stderr.decode()
+
+
+def test_a_worker_of_dask_reads_and_renews(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dask.array
+    from distributed import Client, LocalCluster
+
+    here.share_everything()
+    values = make_cube(here)
+    here.desk.make_brief()
+    monkeypatch.setenv("ICEFLOE_TOKEN", here.desk.tokens["cid"])
+    monkeypatch.setenv("ICEFLOE_SERVICE", here.desk.url)
+    cluster = LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0"
+    )
+    with cluster, Client(cluster):
+        repository = icefloe.Client().get_repo("lab/sst")
+        store = repository.readonly_session("main").store
+        arrays = [dask.array.from_zarr(store, component=name) for name in ("tapes", "native")]
+        here.desk.forget_requests()
+        # The worker opens the repository itself, and renews when its own credentials end.
+        while len(opens(here)) < 2:
+            tapes, native = (array.compute() for array in arrays)
+            np.testing.assert_array_equal(tapes, values * 2)
+            np.testing.assert_array_equal(native, values + 1)
+    assert set(opens(here)) == {"/api/v1/repos/lab/sst/credentials"}

@@ -1,0 +1,137 @@
+"""A service in a process of its own, behind a real socket, for real clients.
+
+python -m tests.support.served FOLDER DESCRIPTOR     serve on an open socket, until killed
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+
+import icefloe
+from icefloe.catalog.model import Delegation
+from icefloe.records import replace
+from icefloe.service.runtime import Service
+from icefloe.service.settings import Settings, load_settings
+from icefloe.service.vending.grants import Grant
+from icefloe.service.vending.sts import StsVendor
+from tests.support.desk import Desk
+from tests.support.processes import LOOPBACK
+
+_REQUESTS = "requests.txt"
+_BRIEF = "brief"
+_SETTINGS = "settings.toml"
+_PATIENCE_SECONDS = 60.0
+
+
+class ServedDesk(Desk):
+    """A service that listens on a port, with people and the clients that act in their names.
+
+    This process writes people to the database; another process serves them.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings, datetime.now(UTC))
+        self.url = settings.url
+        self._log = settings.folder / _REQUESTS
+        self._log.touch()
+        self._read = 0
+
+    @property
+    def requests(self) -> list[tuple[str, str]]:
+        """Method and path of all requests since they were last forgotten."""
+        lines = self._log.read_text().splitlines()[self._read :]
+        return [(method, path) for method, _, path in (line.partition(" ") for line in lines)]
+
+    def forget_requests(self) -> None:
+        self._read = len(self._log.read_text().splitlines())
+
+    def client_of(self, person: str) -> icefloe.Client:
+        """Make a client that acts in somebody's name."""
+        return icefloe.Client(self.url, token=self.tokens[person])
+
+    def make_brief(self) -> None:
+        """Leave the lifetime of credentials to the store, where they end after six seconds."""
+        (self.service.settings.folder / _BRIEF).touch()
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[ServedDesk]:
+    """Serve until the block ends, on a port that the system chooses."""
+    with socket.create_server((LOOPBACK, 0)) as listening:
+        url = f"http://{LOOPBACK}:{listening.getsockname()[1]}"
+        desk = ServedDesk(replace(settings, url=url))
+        settings, usual = desk.service.settings, Settings()
+        values = {
+            name: str(value) if isinstance(value, Path) else value
+            for name in Settings.__struct_fields__
+            if (value := getattr(settings, name)) != getattr(usual, name)
+        }
+        lines = (f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+        (settings.folder / _SETTINGS).write_text("".join(lines))
+        command = [sys.executable, "-m", __name__, str(settings.folder), str(listening.fileno())]
+        process = subprocess.Popen(command, pass_fds=[listening.fileno()])
+    try:
+        _wait_until_it_answers(url, process)
+        yield desk
+    finally:
+        process.terminate()
+        process.wait()
+        desk.service.database.close()
+
+
+def _wait_until_it_answers(url: str, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            httpx.get(f"{url}/api/v1/openapi.json")
+        except httpx.TransportError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError("the service did not start")
+
+
+class _Vendor(StsVendor):
+    """Names no lifetime when credentials are to be brief."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service.client)
+        self._brief = service.settings.folder / _BRIEF
+
+    def form_of(self, grant: Grant, external_id: str) -> dict[str, str]:
+        form = super().form_of(grant, external_id)
+        if self._brief.exists():
+            del form["DurationSeconds"]
+        return form
+
+
+def _serve(folder: Path, descriptor: int) -> None:
+    import uvicorn
+
+    from icefloe.service.http.app import create_app
+
+    service = Service(load_settings(folder / _SETTINGS))
+    service.vendors[Delegation.ROLE] = _Vendor(service)
+    app = create_app(service)
+    log = (folder / _REQUESTS).open("a", buffering=1)
+
+    async def counting(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] != "/api/v1/openapi.json":
+            log.write(f"{scope['method']} {scope['path']}\n")
+        await app(scope, receive, send)
+
+    config = uvicorn.Config(counting, log_level="error", ws="none", timeout_graceful_shutdown=2)
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]), int(sys.argv[2]))
