@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet
-from icefloe.config.manifests import EffectiveChunkManifests, effective_chunk_manifests
+from icefloe.config.manifest_sets import EffectiveChunkManifests, effective_chunk_manifests
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.manifests.packer import ArrayFacts, ManifestPlan, closure, pack, send
 from icefloe.records import replace

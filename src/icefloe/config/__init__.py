@@ -5,28 +5,20 @@ from icefloe.config.conditions import (
     ManifestSplitCondition,
     ManifestSplitDimCondition,
 )
-from icefloe.config.containers import (
-    AnyObjectStoreConfig,
-    ChecksumAlgorithm,
-    ObjectStoreConfig,
-    S3Options,
-    VirtualChunkContainer,
-    VirtualChunkSpec,
-    azure_store,
-    gcs_store,
-    http_store,
-    local_filesystem_store,
-    s3_store,
-)
+from icefloe.config.containers import VirtualChunkContainer, VirtualChunkSpec
 from icefloe.config.effective import (
     EffectiveConfig,
     EffectiveStorageSettings,
     effective_config,
     effective_storage_settings,
 )
-from icefloe.config.manifest_sets import ManifestRule, ManifestSet, ManifestSetPreload
-from icefloe.config.manifests import (
+from icefloe.config.manifest_sets import (
     ChunkManifestsConfig,
+    ManifestRule,
+    ManifestSet,
+    ManifestSetPreload,
+)
+from icefloe.config.manifests import (
     ManifestConfig,
     ManifestPreloadConfig,
     ManifestSplittingConfig,
@@ -47,6 +39,17 @@ from icefloe.config.repository import (
     StorageRetriesSettings,
     StorageSettings,
     StorageTimeoutSettings,
+)
+from icefloe.config.stores import (
+    AnyObjectStoreConfig,
+    ChecksumAlgorithm,
+    ObjectStoreConfig,
+    S3Options,
+    azure_store,
+    gcs_store,
+    http_store,
+    local_filesystem_store,
+    s3_store,
 )
 from icefloe.logs import initialize_logs, set_logs_filter, shutdown_telemetry
 

@@ -3,11 +3,13 @@
 # Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
 # ruff: noqa: UP040
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values import U32, U64, Check, Variant, value_class, variant_of
+from icefloe.values import U32, U64, Check, Variant, union_of, value_class, variant_of
+from icefloe.values.stored import TreeReader, kind_of, plain, to_tree
+from icefloe.values.tree import StoredForm, Tagged, Tree
 
 
 def _conditions(kind: type) -> Check:
@@ -23,7 +25,60 @@ def _conditions(kind: type) -> Check:
     return check
 
 
-class ManifestSplitCondition(Variant):
+class _ArrayCondition[C](Variant):
+    """What conditions on arrays have in common; `C` is the union that they belong to."""
+
+    __slots__ = ()
+
+    def __and__(self, other: object) -> C:
+        return self._with(other, self.and_conditions)
+
+    def __or__(self, other: object) -> C:
+        return self._with(other, self.or_conditions)
+
+    def _with(self, other: object, combine: Callable[[Sequence[Any]], C]) -> C:
+        return combine((self, other)) if isinstance(other, union_of(type(self))) else NotImplemented
+
+    @classmethod
+    def or_conditions(cls, conditions: Sequence[C]) -> C:
+        """Match where any of the conditions matches."""
+        return cls._make("Or", tuple(conditions))
+
+    @classmethod
+    def and_conditions(cls, conditions: Sequence[C]) -> C:
+        """Match where all of the conditions match."""
+        return cls._make("And", tuple(conditions))
+
+    @classmethod
+    def path_matches(cls, regex: str) -> C:
+        """Match arrays whose path contains the pattern."""
+        return cls._make("PathMatches", regex)
+
+    @classmethod
+    def name_matches(cls, regex: str) -> C:
+        """Match arrays whose name contains the pattern."""
+        return cls._make("NameMatches", regex)
+
+    @classmethod
+    def _make(cls, name: str, *contents: Any) -> C:
+        return cast("C", getattr(cls, name)(*contents))
+
+
+_COMBINATION: Final = StoredForm(
+    lambda condition: [to_tree(inner) for inner in condition.conditions],
+    lambda reader, kind, tree, path: kind(
+        [reader.variant(union_of(kind), inner, path) for inner in reader.items(tree, path)]
+    ),
+)
+_PATTERN: Final = StoredForm(
+    lambda condition: {"regex": condition.regex},
+    lambda reader, kind, tree, path: kind(
+        reader.text(reader.entries(tree, path).get("regex"), f"{path}.regex")
+    ),
+)
+
+
+class ManifestSplitCondition(_ArrayCondition["ManifestSplitCondition"]):
     """Which arrays a splitting rule is for; `&` and `|` combine conditions.
 
     >>> ManifestSplitCondition.name_matches("^temp")
@@ -37,40 +92,6 @@ class ManifestSplitCondition(Variant):
     NameMatches: TypeAlias = "SplitNameMatches"
     AnyArray: TypeAlias = "SplitAnyArray"
 
-    def __and__(self, other: object) -> "ManifestSplitCondition":
-        if not isinstance(other, ManifestSplitCondition):
-            return NotImplemented
-        return SplitAnd((self, other))
-
-    def __or__(self, other: object) -> "ManifestSplitCondition":
-        if not isinstance(other, ManifestSplitCondition):
-            return NotImplemented
-        return SplitOr((self, other))
-
-    @staticmethod
-    def or_conditions(
-        conditions: Sequence["ManifestSplitCondition"],
-    ) -> "ManifestSplitCondition":
-        """Match where any of the conditions matches."""
-        return SplitOr(tuple(conditions))
-
-    @staticmethod
-    def and_conditions(
-        conditions: Sequence["ManifestSplitCondition"],
-    ) -> "ManifestSplitCondition":
-        """Match where all of the conditions match."""
-        return SplitAnd(tuple(conditions))
-
-    @staticmethod
-    def path_matches(regex: str) -> "ManifestSplitCondition":
-        """Match arrays whose path contains the pattern."""
-        return SplitPathMatches(regex)
-
-    @staticmethod
-    def name_matches(regex: str) -> "ManifestSplitCondition":
-        """Match arrays whose name contains the pattern."""
-        return SplitNameMatches(regex)
-
 
 type _SplitConditions = tuple[ManifestSplitCondition, ...]
 
@@ -81,6 +102,7 @@ class SplitOr(ManifestSplitCondition):
     """Any of these holds."""
 
     _made_by = "or_conditions"
+    stored_form = _COMBINATION
     conditions: Annotated[_SplitConditions, _conditions(ManifestSplitCondition)]
 
 
@@ -90,6 +112,7 @@ class SplitAnd(ManifestSplitCondition):
     """All of these hold."""
 
     _made_by = "and_conditions"
+    stored_form = _COMBINATION
     conditions: Annotated[_SplitConditions, _conditions(ManifestSplitCondition)]
 
 
@@ -99,6 +122,7 @@ class SplitPathMatches(ManifestSplitCondition):
     """The pattern is found in the path."""
 
     _made_by = "path_matches"
+    stored_form = _PATTERN
     regex: str
 
 
@@ -108,6 +132,7 @@ class SplitNameMatches(ManifestSplitCondition):
     """The pattern is found in the name."""
 
     _made_by = "name_matches"
+    stored_form = _PATTERN
     regex: str
 
 
@@ -121,6 +146,7 @@ class ManifestSplitDimCondition(Variant):
     """Which dimension a split size is for: one of the variants below."""
 
     __slots__ = ()
+    is_stored_by_class_name = True
     Axis: TypeAlias = "SplitAxis"
     DimensionName: TypeAlias = "SplitDimensionName"
     Any: TypeAlias = "SplitAnyDimension"
@@ -148,7 +174,7 @@ class SplitAnyDimension(ManifestSplitDimCondition):
     """Every dimension that no earlier rule is for."""
 
 
-class ManifestPreloadCondition(Variant):
+class ManifestPreloadCondition(_ArrayCondition["ManifestPreloadCondition"]):
     """Whose manifests to fetch ahead when a session opens; `&` and `|` combine conditions.
 
     >>> ManifestPreloadCondition.num_refs(None, 1000)
@@ -161,40 +187,6 @@ class ManifestPreloadCondition(Variant):
     PathMatches: TypeAlias = "PreloadPathMatches"
     NameMatches: TypeAlias = "PreloadNameMatches"
     NumRefs: TypeAlias = "PreloadNumRefs"
-
-    def __and__(self, other: object) -> "ManifestPreloadCondition":
-        if not isinstance(other, ManifestPreloadCondition):
-            return NotImplemented
-        return PreloadAnd((self, other))
-
-    def __or__(self, other: object) -> "ManifestPreloadCondition":
-        if not isinstance(other, ManifestPreloadCondition):
-            return NotImplemented
-        return PreloadOr((self, other))
-
-    @staticmethod
-    def or_conditions(
-        conditions: Sequence["ManifestPreloadCondition"],
-    ) -> "ManifestPreloadCondition":
-        """Match where any of the conditions matches."""
-        return PreloadOr(tuple(conditions))
-
-    @staticmethod
-    def and_conditions(
-        conditions: Sequence["ManifestPreloadCondition"],
-    ) -> "ManifestPreloadCondition":
-        """Match where all of the conditions match."""
-        return PreloadAnd(tuple(conditions))
-
-    @staticmethod
-    def path_matches(regex: str) -> "ManifestPreloadCondition":
-        """Match arrays whose path contains the pattern."""
-        return PreloadPathMatches(regex)
-
-    @staticmethod
-    def name_matches(regex: str) -> "ManifestPreloadCondition":
-        """Match arrays whose name contains the pattern."""
-        return PreloadNameMatches(regex)
 
     @staticmethod
     def num_refs(from_refs: int | None, to_refs: int | None) -> "ManifestPreloadCondition":
@@ -221,6 +213,7 @@ class PreloadOr(ManifestPreloadCondition):
     """Any of these holds."""
 
     _made_by = "or_conditions"
+    stored_form = _COMBINATION
     conditions: Annotated[_PreloadConditions, _conditions(ManifestPreloadCondition)]
 
 
@@ -230,6 +223,7 @@ class PreloadAnd(ManifestPreloadCondition):
     """All of these hold."""
 
     _made_by = "and_conditions"
+    stored_form = _COMBINATION
     conditions: Annotated[_PreloadConditions, _conditions(ManifestPreloadCondition)]
 
 
@@ -239,6 +233,7 @@ class PreloadPathMatches(ManifestPreloadCondition):
     """The pattern is found in the path."""
 
     _made_by = "path_matches"
+    stored_form = _PATTERN
     regex: str
 
 
@@ -248,7 +243,33 @@ class PreloadNameMatches(ManifestPreloadCondition):
     """The pattern is found in the name."""
 
     _made_by = "name_matches"
+    stored_form = _PATTERN
     regex: str
+
+
+def _bounds_tree(condition: "PreloadNumRefs") -> Tree:
+    limits = (("from", "Included", condition.from_refs), ("to", "Excluded", condition.to))
+    return {
+        key: "Unbounded" if limit is None else Tagged(kind, limit) for key, kind, limit in limits
+    }
+
+
+def _read_bounds(reader: TreeReader, kind: type[Any], tree: Tree, path: str) -> Any:
+    bounds = reader.entries(tree, path)
+    least = _read_bound(reader, bounds.get("from"), {"Included": 0, "Excluded": 1}, f"{path}.from")
+    limit = _read_bound(reader, bounds.get("to"), {"Included": 1, "Excluded": 0}, f"{path}.to")
+    return reader.made(kind, path, least, limit)
+
+
+def _read_bound(reader: TreeReader, tree: Tree, shifts: dict[str, int], path: str) -> int | None:
+    """Read a bound as the first number within, or the first number after."""
+    if tree is None or tree == "Unbounded":
+        return None
+    name, content = reader.alternative(tree) or ("", None)
+    limit = plain(content)
+    if not isinstance(limit, int):
+        reader.wrong(path, f"must be a bound by a number, got {kind_of(content or tree)}")
+    return int(limit) + reader.named(shifts, name, path)
 
 
 @variant_of(ManifestPreloadCondition, "NumRefs")
@@ -257,6 +278,7 @@ class PreloadNumRefs(ManifestPreloadCondition):
     """The manifest has at least `from_refs` and fewer than `to` references."""
 
     _made_by = "num_refs"
+    stored_form = StoredForm(_bounds_tree, _read_bounds)
     from_refs: U32 | None
     to: U32 | None
 

@@ -1,287 +1,27 @@
 """Virtual chunk containers: the foreign objects that a repository may refer to."""
 
-import re
+import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, cast
 
+from icefloe.config.stores import (
+    STORES_OF_BUCKETS,
+    STORES_OF_SCHEME,
+    AnyObjectStoreConfig,
+    ObjectStoreConfig,
+    fit_store,
+)
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values import (
-    U32,
-    U64,
-    LocalMoment,
-    NamedNumber,
-    Settings,
-    TextMapping,
-    Value,
-    Variant,
-    integer,
-    settings_class,
-    value_class,
-    variant_of,
-)
+from icefloe.values import U64, LocalMoment, Value, integer, unchecked, value_class
 from icefloe.values.checks import check_for
-from icefloe.values.urls import Prefix, has_user, parse_prefix, split_url, with_slash, without_user
+from icefloe.values.stored import TreeReader, plain
+from icefloe.values.tree import Stored, Tree
+from icefloe.values.urls import Prefix, parse_prefix, with_slash, without_user
 
-# Aliases inside a class must be `TypeAlias`: a `type` statement makes no callable class.
-# ruff: noqa: UP040
-
-
-_WEB: Final = frozenset({"http", "https"})
-_BARE_HOST: Final = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?"
-_LOOPBACK: Final = r"(?i)localhost|127(\.[0-9]{1,3}){3}|\[::1\]"
-ENDPOINT_OPTIONS: Final = frozenset(
-    {
-        "azure_endpoint",
-        "azure_storage_endpoint",
-        "base_url",
-        "endpoint",
-        "google_base_url",
-    }
-)
-"""Options of clients by name that say where a storage is."""
-
-
-class ChecksumAlgorithm(NamedNumber):
-    """Checksum that S3 is asked to verify on upload."""
-
-    Crc32 = 0
-    Crc32c = 1
-    Crc64Nvme = 2
-    Sha1 = 3
-    Sha256 = 4
-
-
-@settings_class
-class S3Options(Settings):
-    """How to reach S3 or a storage that speaks its protocol.
-
-    >>> S3Options(region="eu-west-1").force_path_style
-    False
-    """
-
-    region: str | None = None
-    endpoint_url: str | None = None
-    allow_http: bool = False
-    anonymous: bool = False
-    force_path_style: bool = False
-    network_stream_timeout_seconds: U32 | None = None
-    requester_pays: bool = False
-    checksum_algorithm: ChecksumAlgorithm | None = None
-
-
-class ObjectStoreConfig(Variant):
-    """Kind and options of an object store: one of the variants below."""
-
-    __slots__ = ()
-    InMemory: TypeAlias = "InMemoryStore"
-    LocalFileSystem: TypeAlias = "LocalFileSystemStore"
-    S3Compatible: TypeAlias = "S3CompatibleStore"
-    S3: TypeAlias = "S3Store"
-    Gcs: TypeAlias = "GcsStore"
-    Azure: TypeAlias = "AzureStore"
-    Tigris: TypeAlias = "TigrisStore"
-    Http: TypeAlias = "HttpStore"
-
-
-@variant_of(ObjectStoreConfig, "InMemory")
-@value_class
-class InMemoryStore(ObjectStoreConfig):
-    """Objects in the memory of one process."""
-
-
-@variant_of(ObjectStoreConfig, "LocalFileSystem")
-@value_class
-class LocalFileSystemStore(ObjectStoreConfig):
-    """Files below a directory."""
-
-    path: str
-
-
-@variant_of(ObjectStoreConfig, "S3Compatible")
-@value_class
-class S3CompatibleStore(ObjectStoreConfig):
-    """A storage that speaks the protocol of S3."""
-
-    options: S3Options
-
-
-@variant_of(ObjectStoreConfig, "S3")
-@value_class
-class S3Store(ObjectStoreConfig):
-    """Amazon S3."""
-
-    options: S3Options
-
-
-@variant_of(ObjectStoreConfig, "Gcs")
-@value_class
-class GcsStore(ObjectStoreConfig):
-    """Google Cloud Storage, with client options by name."""
-
-    opts: TextMapping | None = None
-
-
-@variant_of(ObjectStoreConfig, "Azure")
-@value_class
-class AzureStore(ObjectStoreConfig):
-    """Azure Blob Storage, with client options by name; `account` is one of them."""
-
-    opts: TextMapping | None = None
-
-
-@variant_of(ObjectStoreConfig, "Tigris")
-@value_class
-class TigrisStore(ObjectStoreConfig):
-    """Tigris."""
-
-    opts: S3Options
-
-
-@variant_of(ObjectStoreConfig, "Http")
-@value_class
-class HttpStore(ObjectStoreConfig):
-    """An HTTP(S) server, with client options by name and headers to send."""
-
-    opts: TextMapping | None = None
-    headers: TextMapping | None = None
-
-
-AnyObjectStoreConfig: TypeAlias = (
-    ObjectStoreConfig.InMemory
-    | ObjectStoreConfig.LocalFileSystem
-    | ObjectStoreConfig.S3
-    | ObjectStoreConfig.S3Compatible
-    | ObjectStoreConfig.Gcs
-    | ObjectStoreConfig.Azure
-    | ObjectStoreConfig.Tigris
-    | ObjectStoreConfig.Http
-)
-
-
-def fit_store(store: AnyObjectStoreConfig) -> AnyObjectStoreConfig:
-    """Complete what a user says about a store, or refuse it; nothing is left for the first read.
-
-    An endpoint without a scheme is completed: `localhost:9000` is not encrypted, other hosts are
-    unless `allow_http` is set. A region of Google Cloud Storage is left out: buckets there are
-    found by their name, in every region. A user or a password in an address is refused.
-    """
-    match store:
-        case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
-            fit = _fit_options(options)
-        case ObjectStoreConfig.Tigris(options):
-            fit = _fit_options(options)
-        case ObjectStoreConfig.Gcs(opts):
-            kept_options = {name: value for name, value in (opts or {}).items() if name != "region"}
-            _check_addresses(kept_options)
-            return store if kept_options == (opts or {}) else ObjectStoreConfig.Gcs(kept_options)
-        case ObjectStoreConfig.Azure(opts):
-            _check_addresses(opts or {})
-            return store
-        case _:
-            return store
-    return store if fit is options else type(store)(fit)
-
-
-def _fit_options(options: S3Options) -> S3Options:
-    endpoint = options.endpoint_url
-    if endpoint is None:
-        return options
-    _check_address("endpoint_url", endpoint)
-    if "://" in endpoint:
-        if (parts := split_url(endpoint)) is None or not parts.host or parts.scheme not in _WEB:
-            raise _unfit(f"endpoint_url {without_user(endpoint)!r} is not a web address")
-        return options
-    if not (bare := re.fullmatch(_BARE_HOST, endpoint)):
-        raise _unfit(f"endpoint_url {without_user(endpoint)!r} is not a web address")
-    is_loopback = re.fullmatch(_LOOPBACK, bare[1]) is not None
-    is_open = options.allow_http or is_loopback
-    values = {name: getattr(options, name) for name in options.__dataclass_fields__}
-    values |= {"endpoint_url": f"{'http' if is_open else 'https'}://{endpoint}"}
-    return S3Options(**values | {"allow_http": is_open})
-
-
-def _check_addresses(opts: Mapping[str, str]) -> None:
-    for name in opts.keys() & ENDPOINT_OPTIONS:
-        _check_address(name, opts[name])
-
-
-def _check_address(name: str, address: str) -> None:
-    if has_user(address):
-        raise InvalidInputError(
-            f"{name} must not hold a user or a password: they would be stored in the repository"
-            " and be shown to its readers. Leave them out; each reader passes credentials on"
-            " opening, with authorize_virtual_chunk_access=icefloe.containers_credentials(...)",
-            ErrorKind.INVALID_CONFIG,
-        )
-
-
-def _unfit(problem: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"{problem}: write it like https://minio.example:9000, or like localhost:9000",
-        ErrorKind.INVALID_CONFIG,
-    )
-
-
-def local_filesystem_store(path: str) -> ObjectStoreConfig.LocalFileSystem:
-    """Describe local files as a source of virtual chunks."""
-    return ObjectStoreConfig.LocalFileSystem(path)
-
-
-def s3_store(
-    region: str | None = None,
-    endpoint_url: str | None = None,
-    allow_http: bool = False,  # noqa: FBT001, FBT002 - the drop-in signature
-    anonymous: bool = False,  # noqa: FBT001, FBT002
-    s3_compatible: bool = False,  # noqa: FBT001, FBT002
-    force_path_style: bool = False,  # noqa: FBT001, FBT002
-    network_stream_timeout_seconds: int = 60,
-    requester_pays: bool = False,  # noqa: FBT001, FBT002
-    checksum_algorithm: ChecksumAlgorithm | None = None,
-) -> ObjectStoreConfig.S3Compatible | ObjectStoreConfig.S3:
-    """Describe S3, or with `s3_compatible` something like it, as a source of virtual chunks.
-
-    >>> s3_store(region="eu-west-1").options.region
-    'eu-west-1'
-    """
-    options = S3Options(
-        region=region,
-        endpoint_url=endpoint_url,
-        allow_http=allow_http,
-        anonymous=anonymous,
-        force_path_style=force_path_style,
-        network_stream_timeout_seconds=network_stream_timeout_seconds,
-        requester_pays=requester_pays,
-        checksum_algorithm=checksum_algorithm,
-    )
-    return (
-        ObjectStoreConfig.S3Compatible(options) if s3_compatible else ObjectStoreConfig.S3(options)
-    )
-
-
-def gcs_store(opts: dict[str, str] | None = None) -> ObjectStoreConfig.Gcs:
-    """Describe Google Cloud Storage as a source of virtual chunks; it needs no region."""
-    return ObjectStoreConfig.Gcs(opts)
-
-
-def azure_store(*, account: str, config: dict[str, str] | None = None) -> ObjectStoreConfig.Azure:
-    """Describe Azure Blob Storage as a source of virtual chunks."""
-    options: Mapping[str, str] = config or {}
-    if options.get("account", account) != account:
-        raise InvalidInputError(
-            "azure_store: account and the entry 'account' of config contradict each other",
-            ErrorKind.INVALID_CONFIG,
-        )
-    return ObjectStoreConfig.Azure({**options, "account": account})
-
-
-def http_store(
-    opts: dict[str, str] | None = None, headers: dict[str, str] | None = None
-) -> ObjectStoreConfig.Http:
-    """Describe an HTTP(S) server as a source of virtual chunks."""
-    return ObjectStoreConfig.Http(opts, headers)
-
+_log: Final = logging.getLogger(__name__)
 
 _coordinate = integer(0, 2**32 - 1)
 
@@ -320,29 +60,6 @@ type OnChange = Literal["strict", "warn", "off"]
 """What to do about an object that changed since chunks of it were recorded."""
 
 POLICIES: Final[tuple[OnChange, ...]] = ("strict", "warn", "off")
-
-STORES_OF_SCHEME: Final[dict[str, tuple[type[ObjectStoreConfig], ...]]] = {
-    "s3": (ObjectStoreConfig.S3, ObjectStoreConfig.S3Compatible, ObjectStoreConfig.Tigris),
-    "gs": (ObjectStoreConfig.Gcs,),
-    "gcs": (ObjectStoreConfig.Gcs,),
-    "az": (ObjectStoreConfig.Azure,),
-    "azure": (ObjectStoreConfig.Azure,),
-    "abfs": (ObjectStoreConfig.Azure,),
-    "tigris": (ObjectStoreConfig.Tigris,),
-    "http": (ObjectStoreConfig.Http,),
-    "https": (ObjectStoreConfig.Http,),
-    "file": (ObjectStoreConfig.LocalFileSystem,),
-}
-"""Which kinds of store serve the urls of a scheme."""
-
-_STORES_OF_BUCKETS: Final = (
-    ObjectStoreConfig.S3,
-    ObjectStoreConfig.S3Compatible,
-    ObjectStoreConfig.Tigris,
-    ObjectStoreConfig.Gcs,
-    ObjectStoreConfig.Azure,
-)
-"""Which kinds of store may serve a scheme of one's own: those where the host is a bucket."""
 
 _RESERVED: Final = frozenset({"vcc"})
 
@@ -384,10 +101,14 @@ class VirtualChunkContainer(Value):
     'strict'
     """
 
-    url_prefix: str
-    store: Annotated[AnyObjectStoreConfig, _store]
+    url_prefix: str = field(metadata={"stored": Stored(after="name")})
+    store: Annotated[AnyObjectStoreConfig, _store] = field(
+        metadata={"stored": Stored(after="url_prefix")}
+    )
     name: str | None = None
-    on_change: Annotated[OnChange, _policy] = field(default="strict", kw_only=True)
+    on_change: Annotated[OnChange, _policy] = field(
+        default="strict", kw_only=True, metadata={"stored": Stored(only_ours=True)}
+    )
 
 
 def stored_container(
@@ -398,16 +119,13 @@ def stored_container(
     It must be possible to open a repository whose writer did not know the rules; a store that
     breaks them is refused when something is to be read from it.
     """
-    container = object.__new__(VirtualChunkContainer)
-    values = {"url_prefix": url_prefix, "store": store, "name": name, "on_change": on_change}
-    for field_name, value in values.items():
-        object.__setattr__(container, field_name, value)
-    return container
+    contents = {"url_prefix": url_prefix, "store": store, "name": name, "on_change": on_change}
+    return unchecked(VirtualChunkContainer, contents)
 
 
 def moved_container(container: VirtualChunkContainer, url_prefix: str) -> VirtualChunkContainer:
     """Copy a container with another prefix, without checking its store again."""
-    return stored_container(url_prefix, container.store, container.name, container.on_change)
+    return unchecked(VirtualChunkContainer, vars(container) | {"url_prefix": url_prefix})
 
 
 def check_container(container: VirtualChunkContainer) -> Prefix:
@@ -418,11 +136,11 @@ def check_container(container: VirtualChunkContainer) -> Prefix:
         raise _invalid(container, reason.message) from None
     if prefix.scheme in _RESERVED:
         raise _invalid(container, f"must not have the scheme {prefix.scheme}, which is for names")
-    kinds = STORES_OF_SCHEME.get(prefix.scheme, _STORES_OF_BUCKETS)
+    kinds = STORES_OF_SCHEME.get(prefix.scheme, STORES_OF_BUCKETS)
     if not isinstance(container.store, kinds):
         expected = " or ".join(kind.__qualname__ for kind in kinds)
         actual = type(container.store).__qualname__
-        if kinds is _STORES_OF_BUCKETS:
+        if kinds is STORES_OF_BUCKETS:
             schemes = ", ".join(STORES_OF_SCHEME)
             expected = (
                 f"must start with one of the schemes {schemes}, or have a store of kind {expected}"
@@ -499,3 +217,61 @@ def found(
         return None
     same = (container for key, container in containers.items() if parse_prefix(key).is_same(prefix))
     return next(same, None)
+
+
+def read_containers(
+    reader: TreeReader, _: object, tree: Tree, path: str
+) -> dict[str, VirtualChunkContainer]:
+    """Read stored containers; those that break the rules are left out with a warning."""
+    containers: dict[str, VirtualChunkContainer] = {}
+    for key, subtree in reader.entries(tree, path).items():
+        container = _read_container(reader, key, subtree, f"{path}.{key}")
+        if _contradicts(key, container.url_prefix):
+            _log.warning(
+                "ignored a virtual chunk container of the repository: it is listed under %r, but"
+                " its url_prefix is %r",
+                without_user(key),
+                without_user(container.url_prefix),
+            )
+            continue
+        try:
+            containers = added(containers, container)
+        except InvalidInputError as reason:
+            _log.warning("ignored a virtual chunk container of the repository: %s", reason)
+    return containers
+
+
+def _read_container(reader: TreeReader, key: str, tree: Tree, path: str) -> VirtualChunkContainer:
+    entries = reader.entries(tree, path)
+    name, policy = entries.get("name"), plain(entries.get("on_change"))
+    return stored_container(
+        # The key may be an old name, so the prefix inside counts.
+        reader.text(entries.get("url_prefix", key), f"{path}.url_prefix"),
+        reader.variant(ObjectStoreConfig, entries.get("store"), f"{path}.store"),
+        None if name is None else reader.text(name, f"{path}.name"),
+        policy if policy in POLICIES else "strict",
+    )
+
+
+def _contradicts(key: str, prefix: str) -> bool:
+    """Return whether a container is listed under another url prefix than its own.
+
+    A key that is no url may be an old name.
+    """
+    if "://" not in key or key == prefix:
+        return False
+    try:
+        return not parse_prefix(key).is_same(parse_prefix(prefix))
+    except InvalidInputError:
+        return True
+
+
+def disputed_prefixes(reader: TreeReader, tree: Tree) -> Iterator[str]:
+    """List both prefixes of each container that is listed under another one than its own."""
+    for key, subtree in reader.entries(tree, "virtual_chunk_containers").items():
+        prefix = reader.text(reader.entries(subtree, key).get("url_prefix", key), key)
+        if _contradicts(key, prefix):
+            for text in (key, prefix):
+                with suppress(InvalidInputError):
+                    parse_prefix(text)
+                    yield text

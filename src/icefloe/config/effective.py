@@ -4,7 +4,7 @@ The result is complete and frozen, so that the engine never has to ask "or what?
 """
 
 from dataclasses import fields
-from typing import Any, Final, cast, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from icefloe.config.conditions import (
     DEFAULT_PRELOAD_CONDITION,
@@ -13,12 +13,8 @@ from icefloe.config.conditions import (
     ManifestSplitDimCondition,
 )
 from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.manifests import (
-    EffectiveChunkManifests,
-    ManifestPreloadConfig,
-    SplitSizes,
-    effective_chunk_manifests,
-)
+from icefloe.config.manifest_sets import EffectiveChunkManifests, effective_chunk_manifests
+from icefloe.config.manifests import ManifestPreloadConfig, SplitSizes
 from icefloe.config.repository import (
     CompressionAlgorithm,
     RepositoryConfig,
@@ -162,28 +158,24 @@ def effective_config(
     3
     """
     config = _resolved(RepositoryConfig, *layers)
-    manifest = config.manifest
+    manifest, retries, sets = config.manifest, config.repo_update_retries, config.chunk_manifests
     assert manifest is not None
-    assert config.chunk_manifests is not None
+    assert retries is not None
+    assert sets is not None
     preload = _resolved(ManifestPreloadConfig, _DEFAULT_PRELOAD, manifest.preload)
     containers = (config.virtual_chunk_containers or {}).values()
-    return EffectiveConfig(
-        **_plain(EffectiveConfig, config),
-        compression=_frozen(EffectiveCompression, config.compression),
-        caching=_frozen(EffectiveCaching, config.caching),
+    return _frozen(
+        EffectiveConfig,
+        config,
         storage=effective_storage_settings(storage_defaults, config.storage),
-        manifest=EffectiveManifest(
+        manifest=_frozen(
+            EffectiveManifest,
+            manifest,
             preload=_frozen(EffectivePreload, preload),
             split_sizes=_split_sizes(layers),
-            virtual_chunk_location_compression=_frozen(
-                EffectiveLocationCompression, manifest.virtual_chunk_location_compression
-            ),
-            **_plain(EffectiveManifest, manifest),
         ),
-        chunk_manifests=effective_chunk_manifests(config.chunk_manifests),
-        repo_update_retries=_frozen(
-            EffectiveRetries, cast("Any", config.repo_update_retries).default
-        ),
+        chunk_manifests=effective_chunk_manifests(sets),
+        repo_update_retries=_frozen(EffectiveRetries, retries.default),
         virtual_chunk_containers=tuple(
             sorted(
                 containers, key=lambda container: (-len(container.url_prefix), container.url_prefix)
@@ -210,14 +202,18 @@ def _resolved[S: Settings](kind: type[S], *layers: S | None) -> S:
     return result
 
 
-def _frozen[T: Record](kind: type[T], settings: object) -> T:
-    """Copy fully resolved settings, and those nested in them, into their frozen form."""
-    values = {}
+def _frozen[T: Record](kind: type[T], settings: object, **others: object) -> T:
+    """Copy resolved settings, and those nested in them, into their frozen form.
+
+    `others` are the fields that differ from the setting of the same name.
+    """
+    contents = dict(others)
     for name, nested in _plan(kind).items():
-        value = getattr(settings, name)
-        is_nested = nested is not None and isinstance(value, Settings)
-        values[name] = _frozen(nested, value) if is_nested else value
-    return kind(**values)
+        if name not in others:
+            value = getattr(settings, name)
+            is_nested = nested is not None and isinstance(value, Settings)
+            contents[name] = _frozen(nested, value) if is_nested else value
+    return kind(**contents)
 
 
 @once_per_class
@@ -229,15 +225,6 @@ def _plan(kind: type[Record]) -> dict[str, Any]:
         if isinstance(hints[name], type) and issubclass(hints[name], Record)
         else None
         for name in kind.__struct_fields__
-    }
-
-
-def _plain(kind: type[Record], settings: Settings) -> dict[str, Any]:
-    """Take the plain values that a frozen form shares with its settings."""
-    return {
-        name: value
-        for name in kind.__struct_fields__
-        if isinstance(value := getattr(settings, name, None), int)
     }
 
 

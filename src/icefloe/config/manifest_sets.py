@@ -1,18 +1,23 @@
 """Manifest sets and the rules that assign arrays to them, as values and as YAML."""
 
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, field, fields
 from importlib import import_module
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, Self, cast
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.forks import importing
-from icefloe.records import MutableRecord, field
-from icefloe.values import U32, NonZeroU64, Value, integer, value_class
-from icefloe.values.model import public_name
-from icefloe.values.tree import Tagged, Tree, Unquoted
+from icefloe.records import Record
+from icefloe.values import U32, Check, NonZeroU64, Value, integer, public_name, value_class
+from icefloe.values.stored import TreeReader, kind_of, to_tree
+from icefloe.values.tree import Stored, StoredForm, Tree
 
+_log: Final = logging.getLogger(__name__)
+
+KEY: Final = "chunk-manifests"
+"""Under which the configuration is written."""
 DEFAULT_SET: Final = "default"
 DEFAULT_SET_SIZE: Final = 1_000_000
 MAX_SETS: Final = 1000
@@ -64,12 +69,20 @@ class ManifestSet(Value):
     1
     """
 
-    name: str
+    kebab_keys = True
+    name: str = field(metadata={"stored": None})
     _: KW_ONLY
-    max_manifest_size: NonZeroU64 | None = None
-    arrays_per_manifest: NonZeroU64 | None = None
+    max_manifest_size: NonZeroU64 | None = field(
+        default=None, metadata={"stored": Stored(instead=1)}
+    )
+    arrays_per_manifest: NonZeroU64 | None = field(
+        default=None,
+        metadata={"stored": Stored(other_key="max-arrays-per-manifest", instead=1)},
+    )
     overflow_to: str | None = None
-    cardinality: Annotated[int, _cardinality] | None = _UNSAID
+    cardinality: Annotated[int, _cardinality] | None = field(
+        default=_UNSAID, metadata={"stored": Stored(null_counts=True, instead=1)}
+    )
 
     def __post_init__(self) -> None:
         Value.__post_init__(self)
@@ -104,7 +117,10 @@ class ManifestRule(Value):
     'coordinates'
     """
 
-    target: str
+    kebab_keys = True
+    target: str = field(
+        metadata={"stored": Stored(after="initialized_chunks", instead=DEFAULT_SET)}
+    )
     _: KW_ONLY
     path: str | None = None
     metadata_chunks: Annotated[ChunkRange, _range] | None = None
@@ -114,8 +130,34 @@ class ManifestRule(Value):
         return _one_line(self, self.target)
 
 
-def _patterns(value: Any, name: str) -> tuple[str, ...]:
-    return _tuple_of(str, value, name)
+def _list_of(kind: type) -> Check:
+    def check(value: Any, name: str) -> tuple[Any, ...]:
+        if (
+            isinstance(value, str)
+            or not isinstance(value, Sequence)
+            or not all(isinstance(element, kind) for element in value)
+        ):
+            raise InvalidInputError(
+                f"{name} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
+            )
+        return tuple(value)
+
+    return check
+
+
+def _read_patterns(reader: TreeReader, _: object, tree: Tree, path: str) -> list[str]:
+    patterns = []
+    for position, content in enumerate(reader.items(tree, path)):
+        entry = reader.arguments(_Preloaded, content, f"{path}[{position}]")
+        patterns.append(entry.get("path", ""))
+    return patterns
+
+
+@value_class
+class _Preloaded(Value):
+    """An entry of the list of arrays whose manifests are fetched ahead."""
+
+    path: str
 
 
 @value_class
@@ -128,32 +170,21 @@ class ManifestSetPreload(Value):
     ('.*/time', '.*/latitude')
     """
 
-    arrays: Annotated[Sequence[str], _patterns] = ()
+    kebab_keys = True
+    arrays: Annotated[Sequence[str], _list_of(str)] = field(
+        default=(),
+        metadata={
+            "stored": Stored(
+                after="max_manifests",
+                form=StoredForm(
+                    lambda arrays: [{"path": pattern} for pattern in arrays], _read_patterns
+                ),
+            )
+        },
+    )
     _: KW_ONLY
     max_manifest_size: U32 = 50_000
     max_manifests: U32 = 1
-
-
-def _tuple_of(kind: type[Any], value: Any, name: str) -> tuple[Any, ...]:
-    if (
-        isinstance(value, str)
-        or not isinstance(value, Sequence)
-        or not all(isinstance(element, kind) for element in value)
-    ):
-        raise InvalidInputError(
-            f"{name} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
-        )
-    return tuple(value)
-
-
-def some_sets(value: Any, name: str) -> tuple[ManifestSet, ...]:
-    """Check a list of sets."""
-    return _tuple_of(ManifestSet, value, name)
-
-
-def some_rules(value: Any, name: str) -> tuple[ManifestRule, ...]:
-    """Check a list of rules."""
-    return _tuple_of(ManifestRule, value, name)
 
 
 def problems_of(
@@ -301,180 +332,199 @@ def _overflowing(manifest_set: ManifestSet) -> ManifestSet:
     )
 
 
-_SET_KEYS: Final = ("max-manifest-size", "arrays-per-manifest", "overflow-to", "cardinality")
-_OTHER_NAMES: Final = {"max-arrays-per-manifest": "arrays-per-manifest"}
-_RULE_KEYS: Final = ("path", "metadata-chunks", "initialized-chunks", "target")
-_PRELOAD_KEYS: Final = ("max-manifest-size", "max-manifests", "arrays")
-_LIMITS: Final = {"max_manifest_size", "arrays_per_manifest", "cardinality"}
-_TOP_KEYS: Final = ("sets", "rules", "preload")
+class _ProblemReader(TreeReader):
+    """Reads a configuration to its end, and notes all problems."""
+
+    def __init__(self, *, allow_unknown: bool) -> None:
+        self.problems: list[str] = []
+        self._allow_unknown = allow_unknown
+
+    def wrong(self, path: str, problem: str) -> None:
+        self.problems.append(f"{path or KEY} {problem}")
+
+    def unknown(self, path: str, key: str, keys: tuple[str, ...]) -> None:
+        if not self._allow_unknown:
+            self.wrong(f"{path or KEY}.{key}", f"is unknown; there are {', '.join(keys)}")
 
 
-def to_tree(
-    sets: Sequence[ManifestSet], rules: Sequence[ManifestRule], preload: ManifestSetPreload | None
-) -> Tree:
-    """Lay out a configuration; what is not set is left out."""
-    tree: dict[str, Tree] = {
-        "sets": [{manifest_set.name: _set_tree(manifest_set)} for manifest_set in sets],
-        "rules": [_rule_tree(rule) for rule in rules],
-    }
-    if preload is not None:
-        tree["preload"] = {
-            "max-manifest-size": preload.max_manifest_size,
-            "max-manifests": preload.max_manifests,
-            "arrays": [{"path": array} for array in preload.arrays],
+def _sets_tree(sets: Sequence[ManifestSet]) -> Tree:
+    # A cardinality of null says something, but for the default set, which has none.
+    return [
+        {
+            manifest_set.name: cast("dict[str, Tree]", to_tree(manifest_set))
+            | (
+                {}
+                if manifest_set.name == DEFAULT_SET
+                else {"cardinality": manifest_set.cardinality}
+            )
         }
-    return tree
+        for manifest_set in sets
+    ]
 
 
-def _set_tree(manifest_set: ManifestSet) -> Tree:
-    tree = _present(manifest_set, ("max-manifest-size", "arrays-per-manifest", "overflow-to"))
-    if manifest_set.name != DEFAULT_SET:
-        tree["cardinality"] = manifest_set.cardinality  # here null says something
-    return tree
+def _read_sets(reader: TreeReader, _: object, tree: Tree, path: str) -> list[ManifestSet]:
+    sets = []
+    for position, subtree in enumerate(reader.items(tree, path)):
+        if not isinstance(subtree, dict) or len(subtree) != 1:
+            reader.wrong(
+                f"{path}[{position}]",
+                "must be a map of one entry, from the name of the set to its settings, got "
+                + kind_of(subtree),
+            )
+            continue
+        ((name, content),) = subtree.items()
+        where = f"{path}[{position}].{name}"
+        settings = reader.arguments(ManifestSet, {} if content is None else content, where)
+        sets.append(ManifestSet(name, **settings))
+    return sets
 
 
-def _rule_tree(rule: ManifestRule) -> Tree:
-    tree = _present(rule, _RULE_KEYS)
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in tree.items()}
+def _read_rules(reader: TreeReader, _: object, tree: Tree, path: str) -> list[ManifestRule]:
+    rules = []
+    for position, subtree in enumerate(reader.items(tree, path)):
+        where = f"{path}[{position}]"
+        contents = reader.arguments(ManifestRule, subtree, where)
+        if "target" not in contents and isinstance(subtree, dict):
+            reader.wrong(where, "has no target")
+        rules.append(ManifestRule(**{"target": DEFAULT_SET} | contents))
+    return rules
 
 
-def _present(value: object, keys: Sequence[str]) -> dict[str, Any]:
-    contents = {key: getattr(value, key.replace("-", "_")) for key in keys}
-    return {key: content for key, content in contents.items() if content is not None}
+@value_class
+class ChunkManifestsConfig(Value):
+    """Manifest sets, the rules that send arrays to them, and which manifests to fetch ahead.
 
+    All that is wrong is said at once, a line for each problem.
 
-class Reading(MutableRecord):
-    """What was read, and what was wrong with it.
-
-    What was wrong is replaced by something harmless, so that the rest can be looked at too.
+    >>> config = ChunkManifestsConfig(
+    ...     [ManifestSet("coordinates", max_manifest_size=10_000)],
+    ...     [ManifestRule("coordinates", metadata_chunks=(0, 500))],
+    ... )
+    >>> ChunkManifestsConfig.from_yaml(config.to_yaml()) == config
+    True
     """
 
-    sets: list[ManifestSet] = field(default_factory=list)
-    rules: list[ManifestRule] = field(default_factory=list)
+    kebab_keys = True
+    sets: Annotated[Sequence[ManifestSet], _list_of(ManifestSet)] = field(
+        default=(), metadata={"stored": Stored(form=StoredForm(_sets_tree, _read_sets))}
+    )
+    rules: Annotated[Sequence[ManifestRule], _list_of(ManifestRule)] = field(
+        default=(), metadata={"stored": Stored(form=StoredForm(to_tree, _read_rules))}
+    )
+    _: KW_ONLY
     preload: ManifestSetPreload | None = None
-    problems: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        Value.__post_init__(self)
+        if problems := list(problems_of(self.sets, self.rules, self.preload)):
+            raise _refusal(problems)
 
-def read_tree(tree: Tree, *, allow_unknown: bool) -> Reading:
-    """Read a configuration; keys that nobody knows are ignored, or a problem."""
-    reader = _Reader(allow_unknown=allow_unknown)
-    reader.read(tree)
-    return reader.result
+    @classmethod
+    def from_yaml(cls, text: str | bytes) -> Self:
+        """Read a configuration, below the key `chunk-manifests` or without it.
 
+        >>> ChunkManifestsConfig.from_yaml("rules: [{target: coords}]")
+        Traceback (most recent call last):
+        ...
+        icefloe.errors.InvalidInputError: the chunk-manifests configuration has a problem:
+        - rules[0] has an unknown target 'coords'; there are default
+        kind: invalid-config
+        """
+        from icefloe.values.yaml_tree import decode_yaml
 
-class _Reader:
-    def __init__(self, *, allow_unknown: bool) -> None:
-        self._allow_unknown = allow_unknown
-        self.result = Reading()
-
-    def read(self, tree: Tree) -> None:
-        top = self._entries(tree, "chunk-manifests", _TOP_KEYS)
-        for position, subtree in enumerate(self._items(top.get("sets"), "sets")):
-            self._read_set(subtree, f"sets[{position}]")
-        for position, subtree in enumerate(self._items(top.get("rules"), "rules")):
-            self._read_rule(subtree, f"rules[{position}]")
-        if top.get("preload") is not None:
-            self._read_preload(top["preload"])
-
-    def _read_set(self, tree: Tree, path: str) -> None:
-        if not isinstance(tree, dict) or len(tree) != 1:
-            self._wrong(path, "a map of one entry, from the name of the set to its settings", tree)
-            return
-        ((name, content),) = tree.items()
-        entries = self._entries(
-            {} if content is None else content, f"{path}.{name}", _SET_KEYS, _OTHER_NAMES
-        )
-        self.result.sets.append(self._made(ManifestSet, f"{path}.{name}", entries, name=name))
-
-    def _read_rule(self, tree: Tree, path: str) -> None:
-        entries = self._entries(tree, path, _RULE_KEYS)
-        if "target" not in entries and isinstance(tree, dict):
-            self.result.problems.append(f"{path} has no target")
-        with_defaults = {"target": DEFAULT_SET, **entries}
-        self.result.rules.append(self._made(ManifestRule, path, with_defaults))
-
-    def _read_preload(self, tree: Tree) -> None:
-        entries = dict(self._entries(tree, "preload", _PRELOAD_KEYS))
-        paths = []
-        for position, content in enumerate(
-            self._items(entries.pop("arrays", None), "preload.arrays")
-        ):
-            where = f"preload.arrays[{position}]"
-            entry = self._entries(content, where, ("path",))
-            path = _plain(entry.get("path"), as_text=True)
-            if not isinstance(path, str) and isinstance(content, dict):
-                self._wrong(f"{where}.path", "text", path)
-            paths.append(path if isinstance(path, str) else "")
-        entries = {key: content for key, content in entries.items() if content is not None}
-        self.result.preload = self._made(ManifestSetPreload, "preload", entries, arrays=paths)
-
-    def _made[T](
-        self, kind: Callable[..., T], path: str, entries: Mapping[str, Tree], **others: object
-    ) -> T:
-        """Make a value; if that fails, find out which of its keys are wrong."""
-        arguments: dict[str, Any] = {
-            key.replace("-", "_"): _plain(subtree, as_text=key in {"path", "target", "overflow-to"})
-            for key, subtree in entries.items()
-        }
         try:
-            return kind(**arguments, **others)
-        except InvalidInputError:
-            pass
-        harmless = {**others, **({"target": DEFAULT_SET} if "target" in arguments else {})}
-        for key, value in arguments.items():
-            try:
-                kind(**{**harmless, key: value})
-                harmless[key] = value
-            except InvalidInputError as reason:
-                expected = str(reason).partition(" must ")[2]
-                self.result.problems.append(f"{path}.{key.replace('_', '-')} must {expected}")
-                if key in _LIMITS:
-                    harmless[key] = 1
-        return kind(**harmless)
+            tree = decode_yaml(text.encode() if isinstance(text, str) else text)
+        except FormatError as reason:
+            raise _refusal([str(reason).partition(": ")[2]]) from None
+        if isinstance(tree, dict) and set(tree) == {KEY}:
+            tree = tree[KEY]
+        return cls._from_tree(tree, allow_unknown=False)
 
-    def _entries(
-        self,
-        tree: Tree,
-        path: str,
-        keys: Sequence[str],
-        other_names: Mapping[str, str] | None = None,
-    ) -> dict[str, Tree]:
-        if not isinstance(tree, dict):
-            self._wrong(path, "a map", tree)
-            return {}
-        entries: dict[str, Tree] = {}
-        for written_key, subtree in tree.items():
-            key = (other_names or {}).get(written_key, written_key)
-            if key not in keys:
-                if not self._allow_unknown:
-                    choices = ", ".join(keys)
-                    self.result.problems.append(
-                        f"{path}.{written_key} is unknown; there are {choices}"
-                    )
-            elif key in entries:
-                self.result.problems.append(f"{path}.{key} is given twice, once as {written_key}")
-            else:
-                entries[key] = subtree
-        return entries
+    def to_yaml(self) -> str:
+        """Write the configuration as it is stored, below the key `chunk-manifests`.
 
-    def _items(self, tree: Tree, path: str) -> list[Tree]:
-        if tree is None:
-            return []
-        if not isinstance(tree, list):
-            self._wrong(path, "a list", tree)
-            return []
-        return tree
+        >>> print(ChunkManifestsConfig([ManifestSet("default", arrays_per_manifest=1)]).to_yaml())
+        chunk-manifests:
+          sets:
+          - default:
+              arrays-per-manifest: 1
+          rules: []
+        <BLANKLINE>
+        """
+        from icefloe.values.yaml_tree import encode_yaml
 
-    def _wrong(self, path: str, expected: str, tree: Tree) -> None:
-        kind = "a tag" if isinstance(tree, Tagged) else type(_plain(tree)).__name__
-        actual = f"a map of {len(tree)}" if isinstance(tree, dict) else kind
-        self.result.problems.append(f"{path} must be {expected}, got {actual}")
+        return encode_yaml({KEY: self.to_tree()}).decode()
+
+    @classmethod
+    def from_tree(cls, tree: Tree) -> Self:
+        """Read what a repository stores: keys unknown here may be known to others."""
+        return cls._from_tree(tree, allow_unknown=True)
+
+    def to_tree(self) -> Tree:
+        """Lay out the configuration for storing."""
+        return to_tree(self)
+
+    @classmethod
+    def _from_tree(cls, tree: Tree, *, allow_unknown: bool) -> Self:
+        reader = _ProblemReader(allow_unknown=allow_unknown)
+        contents = reader.arguments(cls, tree, "")
+        if not reader.problems:
+            return cls(**contents)
+        complete = {"sets": (), "rules": (), "preload": None} | contents
+        raise _refusal([*reader.problems, *problems_of(**complete)])
 
 
-def _plain(tree: Tree, *, as_text: bool = False) -> Any:
-    """Take numbers for what they are, but for places where only text can be meant."""
-    if isinstance(tree, Unquoted):
-        return tree.text if as_text else tree.value
-    if isinstance(tree, list):
-        return [_plain(subtree) for subtree in tree]
-    return tree
+def read_manifest_sets(
+    _reader: TreeReader, _: object, tree: Tree, _path: str
+) -> ChunkManifestsConfig | None:
+    """Read stored sets; those that break the rules are left out with a warning.
+
+    Data can be read and written without them.
+    """
+    try:
+        return ChunkManifestsConfig.from_tree(tree)
+    except InvalidInputError as reason:
+        _log.warning("ignored the manifest sets of the repository: %s", reason)
+        return None
+
+
+def _refusal(problems: list[str]) -> InvalidInputError:
+    number = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+    lines = "".join(f"\n- {problem}" for problem in problems)
+    return InvalidInputError(
+        f"the {KEY} configuration has {number}:{lines}", ErrorKind.INVALID_CONFIG
+    )
+
+
+DEFAULT_CHUNK_MANIFESTS: Final = ChunkManifestsConfig(
+    [
+        ManifestSet("coordinates", max_manifest_size=100, cardinality=None),
+        ManifestSet("default", arrays_per_manifest=1),
+    ],
+    [ManifestRule("coordinates", metadata_chunks=(0, 101))],
+    preload=ManifestSetPreload([".*/time", ".*/latitude", ".*/longitude"]),
+)
+"""What applies where nothing is configured: small arrays share a manifest that is read quickly."""
+
+
+class EffectiveChunkManifests(Record):
+    """Sets and rules that apply, complete."""
+
+    sets: tuple[ManifestSet, ...]
+    """In the order in which they are filled: overflow goes to a later one, at last to `default`."""
+    rules: tuple[ManifestRule, ...]
+    preload: ManifestSetPreload | None
+
+    @property
+    def counts_initialized_chunks(self) -> bool:
+        """Whether some rule asks how many chunks of an array exist."""
+        return any(rule.initialized_chunks is not None for rule in self.rules)
+
+
+def effective_chunk_manifests(config: ChunkManifestsConfig) -> EffectiveChunkManifests:
+    """Complete a configuration.
+
+    >>> [each.name for each in effective_chunk_manifests(DEFAULT_CHUNK_MANIFESTS).sets]
+    ['coordinates', 'default']
+    """
+    return EffectiveChunkManifests(in_order(config.sets), tuple(config.rules), config.preload)

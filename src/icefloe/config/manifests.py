@@ -1,150 +1,15 @@
-"""Settings of manifests: how arrays are split and shared, what to preload, how to compress."""
+"""Settings of manifests: how arrays are split, what to preload, how to compress locations."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
 from icefloe.config.conditions import ManifestPreloadCondition, ManifestSplitCondition
 from icefloe.config.conditions import ManifestSplitDimCondition as Dimension
-from icefloe.config.manifest_sets import (
-    ManifestRule,
-    ManifestSet,
-    ManifestSetPreload,
-    in_order,
-    problems_of,
-    read_tree,
-    some_rules,
-    some_sets,
-    to_tree,
-)
-from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.records import Record
-from icefloe.values import U16, U32, Settings, Value, integer, setting, settings_class, value_class
-from icefloe.values.tree import Tree
-
-KEY: Final = "chunk-manifests"
-"""Under which the configuration is written."""
-
-
-@value_class
-class ChunkManifestsConfig(Value):
-    """Manifest sets, the rules that send arrays to them, and which manifests to fetch ahead.
-
-    All that is wrong is said at once, a line for each problem.
-
-    >>> config = ChunkManifestsConfig(
-    ...     [ManifestSet("coordinates", max_manifest_size=10_000)],
-    ...     [ManifestRule("coordinates", metadata_chunks=(0, 500))],
-    ... )
-    >>> ChunkManifestsConfig.from_yaml(config.to_yaml()) == config
-    True
-    """
-
-    sets: Annotated[Sequence[ManifestSet], some_sets] = ()
-    rules: Annotated[Sequence[ManifestRule], some_rules] = ()
-    _: KW_ONLY
-    preload: ManifestSetPreload | None = None
-
-    def __post_init__(self) -> None:
-        Value.__post_init__(self)
-        if problems := list(problems_of(self.sets, self.rules, self.preload)):
-            raise _refusal(problems)
-
-    @classmethod
-    def from_yaml(cls, text: str | bytes) -> Self:
-        """Read a configuration, below the key `chunk-manifests` or without it.
-
-        >>> ChunkManifestsConfig.from_yaml("rules: [{target: coords}]")
-        Traceback (most recent call last):
-        ...
-        icefloe.errors.InvalidInputError: the chunk-manifests configuration has a problem:
-        - rules[0] has an unknown target 'coords'; there are default
-        kind: invalid-config
-        """
-        from icefloe.values.yaml_tree import decode_yaml
-
-        try:
-            tree = decode_yaml(text.encode() if isinstance(text, str) else text)
-        except FormatError as reason:
-            raise _refusal([str(reason).partition(": ")[2]]) from None
-        if isinstance(tree, dict) and set(tree) == {KEY}:
-            tree = tree[KEY]
-        return cls._from_tree(tree, allow_unknown=False)
-
-    def to_yaml(self) -> str:
-        """Write the configuration as it is stored, below the key `chunk-manifests`.
-
-        >>> print(ChunkManifestsConfig([ManifestSet("default", arrays_per_manifest=1)]).to_yaml())
-        chunk-manifests:
-          sets:
-          - default:
-              arrays-per-manifest: 1
-          rules: []
-        <BLANKLINE>
-        """
-        from icefloe.values.yaml_tree import encode_yaml
-
-        return encode_yaml({KEY: self.to_tree()}).decode()
-
-    @classmethod
-    def from_tree(cls, tree: Tree) -> Self:
-        """Read what a repository stores: keys unknown here may be known to others."""
-        return cls._from_tree(tree, allow_unknown=True)
-
-    def to_tree(self) -> Tree:
-        """Lay out the configuration for storing."""
-        return to_tree(self.sets, self.rules, self.preload)
-
-    @classmethod
-    def _from_tree(cls, tree: Tree, *, allow_unknown: bool) -> Self:
-        read = read_tree(tree, allow_unknown=allow_unknown)
-        if read.problems:
-            more = problems_of(read.sets, read.rules, read.preload)
-            raise _refusal([*read.problems, *more])
-        return cls(read.sets, read.rules, preload=read.preload)
-
-
-def _refusal(problems: list[str]) -> InvalidInputError:
-    number = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
-    lines = "".join(f"\n- {problem}" for problem in problems)
-    return InvalidInputError(
-        f"the {KEY} configuration has {number}:{lines}", ErrorKind.INVALID_CONFIG
-    )
-
-
-DEFAULT_CHUNK_MANIFESTS: Final = ChunkManifestsConfig(
-    [
-        ManifestSet("coordinates", max_manifest_size=100, cardinality=None),
-        ManifestSet("default", arrays_per_manifest=1),
-    ],
-    [ManifestRule("coordinates", metadata_chunks=(0, 101))],
-    preload=ManifestSetPreload([".*/time", ".*/latitude", ".*/longitude"]),
-)
-"""What applies where nothing is configured: small arrays share a manifest that is read quickly."""
-
-
-class EffectiveChunkManifests(Record):
-    """Sets and rules that apply, complete."""
-
-    sets: tuple[ManifestSet, ...]
-    """In the order in which they are filled: overflow goes to a later one, at last to `default`."""
-    rules: tuple[ManifestRule, ...]
-    preload: ManifestSetPreload | None
-
-    @property
-    def counts_initialized_chunks(self) -> bool:
-        """Whether some rule asks how many chunks of an array exist."""
-        return any(rule.initialized_chunks is not None for rule in self.rules)
-
-
-def effective_chunk_manifests(config: ChunkManifestsConfig) -> EffectiveChunkManifests:
-    """Complete a configuration.
-
-    >>> [each.name for each in effective_chunk_manifests(DEFAULT_CHUNK_MANIFESTS).sets]
-    ['coordinates', 'default']
-    """
-    return EffectiveChunkManifests(in_order(config.sets), tuple(config.rules), config.preload)
-
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.values import U16, U32, Settings, integer, setting, settings_class
+from icefloe.values.stored import TreeReader, plain, to_tree
+from icefloe.values.tree import Stored, StoredForm, Tree
 
 type SplitSizes = list[tuple[ManifestSplitCondition, list[tuple[Dimension, int]]]]
 """Rules in order: which arrays, and for which of their dimensions how many chunks a manifest."""
@@ -182,6 +47,39 @@ def _unfit_rules(name: str) -> InvalidInputError:
     )
 
 
+def _split_sizes_tree(rules: SplitSizes | None) -> Tree:
+    if rules is None:
+        return None
+    return [
+        [
+            to_tree(condition),
+            [{"condition": to_tree(dim), "num_chunks": size} for dim, size in sizes],
+        ]
+        for condition, sizes in rules
+    ]
+
+
+def _read_split_sizes(reader: TreeReader, _: object, tree: Tree, path: str) -> list[Any]:
+    rules = []
+    for position, rule in enumerate(reader.items(tree, path)):
+        rule_path = f"{path}[{position}]"
+        items = reader.items(rule, rule_path)
+        if len(items) != 2:
+            reader.wrong(rule_path, f"must have two entries, not {len(items)}")
+        sizes = [
+            _read_dimension(reader, size, f"{rule_path}[{index}]")
+            for index, size in enumerate(reader.items(items[1], rule_path))
+        ]
+        rules.append((reader.variant(ManifestSplitCondition, items[0], rule_path), sizes))
+    return rules
+
+
+def _read_dimension(reader: TreeReader, tree: Tree, path: str) -> tuple[Any, Any]:
+    entries = reader.entries(tree, path)
+    condition = reader.variant(Dimension, entries.get("condition"), f"{path}.condition")
+    return condition, plain(entries.get("num_chunks"))
+
+
 @settings_class
 class ManifestPreloadConfig(Settings):
     """Which manifests to fetch ahead when a session opens, and how many at most."""
@@ -203,7 +101,8 @@ class ManifestSplittingConfig(Settings):
     """
 
     split_sizes: Annotated[SplitSizes, _split_sizes] | None = setting(
-        [(ManifestSplitCondition.path_matches(".*"), [(Dimension.Any(), UNSPLIT)])]
+        [(ManifestSplitCondition.path_matches(".*"), [(Dimension.Any(), UNSPLIT)])],
+        stored=Stored(form=StoredForm(_split_sizes_tree, _read_split_sizes)),
     )
 
     @staticmethod

@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, field
 from typing import Annotated, Any, Final
 
-from icefloe.config.containers import VirtualChunkContainer, added, found
-from icefloe.config.manifests import DEFAULT_CHUNK_MANIFESTS, ChunkManifestsConfig, ManifestConfig
+from icefloe.config.containers import VirtualChunkContainer, added, found, read_containers
+from icefloe.config.manifest_sets import (
+    DEFAULT_CHUNK_MANIFESTS,
+    KEY,
+    ChunkManifestsConfig,
+    read_manifest_sets,
+)
+from icefloe.config.manifests import ManifestConfig
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.values import (
     U8,
@@ -24,6 +30,8 @@ from icefloe.values import (
     settings_class,
     value_class,
 )
+from icefloe.values.stored import to_tree
+from icefloe.values.tree import Stored, StoredForm
 
 
 class SpecVersion(NamedNumber):
@@ -160,14 +168,16 @@ class StorageSettings(Settings):
 
     concurrency: StorageConcurrencySettings | None = setting(StorageConcurrencySettings)
     retries: StorageRetriesSettings | None = setting(StorageRetriesSettings)
-    unsafe_use_conditional_create: bool | None = setting(effective=True)
+    unsafe_use_conditional_create: bool | None = setting(
+        effective=True, stored=Stored(after="unsafe_use_conditional_update")
+    )
     unsafe_use_conditional_update: bool | None = setting(effective=True)
     unsafe_use_metadata: bool | None = setting(effective=True)
     storage_class: str | None = None
     metadata_storage_class: str | None = None
     chunks_storage_class: str | None = None
     minimum_size_for_multipart_upload: U64 | None = setting(100 * 2**20)
-    timeouts: StorageTimeoutSettings | None = None
+    timeouts: StorageTimeoutSettings | None = setting(stored=Stored(after="retries"))
 
 
 class CompressionAlgorithm(NamedNumber):
@@ -246,16 +256,27 @@ class RepositoryConfig(Settings):
     max_concurrent_requests: U16 | None = setting(256)
     caching: CachingConfig | None = setting(CachingConfig)
     storage: StorageSettings | None = None
-    virtual_chunk_containers: Annotated[dict[str, VirtualChunkContainer], _containers] | None = None
+    virtual_chunk_containers: Annotated[dict[str, VirtualChunkContainer], _containers] | None = (
+        setting(stored=Stored(form=StoredForm(to_tree, read_containers)))
+    )
     manifest: ManifestConfig | None = setting(ManifestConfig)
     repo_update_retries: RepoUpdateRetryConfig | None = setting(RepoUpdateRetryConfig)
     num_updates_per_repo_info_file: U16 | None = setting(100)
-    max_concurrent_decodes: U16 | None = setting(min(os.cpu_count() or 1, 2**16 - 1))
-    previous_file: str | None = field(default=None, init=False, repr=False)
-    disputed_prefixes: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+    max_concurrent_decodes: U16 | None = setting(
+        min(os.cpu_count() or 1, 2**16 - 1), stored=Stored(after="max_concurrent_requests")
+    )
+    previous_file: str | None = field(
+        default=None, init=False, repr=False, metadata={"stored": Stored(after="manifest")}
+    )
+    disputed_prefixes: tuple[str, ...] = field(
+        default=(), init=False, repr=False, compare=False, metadata={"stored": None}
+    )
     """Where what was stored contradicts itself about a container: nothing is read from there."""
     _: KW_ONLY
-    chunk_manifests: ChunkManifestsConfig | None = setting(DEFAULT_CHUNK_MANIFESTS)
+    chunk_manifests: ChunkManifestsConfig | None = setting(
+        DEFAULT_CHUNK_MANIFESTS,
+        stored=Stored(key=KEY, only_ours=True, form=StoredForm(to_tree, read_manifest_sets)),
+    )
 
     @staticmethod
     def default() -> "RepositoryConfig":

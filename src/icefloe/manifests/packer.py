@@ -9,8 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from icefloe.config.manifest_sets import DEFAULT_SET, ChunkRange, ManifestRule, ManifestSet
-from icefloe.config.manifests import EffectiveChunkManifests
+from icefloe.config.manifest_sets import (
+    DEFAULT_SET,
+    ChunkRange,
+    EffectiveChunkManifests,
+    ManifestRule,
+    ManifestSet,
+)
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.manifests.partition import matches
 from icefloe.records import MutableRecord, Record, field

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final, cast
 
 from icefloe.config import ChunkManifestsConfig, FeatureFlag, RepositoryConfig
-from icefloe.config.manifests import KEY as CONFIG_KEY
+from icefloe.config.manifest_sets import KEY as CONFIG_KEY
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from icefloe.config import ChecksumAlgorithm, S3Options
-from icefloe.config.containers import ENDPOINT_OPTIONS
+from icefloe.config.stores import ENDPOINT_OPTIONS
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.records import Record, field, replace
 from icefloe.values.urls import has_user

@@ -27,6 +27,8 @@ from icefloe.values.model import (
     setting,
     settings_class,
     shared_defaults,
+    unchecked,
+    union_of,
     value_class,
     variant_of,
 )
@@ -56,6 +58,8 @@ __all__ = [
     "setting",
     "settings_class",
     "shared_defaults",
+    "unchecked",
+    "union_of",
     "value_class",
     "variant_of",
 ]

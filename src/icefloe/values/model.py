@@ -15,10 +15,20 @@ from datetime import datetime
 from enum import Enum, IntEnum
 from functools import cache
 from textwrap import indent
-from typing import Any, ClassVar, Final, Self, cast, dataclass_transform, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Self,
+    cast,
+    dataclass_transform,
+    get_type_hints,
+)
 
 from icefloe.printable import escaped_html, printable
 from icefloe.values.checks import Check, check_for
+from icefloe.values.tree import Stored, StoredForm
 
 MASK: Final = "***"
 _SECRET_NAME: Final = re.compile(
@@ -41,13 +51,18 @@ _PACKAGES_EXPORTED_AT_THE_TOP: Final = frozenset(
 )
 
 
-def setting(effective: object = None, *, replaced_whole: bool = False) -> Any:
+def setting(
+    effective: object = None, *, replaced_whole: bool = False, stored: Stored | None = None
+) -> Any:
     """Declare a field that may stay unset (None).
 
     `effective` is the value that applies then; a class stands for its own effective values.
     A nested value is merged field by field unless it is `replaced_whole`.
     """
-    return field(default=None, metadata={"effective": effective, "replaced_whole": replaced_whole})
+    metadata = {"effective": effective, "replaced_whole": replaced_whole}
+    if stored is not None:
+        metadata["stored"] = stored
+    return field(default=None, metadata=metadata)
 
 
 def secret(*, shown: int = 0, optional: bool = False) -> Any:
@@ -77,8 +92,13 @@ class Value:
     _positional: ClassVar[bool] = False
     _made_by: ClassVar[str | None] = None
     """The function of the union that makes this variant, where `repr` should show that."""
+    stored_form: ClassVar[StoredForm | None] = None
+    """How it is stored, where its fields do not say it."""
+    kebab_keys: ClassVar[bool] = False
+    """Whether it is stored with keys such as `max-size`, and without those that are not set."""
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         # A dataclass would write a `repr` that shows secrets, but spares one that it finds.
         if "__repr__" not in cls.__dict__:
             cls.__repr__ = Value.__repr__  # type: ignore[method-assign]
@@ -100,7 +120,7 @@ class Value:
         return hash((type(self), *(getattr(self, name) for name in _compared(type(self)))))
 
     def __post_init__(self) -> None:
-        for name, check in _checks(type(self)).items():
+        for name, check in checks_of(type(self)).items():
             checked = check(getattr(self, name), f"{public_name(type(self))}.{name}")
             object.__setattr__(self, name, checked)
 
@@ -133,9 +153,9 @@ class Settings(Value):
         """Leave the checks to the assignments that the constructor makes."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name not in _field_names(type(self)):
+        if name not in _field_defaults(type(self)):
             raise AttributeError(f"{public_name(type(self))} has no setting {name!r}")
-        check = _checks(type(self)).get(name)
+        check = checks_of(type(self)).get(name)
         if check is not None:
             value = check(value, f"{public_name(type(self))}.{name}")
         object.__setattr__(self, name, value)
@@ -148,6 +168,8 @@ class Variant(Value):
     """
 
     _positional = True
+    is_stored_by_class_name: ClassVar[bool] = False
+    """Whether `Alternative` is stored under that name, and not as `alternative`."""
 
     def __new__(cls, *_: object, **__: object) -> Self:
         """Refuse to make the union itself."""
@@ -189,6 +211,11 @@ def variant_of[V: type](union: type, name: str) -> Callable[[V], V]:
         return variant
 
     return bind
+
+
+def union_of(variant: type[Variant]) -> type[Variant]:
+    """Return the union that a variant belongs to."""
+    return cast("type[Variant]", variant.__bases__[0])
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -249,27 +276,15 @@ def _defaults_once(kind: type) -> Any:
 
 
 def merged[S: Settings](base: S, over: S) -> S:
-    """Combine two settings: where `over` has a value it wins; the result shares no part.
-
-    Both were checked when they were made, so the result needs no checking.
-    """
-    result = _twin(base)
-    for field_ in _fields(base):
-        below, above = getattr(base, field_.name), getattr(over, field_.name)
-        if (
-            isinstance(below, Settings)
-            and isinstance(above, Settings)
-            and not field_.metadata.get("replaced_whole")
-        ):
-            chosen: Any = merged(below, above)
-        else:
-            chosen = _copied(below if above is None else above)
-        object.__setattr__(result, field_.name, chosen)
-    return result
+    """Combine two settings: where `over` has a value it wins; the result shares no part."""
+    return cast("S", _copied(overlaid(base, over)))
 
 
 def overlaid[S: Settings](base: S, over: S) -> S:
-    """Combine two settings as `merged` does; the result shares parts of both: for reading only."""
+    """Combine two settings as `merged` does; the result shares parts of both: for reading only.
+
+    Both were checked when they were made, so the result needs no checking.
+    """
     chosen: dict[str, Any] = {}
     for field_ in _fields(base):
         above = getattr(over, field_.name)
@@ -284,33 +299,29 @@ def overlaid[S: Settings](base: S, over: S) -> S:
             above = overlaid(below, above)
         if above is not below:
             chosen[field_.name] = above
-    if not chosen:
-        return base
-    result = _twin(base)
-    for name, value in chosen.items():
-        object.__setattr__(result, name, value)
-    return result
+    return unchecked(type(base), vars(base) | chosen) if chosen else base
 
 
-def _twin[S: Settings](value: S) -> S:
-    """Make another object with the same values, without checking them again."""
-    twin = object.__new__(type(value))
-    for name in _field_names(type(value)):
-        object.__setattr__(twin, name, getattr(value, name))
-    return twin
-
-
-@once_per_class
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field_.name for field_ in fields(cast("Any", kind)))
+def unchecked[V: Value](kind: type[V], contents: Mapping[str, Any]) -> V:
+    """Make a value of contents that are not checked again; other fields have their defaults."""
+    value = object.__new__(kind)
+    vars(value).update(_field_defaults(kind))
+    vars(value).update(contents)
+    return value
 
 
 def _copied(value: Any) -> Any:
     if isinstance(value, Settings):
-        return merged(value, value)
+        contents = {name: _copied(content) for name, content in vars(value).items()}
+        return unchecked(type(value), contents)
     if isinstance(value, dict):
         return {key: _copied(inner) for key, inner in value.items()}
     return value
+
+
+@once_per_class
+def _field_defaults(kind: type) -> dict[str, Any]:
+    return {field_.name: field_.default for field_ in fields(cast("Any", kind))}
 
 
 def _fields(value: Value) -> tuple[Field[Any], ...]:
@@ -323,10 +334,20 @@ def _fields_once(kind: type) -> tuple[Field[Any], ...]:
 
 
 @once_per_class
-def _checks(kind: type) -> dict[str, Check]:
-    hints = get_type_hints(kind, include_extras=True)
-    named = {field_.name: hints[field_.name] for field_ in fields(cast("Any", kind)) if field_.init}
-    return {name: check_for(hint) for name, hint in named.items()}
+def hints_of(kind: type) -> dict[str, Any]:
+    """Return the annotations of a class, with the checks in them."""
+    return get_type_hints(kind, include_extras=True)
+
+
+@once_per_class
+def checks_of(kind: type) -> dict[str, Check]:
+    """Return the checks of the fields that the constructor takes."""
+    hints = hints_of(kind)
+    return {
+        field_.name: check_for(hints[field_.name])
+        for field_ in fields(cast("Any", kind))
+        if field_.init
+    }
 
 
 def _source(value: Value, field_: Field[Any]) -> str:
@@ -375,47 +396,52 @@ def _without_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
     }
 
 
-type _Row = tuple[str, object, Value | None, bool]
-"""Name, value, the defaults for its inside, and whether it is a default itself."""
+class _Nested(NamedTuple):
+    """A value within another: its key in a mapping, and the defaults that apply in it."""
+
+    key: str
+    value: Value
+    defaults: Value | None
+    is_default: bool
 
 
-def _rows(value: Value, defaults: Value | None) -> Iterator[_Row]:
+def _rows(
+    value: Value, defaults: Value | None, *, is_default: bool
+) -> Iterator[tuple[str, str, list[_Nested]]]:
+    """Yield the name of each field with its text, or with the values that are nested in it."""
+    if isinstance(value, Variant) and len(value) == 1 and isinstance(value[0], Settings):
+        value = value[0]
     for field_ in _fields(value):
-        content = getattr(value, field_.name)
+        content, default = getattr(value, field_.name), getattr(defaults, field_.name, None)
         if field_.metadata.get("secret") and content is not None:
-            content = _Verbatim(_masked(content, field_))
-        default = getattr(defaults, field_.name, None)
-        inner = default if isinstance(default, Value) else None
-        is_default = content is None and default is not None
-        yield field_.name, default if is_default else content, inner, is_default
-
-
-class _Verbatim(str):
-    """Text to print as it is."""
-
-    __slots__ = ()
+            yield field_.name, _masked(content, field_), []
+            continue
+        is_unset = content is None
+        content = default if is_unset else content
+        row_is_default = content is not None and (is_unset or is_default)
+        nested = []
+        if isinstance(content, Value) and not _is_short(content):
+            below = default if isinstance(default, Value) else defaults_of(type(content))
+            nested = [_Nested("", content, below, row_is_default)]
+        elif isinstance(content, Mapping):
+            nested = [
+                _Nested(key, inner, defaults_of(type(inner)), row_is_default)
+                for key, inner in content.items()
+                if isinstance(inner, Value)
+            ]
+        text = "" if nested else _short(content) + (" (default)" if row_is_default else "")
+        yield field_.name, text, nested
 
 
 def _text(value: Value, defaults: Value | None, *, is_default: bool = False) -> Iterator[str]:
     yield f"<{public_name(type(value))}>"
-    if isinstance(value, Variant) and len(value) == 1 and isinstance(value[0], Settings):
-        value = value[0]
-    for name, content, inner, is_unset in _rows(value, defaults):
-        row_is_default = is_unset or (is_default and content is not None)
-        if isinstance(content, Value) and not _is_short(content):
-            yield f"{name}:"
-            below = inner or defaults_of(type(content))
-            for line in _text(content, below, is_default=row_is_default):
-                yield f"    {line}"
-        elif isinstance(content, Mapping) and any(isinstance(v, Value) for v in content.values()):
-            yield f"{name}:"
-            for key, element in content.items():
+    for name, text, nested in _rows(value, defaults, is_default=is_default):
+        yield f"{name}: {text}" if not nested else f"{name}:"
+        for key, inner, inner_defaults, inner_is_default in nested:
+            lines = _text(inner, inner_defaults, is_default=inner_is_default)
+            if key:
                 yield f"    {key}:"
-                yield from (
-                    f"        {line}" for line in _text(element, defaults_of(type(element)))
-                )
-        else:
-            yield f"{name}: {_short(content)}{' (default)' if row_is_default else ''}"
+            yield from (f"{'        ' if key else '    '}{line}" for line in lines)
 
 
 def _is_short(value: Value) -> bool:
@@ -425,8 +451,6 @@ def _is_short(value: Value) -> bool:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, _Verbatim):
-        return str(value)
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, datetime):
@@ -439,21 +463,13 @@ def _short(value: object) -> str:
 def _html(value: Value, defaults: Value | None, *, is_default: bool = False) -> Iterator[str]:
     yield '<div class="icefloe-value">'
     yield f'<div class="icefloe-name">{escaped_html(public_name(type(value)))}</div>'
-    if isinstance(value, Variant) and len(value) == 1 and isinstance(value[0], Settings):
-        value = value[0]
-    for name, content, inner, is_unset in _rows(value, defaults):
-        row_is_default = is_unset or (is_default and content is not None)
-        if isinstance(content, Value) and not _is_short(content):
-            nested = [(content, inner or defaults_of(type(content)))]
-        elif isinstance(content, Mapping) and any(isinstance(v, Value) for v in content.values()):
-            nested = [(element, defaults_of(type(element))) for element in content.values()]
-        else:
-            shown = escaped_html(_short(content) + (" (default)" if row_is_default else ""))
-            yield f"<div><span>{escaped_html(name)}:</span> {shown}</div>"
+    for name, text, nested in _rows(value, defaults, is_default=is_default):
+        if not nested:
+            yield f"<div><span>{escaped_html(name)}:</span> {escaped_html(text)}</div>"
             continue
         yield f"<details><summary>{escaped_html(name)}</summary>"
-        for element, each_defaults in nested:
-            yield from _html(element, each_defaults, is_default=row_is_default)
+        for _, inner, inner_defaults, inner_is_default in nested:
+            yield from _html(inner, inner_defaults, is_default=inner_is_default)
         yield "</details>"
     yield "</div>"
 

@@ -1,6 +1,12 @@
-"""A tree of plain values, as YAML and FlexBuffers hold it."""
+"""Trees of plain values, as YAML and FlexBuffers hold them: how values are stored."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icefloe.errors import ErrorKind, FormatError
+
+if TYPE_CHECKING:
+    from icefloe.values.stored import TreeReader
 
 type Tree = (
     bool | int | float | str | list["Tree"] | dict[str, "Tree"] | "Tagged" | "Unquoted" | None
@@ -19,3 +25,37 @@ class Unquoted(NamedTuple):
 
     text: str
     value: bool | int | float
+
+
+class StoredForm(NamedTuple):
+    """How a class or a field is stored, where its fields or its type do not say it."""
+
+    write: Callable[[Any], Tree]
+    read: Callable[["TreeReader", Any, Tree, str], Any]
+    """Takes the reader, the class to make, the tree and its path."""
+
+
+class Stored(NamedTuple):
+    """How a field is stored, where its name, its place and its type do not say it."""
+
+    key: str | None = None
+    other_key: str | None = None
+    """Another key under which the field is accepted."""
+    after: str | None = None
+    """The field that it is stored behind."""
+    form: StoredForm | None = None
+    only_ours: bool = False
+    """Whether other programs do not know it: it is left out where it has its default value."""
+    null_counts: bool = False
+    """Whether null is a value, and not the same as no entry."""
+    instead: object = ...
+    """Stands in for a wrong value where the rest is still to be judged; Ellipsis: nothing."""
+
+
+def malformed(problem: str, **context: object) -> FormatError:
+    """Make the error for a stored configuration that cannot be understood."""
+    return FormatError(
+        f"the stored configuration is damaged: {problem}",
+        ErrorKind.CONFIG_DESERIALIZATION,
+        **context,
+    )

@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 
 import yaml
 
-from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.values.tree import Tagged, Tree, Unquoted
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.values.tree import Tagged, Tree, Unquoted, malformed
 
 MAX_YAML_BYTES: Final = 2**20
 MAX_YAML_DEPTH: Final = 100
@@ -67,13 +67,6 @@ def encode_yaml(tree: Tree) -> bytes:
             ErrorKind.LIMIT_EXCEEDED,
         )
     return data
-
-
-def malformed(problem: str) -> FormatError:
-    """Make the error for a stored configuration that cannot be understood."""
-    return FormatError(
-        f"the stored configuration is damaged: {problem}", ErrorKind.CONFIG_DESERIALIZATION
-    )
 
 
 def _expect(events: Iterator[Any], kind: type) -> None:

@@ -18,8 +18,13 @@ from icefloe.config import (
     RepositoryConfig,
     effective_config,
 )
-from icefloe.config.manifest_sets import MAX_PATTERN_LENGTH, MAX_RULES, MAX_SETS
-from icefloe.config.manifests import DEFAULT_CHUNK_MANIFESTS, effective_chunk_manifests
+from icefloe.config.manifest_sets import (
+    DEFAULT_CHUNK_MANIFESTS,
+    MAX_PATTERN_LENGTH,
+    MAX_RULES,
+    MAX_SETS,
+    effective_chunk_manifests,
+)
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.config_file import (
     decode_config_flexbuffer,
@@ -341,7 +346,7 @@ def test_stored_keys_of_the_future_are_ignored() -> None:
 def test_common_patterns_need_no_arrow() -> None:
     code = """
 import sys
-from icefloe.config.manifests import ChunkManifestsConfig
+from icefloe.config.manifest_sets import ChunkManifestsConfig
 ChunkManifestsConfig.from_yaml('rules: [{target: default, path: ".*/(lat|lon)"}]')
 assert "pyarrow" not in sys.modules
 """

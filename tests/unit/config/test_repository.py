@@ -33,7 +33,8 @@ from icefloe.config import (
     s3_store,
 )
 from icefloe.config.conditions import DEFAULT_PRELOAD_CONDITION
-from icefloe.config.containers import AnyObjectStoreConfig, stored_container
+from icefloe.config.containers import stored_container
+from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.errors import InvalidInputError
 from icefloe.format.config_file import decode_config_flexbuffer, encode_config_flexbuffer
 

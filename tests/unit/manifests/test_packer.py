@@ -3,7 +3,7 @@
 import pytest
 
 from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet
-from icefloe.config.manifests import effective_chunk_manifests
+from icefloe.config.manifest_sets import effective_chunk_manifests
 from icefloe.errors import InvalidInputError
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.manifests.packer import ArrayFacts, closure, pack, send

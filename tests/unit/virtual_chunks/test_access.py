@@ -15,7 +15,7 @@ from icefloe.config import (
     local_filesystem_store,
     s3_store,
 )
-from icefloe.config.containers import AnyObjectStoreConfig
+from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import (
     AnyCredential,
     AzureCredentials,

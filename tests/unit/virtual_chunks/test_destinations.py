@@ -16,7 +16,8 @@ from icefloe.config import (
     local_filesystem_store,
     s3_store,
 )
-from icefloe.config.containers import AnyObjectStoreConfig, stored_container
+from icefloe.config.containers import stored_container
+from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import (
     AnyCredential,
     Credentials,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.config import VirtualChunkContainer, azure_store, gcs_store, http_store, s3_store
-from icefloe.config.containers import AnyObjectStoreConfig
+from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential, Credentials, HttpAccess, s3_credentials
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns import BytesColumn

@@ -23,15 +23,15 @@ from icefloe.config.conditions import (
     SplitAxis,
 )
 from icefloe.config.effective import EffectiveConfig, EffectiveSplitSizes
-from icefloe.config.manifest_sets import ManifestRule, ManifestSet
-from icefloe.config.manifests import (
+from icefloe.config.manifest_sets import (
     DEFAULT_CHUNK_MANIFESTS,
     ChunkManifestsConfig,
     EffectiveChunkManifests,
-    ManifestConfig,
-    ManifestSplittingConfig,
+    ManifestRule,
+    ManifestSet,
     effective_chunk_manifests,
 )
+from icefloe.config.manifests import ManifestConfig, ManifestSplittingConfig
 from icefloe.effects import map_concurrently
 from icefloe.errors import ObjectNotFoundError
 from icefloe.format.chunk_table import Coordinates

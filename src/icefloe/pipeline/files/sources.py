@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from icefloe.config import VirtualChunkContainer
-from icefloe.config.containers import (
+from icefloe.config.stores import (
     AnyObjectStoreConfig,
     gcs_store,
     http_store,
