@@ -18,7 +18,7 @@ from bench.engine_location import Location, best_of, seconds_of
 from bench.engine_rows import Group, Row, Run, Scale
 from bench.manifests_building import PART_CHUNKS, build, built, config_of, set_refs
 from bench.measure import measured
-from icefloe.config.manifests import DEFAULT_CHUNK_MANIFESTS, effective_chunk_manifests
+from icefloe.config.manifest_sets import DEFAULT_CHUNK_MANIFESTS, effective_chunk_manifests
 from icefloe.format.ids import NodeId
 from icefloe.manifests.packer import ArrayFacts, pack
 from icefloe.testing.faulty import FaultyBackend

@@ -2,7 +2,7 @@
 
 A field is stored under its own name, in the order of the fields; a number or an alternative by its
 name in snake case. `setting` declares what differs, and a `StoredForm` what fields cannot say.
-Whoever can write to a repository may have written a tree, so reading trusts nothing.
+Anyone who can write to a repository may have written a tree, so reading trusts nothing.
 """
 
 import re
