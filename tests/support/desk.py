@@ -7,7 +7,8 @@ import zarr
 from fastapi.testclient import TestClient
 from obstore.store import S3Store
 
-from icefloe.catalog.model import Person, Token, TokenScope
+import icefloe
+from icefloe.catalog.model import Organisation, Person, Token, TokenScope
 from icefloe.catalog.tokens import new_token, token_id
 from icefloe.service.database import accounts, audit
 from icefloe.service.pages.site import create_site
@@ -92,6 +93,11 @@ def bucket_body(name: str, endpoint: S3Endpoint, prefix: str) -> dict[str, Any]:
 
 def read_with_reference(answer: dict[str, Any], array: str) -> Any:
     """Read an array with the reference implementation and the vended credentials."""
+    return zarr.open_array(store_with_reference(answer), path=array, mode="r")[:]
+
+
+def store_with_reference(answer: dict[str, Any]) -> Any:
+    """Open a repository with the reference implementation and the vended credentials."""
     import icechunk
 
     store, credential = answer["store"], answer["credential"]["values"]
@@ -116,7 +122,7 @@ def read_with_reference(answer: dict[str, Any], array: str) -> Any:
             force_path_style=own["path_style"],
         )
         config.set_virtual_chunk_container(
-            icechunk.VirtualChunkContainer(container["prefix"], options)
+            icechunk.VirtualChunkContainer(container["prefix"], options, name=container["name"])
         )
         keys = icechunk.s3_credentials(**container["credential"]["values"])
         credentials[container["prefix"]] = keys
@@ -125,5 +131,51 @@ def read_with_reference(answer: dict[str, Any], array: str) -> Any:
         config,
         authorize_virtual_chunk_access=icechunk.containers_credentials(credentials),
     )
-    session = repository.readonly_session("main")
-    return zarr.open_array(session.store, path=array, mode="r")[:]
+    return repository.readonly_session("main").store
+
+
+def storage_at(endpoint: S3Endpoint, prefix: str) -> icefloe.Storage:
+    """Return the place of a repository, with an owner's own keys."""
+    return icefloe.s3_storage(
+        bucket=endpoint.bucket,
+        prefix=prefix,
+        endpoint_url=endpoint.url,
+        access_key_id=endpoint.access_key_id,
+        secret_access_key=endpoint.secret_access_key,
+        region=endpoint.region,
+        allow_http=True,
+        force_path_style=True,
+    )
+
+
+def container_at(endpoint: S3Endpoint, url: str) -> icefloe.VirtualChunkContainer:
+    """Return a container of virtual chunks on a test server."""
+    store = icefloe.s3_store(
+        endpoint_url=endpoint.url, s3_compatible=True, allow_http=True, force_path_style=True
+    )
+    return icefloe.VirtualChunkContainer(url, store)
+
+
+def add_organisation(desk: Desk, organisation: str, admin: str) -> None:
+    """Add an organisation with its admin."""
+    desk.add_person(Person(admin))
+    with desk.service.database.writing() as connection:
+        accounts.create_organisation(connection, Organisation(organisation), admin, desk.now)
+
+
+def add_bucket(
+    desk: Desk, admin: str, organisation: str, endpoint: S3Endpoint, prefix: str
+) -> None:
+    """Register the bucket `main` of an organisation, and prove it."""
+    body = bucket_body("main", endpoint, prefix)
+    created = desk.ask(admin, "POST", f"/orgs/{organisation}/buckets", body)
+    assert created.status_code == 201, created.json()
+    report = desk.ask(admin, "POST", f"/orgs/{organisation}/buckets/main/probe").json()
+    assert report["state"] == "proven", report
+
+
+def add_repository(desk: Desk, admin: str, organisation: str, name: str) -> None:
+    """Import the repository in the folder of its name."""
+    body = {"name": name, "bucket": "main", "prefix": f"{name}/", "imports": True}
+    created = desk.ask(admin, "POST", f"/orgs/{organisation}/repos", body)
+    assert created.status_code == 201, created.json()

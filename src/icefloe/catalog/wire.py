@@ -314,6 +314,20 @@ class SubscriptionDecision(Record, forbid_unknown_fields=True):
     answer: Text = ""
 
 
+class FollowAnswer(Record):
+    """What an update of a filtered subscription did."""
+
+    version: str
+    """The snapshot of the provider that is followed now."""
+    snapshot: str
+    """The newest snapshot of the subscriber's repository."""
+    changed: bool
+    written: int = 0
+    """Arrays whose references were written."""
+    kept: int = 0
+    """Arrays that were up to date."""
+
+
 class NewAccessRequest(Record, forbid_unknown_fields=True):
     """A request for access to what a repository refers to."""
 

@@ -43,6 +43,7 @@ from icefloe.service.domain.decide import (
     Verdict,
     decide,
 )
+from icefloe.service.domain.locations import location_url
 from icefloe.service.runtime import Service
 from icefloe.service.vending.broker import MARGIN, Minted
 from icefloe.service.vending.grants import Grant
@@ -181,6 +182,16 @@ class Opener:
         grant = self._grant(granted.bucket, prefix, caller, may_list=granted.may_list)
         return await self._credential(grant)
 
+    async def own_credential(
+        self, entry: Entry, caller: Caller, access: Access
+    ) -> CredentialAnswer:
+        """Return a credential for a repository itself, for a job whose right was checked before."""
+        require_proven(entry.bucket)
+        prefix = entry.bucket.prefix + entry.repository.prefix
+        return (
+            await self._credential(self._grant(entry.bucket, prefix, caller, access))
+        ).credential
+
     async def _credential(self, grant: Grant) -> Minted:
         bucket, service = grant.bucket, self._service
         external_id = service.external_id(bucket.organisation)
@@ -211,9 +222,10 @@ def _container_answer(granted: Granted, credential: CredentialAnswer) -> Contain
     else:
         store = store_answer(granted.bucket, location.prefix)
         source = f"{granted.kind} {granted.source} of {granted.bucket.organisation}"
-    return ContainerAnswer(
-        container.url_prefix, container.name, store, credential, source, granted.difference
-    )
+    # The name of a provider's container is bound now: the stored prefix says nothing.
+    is_bound = granted.kind is GrantKind.SUBSCRIPTION
+    prefix = location_url(location) if is_bound else container.url_prefix
+    return ContainerAnswer(prefix, container.name, store, credential, source, granted.difference)
 
 
 def require_proven(bucket: Bucket) -> None:

@@ -40,6 +40,8 @@ class Action(StrEnum):
     CHANGE_LISTINGS = "listings:change"
     SEE_SUBSCRIPTIONS = "subscriptions:see"
     CHANGE_SUBSCRIPTIONS = "subscriptions:change"
+    UPDATE_SUBSCRIPTION = "subscriptions:update"
+    """Let a filtered subscription follow the provider's newest version."""
     ASK_FOR_ACCESS = "requests:create"
     SEE_REQUESTS = "requests:see"
     DECIDE_REQUESTS = "requests:decide"
@@ -59,6 +61,7 @@ LOWEST_ROLE: Final = {
     Action.USE_BUCKET: Role.WRITER,
     Action.WRITE_REPOSITORY: Role.WRITER,
     Action.CREATE_REPOSITORY: Role.WRITER,
+    Action.UPDATE_SUBSCRIPTION: Role.WRITER,
     Action.CHANGE_REPOSITORY: Role.WRITER,
     Action.CHANGE_ORGANISATION: Role.ADMIN,
     Action.CHANGE_MEMBERS: Role.ADMIN,

@@ -113,6 +113,12 @@ def bucket_location(bucket: Bucket) -> Location:
     return Location(bucket.platform, store or "", bucket.bucket, segments_of(bucket.prefix))
 
 
+def location_url(location: Location) -> str:
+    """Return the prefix of a location as a URL."""
+    scheme = {Platform.S3: "s3", Platform.GCS: "gs", Platform.AZURE: "az"}[location.platform]
+    return f"{scheme}://{location.bucket}/{location.prefix}"
+
+
 def store_name(platform: Platform, endpoint: str | None, account: str | None) -> str | None:
     """Return the name of a store: the host of its endpoint; None if the endpoint is no address."""
     known = _WELL_KNOWN[platform]

@@ -9,6 +9,7 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 
 from icefloe.service.buckets import probe_on_schedule
+from icefloe.service.following import follow_on_schedule
 from icefloe.service.http import (
     audit,
     buckets,
@@ -51,12 +52,14 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        probes = None
+        jobs = []
         if service.settings.probe_hours:
-            probes = asyncio.create_task(probe_on_schedule(service))
+            jobs.append(asyncio.create_task(probe_on_schedule(service)))
+        if service.settings.follow_minutes:
+            jobs.append(asyncio.create_task(follow_on_schedule(service)))
         yield
-        if probes is not None:
-            probes.cancel()
+        for job in jobs:
+            job.cancel()
         await service.close()
 
     app = FastAPI(

@@ -19,7 +19,7 @@ from icefloe.service.database import assets, rows, tables
 from icefloe.service.database.facts import load_world
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import is_whole
-from icefloe.service.domain.locations import bucket_location
+from icefloe.service.domain.locations import bucket_location, location_url
 from icefloe.service.domain.simulate import PolicyChange, simulate
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
@@ -28,7 +28,6 @@ from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
 
 router = APIRouter(tags=["policies"], responses=PROBLEMS)
-_SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 
 
 @router.get("/orgs/{org}/policies", response_model=Annotated[Page[Policy], Codec()])
@@ -196,7 +195,7 @@ def check_policy(connection: Connection, policy: Policy, settings: PolicySetting
     if policy.scope is not PolicyScope.ANYONE:
         return
     location = bucket_location(bucket).below(policy.prefix)
-    whole = f"{_SCHEMES[bucket.platform]}://{location.bucket}/{location.prefix}"
+    whole = location_url(location)
     if settings.confirm_prefix != whole:
         problem = f"this lets everybody on this service read all objects below {whole}"
         advice = "type this prefix again as confirm_prefix"

@@ -1,5 +1,6 @@
 """Routes about subscriptions: ask for a listing, approve or decline, end."""
 
+import asyncio
 import secrets as random
 from typing import Annotated
 
@@ -13,12 +14,13 @@ from icefloe.catalog.model import (
     Subscription,
     SubscriptionKind,
 )
-from icefloe.catalog.wire import NewSubscription, Page, SubscriptionDecision
+from icefloe.catalog.wire import FollowAnswer, NewSubscription, Page, SubscriptionDecision
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from icefloe.records import replace
 from icefloe.service.database import assets, rows, tables
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.filters import check_filter
+from icefloe.service.following import follow
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
@@ -153,6 +155,28 @@ def end_subscription(
         changed = _change(connection, replace(before, state=Decision.ENDED), if_match)
         permit.record(connection, f"subscription {subscription}", {"state": changed.state})
     return answer(changed, headers=etag(changed.version))
+
+
+@router.post(
+    "/orgs/{org}/subscriptions/{subscription}/update",
+    response_model=Annotated[FollowAnswer, Codec()],
+)
+async def update_subscription(
+    permit: Annotated[Permit, Depends(may(Action.UPDATE_SUBSCRIPTION))],
+    org: str,
+    subscription: str,
+) -> Response:
+    """Bring the repository of a filtered subscription to the provider's newest version."""
+
+    def check() -> None:
+        with permit.service.database.reading() as connection:
+            require_subscription(connection, org, subscription)
+
+    await asyncio.to_thread(check)
+    followed = await follow(permit.service, subscription)
+    details = {"version": followed.version, "changed": followed.changed}
+    await permit.record_later(f"subscription {subscription}", details)
+    return answer(followed)
 
 
 def require_subscription(connection: Connection, organisation: str, name: str) -> Subscription:
