@@ -300,7 +300,7 @@ class Plan(Record):
     """Arrays whose values are copied, because their chunks are not cut exactly."""
 
     @classmethod
-    def of(cls, session: Session, offered: Filter | None, wanted: Filter | None) -> "Plan":
+    def of(cls, session: Session, offered: Filter | None, wanted_filter: Filter | None) -> "Plan":
         """Plan what a provider offers and a subscriber wants of a version."""
         state = _state(session)
         filters = [f for f in (offered, wanted_filter) if f is not None]
