@@ -38,9 +38,9 @@ class RepositoryDependencies:
         no virtual chunks, and no containers for any: nothing to authorise
         """
         from icefloe.maintenance.dependencies.access import describe_access
-        from icefloe.maintenance.dependencies.summary import Versions
+        from icefloe.maintenance.dependencies.summary import VersionQuery
 
-        versions = Versions(branch, tag, snapshot_id)
+        versions = VersionQuery(branch, tag, snapshot_id)
         return await describe_access(self._context, versions, on_progress)
 
     describe_access = blocking(describe_access_async)
@@ -73,13 +73,13 @@ class RepositoryDependencies:
         >>> len(repository.virtual_dependencies("file", all_versions=True))
         0
         """
-        from icefloe.maintenance.dependencies.summary import Versions, dependencies
+        from icefloe.maintenance.dependencies.summary import VersionQuery, dependencies
         from icefloe.virtual_chunks.grouping import LocationQuery
 
         return await dependencies(
             self._context,
             by,
-            versions=Versions(branch, tag, snapshot_id, all_versions),
+            versions=VersionQuery(branch, tag, snapshot_id, all_versions),
             query=LocationQuery(prefix, glob),
             depth=depth,
             progress=on_progress,

@@ -92,15 +92,18 @@ async def read_snapshots[T](
     *,
     limits: ReadLimits | None = None,
     skip: Callable[[SnapshotId, IcefloeError], None] | None = None,
+    uses_cache: bool = False,
 ) -> AsyncIterator[T]:
     """Read snapshots as they are stored now, in this order, and yield what `take` returns.
 
     A missing or damaged snapshot is an error, unless there is `skip`: then it is reported there.
+    With `uses_cache`, the parents of snapshots of spec 1 may be out of date.
     """
+    load = context.assets.load_snapshot if uses_cache else context.assets.read_snapshot
 
     async def read(snapshot_id: SnapshotId) -> T | None:
         try:
-            return take(await context.assets.read_snapshot(snapshot_id))
+            return take(await load(snapshot_id))
         except (SnapshotNotFoundError, FormatError) as failure:
             if skip is None:
                 raise

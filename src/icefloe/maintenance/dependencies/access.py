@@ -9,7 +9,7 @@ from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
 from icefloe.config.containers import moved_container
 from icefloe.errors import InvalidInputError
 from icefloe.format.columns import BytesColumn, concat_bytes
-from icefloe.maintenance.dependencies.summary import Versions, container_numbers, summary
+from icefloe.maintenance.dependencies.summary import VersionQuery, container_numbers, summary
 from icefloe.printable import escaped_html, printable
 from icefloe.records import Record, asdict
 from icefloe.repo.context import RepoContext
@@ -189,7 +189,7 @@ def _authorised(container: ContainerAccess) -> str:
 
 
 async def describe_access(
-    context: RepoContext, versions: Versions, progress: Progress | None = None
+    context: RepoContext, versions: VersionQuery, progress: Progress | None = None
 ) -> AccessReport:
     """Find out which containers one version uses, and what each of them needs."""
     containers = context.config.virtual_chunk_containers

@@ -1,8 +1,8 @@
-"""What a repository needs from outside: where its virtual chunks lie, and which versions care.
+"""What a repository needs from outside: where its virtual chunks lie, and which versions use them.
 
 References are counted manifest by manifest, as columns, and each manifest is read once, however
-many versions link it. What stays in memory is the summary, the counts of the manifests that a
-version yet to come links too, and a few manifests that are read at the same time.
+many versions link it. The counts of a manifest stay in memory only until the last version that
+links it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,14 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from icefloe.config import VirtualChunkContainer
-from icefloe.effects import map_concurrently, offload
+from icefloe.effects import offload
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
 from icefloe.format.columns import BytesColumn, Ints, concat_bytes, is_ascending, numbers_to_arrow
-from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.ids import NodeId
 from icefloe.format.manifest import Manifest
 from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.format.snapshot_table import SnapshotEntry
-from icefloe.maintenance.dependencies.links import ManifestLinks, ManifestPart, manifest_links
 from icefloe.maintenance.dependencies.places import PlaceSummary, UsedPlaces
 from icefloe.records import Record, asdict
 from icefloe.repo.context import RepoContext
@@ -43,20 +42,20 @@ from icefloe.virtual_chunks.grouping import (
     covering,
     is_below_name,
 )
+from icefloe.walk.history import ManifestFact, ReadLimits, read_manifests
+from icefloe.walk.links import ManifestLinks, ManifestPart, manifest_links
 
 type By = Literal["container", "bucket", "prefix", "file", "array"]
 NO_CONTAINER: Final = "(no container)"
 """The place of locations that no configured container covers."""
 _SHOWN_ROWS: Final = 30
 _SHORT_ID: Final = 8
-_MANIFESTS_AT_ONCE: Final = 8
-_BYTES_AT_ONCE: Final = 32 * 1024 * 1024
-"""So many compressed bytes of manifests are read at once, or one manifest."""
-_WAITING_BYTES: Final = 64 * 1024 * 1024
+_LIMITS: Final = ReadLimits(manifests=8, compressed_bytes=32 * 2**20)
+_WAITING_BYTES: Final = 64 * 2**20
 
 
-class Versions(Record):
-    """Which versions are meant: one, all before it too, or all of every branch and tag."""
+class VersionQuery(Record):
+    """Which versions to examine: one, with or without its ancestors, or all of every ref."""
 
     branch: str | None = None
     tag: str | None = None
@@ -193,7 +192,7 @@ async def dependencies(
     context: RepoContext,
     by: By,
     *,
-    versions: Versions,
+    versions: VersionQuery,
     query: LocationQuery | None = None,
     depth: int = 1,
     progress: Progress | None = None,
@@ -212,18 +211,18 @@ async def summary(
     by: By,
     grouping: PlaceGrouping | None,
     *,
-    versions: Versions,
+    versions: VersionQuery,
     query: LocationQuery | None = None,
     progress: Progress | None = None,
 ) -> VirtualDependencies:
     """Sum up by any grouping of locations; without one, by array."""
     links = await manifest_links(context, await versions.lines(context))
     counter = PlaceCounter(context.virtual.resolver.absolute, query or LocationQuery(), grouping)
-    walk = _Walk(context, links, counter, progress)
+    tally = _Tally(context, links, counter, progress)
     for number in range(len(links.steps)):
-        await walk.take(number)
-    used = walk.summary.finished()
-    places = walk.places.column
+        await tally.take(number)
+    used = tally.summary.finished()
+    places = tally.places.column
     if grouping is None:
         paths = [links.paths[NodeId(raw)][1] for raw in places.to_list()]
         places = BytesColumn.from_strings(paths)
@@ -279,8 +278,8 @@ def _by_container(context: RepoContext) -> PlaceGrouping:
     return group
 
 
-class _Walk:
-    """Takes the steps from version to version, reading what is new in each."""
+class _Tally:
+    """Goes from version to version, and counts the references that are new in each."""
 
     def __init__(
         self,
@@ -296,60 +295,48 @@ class _Walk:
         self._counter = counter
         self._progress = progress
         self._last_uses = links.last_uses()
-        self._held: dict[int, PartCounts] = {}
+        self._counts: dict[int, PartCounts] = {}
+        """Of the parts that a later step needs, by their numbers."""
         self._waiting: dict[int, LocalCounts] = {}
         """Counts whose places have no numbers yet: many are numbered at once."""
+        self._waiting_bytes = 0
         self._done = 0
 
     async def take(self, number: int) -> None:
         """Take one step."""
         step = self._links.steps[number]
-        await self._read([part for part in step.added if part not in self._held])
-        added = [self._held[part] for part in step.added]
-        removed = [self._held[part] for part in step.removed]
+        await self._read([part for part in step.added if part not in self._counts])
+        added = [self._counts[part] for part in step.added]
+        removed = [self._counts[part] for part in step.removed]
         self.summary.resize(len(self.places))
         if step.begins_line:
             self.summary.begin_line()
         self.summary.take(step.rank, added, removed)
         for part in {*step.added, *step.removed}:
             if self._last_uses[part] == number:
-                del self._held[part]
+                del self._counts[part]
 
     async def _read(self, parts: Sequence[int]) -> None:
-        """Count references, of a few manifests at a time."""
-        by_manifest: dict[ManifestId, list[int]] = {}
+        """Count the references of some parts, a few manifests at a time."""
+        by_manifest: dict[ManifestFact, list[int]] = {}
         for part in parts:
             by_manifest.setdefault(self._links.parts[part].manifest, []).append(part)
-        some: list[list[int]] = []
-        size_bytes = 0
-        for numbers in by_manifest.values():
-            size = self._links.parts[numbers[0]].size_bytes
-            if some and (size_bytes + size > _BYTES_AT_ONCE or len(some) == _MANIFESTS_AT_ONCE):
-                await self._count(some)
-                some, size_bytes = [], 0
-            some.append(numbers)
-            size_bytes += size
-        await self._count(some)
-        await offload(self._number_places)
-
-    async def _count(self, manifests: Sequence[Sequence[int]]) -> None:
-        async def load(numbers: Sequence[int]) -> Manifest:
-            part = self._links.parts[numbers[0]]
-            return await self._context.assets.load_manifest(part.manifest, part.size_bytes)
-
-        files = await map_concurrently(load, manifests, limit=_MANIFESTS_AT_ONCE)
-        for file, numbers in zip(files, manifests, strict=True):
-            for number in numbers:
-                part = self._links.parts[number]
-                self._waiting[number] = await offload(partial(self._count_part, file, part))
+        async for fact, file in read_manifests(
+            self._context, by_manifest, lambda whole: whole, limits=_LIMITS
+        ):
+            for number in by_manifest[fact]:
+                # One after the other: the counter remembers the locations of the last one.
+                counts = await offload(partial(self._count, file, self._links.parts[number]))
+                self._waiting[number] = counts
+                self._waiting_bytes += len(counts.places.data)
                 self._done += 1
                 if self._progress is not None:
                     self._progress(self._done, len(self._links.parts))
-        size_bytes = sum(len(counts.places.data) for counts in self._waiting.values())
-        if size_bytes > max(_WAITING_BYTES, self.places.size_bytes):
-            await offload(self._number_places)
+            if self._waiting_bytes > max(_WAITING_BYTES, self.places.size_bytes):
+                await offload(self._number_places)
+        await offload(self._number_places)
 
-    def _count_part(self, file: Manifest, part: ManifestPart) -> LocalCounts:
+    def _count(self, file: Manifest, part: ManifestPart) -> LocalCounts:
         table = file.table(part.node)
         if part.grid is not None and len(table):
             table = table.within(part.grid)
@@ -362,8 +349,8 @@ class _Walk:
         edges = np.cumsum([len(column) for column in columns])[:-1]
         parts = np.split(numbers, edges) if columns else []
         for (number, counts), places in zip(waiting.items(), parts, strict=True):
-            self._held[number] = PartCounts(counts.node, places, counts.chunks, counts.bytes_)
-        self._waiting = {}
+            self._counts[number] = PartCounts(counts.node, places, counts.chunks, counts.bytes_)
+        self._waiting, self._waiting_bytes = {}, 0
 
 
 def _ordered(

@@ -1,43 +1,41 @@
-"""Which versions link which manifests, as the steps from each version to the one before it.
+"""The links from versions to manifests, as the steps from each version to the next older one.
 
-Neighbours in a history share nearly all manifests. So a version is kept as what it has that the
-newer one has not, and the reverse: a walk over the steps meets every part of a manifest once.
+Neighbours in a history share nearly all manifests. So of each version only its differences from the
+newer one are kept: a walk over the steps meets every part of a manifest once.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from itertools import batched
 from typing import Final
 
 import numpy as np
 
-from icefloe.effects import map_concurrently
 from icefloe.format.chunk_table import Extents
 from icefloe.format.columns import Bools, Bytes, Ints, ranges
 from icefloe.format.ids import ManifestId, NodeId
 from icefloe.format.nodes import NodeTable
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
-from icefloe.manifests.lookup import sizes_of
+from icefloe.manifests.lookup import listed_in
 from icefloe.records import MutableRecord, Record, field
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import newest_first
+from icefloe.walk.history import ManifestFact, ReadLimits, read_snapshots
 
-_SNAPSHOTS_AT_ONCE: Final = 8
+_LIMITS: Final = ReadLimits(snapshots=8)
 _GRID_BYTES: Final = 8
 
 
 class ManifestPart(Record):
     """The references of one array in one manifest."""
 
-    manifest: ManifestId
-    size_bytes: int
+    manifest: ManifestFact
     node: NodeId
     grid: Extents | None
     """The chunks that the array has; None if the manifest has no others."""
 
 
-class Step(Record):
+class LinkStep(Record):
     """How a version differs from the newer one before it; `added` and `removed` number parts."""
 
     rank: int
@@ -45,7 +43,7 @@ class Step(Record):
     added: tuple[int, ...]
     removed: tuple[int, ...]
     begins_line: bool = False
-    """Nothing came before: `added` is all that the version links."""
+    """Whether it is the first of its line: `added` is all that the version links."""
 
 
 class ManifestLinks(MutableRecord):
@@ -54,7 +52,7 @@ class ManifestLinks(MutableRecord):
     versions: list[SnapshotEntry]
     """Newest first."""
     parts: list[ManifestPart] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[LinkStep] = field(default_factory=list)
     paths: dict[NodeId, tuple[int, str]] = field(default_factory=dict)
     """Where each array was in the newest version that has it, and the rank of that."""
 
@@ -78,33 +76,31 @@ async def manifest_links(
     for line in lines:
         rows_before: Mapping[bytes, int] = {}
         begins = True
-        async for snapshot in _snapshots(context, line):
+        ids = [entry.id for entry in line]
+        async for snapshot in read_snapshots(
+            context, ids, lambda whole: whole, limits=_LIMITS, uses_cache=True
+        ):
             table = _LinkTable.of(snapshot)
             rank = ranks[snapshot.id]
             fresh = [(key, row) for key, row in table.rows.items() if key not in rows_before]
             for key, row in fresh:
-                _make_known(links, numbers, key, _Link(snapshot, table, row, rank))
+                node = table.node(row)
+                if node not in links.paths or rank < links.paths[node][0]:
+                    links.paths[node] = rank, table.path(row)
+                if key not in numbers:
+                    numbers[key] = len(links.parts)
+                    links.parts.append(table.part(row))
             added = tuple(numbers[key] for key, _ in fresh)
             removed = tuple(numbers[key] for key in rows_before if key not in table.rows)
-            links.steps.append(Step(rank, added, removed, begins))
+            links.steps.append(LinkStep(rank, added, removed, begins))
             rows_before, begins = table.rows, False
     return links
-
-
-async def _snapshots(
-    context: RepoContext, line: Sequence[SnapshotEntry]
-) -> AsyncIterator[Snapshot]:
-    for some in batched(line, _SNAPSHOTS_AT_ONCE):
-        ids = [entry.id for entry in some]
-        for snapshot in await map_concurrently(
-            context.assets.load_snapshot, ids, limit=_SNAPSHOTS_AT_ONCE
-        ):
-            yield snapshot
 
 
 class _LinkTable(Record):
     """The links of a snapshot from arrays to manifests."""
 
+    snapshot: Snapshot
     rows: Mapping[bytes, int]
     """Manifest, array, and a digest of the grid if the manifest may reach beyond it."""
     node_rows: Ints
@@ -122,31 +118,20 @@ class _LinkTable(Record):
         raw, width = keys.tobytes(), keys.shape[1]
         starts = range(0, len(raw), width)
         rows = {raw[start : start + width]: row for row, start in enumerate(starts)}
-        return cls(rows, node_rows, is_clipped)
+        return cls(snapshot, rows, node_rows, is_clipped)
 
+    def node(self, row: int) -> NodeId:
+        return NodeId(self.snapshot.nodes.ids[self.node_rows[row]].tobytes())
 
-class _Link(Record):
-    """One row of such a table."""
+    def path(self, row: int) -> str:
+        return self.snapshot.nodes.paths[self.node_rows[row]].decode()
 
-    snapshot: Snapshot
-    table: _LinkTable
-    row: int
-    rank: int
-
-
-def _make_known(links: ManifestLinks, numbers: dict[bytes, int], key: bytes, link: _Link) -> None:
-    """Number a part that is met for the first time, and learn where its array is."""
-    nodes, node_row = link.snapshot.nodes, int(link.table.node_rows[link.row])
-    node = NodeId(nodes.ids[node_row].tobytes())
-    if node not in links.paths or link.rank < links.paths[node][0]:
-        links.paths[node] = link.rank, nodes.paths[node_row].decode()
-    if key in numbers:
-        return
-    manifest = ManifestId(nodes.manifest_ids[link.row].tobytes())
-    [size_bytes] = sizes_of([manifest], link.snapshot.manifests)
-    grid = _grid(nodes, node_row) if link.table.is_clipped[link.row] else None
-    numbers[key] = len(links.parts)
-    links.parts.append(ManifestPart(manifest, size_bytes, node, grid))
+    def part(self, row: int) -> ManifestPart:
+        nodes, files = self.snapshot.nodes, self.snapshot.manifests
+        manifest = ManifestId(nodes.manifest_ids[row].tobytes())
+        [size_bytes], [num_refs] = listed_in(files, [manifest])
+        grid = _grid(nodes, int(self.node_rows[row])) if self.is_clipped[row] else None
+        return ManifestPart(ManifestFact(manifest, size_bytes, num_refs), self.node(row), grid)
 
 
 def _reaches_beyond(nodes: NodeTable, node_rows: Ints) -> Bools:
