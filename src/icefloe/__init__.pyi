@@ -137,8 +137,8 @@ from .maintenance.doctor import (
 from .maintenance.expiration import ExpirationPlan
 from .maintenance.layout.advice import ManifestAdvice
 from .maintenance.layout.survey import ManifestContents
-from .maintenance.migrate.run import MigrationReport
-from .maintenance.repair.report import RepairReport, RepairStep
+from .maintenance.migrate import MigrationReport
+from .maintenance.repair.repair_log import RepairReport, RepairStep
 from .maintenance.statistics import ChunkStorageStats, StorageUse, StorageUses
 from .maintenance.sweeping import GCSummary
 from .maintenance.verify.report import AffectedArray, Damage, Verdict, VerificationReport

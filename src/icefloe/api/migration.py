@@ -5,7 +5,7 @@ from typing import Never, cast
 from icefloe.api.repository import Repository
 from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, InvalidInputError, RepositoryMigratedError
-from icefloe.maintenance.migrate.run import MigrationReport, MigrationRules, migrate
+from icefloe.maintenance.migrate import MigrationReport, MigrationRules, migrate
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.storage import Storage

@@ -59,14 +59,13 @@ class RepositoryCopies:
         >>> [version.message for version in clone.ancestry(branch="main")]
         ['a version', 'Repository initialized']
         """
-        from icefloe.maintenance.clone.run import CloneRules, clone
-        from icefloe.maintenance.clone.selection import Version
+        from icefloe.maintenance.clone.run import CloneRules, CloneVersion, clone
 
         self._require_elsewhere(target)
         version = None
         if any(choice is not None for choice in (branch, tag, snapshot_id, as_of)):
             snapshot = await self._snapshot(branch, tag, snapshot_id, as_of)
-            version = Version(snapshot, branch, tag)
+            version = CloneVersion(snapshot, branch, tag)
         rules = CloneRules(version, update=update, deep=deep)
         return await clone(self._context, target, rules, on_progress)
 

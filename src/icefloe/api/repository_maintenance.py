@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from icefloe.maintenance.layout.advice import ManifestAdvice
     from icefloe.maintenance.layout.rewriting import CommitMethod
     from icefloe.maintenance.layout.survey import ManifestContents
-    from icefloe.maintenance.repair.report import RepairReport
+    from icefloe.maintenance.repair.repair_log import RepairReport
     from icefloe.maintenance.statistics import ChunkStorageStats, StorageUses, UsageBy
     from icefloe.maintenance.sweeping import GCSummary, Kind
     from icefloe.maintenance.verify.report import VerificationReport

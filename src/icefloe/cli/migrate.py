@@ -19,7 +19,7 @@ from icefloe.cli.common import (
 from icefloe.errors import ErrorKind, SessionStateError
 
 if TYPE_CHECKING:
-    from icefloe.maintenance.migrate.run import MigrationReport
+    from icefloe.maintenance.migrate import MigrationReport
 
 INCOMPLETE: Final = 11
 """What the shell sees if old files could not be removed; errors have codes of their own."""

@@ -30,8 +30,8 @@ from icefloe.format.layout import (
     SNAPSHOTS_PREFIX,
     TRANSACTIONS_PREFIX,
 )
-from icefloe.maintenance.verify.operations import BackupRules
 from icefloe.maintenance.verify.run import VerificationRules, verify
+from icefloe.maintenance.verify.versions import BackupRules
 from icefloe.storage.port import Backend
 from icefloe.testing.stored_files import DecodedFiles, digest, kept_in_memory, read_all
 

@@ -32,8 +32,7 @@ from icefloe.format.layout import (
     transaction_log_key,
 )
 from icefloe.format.nodes import ArrayNode
-from icefloe.maintenance.repair.repair_log import RepairRules
-from icefloe.maintenance.repair.report import RepairReport
+from icefloe.maintenance.repair.repair_log import RepairReport, RepairRules
 from icefloe.maintenance.repair.run import repair
 from icefloe.storage import Storage
 from icefloe.testing.schedules import WrappedStorage

@@ -8,8 +8,8 @@ import pytest
 
 from icefloe.effects import run_blocking
 from icefloe.errors import RepositoryNotFoundError
-from icefloe.maintenance.verify.operations import BackupRules
 from icefloe.maintenance.verify.run import VerificationRules, verify
+from icefloe.maintenance.verify.versions import BackupRules
 from icefloe.testing.stored_files import DecodedFiles, kept_in_memory
 from tests.support.damages import damaged_fields, damaged_files
 from tests.support.invariants import StoredInvariants

@@ -15,10 +15,11 @@ from icefloe.config import EffectiveStorageSettings
 from icefloe.effects import map_concurrently
 from icefloe.errors import ErrorKind, FormatError, ObjectNotFoundError, StorageError
 from icefloe.format.envelope import object_attributes, open_envelope
-from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId
+from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, SnapshotId
 from icefloe.format.layout import (
     BACKUPS_PREFIX,
     CHUNKS_PREFIX,
+    CONFIG_KEY,
     MANIFESTS_PREFIX,
     SNAPSHOTS_PREFIX,
     TRANSACTIONS_PREFIX,
@@ -26,7 +27,6 @@ from icefloe.format.layout import (
     snapshot_key,
     transaction_log_key,
 )
-from icefloe.maintenance.clone.selection import Selection
 from icefloe.maintenance.verify.objects import ChunkObjects
 from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import RepoContext
@@ -223,6 +223,36 @@ _NAMES: Final = {
 }
 _MAY_BE_MISSING: Final = frozenset({TRANSACTIONS_PREFIX, BACKUPS_PREFIX})
 """Of these the history of a repository can lack some, and all versions are whole nevertheless."""
+
+
+class LastFile(Record):
+    """A file by which a place becomes a repository."""
+
+    key: str
+    data: bytes
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def content_type(self) -> str | None:
+        """Return the content type, where it is plain text."""
+        if self.key == CONFIG_KEY:
+            return "application/yaml"
+        return "application/json" if self.key.endswith(".json") else None
+
+
+class Selection(Record):
+    """The files of a clone; chunks and manifests follow from the snapshots."""
+
+    spec_version: int
+    snapshots: frozenset[SnapshotId]
+    logs: frozenset[SnapshotId]
+    last: tuple[LastFile, ...]
+    """To be written when all else is there, in this order."""
+    backups: frozenset[str] = frozenset()
+    """Keys of earlier states of the repo object, in which the log of operations goes on."""
+    rewritten: Mapping[str, bytes] = field(default_factory=dict)
+    """Files that are not the same as in the source, by key."""
+    is_everything: bool = True
 
 
 class Done(MutableRecord):

@@ -1,13 +1,17 @@
-"""A repository copied to another storage, with all of its history or as one version.
+"""Copy a repository to another storage, with all of its history or as one version.
 
-First everything that versions need, then the files by which the place becomes a repository: until
-those are there, there is none, only a note that a clone was begun. What is copied already is not
-copied again, so that work that was interrupted is finished by doing it again.
+What to copy is decided once, so that it does not matter what others do meanwhile. Then everything
+that versions need is copied, and last the files that make the target a repository: until those
+exist, there is only a note that a clone was begun. Objects that are in the target already are not
+copied again, so an interrupted clone is finished by running it again.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import numpy as np
+
+from icefloe.effects import map_concurrently
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -15,27 +19,198 @@ from icefloe.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
 )
-from icefloe.format.layout import REFS_PREFIX
-from icefloe.format.repo_info import RepoInfo, decode_repo_info
-from icefloe.maintenance.clone.contents import Contents, Done, Transfer
-from icefloe.maintenance.clone.selection import LastFile, Selection, Version, select
+from icefloe.format.envelope import FileType, object_attributes
+from icefloe.format.ids import SnapshotId, ids_of_rows
+from icefloe.format.layout import (
+    CONFIG_KEY,
+    REFS_PREFIX,
+    REPO_KEY,
+    backup_key,
+    branch_key,
+    snapshot_key,
+    tag_key,
+)
+from icefloe.format.repo_info import (
+    MAIN_BRANCH,
+    SPEC_VERSION,
+    RepoInfo,
+    decode_repo_info,
+    encode_repo_info,
+)
+from icefloe.format.snapshot import with_parent
+from icefloe.format.update_table import Status, UpdateEntry, UpdateKind, UpdateTable
+from icefloe.maintenance import expiration
+from icefloe.maintenance.clone.contents import (
+    Contents,
+    Done,
+    LastFile,
+    Selection,
+    Transfer,
+)
+from icefloe.maintenance.migrate import list_small_files
 from icefloe.records import Record, field
+from icefloe.repo import repo_ledger
 from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.context import RepoContext
 from icefloe.repo.lifecycle import CLONE_MARKER, Marker
+from icefloe.repo.migration_state import require_unmigrated
+from icefloe.repo.ref_ledger import parse_ref, ref_bytes
+from icefloe.repo.repo_changes import ONLINE, require_listed
 from icefloe.reports import FactsReport, shown_bytes
 from icefloe.storage import Backend, Storage
 from icefloe.storage import Version as State
 from icefloe.values.model import Progress
-from icefloe.walk.history import ReadLimits
+from icefloe.walk.history import ReadLimits, read_ancestry
 
-_SPEC_2: Final = 2
+_AT_ONCE: Final = 64
+_REF_FILE: Final = "/ref.json"
+_DELETED: Final = ".deleted"
+
+
+class CloneVersion(Record):
+    """One version of a repository, and by which name it was asked for."""
+
+    snapshot: SnapshotId
+    branch: str | None = None
+    tag: str | None = None
+
+
+async def select(context: RepoContext, version: CloneVersion | None) -> Selection:
+    """Fix what to copy: everything that branches and tags lead to now, or one version."""
+    if context.spec_version == SPEC_VERSION:
+        data = bytes((await context.backend.get(REPO_KEY)).data)
+        repo = decode_repo_info(data)
+        if version is None:
+            return await _everything(context.backend, repo, data)
+        return _one_version(context, repo, version)
+    if version is None:
+        return await _everything_in_files(context)
+    return await _one_version_in_files(context, version)
+
+
+# -- spec 2 --------------------------------------------------------------------------------
+
+
+async def _everything(backend: Backend, repo: RepoInfo, data: bytes) -> Selection:
+    backups: set[str] = set()
+    async for page in repo_ledger.pages(backend, repo):
+        backups |= {
+            backup_key(update.backup_path) for update in page if update.backup_path is not None
+        }
+    listed = ids_of_rows(SnapshotId, repo.snapshots.ids)
+    pruned = ids_of_rows(SnapshotId, repo.snapshots.pruned_ids)
+    return Selection(
+        SPEC_VERSION,
+        frozenset(listed),
+        frozenset([*listed, *pruned]),
+        (_repo_file(data),),
+        backups=frozenset(backups),
+    )
+
+
+def _one_version(context: RepoContext, repo: RepoInfo, version: CloneVersion) -> Selection:
+    """Keep one version after the first one, as if all others had expired."""
+    row = require_listed(repo, version.snapshot)
+    is_kept = np.zeros(len(repo.snapshots), np.bool_)
+    is_kept[[row, repo.snapshots.ancestry(version.snapshot)[-1]]] = True
+    table = expiration.without(repo.snapshots, is_kept, to_root=True)
+    now = context.clock()
+    alone = RepoInfo(
+        {MAIN_BRANCH: version.snapshot, version.branch or MAIN_BRANCH: version.snapshot},
+        table,
+        UpdateTable.from_entries([UpdateEntry(UpdateKind.REPO_INITIALIZED, now)]),
+        tags={} if version.tag is None else {version.tag: version.snapshot},
+        status=Status(ONLINE, now),
+        metadata=repo.metadata,
+        config=repo.config,
+        enabled_flags=repo.enabled_flags,
+        disabled_flags=repo.disabled_flags,
+    )
+    snapshot_ids = ids_of_rows(SnapshotId, table.ids)
+    data = encode_repo_info(alone, level=context.config.compression.level)
+    return Selection(
+        SPEC_VERSION,
+        frozenset(snapshot_ids),
+        frozenset([*snapshot_ids, *ids_of_rows(SnapshotId, table.pruned_ids)]),
+        (_repo_file(data),),
+        is_everything=False,
+    )
+
+
+def _repo_file(data: bytes) -> LastFile:
+    return LastFile(REPO_KEY, data, object_attributes(FileType.REPO_INFO, SPEC_VERSION))
+
+
+# -- spec 1 --------------------------------------------------------------------------------
+
+
+async def _everything_in_files(context: RepoContext) -> Selection:
+    files = await list_small_files(context.backend)
+    if branch_key(MAIN_BRANCH) not in files.infos:
+        await require_unmigrated(context.backend)
+
+    async def read(key: str) -> LastFile | None:
+        try:
+            return LastFile(key, bytes((await context.backend.get(key)).data))
+        except ObjectNotFoundError:
+            return None  # deleted since it was listed
+
+    files_read = await map_concurrently(read, files.keys, limit=_AT_ONCE)
+    last = sorted((file for file in files_read if file is not None), key=_moment)
+    keys = {file.key for file in last}
+    tips = {
+        parse_ref(file.key, file.data)
+        for file in last
+        if file.key.endswith(_REF_FILE) and f"{file.key}{_DELETED}" not in keys
+    }
+    ids = frozenset(await read_ancestry(context, tips, at_once=_AT_ONCE))
+    return Selection(1, ids, ids, tuple(last))
+
+
+def _moment(file: LastFile) -> tuple[int, str]:
+    """Return when a file may be written.
+
+    Tags that were deleted must not show, and without the branch main there is no repository.
+    """
+    if file.key == branch_key(MAIN_BRANCH):
+        return (2, file.key)
+    return (0 if file.key.endswith(_DELETED) else 1, file.key)
+
+
+async def _one_version_in_files(context: RepoContext, version: CloneVersion) -> Selection:
+    """Keep one version after the first one, as expiration in spec 1 would leave it."""
+    history = await read_ancestry(context, [version.snapshot], at_once=_AT_ONCE)
+    entry = history[version.snapshot]
+    root = next(history_entry for history_entry in history.values() if history_entry.parent is None)
+    rewritten: dict[str, bytes] = {}
+    if entry.parent not in {None, root.id}:
+        key = snapshot_key(entry.id)
+        stored = (await context.backend.get(key)).data
+        level = context.config.compression.level
+        rewritten[key] = with_parent(stored, root.id, level=level)
+    content = ref_bytes(entry.id)
+    keys = [] if version.tag is None else [tag_key(version.tag)]
+    keys += [branch_key(name) for name in (version.branch, MAIN_BRANCH) if name is not None]
+    last = [LastFile(key, content) for key in dict.fromkeys(keys)]
+    try:
+        config = bytes((await context.backend.get(CONFIG_KEY)).data)
+        last.insert(0, LastFile(CONFIG_KEY, config))
+    except ObjectNotFoundError:
+        pass
+    return Selection(
+        1,
+        frozenset({root.id, entry.id}),
+        frozenset({root.id, entry.id}),
+        tuple(sorted(last, key=_moment)),
+        rewritten=rewritten,
+        is_everything=False,
+    )
 
 
 class CloneRules(Record):
     """What to copy, and how to make sure of it."""
 
-    version: Version | None = None
+    version: CloneVersion | None = None
     """One version; None: all that branches and tags lead to."""
     update: bool = False
     """Whether an earlier clone may be brought up to date."""
@@ -140,7 +315,7 @@ async def _look_at(target: Backend, selection: Selection) -> _Place:
         stored = await target.get(last.key)
     except ObjectNotFoundError:
         return _Place()
-    if selection.spec_version == _SPEC_2:
+    if selection.spec_version == SPEC_VERSION:
         info = decode_repo_info(stored.data)
         if _are_same(selection, bytes(stored.data), info):
             return _Place(has_repository=True, is_same=True)
@@ -209,7 +384,7 @@ async def _require_place(
 async def _put_last(target: Backend, selection: Selection, replacing: State | None) -> None:
     """Make the place a repository."""
     *others, last = selection.last
-    if selection.spec_version != _SPEC_2:
+    if selection.spec_version != SPEC_VERSION:
         await _clear_refs(target, {file.key for file in selection.last})
     for file in others:  # nobody reads these before the last one is there
         await target.put(file.key, file.data, content_type=file.content_type)

@@ -33,13 +33,12 @@ from icefloe.maintenance.repair.ref_objects import (
     restore_refs,
 )
 from icefloe.maintenance.repair.references import drop_references
-from icefloe.maintenance.repair.repair_log import RepairKind, RepairRules, Workshop
+from icefloe.maintenance.repair.repair_log import RepairKind, RepairReport, RepairRules, Workshop
 from icefloe.maintenance.repair.repo_objects import (
     recover_versions,
     restore_repo_object,
     unlisted_versions,
 )
-from icefloe.maintenance.repair.report import RepairReport
 from icefloe.maintenance.verify.report import Damage, VerificationReport
 from icefloe.maintenance.verify.run import VerificationRules, verify_storage
 from icefloe.repo.context import Access, Clock, RepoContext, now_microseconds

@@ -52,7 +52,6 @@ from icefloe.maintenance.verify.objects import (
     lost_virtual_rows,
     objects_of,
 )
-from icefloe.maintenance.verify.operations import BackupRules
 from icefloe.maintenance.verify.report import Damage, VerificationReport
 from icefloe.maintenance.verify.version_rules import (
     NodeRules,
@@ -61,7 +60,12 @@ from icefloe.maintenance.verify.version_rules import (
     check_manifest_list,
     check_times,
 )
-from icefloe.maintenance.verify.versions import Versions, list_versions, read_versions
+from icefloe.maintenance.verify.versions import (
+    BackupRules,
+    ListedVersions,
+    list_versions,
+    read_versions,
+)
 from icefloe.records import MutableRecord, Record, field, replace
 from icefloe.repo.context import Access, RepoContext
 from icefloe.repo.lifecycle import open_
@@ -181,7 +185,7 @@ class _Run:
 
     # -- versions --------------------------------------------------------------------------
 
-    async def _check_versions(self, some: Sequence[SnapshotId], versions: Versions) -> None:
+    async def _check_versions(self, some: Sequence[SnapshotId], versions: ListedVersions) -> None:
         loaded = await map_concurrently(
             lambda version: self._load(version, versions), some, limit=self._rules.concurrency
         )
@@ -193,7 +197,7 @@ class _Run:
                 await self._check_version(snapshot_id, version, version.snapshot, versions)
             self._advance()
 
-    async def _load(self, snapshot_id: SnapshotId, versions: Versions) -> _Loaded:
+    async def _load(self, snapshot_id: SnapshotId, versions: ListedVersions) -> _Loaded:
         snapshot = await self._files.snapshot(snapshot_id, "a history")
         log_ids = [*versions.pruned_ancestors(snapshot_id), snapshot_id]
         if (
@@ -228,7 +232,7 @@ class _Run:
         self._uses |= new.keys()
 
     async def _check_version(
-        self, snapshot_id: SnapshotId, loaded: _Loaded, snapshot: Snapshot, versions: Versions
+        self, snapshot_id: SnapshotId, loaded: _Loaded, snapshot: Snapshot, versions: ListedVersions
     ) -> None:
         self._nodes.check(snapshot)
         check_manifest_list(self._findings, snapshot)
@@ -338,7 +342,9 @@ class _Run:
 
     # -- the report ------------------------------------------------------------------------
 
-    async def _put_together(self, versions: Versions, order: Sequence[SnapshotId]) -> list[Damage]:
+    async def _put_together(
+        self, versions: ListedVersions, order: Sequence[SnapshotId]
+    ) -> list[Damage]:
         if len(self._findings) == 0:
             return []
         uses = await self._known_uses(order, self._findings.manifests)
@@ -375,7 +381,7 @@ class _Run:
             known_uses.setdefault(use.manifest, {})[use] = KnownUse(paths[use], tuple(ids))
         return known_uses
 
-    async def _alive(self, versions: Versions) -> set[SnapshotId] | None:
+    async def _alive(self, versions: ListedVersions) -> set[SnapshotId] | None:
         """List the versions there are by now; None if that cannot be said."""
         if not versions.parents and not versions.lost:
             return None

@@ -1,1 +1,0 @@
-"""Migrate a repository from spec version 1 to spec version 2."""
