@@ -19,6 +19,8 @@ from icefloe.printable import printable, printable_json
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from icefloe.api.repository import Repository
+    from icefloe.config import RepositoryConfig
     from icefloe.credentials import AnyCredential
     from icefloe.reports import Report
 
@@ -45,6 +47,33 @@ AuthorizeOption = Annotated[
 AuthorizeAnonymousOption = Annotated[
     list[str] | None, typer.Option(help="… or without credentials. Can be repeated.")
 ]
+
+
+LookAtBranchOption = Annotated[
+    str | None, typer.Option("--branch", help="Look at this branch. [default: main]")
+]
+LookAtTagOption = Annotated[str | None, typer.Option("--tag", help="… or at this tag.")]
+LookAtSnapshotOption = Annotated[
+    str | None, typer.Option("--snapshot", help="… or at this snapshot.")
+]
+DestinationArgument = Annotated[
+    str, typer.Argument(help="An empty place: a path, s3://, gs://, az://…")
+]
+
+
+def open_repository(
+    url: str,
+    config: RepositoryConfig | None = None,
+    *,
+    anonymous: bool = False,
+    authorisations: Mapping[str, AnyCredential | None] | None = None,
+) -> Repository:
+    """Open the repository that a command was given."""
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
+    storage = storage_from_url(url, anonymous=anonymous)
+    return Repository.open(storage, config, authorize_virtual_chunk_access=authorisations)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`icefloe coverage`: what the datasets of a repository hold, lack, and got late."""
+"""`icefloe coverage` and `icefloe sources`: what datasets hold, lack, and got late."""
 
 from __future__ import annotations
 
@@ -9,12 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from icefloe.cli.common import AnonymousOption, RepositoryArgument, echo, show_json
+from icefloe.cli.common import (
+    AllRowsJsonOption,
+    AnonymousOption,
+    LookAtBranchOption,
+    LookAtSnapshotOption,
+    LookAtTagOption,
+    MaxRowsOption,
+    RepositoryArgument,
+    echo,
+    open_repository,
+    show_json,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from icefloe.pipeline.coverage import DatasetCoverage
+    from icefloe.pipeline.coverage import DatasetCoverage, HeldFile
+
 
 _COLOURS: Final = {
     "present": "green",
@@ -25,6 +38,9 @@ _COLOURS: Final = {
 _INDENT: Final = 4
 _MOST_COLUMNS: Final = 120
 
+_GroupOption = Annotated[
+    str | None, typer.Option(help='Only this group; "" is the root. [default: all datasets]')
+]
 PlotOption = Annotated[
     Path | None, typer.Option("--plot", help="Also draw it into this file, as SVG.")
 ]
@@ -33,12 +49,10 @@ PlotOption = Annotated[
 def coverage(
     url: RepositoryArgument,
     *,
-    group: Annotated[
-        str | None, typer.Option(help='Only this group; "" is the root. [default: all datasets]')
-    ] = None,
-    branch: Annotated[str | None, typer.Option(help="Look at this branch. [default: main]")] = None,
-    tag: Annotated[str | None, typer.Option(help="… or at this tag.")] = None,
-    snapshot: Annotated[str | None, typer.Option(help="… or at this snapshot.")] = None,
+    group: _GroupOption = None,
+    branch: LookAtBranchOption = None,
+    tag: LookAtTagOption = None,
+    snapshot: LookAtSnapshotOption = None,
     plot: PlotOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all spans.")] = False,
     anonymous: AnonymousOption = False,
@@ -51,14 +65,11 @@ def coverage(
 
     Example: icefloe coverage ./cube --plot coverage.svg
     """
-    from icefloe.api.repository import Repository
     from icefloe.pipeline.coverage import read_coverage
-    from icefloe.storage import storage_from_url
 
     checked_plot(plot)
-    repository = Repository.open(storage_from_url(url, anonymous=anonymous))
-    is_default = (branch, tag, snapshot) == (None, None, None)
-    session = repository.readonly_session(
+    is_default = branch is tag is snapshot is None
+    session = open_repository(url, anonymous=anonymous).readonly_session(
         "main" if is_default else branch, tag=tag, snapshot_id=snapshot
     )
     datasets = read_coverage(session, group)
@@ -113,3 +124,58 @@ def write_plot(plot: Path | None, datasets: Sequence[DatasetCoverage]) -> None:
     if plot is not None:
         plot.write_text(coverage_svg(datasets), encoding="utf-8")
         echo(f"drawn in {plot}", err=True)
+
+
+_HEADINGS = ("file", "from", "to", "steps", "size", "modified", "ingested", "note")
+
+
+def sources(
+    url: RepositoryArgument,
+    *,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            help="Only files like this: * within a segment, ** across; without a slash, names."
+        ),
+    ] = None,
+    group: _GroupOption = None,
+    branch: LookAtBranchOption = None,
+    tag: LookAtTagOption = None,
+    snapshot: LookAtSnapshotOption = None,
+    max_rows: MaxRowsOption = 100,
+    as_json: AllRowsJsonOption = False,
+    anonymous: AnonymousOption = False,
+) -> None:
+    """List the files that a version holds, in the order of their places.
+
+    Example: icefloe sources ./cube --like '*_2024*.nc'
+    """
+    from icefloe.pipeline.coverage import read_sources
+
+    is_default = branch is tag is snapshot is None
+    session = open_repository(url, anonymous=anonymous).readonly_session(
+        "main" if is_default else branch, tag=tag, snapshot_id=snapshot
+    )
+    files = read_sources(session, group, like=like)
+    if as_json:
+        show_json([file.to_dict() for file in files])
+        return
+    show_table(_HEADINGS, [_row(file) for file in files[:max_rows]])
+    hidden = f" ({len(files) - max_rows} not shown)" if len(files) > max_rows else ""
+    echo(f"{len(files)} files{hidden}")
+
+
+def _row(file: HeldFile) -> tuple[object, ...]:
+    from icefloe.reports import shown_bytes
+
+    minute = "%Y-%m-%d %H:%M"
+    return (
+        file.url,
+        file.first,
+        file.last,
+        file.length,
+        "" if file.size is None else shown_bytes(file.size),
+        "" if file.modified is None else file.modified.strftime(minute),
+        "" if file.ingested is None else file.ingested.strftime(minute),
+        "came late" if file.is_late else "",
+    )

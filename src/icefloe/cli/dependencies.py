@@ -1,36 +1,62 @@
-"""`icefloe dependencies`: which foreign objects a repository needs."""
+"""`icefloe access` and `icefloe dependencies`: the foreign objects that a repository needs."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from icefloe.cli.common import (
     AllRowsJsonOption,
     AnonymousOption,
+    JsonOption,
+    LookAtBranchOption,
+    LookAtSnapshotOption,
+    LookAtTagOption,
     MaxRowsOption,
     RepositoryArgument,
     echo,
+    open_repository,
+    present,
     progress_bar,
     show_json,
     show_table,
 )
 
 
-class Grouping(StrEnum):
-    """What a row stands for."""
+def access(
+    url: RepositoryArgument,
+    *,
+    branch: Annotated[
+        str | None, typer.Option(help="Count the references of this branch. [default: main]")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="… or of this tag.")] = None,
+    snapshot: Annotated[str | None, typer.Option(help="… or of this snapshot.")] = None,
+    as_json: JsonOption = False,
+    anonymous: AnonymousOption = False,
+) -> None:
+    """Show what you need to read the virtual chunks of a repository, before you open it.
 
-    container = "container"
-    bucket = "bucket"
-    prefix = "prefix"
-    file = "file"
-    array = "array"
+    Lists each container, what it needs and how many references use it. Contacts nothing but the
+    repository itself.
+
+    Example: icefloe access s3://bucket/repository --branch main
+    """
+    repository = open_repository(url, anonymous=anonymous)
+    with progress_bar("reading manifests") as on_progress:
+        report = repository.describe_access(
+            branch, tag=tag, snapshot_id=snapshot, on_progress=on_progress
+        )
+    present(report, as_json=as_json)
+    if report.how_to_open is not None and not as_json:
+        echo(f"to read everything:\n{report.how_to_open}")
 
 
 def dependencies(
     url: RepositoryArgument,
     *,
-    by: Annotated[Grouping, typer.Option(help="What to sum up by.")] = Grouping.container,
+    by: Annotated[
+        Literal["container", "bucket", "prefix", "file", "array"],
+        typer.Option(help="What to sum up by."),
+    ] = "container",
     prefix: Annotated[
         str | None, typer.Option(help="Only this place and what is below it.")
     ] = None,
@@ -40,9 +66,9 @@ def dependencies(
     depth: Annotated[
         int, typer.Option(help="With --by prefix: how many folders to tell apart.", min=0)
     ] = 1,
-    branch: Annotated[str | None, typer.Option(help="Look at this branch. [default: main]")] = None,
-    tag: Annotated[str | None, typer.Option(help="… or at this tag.")] = None,
-    snapshot: Annotated[str | None, typer.Option(help="… or at this snapshot.")] = None,
+    branch: LookAtBranchOption = None,
+    tag: LookAtTagOption = None,
+    snapshot: LookAtSnapshotOption = None,
     all_versions: Annotated[
         bool,
         typer.Option(
@@ -61,13 +87,10 @@ def dependencies(
     Who needs this file?
     icefloe dependencies ./repo --by array --all-versions --prefix s3://bucket/file.nc
     """
-    from icefloe.api.repository import Repository
-    from icefloe.storage import storage_from_url
-
-    repository = Repository.open(storage_from_url(url, anonymous=anonymous))
+    repository = open_repository(url, anonymous=anonymous)
     with progress_bar("reading manifests") as on_progress:
         report = repository.virtual_dependencies(
-            by.value,
+            by,
             prefix=prefix,
             glob=glob,
             branch=branch,

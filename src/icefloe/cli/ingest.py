@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import icefloe.spark as jobs  # names load when they are used: Spark is large
-from icefloe.cli.common import echo, show_json, show_table
+from icefloe.cli.common import INTERRUPTED, echo, open_repository, show_json, show_table
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
 from icefloe.pipeline.files import FILES_CHECKED
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from icefloe.pipeline.files.options import ValueCheck
     from icefloe.storage import Storage
 
-_INTERRUPTED = 130
 _MOST_ROWS = 100
 
 SourcesArgument = Annotated[
@@ -57,31 +55,6 @@ DropOption = Annotated[
 ]
 
 
-class Changed(StrEnum):
-    """What to do with files that are there in another state."""
-
-    REPORT = "report"
-    REPLACE = "replace"
-    FAIL = "fail"
-
-
-class Gaps(StrEnum):
-    """What to do with steps that no file has."""
-
-    CLOSE = "close"
-    LEAVE = "leave"
-    FAIL = "fail"
-
-
-class Attributes(StrEnum):
-    """What to do with attributes that differ from file to file."""
-
-    DROP = "drop"
-    FIRST = "first"
-    PROMOTE = "promote"
-    FAIL = "fail"
-
-
 def ingest_virtual(
     sources: SourcesArgument,
     *,
@@ -96,10 +69,13 @@ def ingest_virtual(
     in_order: Annotated[
         bool, typer.Option("--in-order", help="Join files in the order given.")
     ] = False,
-    gaps: Annotated[Gaps, typer.Option(help="What to do with missing steps.")] = Gaps.CLOSE,
+    gaps: Annotated[
+        Literal["close", "leave", "fail"], typer.Option(help="What to do with missing steps.")
+    ] = "close",
     attributes: Annotated[
-        Attributes, typer.Option(help="What to do with attributes that differ.")
-    ] = Attributes.DROP,
+        Literal["drop", "first", "promote", "fail"],
+        typer.Option(help="What to do with attributes that differ."),
+    ] = "drop",
     container: Annotated[
         list[str] | None,
         typer.Option(
@@ -134,8 +110,8 @@ def ingest_virtual(
         by="order" if in_order else "coordinates",
         coordinates=_pairs(coordinate or []),
         on_misfit="skip" if skip_misfits else "fail",
-        attributes=attributes.value,
-        gaps=gaps.value,
+        attributes=attributes,
+        gaps=gaps,
         check_values=parse_check(check_values),
     )
     repository = _open_or_create(storage_from_url(repo), sources, container or [])
@@ -162,8 +138,9 @@ def append(
     branch: BranchOption = "main",
     message: MessageOption = None,
     changed: Annotated[
-        Changed, typer.Option(help="What to do with files that changed since they were ingested.")
-    ] = Changed.REPORT,
+        Literal["report", "replace", "fail"],
+        typer.Option(help="What to do with files that changed since they were ingested."),
+    ] = "report",
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
     master: MasterOption = None,
@@ -177,12 +154,9 @@ def append(
 
     Example: icefloe append 'era5/*.nc' --repo ./cube
     """
-    from icefloe.api.repository import Repository
-    from icefloe.storage import storage_from_url
-
     checked_plot(plot)
     checks = parse_check(check_values)
-    repository = Repository.open(storage_from_url(repo))
+    repository = open_repository(repo)
     with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.append(
             spark,
@@ -193,7 +167,7 @@ def append(
             message=message,
             on_misfit="skip" if skip_misfits else None,
             check_values=checks,
-            on_changed=changed.value,
+            on_changed=changed,
             on_progress=on_progress,
         )
     _show(report, repository, plot, as_json=as_json)
@@ -252,7 +226,7 @@ def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any
             yield spark, on_progress
     except KeyboardInterrupt:
         echo("interrupted: nothing was committed", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     except MisfitsError as error:
         if as_json:
             show_json(error.report.to_dict())

@@ -98,7 +98,7 @@ COMMANDS: Final = (
     ),
     LazyCommand(
         "access",
-        "access:access",
+        "dependencies:access",
         "Show what you need to read the virtual chunks of a repository, before you open it.",
     ),
     LazyCommand(
@@ -108,33 +108,33 @@ COMMANDS: Final = (
     ),
     LazyCommand(
         "verify",
-        "verify:verify",
+        "health:verify",
         "Check that every file that some version needs exists, can be read, and fits to the"
         " others.",
     ),
     LazyCommand(
         "doctor",
-        "doctor:doctor",
+        "health:doctor",
         "Try out a storage: conditional writes, reads after writes, ranges, listings, deletions.",
     ),
     LazyCommand(
         "repair",
-        "repair:repair",
+        "health:repair",
         "Repair a repository, also one that cannot be opened; without --apply, say what to do.",
     ),
     LazyCommand(
         "stats",
-        "stats:stats",
+        "space:stats",
         "Sum up what chunks take, in all versions that branches and tags lead to.",
     ),
     LazyCommand(
         "expire",
-        "expire:expire",
+        "space:expire",
         "Let versions that were written before a time leave the history.",
     ),
     LazyCommand(
         "gc",
-        "gc:gc",
+        "space:gc",
         "Delete files that no version needs and that were written before a time.",
     ),
     LazyCommand(
@@ -144,12 +144,12 @@ COMMANDS: Final = (
     ),
     LazyCommand(
         "clone",
-        "clone:clone",
+        "copies:clone",
         "Copy a repository, with all of its history or as one version.",
     ),
     LazyCommand(
         "export",
-        "export:export",
+        "copies:export",
         "Write one version as plain Zarr (format 3): chunks byte for byte, also virtual ones.",
     ),
     TyperGroup(
@@ -191,7 +191,7 @@ COMMANDS: Final = (
     ),
     LazyCommand(
         "sources",
-        "sources:sources",
+        "coverage:sources",
         "List the files that a version holds, in the order of their places.",
     ),
     TyperGroup(

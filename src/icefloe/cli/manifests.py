@@ -13,6 +13,7 @@ from icefloe.cli.common import (
     MaxRowsOption,
     RepositoryArgument,
     echo,
+    open_repository,
     present,
     progress_bar,
     show_json,
@@ -38,11 +39,9 @@ def show(
 
     Example: icefloe manifests show ./repo
     """
-    from icefloe.api.repository import Repository
     from icefloe.maintenance.layout.survey import LAYOUT_HEADINGS
-    from icefloe.storage import storage_from_url
 
-    repository = Repository.open(storage_from_url(url, anonymous=anonymous))
+    repository = open_repository(url, anonymous=anonymous)
     manifest_layout = sorted(
         repository.manifest_layout(branch), key=lambda manifest: (-manifest.size_bytes, manifest.id)
     )
@@ -78,10 +77,7 @@ def suggest(
 
     Example: icefloe manifests suggest ./repo
     """
-    from icefloe.api.repository import Repository
-    from icefloe.storage import storage_from_url
-
-    advice = Repository.open(storage_from_url(url, anonymous=anonymous)).suggest_manifests(branch)
+    advice = open_repository(url, anonymous=anonymous).suggest_manifests(branch)
     present(advice, as_json=as_json)
     if advice.changes_config and not as_json:
         echo(f"\n{advice.yaml}", nl=False)
@@ -109,10 +105,7 @@ def rewrite(
 
     Example: icefloe manifests rewrite ./repo --branch main
     """
-    from icefloe.api.repository import Repository
-    from icefloe.storage import storage_from_url
-
-    repository = Repository.open(storage_from_url(url), None if config is None else _read(config))
+    repository = open_repository(url, None if config is None else _read(config))
     with progress_bar("rewriting manifests") as on_progress:
         new = repository.rewrite_manifests(
             message,

@@ -1,7 +1,6 @@
 """`icefloe ingest native` and `icefloe rechunk`: copies with chunks of one's choice, on Spark."""
 
 import re
-from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -50,21 +49,14 @@ PackOption = Annotated[
 ]
 
 
-class Codec(StrEnum):
-    """How chunks are compressed."""
-
-    ZSTD = "zstd"
-    GZIP = "gzip"
-    BLOSC = "blosc"
-    NONE = "none"
-
-
-CodecOption = Annotated[Codec, typer.Option(help="How chunks are compressed.")]
+CodecOption = Annotated[
+    Literal["zstd", "gzip", "blosc", "none"], typer.Option(help="How chunks are compressed.")
+]
 LevelOption = Annotated[
     int | None, typer.Option(min=0, max=22, help="How hard. [default: as the codec has it]")
 ]
 
-_LEVELS: Final = {Codec.ZSTD: 0, Codec.GZIP: 5, Codec.BLOSC: 5}
+_LEVELS: Final = {"zstd": 0, "gzip": 5, "blosc": 5}
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -78,7 +70,7 @@ def ingest_native(
     ] = None,
     chunks: ChunksOption = "",
     shards: ShardsOption = "",
-    codec: CodecOption = Codec.ZSTD,
+    codec: CodecOption = "zstd",
     level: LevelOption = None,
     memory: MemoryOption = "256M",
     pack: PackOption = False,
@@ -141,7 +133,7 @@ def rechunk(
     repo: RepoOption,
     chunks: ChunksOption = "",
     shards: ShardsOption = "",
-    codec: CodecOption = Codec.ZSTD,
+    codec: CodecOption = "zstd",
     level: LevelOption = None,
     memory: MemoryOption = "256M",
     pack: PackOption = False,
@@ -200,7 +192,7 @@ def rechunk(
 
 
 def _options(
-    chunks: str, shards: str, codec: Codec, level: int | None, memory: str
+    chunks: str, shards: str, codec: str, level: int | None, memory: str
 ) -> dict[str, Any]:
     return {
         "chunks": parse_lengths(chunks, "--chunks"),
@@ -221,18 +213,18 @@ def parse_lengths(text: str, option: str) -> dict[str, int]:
     return lengths
 
 
-def _compressors(codec: Codec, level: int | None) -> list[dict[str, Any]] | None:
-    if codec is Codec.NONE:
+def _compressors(codec: str, level: int | None) -> list[dict[str, Any]] | None:
+    if codec == "none":
         return None
     chosen = {"level": _LEVELS[codec] if level is None else level}
     match codec:
-        case Codec.ZSTD:
+        case "zstd":
             configuration: dict[str, Any] = {**chosen, "checksum": False}
-        case Codec.GZIP:
+        case "gzip":
             configuration = chosen
         case _:
             configuration = {"cname": "zstd", "clevel": chosen["level"], "shuffle": "shuffle"}
-    return [{"name": codec.value, "configuration": configuration}]
+    return [{"name": codec, "configuration": configuration}]
 
 
 def parse_bytes(text: str) -> int:

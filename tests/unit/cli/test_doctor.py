@@ -6,7 +6,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 import icefloe
-from icefloe.cli.doctor import VERDICT_CODES
+from icefloe.cli.health import STORAGE_CODES
 from icefloe.cli.main import EXIT_CODES, app
 from tests.support.http_server import file_server
 
@@ -52,5 +52,5 @@ def test_a_storage_that_can_only_be_read(tmp_path: Path) -> None:
 
 
 def test_codes_are_told_apart_from_those_of_errors() -> None:
-    assert not {code for code in VERDICT_CODES.values() if code} & {*EXIT_CODES.values(), 2}
-    assert {*VERDICT_CODES} == {*icefloe.StorageVerdict}
+    assert not {code for code in STORAGE_CODES.values() if code} & {*EXIT_CODES.values(), 2}
+    assert {*STORAGE_CODES} == {*icefloe.StorageVerdict}

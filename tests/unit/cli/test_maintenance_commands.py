@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 import icefloe
 from icefloe.cli.common import INTERRUPTED, moment
-from icefloe.cli.gc import INCOMPLETE
 from icefloe.cli.main import EXIT_CODES, app
+from icefloe.cli.space import INCOMPLETE
 from icefloe.errors import InvalidInputError, NotFoundError
 from icefloe.maintenance import expiration, garbage
 from icefloe.storage.local import LocalBackend

@@ -8,8 +8,8 @@ import zarr
 from typer.testing import CliRunner, Result
 
 import icefloe
+from icefloe.cli.health import REPOSITORY_CODES
 from icefloe.cli.main import EXIT_CODES, app
-from icefloe.cli.verify import VERDICT_CODES
 from icefloe.errors import InvalidInputError, NotFoundError
 
 
@@ -143,10 +143,10 @@ def test_no_repository(tmp_path: Path) -> None:
 
 
 def test_codes_are_told_apart_from_those_of_errors() -> None:
-    codes = [code for code in VERDICT_CODES.values() if code]
+    codes = [code for code in REPOSITORY_CODES.values() if code]
     assert len({*codes}) == len(codes)
     assert not {*codes} & {*EXIT_CODES.values(), 2}
-    assert {*VERDICT_CODES} == {*icefloe.Verdict}
+    assert {*REPOSITORY_CODES} == {*icefloe.Verdict}
 
 
 def test_what_a_repository_says_is_not_taken_for_control(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""`icefloe repair`: put back what makes a repository one; drop what is lost, on request."""
+"""`icefloe verify`, `doctor` and `repair`: whether a repository or a storage is sound."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from icefloe.cli.common import (
+    AnonymousOption,
     AuthorizeAnonymousOption,
     AuthorizeOption,
     DeepOption,
@@ -17,7 +18,72 @@ from icefloe.cli.common import (
     present,
     progress_bar,
 )
-from icefloe.cli.verify import VERDICT_CODES
+
+REPOSITORY_CODES: Final = {"healthy": 0, "damaged": 10, "incomplete": 11}
+STORAGE_CODES: Final = {"sound": 0, "unsafe": 10, "read-only": 11, "incomplete": 11}
+"""What the shell sees for a verdict; errors have codes of their own."""
+
+
+def verify(
+    url: RepositoryArgument,
+    *,
+    deep: DeepOption = False,
+    authorize: AuthorizeOption = None,
+    authorize_anonymous: AuthorizeAnonymousOption = None,
+    max_rows: MaxRowsOption = 50,
+    as_json: JsonOption = False,
+    anonymous: AnonymousOption = False,
+) -> None:
+    """Check that every file that some version needs exists, can be read, and fits to the others.
+
+    Changes nothing, and others may go on writing. For each damage: which array, which chunks,
+    which versions, and what can be done.
+
+    Exit code 0: healthy. 10: damaged. 11: no damage found, but not everything could be checked.
+
+    Example: icefloe verify s3://bucket/repository --json
+    """
+    from icefloe.api.repository import Repository
+    from icefloe.storage import storage_from_url
+
+    with progress_bar("verifying") as on_progress:
+        report = Repository.verify_storage(
+            storage_from_url(url, anonymous=anonymous),
+            deep=deep,
+            authorize_virtual_chunk_access=authorised(authorize or (), authorize_anonymous or ()),
+            on_progress=on_progress,
+        )
+    present(report, as_json=as_json, max_rows=max_rows)
+    if code := REPOSITORY_CODES[report.verdict]:
+        raise typer.Exit(code)
+
+
+def doctor(
+    url: Annotated[
+        str, typer.Argument(help="The place: a path, or s3://, gs://, az://, https://…")
+    ],
+    *,
+    as_json: JsonOption = False,
+    anonymous: Annotated[bool, typer.Option(help="Send no credentials.")] = False,
+) -> None:
+    """Try out a storage: conditional writes, reads after writes, ranges, listings, deletions.
+
+    Writes under keys of its own and removes them again. A repository in the same place is not
+    touched, and may be in use.
+
+    Exit code 0: repositories are safe here. 10: something that they rely on does not hold.
+    11: not everything could be tried, for instance because the storage can only be read.
+
+    Example: icefloe doctor s3://bucket/prefix
+    """
+    from icefloe.maintenance.doctor import check_storage
+    from icefloe.storage import storage_from_url
+
+    with progress_bar("trying out") as on_progress:
+        report = check_storage(storage_from_url(url, anonymous=anonymous), on_progress=on_progress)
+    present(report, as_json=as_json)
+    if code := STORAGE_CODES[report.verdict]:
+        raise typer.Exit(code)
 
 
 def repair(
@@ -109,7 +175,7 @@ def repair(
         )
     present(report, as_json=as_json, max_rows=max_rows)
     now = report.after if apply else report.before
-    if code := VERDICT_CODES[now.verdict]:
+    if code := REPOSITORY_CODES[now.verdict]:
         raise typer.Exit(code)
 
 
