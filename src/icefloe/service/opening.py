@@ -84,7 +84,7 @@ class Opener:
         (own, seen), facts = await asyncio.gather(
             self._read(entry, grant), asyncio.to_thread(self.facts_of, entry, None, offers)
         )
-        if seen.containers is not None and seen.containers != facts.containers:
+        if seen.containers is not None and seen.version != entry.config_version:
             facts = await asyncio.to_thread(self._remember, entry, seen, offers)
         verdict = self._decide(actor, entry, access, facts)
         minted = await asyncio.gather(*(self._mint(one, caller) for one in verdict.granted))

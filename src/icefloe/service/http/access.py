@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Request
 from sqlalchemy import Connection
 
-from icefloe.catalog.model import Listing
+from icefloe.catalog.model import Listing, Repository
 from icefloe.catalog.wire import AuditEntry
 from icefloe.errors import AccessDeniedError, ErrorKind, NotFoundError, NotLoggedInError
 from icefloe.records import Record, replace
@@ -187,10 +187,16 @@ def _load(
         return None, facts
     with service.database.reading() as connection:
         entry = load_entry(connection, resource.organisation, resource.repository)
-        if entry is None:
-            return None, facts
+        # Of a repository that does not exist, the same questions are asked: their number must
+        # not tell whether there is one.
+        repository = (
+            entry.repository
+            if entry
+            else Repository(resource.organisation, resource.repository, "", "")
+        )
         # Containers are looked at when the repository is opened, with its configuration at hand.
-        return entry, load_offers(connection, entry.repository, caller.roles, now)
+        offers = load_offers(connection, repository, caller.roles, now)
+        return (entry, offers) if entry else (None, facts)
 
 
 def _record_refusal(permit: Permit) -> None:

@@ -8,6 +8,7 @@ is never reached.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
@@ -18,6 +19,9 @@ import httpx2 as httpx
 from icefloe.catalog.model import Bucket
 from icefloe.errors import AccessDeniedError, ErrorKind, StorageError
 from icefloe.storage.addresses import is_metadata, is_public, parse_host, plain_host
+
+# The signer of botocore would log whole requests, session tokens included.
+logging.getLogger("botocore.auth").setLevel(logging.WARNING)
 
 _SECONDS: Final = 10.0
 _LONGEST_ANSWER: Final = 256 * 1024
