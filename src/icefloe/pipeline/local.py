@@ -74,12 +74,7 @@ def virtualize_locally(
            [282.]])
     """
     reached = access or SourceAccess()
-    how = parse or ParseOptions(options.concat)
-    if how.concat != options.concat:
-        raise InvalidInputError(
-            "files must be parsed for the same dimensions that they are joined along",
-            ErrorKind.BAD_METADATA,
-        )
+    how = options.parse_options(parse)
     parsed = [
         parse_or_report(state.url, how, reached, listed=state)
         for state in list_states(sources, reached)

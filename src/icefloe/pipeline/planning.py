@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import Any, Final
 
-from icefloe.pipeline.copying.copies import FoundGroup
+from icefloe.pipeline.copying.copies import GroupToCopy
 from icefloe.pipeline.copying.layouts import Limits, cut_into_slabs, plan_slabs, values_bytes
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts, SourceState
@@ -340,8 +340,8 @@ _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
 class CopyEstimate(Record, kw_only=True):
     """What copying arrays will do and take; see `icefloe.spark.plan_copy`.
 
-    >>> from icefloe.pipeline.copying.copies import FoundGroup
-    >>> estimate = estimate_copy(FoundGroup({}, ()), Limits(2**20, cores=2), most=100)
+    >>> from icefloe.pipeline.copying.copies import GroupToCopy
+    >>> estimate = estimate_copy(GroupToCopy({}, ()), Limits(2**20, cores=2), most=100)
     >>> estimate.objects, estimate.commits
     (0, 1)
     """
@@ -397,7 +397,7 @@ class CopyEstimate(Record, kw_only=True):
 
 
 def estimate_copy(
-    group: FoundGroup, limits: Limits, *, most: int, scan: JobPlan | None = None
+    group: GroupToCopy, limits: Limits, *, most: int, scan: JobPlan | None = None
 ) -> CopyEstimate:
     """Plan a copy as the job will, with at most this many objects in a commit."""
     shapes, cores = group.shapes, limits.cores

@@ -4,14 +4,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+import zarr
+
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.errors import ErrorKind, InvalidInputError, SourceError
+from icefloe.errors import ErrorKind, SourceError
 from icefloe.format.transaction_log import log_bytes_of_chunk
 from icefloe.manifests.partition import MAX_PART_REFS
 from icefloe.pipeline.checking.values import choose_files
 from icefloe.pipeline.combining.combine import Combined, PlacedFile, combine
-from icefloe.pipeline.copying.copies import arrays_in, find_arrays
+from icefloe.pipeline.copying.copies import arrays_below, find_arrays
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import source_alone
 from icefloe.pipeline.files.describing import ParsedFile
@@ -30,8 +32,8 @@ from icefloe.pipeline.planning import (
     write_tasks,
 )
 from icefloe.pipeline.writing.building import ArrayPlan, cut_into_waves, plan_arrays
-from icefloe.pipeline.writing.dataset import holds_arrays, read_existing, write_metadata
-from icefloe.pipeline.writing.provenance import Sorted, options_from_json, read_record, sort_sources
+from icefloe.pipeline.writing.dataset import find_existing, write_metadata
+from icefloe.pipeline.writing.provenance import Sorted, read_record, recorded_options, sort_sources
 from icefloe.records import Record, replace
 from icefloe.storage import in_memory_storage
 from icefloe.transactions.packing import PackingOptions
@@ -67,13 +69,7 @@ def plan(
     session = repo.writable_session(branch)
     record = read_record(session.store, group)
     if options is None:
-        if record is None:
-            raise InvalidInputError(
-                f"the group {group!r} has no record of sources: say along which dimensions files"
-                " are to be joined",
-                ErrorKind.BAD_METADATA,
-            )
-        options, recorded = options_from_json(record.options)
+        options, recorded = recorded_options(session.store, group)
         parse, append = parse or recorded, True
     return _Estimate(
         session=session,
@@ -134,7 +130,7 @@ def plan_copy(
             access=reached,
             cores=cores,
         ).plan()
-        group = arrays_in(session.store, how.layout)
+        group = arrays_below(zarr.open_group(session.store, mode="r"), how.layout)
         is_near = is_near and all(url.startswith("file:") for url in scan.sampled)
     limits = how.limits(cores, is_near=is_near)
     return estimate_copy(group, limits, most=references_per_commit, scan=scan)
@@ -182,9 +178,7 @@ class _Estimate(Record, kw_only=True):
         """
         store, group = self.session.store, self.group
         options, states = self.options, self.listed.new
-        existing = None
-        if self.append and holds_arrays(store, group):
-            existing = read_existing(store, group, options)
+        existing = find_existing(store, group, options) if self.append else None
         facts = sampled.assumed(states)
         # Coordinates of files that nobody opened are not known: one behind the other is as good.
         in_order = replace(options, concat=options.concat[:1], by="order", on_misfit="skip")

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.api.repository import Repository
-from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COMMIT, CopyOptions
 from icefloe.pipeline.copying.origins import (
     Copyable,
@@ -26,7 +25,7 @@ from icefloe.pipeline.copying.origins import (
 )
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.files.sources import SourceAccess, Sources
-from icefloe.pipeline.writing.provenance import OnChanged, options_from_json, read_record
+from icefloe.pipeline.writing.provenance import OnChanged, read_record, recorded_options
 from icefloe.records import replace
 from icefloe.spark.job import CopyReport, Job, JobReport, Target
 from icefloe.spark.native import NativeProducer
@@ -106,16 +105,10 @@ def virtualize(
     """
     chosen = options if on_misfit is None else replace(options, on_misfit=on_misfit)
     chosen = chosen if check_values is None else replace(chosen, check_values=check_values)
-    how = parse or ParseOptions(chosen.concat)
-    if how.concat != chosen.concat:
-        raise InvalidInputError(
-            "files must be parsed for the same dimensions that they are joined along",
-            ErrorKind.BAD_METADATA,
-        )
     producer = VirtualProducer(
         sources=sources,
         options=chosen,
-        parse=how,
+        parse=chosen.parse_options(parse),
         access=access or SourceAccess(),
         append=append,
         on_changed=on_changed,
@@ -167,14 +160,7 @@ def append(
     (2, 1, 1)
     """
     if options is None:
-        record = read_record(repo.readonly_session(branch).store, group)
-        if record is None:
-            raise InvalidInputError(
-                f"the group {group!r} has no record of sources: give options, or make it with"
-                " virtualize",
-                ErrorKind.BAD_METADATA,
-            )
-        options, recorded = options_from_json(record.options)
+        options, recorded = recorded_options(repo.readonly_session(branch).store, group)
         parse = parse or recorded
     return virtualize(
         spark,

@@ -15,7 +15,7 @@ from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa
 from icefloe.pipeline.copying.copies import (
-    FoundGroup,
+    GroupToCopy,
     array_copies,
     digest_of,
     find_arrays,
@@ -119,7 +119,7 @@ class NativeProducer(Record, kw_only=True):
         return report
 
     def _waves_done(
-        self, job: Job, session: Session, arrays: FoundGroup, digest: str, waves: int
+        self, job: Job, session: Session, arrays: GroupToCopy, digest: str, waves: int
     ) -> int:
         """Count the commits of an earlier run that was broken off; refuse to write over others."""
         taken = occupied(session.store, job.target.group, arrays)
@@ -145,7 +145,7 @@ class NativeProducer(Record, kw_only=True):
         self,
         job: Job,
         session: Session,
-        arrays: FoundGroup,
+        arrays: GroupToCopy,
         copy_plan: CopyPlan,
         marks: Mapping[str, Any],
         workers: Workers,

@@ -60,7 +60,7 @@ from icefloe.pipeline.writing.building import (
     virtual_table,
 )
 from icefloe.pipeline.writing.dataset import (
-    holds_arrays,
+    find_existing,
     read_existing,
     require_opening,
     write_metadata,
@@ -206,9 +206,7 @@ class VirtualProducer(Record, kw_only=True):
         record: SourceRecord | None,
         facts: Sequence[FileFacts],
     ) -> CombinedFiles:
-        existing = None
-        if self.append and holds_arrays(session.store, group):
-            existing = read_existing(session.store, group, self.options)
+        existing = find_existing(session.store, group, self.options) if self.append else None
         combined = combine(facts, self.options, existing)
         combined = without_taken_places(facts, combined, self.options, existing, record)
         if combined.report.misfits and self.options.on_misfit == "fail":

@@ -196,6 +196,7 @@ def by_folder(locations: BytesColumn, depth: int) -> Grouped:
 
 def by_number(names: BytesColumn, numbers: Ints) -> Grouped:
     """Group by rows of some names, leaving out those that do not occur."""
+    # Twice renumbered: from all names to those that occur, then to those that differ.
     used = np.flatnonzero(np.bincount(numbers, minlength=len(names)))
     rows = np.zeros(len(names), np.int64)
     rows[used] = np.arange(len(used))
@@ -209,7 +210,8 @@ def _by_beginning(
     """Group by what `cut` leaves of locations.
 
     Most locations usually share a few beginnings, for which comparing is enough: what begins with
-    a place that has all its `slashes` belongs to it. Only the rest is cut.
+    a place that has all its `slashes` belongs to it. Only the rest is cut. A million locations in
+    one bucket take 20 ms instead of 430 ms.
     """
     text = locations.to_arrow()
     rows = np.full(len(locations), -1)
@@ -249,6 +251,8 @@ def folders(locations: BytesColumn, depth: int) -> BytesColumn:
 
 def _end_of_segments(locations: BytesColumn, depth: int) -> Ints:
     """Find the slash behind the host and this many segments, of those that are not the last."""
+    # The text of all locations is one column of bytes. `slashes` are the positions of all slashes
+    # in it; those of a location are the rows from `first` to `after`.
     starts, stops = locations.splits[:-1], locations.splits[1:]
     slashes = np.flatnonzero(locations.data == _SLASH)
     first, after = np.searchsorted(slashes, starts), np.searchsorted(slashes, stops)
@@ -262,6 +266,7 @@ def _end_of_segments(locations: BytesColumn, depth: int) -> Ints:
 def covering(locations: BytesColumn, prefixes: Sequence[Prefix]) -> Ints:
     """Number the longest prefix that covers each canonical location; -1 where none does."""
     numbers = np.full(len(locations), -1)
+    # Shorter prefixes first: longer ones overwrite what they cover, too.
     for number in sorted(range(len(prefixes)), key=lambda number: prefixes[number].depth):
         prefix = prefixes[number]
         covered = PrefixTable([(prefix, number)]).covered(locations)
@@ -284,6 +289,7 @@ def _with_rows(
     column: BytesColumn, numbers: list[Ints], replacements: list[BytesColumn]
 ) -> BytesColumn:
     """Put other rows in the place of some."""
+    # The replacements stand behind the column; `source` has for each row where to take it from.
     source = np.arange(len(column))
     row = len(column)
     for rows in numbers:
@@ -393,10 +399,9 @@ class PlaceIndex:
                 location: number for number, location in enumerate(self.column.to_list())
             }
         count, numbers = self._count, self._numbers
-        found_numbers = [
-            numbers.setdefault(location, len(numbers)) for location in places.to_list()
-        ]
-        result = np.array(found_numbers, np.int64)
+        rows = [numbers.setdefault(place, len(numbers)) for place in places.to_list()]
+        result = np.array(rows, np.int64)
+        # New places have numbers from `count` on; each is taken from its first row.
         new, firsts = np.unique(result, return_index=True)
         self._append(places.take(firsts[new >= count]))
         return result
@@ -442,6 +447,7 @@ class PlaceCounter:
         if len(targets) == 0:
             nothing = np.empty(0, np.int64)
             return LocalCounts(node, BytesColumn.empty(), nothing, nothing)
+        # Sums by location first: there are far fewer locations than chunks.
         lengths = np.minimum(table.lengths[rows], _LARGEST_CHUNK_BYTES).astype(np.int64)
         chunks = np.bincount(targets, minlength=len(table.locations))
         bytes_ = _sums(targets, lengths, len(table.locations))

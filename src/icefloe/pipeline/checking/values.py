@@ -542,19 +542,19 @@ class _FileCheck(MutableRecord):
         """Count the axes that the dataset has before those of the file; None if it is refused."""
         shape = self._shape(array)
         try:
-            found = asked.shape(array.path)
+            actual = asked.shape(array.path)
         except KeyError:
             if self.is_indirect:
                 raise NotComparableError(f"{self.reader} finds no such array") from None
             self._refuse(array.path, "no such array", f"an array of the shape {list(shape)}")
             return None
-        if found is None:
+        if actual is None:
             return 0
-        added = len(shape) - len(found)
-        if added < 0 or shape[added:] != found or set(shape[:added]) - {1}:
+        added = len(shape) - len(actual)
+        if added < 0 or shape[added:] != actual or set(shape[:added]) - {1}:
             if self.is_indirect:
-                raise NotComparableError(f"it has another shape in the file: {list(found)}")
-            self._refuse(array.path, f"the shape {list(found)}", f"the shape {list(shape)}")
+                raise NotComparableError(f"it has another shape in the file: {list(actual)}")
+            self._refuse(array.path, f"the shape {list(actual)}", f"the shape {list(shape)}")
             return None
         return added
 
@@ -603,23 +603,20 @@ class _FileCheck(MutableRecord):
         self, array: TargetArray, part: Part, lengths: Sequence[int]
     ) -> NDArray[Any] | str:
         """Read a part as zarr will; return why that is not possible."""
+        if array.path in self.file.facts.values:
+            return self.file.facts.values[array.path].values[part.region]
+        data: Any = part.data
         try:
-            return self._got(array, part, lengths)
+            if part.location is not None:
+                [data] = self.access.place(part.location).read([(part.start, part.end)])
+            decoded = decode_chunk(array.metadata, part.shape, data)
+            return decoded[tuple(slice(0, length) for length in lengths)]
         except (InvalidInputError, ObjectNotFoundError) as error:  # there are no such bytes
             return f"an error: {_shown(error)}"
         except IcefloeError:
             raise
         except Exception as error:  # noqa: BLE001 - codecs raise anything for wrong bytes
             return f"an error: {_shown(error)}"
-
-    def _got(self, array: TargetArray, part: Part, lengths: Sequence[int]) -> NDArray[Any]:
-        if array.path in self.file.facts.values:
-            return self.file.facts.values[array.path].values[part.region]
-        data: Any = part.data
-        if part.location is not None:
-            [data] = self.access.place(part.location).read([(part.start, part.end)])
-        decoded = decode_chunk(array.metadata, part.shape, data)
-        return decoded[tuple(slice(0, length) for length in lengths)]
 
     def _axes(self, array: TargetArray, part: Part) -> dict[str, Axis]:
         """Return the coordinates over a part, for formats whose chunks have no names."""
@@ -629,10 +626,7 @@ class _FileCheck(MutableRecord):
         axes = {}
         for name, span in zip(array.metadata["dimension_names"], part.region, strict=True):
             path = joined_path(group, name)
-            target = next(
-                (array_planned for array_planned in self.plan.arrays if array_planned.path == path),
-                None,
-            )
+            target = next((other for other in self.plan.arrays if other.path == path), None)
             if target is None or len(target.metadata["shape"]) != 1:
                 continue
             if path in self.file.facts.values:

@@ -76,7 +76,7 @@ def find_families(
     differences: dict[str, list[Difference]] = {}
     for digest, _ in counts.most_common():  # equal counts stay in the order of files
         schema = schemas[digest]
-        sharing = [len(schema.variables & each.variables) for each in expected]
+        sharing = [len(schema.variables & other.variables) for other in expected]
         if not any(sharing):
             family_of[digest] = len(expected)
             expected_schema = schema if existing is None else _as_existing(existing, schema, native)
@@ -250,7 +250,7 @@ def _attribute_misfits(files: Sequence[FileFacts], path: str, name: str) -> list
     usual = Counter(texts).most_common(1)[0][0]
     where = f"{path}:{name}" if path else name
     return [
-        Misfit(each.url, Kind.ATTRIBUTES, f"{where}: {text} instead of {usual}", path)
-        for each, text in zip(files, texts, strict=True)
+        Misfit(file.url, Kind.ATTRIBUTES, f"{where}: {text} instead of {usual}", path)
+        for file, text in zip(files, texts, strict=True)
         if text != usual
     ]

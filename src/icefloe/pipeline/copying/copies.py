@@ -29,18 +29,19 @@ from icefloe.pipeline.copying.origins import CopySource
 from icefloe.pipeline.copying.transfer import ArrayCopy
 from icefloe.pipeline.writing.building import ArrayPlan, MadeArray
 from icefloe.pipeline.writing.dataset import find_document, get_document, make_groups
-from icefloe.pipeline.writing.provenance import is_record, record_path
+from icefloe.pipeline.writing.provenance import RECORDS_GROUP, is_record, record_path
 from icefloe.records import Record
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store import IcechunkStore
 
 _V2_DIMENSIONS: Final = "_ARRAY_DIMENSIONS"
 _FILL_VALUE: Final = "_FillValue"
+_RECORDS_PARENT: Final = RECORDS_GROUP.partition("/")[0]
 _TEXT_BYTES: Final = 64
 """What a text of any length is taken for: what it really takes is known too late."""
 
 
-class FoundArray(Record, eq=False):
+class ArrayToCopy(Record, eq=False):
     """An array to copy, and how its copy is to be stored."""
 
     source: "zarr.Array[Any]"
@@ -55,12 +56,12 @@ class FoundArray(Record, eq=False):
         return CopyShape(about.shape, about.item_bytes, about.chunks, self.layout.objects, shards)
 
 
-class FoundGroup(Record, eq=False):
+class GroupToCopy(Record, eq=False):
     """Everything in a group that is to be copied."""
 
     attributes: Mapping[str, Mapping[str, Any]]
     """By path of group; the empty one is the group itself."""
-    arrays: tuple[FoundArray, ...]
+    arrays: tuple[ArrayToCopy, ...]
 
     @property
     def paths(self) -> list[str]:
@@ -82,36 +83,29 @@ class FoundGroup(Record, eq=False):
         )
 
 
-def find_arrays(source: CopySource, options: LayoutOptions) -> FoundGroup:
+def find_arrays(source: CopySource, options: LayoutOptions) -> GroupToCopy:
     """Look at everything in a group, and choose the layouts of the copies."""
     return arrays_below(source.group(), options, holds_records=source.holds_records)
 
 
-def arrays_in(store: IcechunkStore, options: LayoutOptions) -> FoundGroup:
-    """Look at everything that is being written to a session."""
-    return arrays_below(zarr.open_group(store, mode="r"), options, holds_records=False)
-
-
-def arrays_below(root: zarr.Group, options: LayoutOptions, *, holds_records: bool) -> FoundGroup:
+def arrays_below(
+    root: zarr.Group, options: LayoutOptions, *, holds_records: bool = False
+) -> GroupToCopy:
     """Look at everything below a group that is open."""
     attributes: dict[str, Mapping[str, Any]] = {"": root.attrs.asdict()}
-    found: list[tuple[zarr.Array[Any], SourceArray]] = []
+    arrays: list[tuple[zarr.Array[Any], SourceArray]] = []
     for path, node in sorted(root.members(max_depth=None), key=lambda member: member[0]):
-        if holds_records and _is_ours(path):
+        if holds_records and (is_record(path) or path == _RECORDS_PARENT):
             continue
         if isinstance(node, zarr.Array):
-            found.append((node, _described(path, node)))
+            arrays.append((node, _described(path, node)))
         else:
             attributes[path] = node.attrs.asdict()
-    if not found:
+    if not arrays:
         raise InvalidInputError("there is no array to copy", ErrorKind.NOT_AN_ARRAY)
-    check_dimensions((about for _, about in found), options)
-    arrays = tuple(FoundArray(node, about, choose_layout(about, options)) for node, about in found)
-    return FoundGroup(attributes, arrays)
-
-
-def _is_ours(path: str) -> bool:
-    return is_record(path) or path == record_path("").partition("/")[0]
+    check_dimensions((about for _, about in arrays), options)
+    chosen = (ArrayToCopy(node, about, choose_layout(about, options)) for node, about in arrays)
+    return GroupToCopy(attributes, tuple(chosen))
 
 
 def _described(path: str, array: "zarr.Array[Any]") -> SourceArray:
@@ -151,14 +145,14 @@ def dimensions_of(array: "zarr.Array[Any]") -> tuple[str | None, ...]:
 # -- the copies ------------------------------------------------------------------------------
 
 
-def occupied(store: IcechunkStore, group: str, source_group: FoundGroup) -> list[str]:
+def occupied(store: IcechunkStore, group: str, source_group: GroupToCopy) -> list[str]:
     """Name the copies in whose place there is something already."""
-    paths = [joined_path(group, array.about.path) for array in source_group.arrays]
+    paths = [joined_path(group, path) for path in source_group.paths]
     return [path for path in paths if find_document(store, f"{path}/zarr.json") is not None]
 
 
 def make_copies(
-    store: IcechunkStore, group: str, source_group: FoundGroup, options: LayoutOptions
+    store: IcechunkStore, group: str, source_group: GroupToCopy, options: LayoutOptions
 ) -> None:
     """Make the groups and arrays of the copies, without values; others make way."""
     if occupied(store, group, source_group):
@@ -169,7 +163,7 @@ def make_copies(
         _make_array(store, group, array, options.compressors)
 
 
-def _make_array(store: IcechunkStore, group: str, array: FoundArray, compressors: Any) -> None:
+def _make_array(store: IcechunkStore, group: str, array: ArrayToCopy, compressors: Any) -> None:
     path, source = joined_path(group, array.about.path), array.source
     metadata: Any = source.metadata
     fill = {} if metadata.fill_value is None else {"fill_value": metadata.fill_value}
@@ -214,7 +208,7 @@ def _attributes(source: "zarr.Array[Any]") -> dict[str, Any]:
 
 
 def array_copies(
-    store: IcechunkStore, group: str, source_group: FoundGroup
+    store: IcechunkStore, group: str, source_group: GroupToCopy
 ) -> tuple[ArrayCopy, ...]:
     """Describe the copies, which were made before, for workers."""
     return tuple(
@@ -228,7 +222,7 @@ def array_copies(
 
 
 def plan_copies(
-    session: SessionState, group: str, source_group: FoundGroup, slabs: Sequence[Slab]
+    session: SessionState, group: str, source_group: GroupToCopy, slabs: Sequence[Slab]
 ) -> list[ArrayPlan]:
     """Plan the manifests of all copies; those in slabs get objects."""
     by_array = {slab.array: slab for slab in slabs}
@@ -249,7 +243,7 @@ def _plan_copy(session: SessionState, number: int, path: str, slab: Slab | None)
 
 def digest_of(
     source: CopySource,
-    group: FoundGroup,
+    group: GroupToCopy,
     waves: Sequence[Sequence[Slab]],
     options: LayoutOptions,
 ) -> str:

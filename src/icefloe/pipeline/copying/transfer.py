@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, Protocol, override
 
 import numpy as np
@@ -265,9 +266,9 @@ def copy_regions(
     new_note: NewNote,
 ) -> Iterator[Copied]:
     """Copy regions, one after the other; gives references once all that they name is stored."""
-    places = (plan.regions.find(number) for number in numbers)
+    slabs_and_regions = map(plan.regions.find, numbers)
     with copying(plan.in_flight):
-        for slab, members in groupby(places, key=lambda region_place: region_place[0]):
+        for slab, members in groupby(slabs_and_regions, key=itemgetter(0)):
             regions = plan.regions.plans[slab]
             number = plan.regions.slabs[slab].array
             array = plan.arrays[number]
@@ -288,14 +289,14 @@ def copy_regions(
 def _batches(regions: Sequence[int], objects: Callable[[int], int]) -> Iterator[list[int]]:
     """Put regions together whose objects go into one note."""
     batch: list[int] = []
-    total_bytes = 0
+    total = 0
     for region in regions:
         more = objects(region)
-        if batch and total_bytes + more > _OBJECTS_PER_NOTE:
+        if batch and total + more > _OBJECTS_PER_NOTE:
             yield batch
-            batch, total_bytes = [], 0
+            batch, total = [], 0
         batch.append(region)
-        total_bytes += more
+        total += more
     if batch:
         yield batch
 

@@ -183,3 +183,13 @@ class CombineOptions(Record):
                 f"check_values is {check!r}: give a number of files above 0, 'all' or 'none'",
                 ErrorKind.BAD_METADATA,
             )
+
+    def parse_options(self, parse: ParseOptions | None) -> ParseOptions:
+        """Return how files are parsed that are put together in this way."""
+        options = parse or ParseOptions(self.concat)
+        if options.concat != self.concat:
+            raise InvalidInputError(
+                "files must be parsed for the same dimensions that they are joined along",
+                ErrorKind.BAD_METADATA,
+            )
+        return options

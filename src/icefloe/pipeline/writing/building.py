@@ -5,6 +5,7 @@ that is ingested again replaces its old references. Very large jobs are cut into
 commit, one after the other along the first dimension.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -45,12 +46,9 @@ def cells_of(box: CellBox) -> NDArray[np.int64]:
     >>> cells_of(((2, 4), (0, 1))).tolist()
     [[2, 0], [3, 0]]
     """
-    axes = [np.arange(first, last) for first, last in box]
-    if not axes:
-        return np.zeros((1, 0), np.int64)
-    return np.stack(
-        [axis_cells.ravel() for axis_cells in np.meshgrid(*axes, indexing="ij")], axis=1
-    )
+    lengths = [end - first for first, end in box]
+    cells = np.indices(lengths, np.int64).reshape(len(box), math.prod(lengths)).T
+    return cells + np.array([first for first, _ in box], np.int64)
 
 
 async def vanished(
@@ -62,8 +60,8 @@ async def vanished(
 ) -> Coordinates:
     """List the chunks that are stored within some boxes, and not among the new ones."""
     tables = [ChunkTable.empty(new.shape[1])]
-    for coordinates in stored if boxes else ():
-        manifest = await context.assets.load_manifest(coordinates.ref.id, coordinates.size_bytes)
+    for part in stored if boxes else ():
+        manifest = await context.assets.load_manifest(part.ref.id, part.size_bytes)
         tables.append(_within(manifest.table(node), boxes))
     return concat_tables(tables).without(new).coordinates
 
@@ -105,7 +103,7 @@ def plan_arrays(
 ) -> list[ArrayPlan]:
     """Plan all arrays that get references; they must exist in the session already.
 
-    `kept` are paths of arrays that stay as they are, unless files add to them.
+    `kept_paths` are those of arrays that stay as they are, unless files add to them.
     """
     virtual = [
         array
@@ -175,8 +173,10 @@ class MadeArray(Record):
 def _spans(
     facts: Sequence[FileFacts], combined: Combined, array: TargetArray, grid: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Return the box of chunks that each file may bring: (files, dimensions, 2)."""
+    """Return the box of chunks that each file may bring: (files, dimensions, first and end)."""
     rows = combined.rows_of(array)
+    # Whole along all axes, then cut along those that grow: from the chunk in which the file starts
+    # to the one behind its last step.
     spans = np.zeros((len(rows), len(grid), 2), np.int64)
     spans[:, :, 1] = grid
     for axis, name in array.growing:
@@ -196,8 +196,9 @@ def _new_references(spans: NDArray[np.int64], axes: Sequence[int]) -> NewReferen
     lengths = spans[:, :, 1] - spans[:, :, 0]
     steps = lengths[:, axes[0]]
     per_step = np.prod(lengths[:, list(axes[1:])], axis=1)
-    places: Ints = ranges(spans[:, axes[0], 0], steps)
-    positions, rows = np.unique(places, return_inverse=True)
+    # All steps of all boxes in one column, a box after the other; equal steps are then summed up.
+    all_steps: Ints = ranges(spans[:, axes[0], 0], steps)
+    positions, rows = np.unique(all_steps, return_inverse=True)
     counts = np.bincount(rows, np.repeat(per_step, steps), len(positions)).astype(np.int64)
     low, high = spans[:, :, 0].min(axis=0), spans[:, :, 1].max(axis=0)
     extents = tuple(zip(low.tolist(), high.tolist(), strict=True))
@@ -324,6 +325,7 @@ def cut_into_waves(
 def _rows_of_waves(
     facts: Sequence[FileFacts], combined: Combined, name: str, most: int
 ) -> list[list[int]]:
+    # Rows of files in the order of their starts, split where another start begins.
     starts = combined.starts[name]
     waves: list[list[int]] = [[]]
     total = 0
@@ -489,7 +491,7 @@ def _located_table(context: RepoContext, rows: Sequence[tuple[Check, References]
     whole = concat_references([references for _, references in rows])
     texts = BytesColumn.from_strings(whole.locations)
     recorded, _ = context.virtual.recorded(texts, validate=False)  # looked at when it was parsed
-    locations, numbers = recorded.distinct()
+    locations, numbers = recorded.distinct()  # files of one wave may point at the same objects
     counts = np.array([len(references) for _, references in rows], np.int64)
     etags, etag_rows = _etag_columns([check.etag for check, _ in rows], counts)
     seconds = np.array([check.seconds for check, _ in rows], np.uint32)

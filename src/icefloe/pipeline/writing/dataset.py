@@ -55,12 +55,13 @@ def read_existing(store: IcechunkStore, group: str, options: CombineOptions) -> 
     return Existing(DatasetSchema.of(list(schemas.values())), lengths, values)
 
 
-def holds_arrays(store: IcechunkStore, group: str) -> bool:
-    """Return whether there is anything in a group that files could be added to."""
+def find_existing(store: IcechunkStore, group: str, options: CombineOptions) -> Existing | None:
+    """Describe a group that files are to be added to; None if there is no array in it."""
     try:
-        return any(True for _ in _arrays(store, group))
+        has_arrays = any(True for _ in _arrays(store, group))
     except FileNotFoundError:
-        return False
+        return None
+    return read_existing(store, group, options) if has_arrays else None
 
 
 def _arrays(store: IcechunkStore, group: str) -> "Iterator[tuple[str, zarr.Array[Any]]]":

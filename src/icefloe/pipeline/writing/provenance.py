@@ -255,6 +255,18 @@ def options_from_json(whole: Mapping[str, Any]) -> tuple[CombineOptions, ParseOp
         ) from error
 
 
+def recorded_options(store: IcechunkStore, group: str) -> tuple[CombineOptions, ParseOptions]:
+    """Return the options with which the dataset of a group was made."""
+    record = read_record(store, group)
+    if record is None:
+        raise InvalidInputError(
+            f"the group {group!r} has no record of sources: give options (along which dimensions"
+            " are files joined?), or make it with virtualize",
+            ErrorKind.BAD_METADATA,
+        )
+    return options_from_json(record.options)
+
+
 type _Box = tuple[tuple[int, int], ...]
 """Start and length along each dimension that files are joined along."""
 
