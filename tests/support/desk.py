@@ -164,13 +164,18 @@ def add_organisation(desk: Desk, organisation: str, admin: str) -> None:
 
 
 def add_bucket(
-    desk: Desk, admin: str, organisation: str, endpoint: S3Endpoint, prefix: str
+    desk: Desk,
+    admin: str,
+    organisation: str,
+    endpoint: S3Endpoint,
+    prefix: str,
+    name: str = "main",
 ) -> None:
-    """Register the bucket `main` of an organisation, and prove it."""
-    body = bucket_body("main", endpoint, prefix)
+    """Register a bucket of an organisation, and prove it."""
+    body = bucket_body(name, endpoint, prefix)
     created = desk.ask(admin, "POST", f"/orgs/{organisation}/buckets", body)
     assert created.status_code == 201, created.json()
-    report = desk.ask(admin, "POST", f"/orgs/{organisation}/buckets/main/probe").json()
+    report = desk.ask(admin, "POST", f"/orgs/{organisation}/buckets/{name}/probe").json()
     assert report["state"] == "proven", report
 
 

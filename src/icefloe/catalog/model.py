@@ -341,6 +341,29 @@ class Subscription(Record):
     version: int = 1
 
 
+class Embargo(Record):
+    """A rolling embargo: data of a repository becomes public when it is old enough."""
+
+    organisation: OrganisationName
+    repository: RepositoryName
+    """The private repository, which has all data."""
+    days: Annotated[float, Meta(ge=0, le=36_600)]
+    """How old data must be."""
+    bucket: BucketLabel
+    """The bucket for public data."""
+    prefix: Prefix
+    """Below the prefix of this bucket."""
+    dimension: Annotated[str, Meta(min_length=1, max_length=255)] = "time"
+    """The coordinate that tells how old data is."""
+    nodes: tuple[NodePath, ...] = ()
+    """Exact paths of arrays and groups that become public; empty for all of them."""
+    public_repository: RepositoryName | None = None
+    """A repository of manifests for the public data, if there is to be one."""
+    released_until: datetime | None = None
+    """The age limit of the last release."""
+    version: int = 1
+
+
 class AccessRequest(Record):
     """Somebody was refused and asks for access; admins of the owner grant or decline it."""
 

@@ -15,6 +15,7 @@ from icefloe.catalog.model import (
     BucketState,
     Delegation,
     Filter,
+    NodePath,
     OrganisationName,
     PersonName,
     Platform,
@@ -326,6 +327,31 @@ class FollowAnswer(Record):
     """Arrays whose references were written."""
     kept: int = 0
     """Arrays that were up to date."""
+
+
+class EmbargoSettings(Record, forbid_unknown_fields=True):
+    """All that may be set of a rolling embargo."""
+
+    days: Annotated[float, Meta(ge=0, le=36_600)]
+    bucket: BucketLabel
+    prefix: Prefix
+    dimension: Annotated[str, Meta(min_length=1, max_length=255)] = "time"
+    nodes: tuple[NodePath, ...] = ()
+    public_repository: RepositoryName | None = None
+
+
+class ReleaseAnswer(Record):
+    """What a release did."""
+
+    until: datetime
+    """Data up to this moment is public."""
+    chunks: int
+    """Chunks that became public."""
+    size_bytes: int
+    snapshot: str
+    """The newest snapshot of the private repository."""
+    public_snapshot: str | None = None
+    """The newest snapshot of the public repository."""
 
 
 class NewAccessRequest(Record, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from icefloe.errors import InternalError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.columns import Bools, Bytes, BytesColumn, concat_bytes
 from icefloe.format.ids import encode_ids
@@ -59,11 +60,12 @@ async def derive_array(
     path: str,
     metadata: bytes,
     box: ChunkBox,
-    prefix: str,
+    prefix: str | None,
 ) -> int:
     """Write an array whose chunks are those of a box of the source's array; count them.
 
-    `metadata` is the array's `zarr.json` in the target, where no such array may exist yet.
+    `metadata` is the array's `zarr.json` in the target, where no such array may exist yet. Without
+    a prefix, chunk objects of the source are an error.
     """
     put_metadata(target, path, metadata)
     node, derived = require_array(source, path), require_array(target, path)
@@ -73,6 +75,10 @@ async def derive_array(
         part = table.within(extents)
         if len(part):
             moved = replace(part, coordinates=part.coordinates - extents[:, 0])
-            put_refs(target, derived, as_virtual(moved, prefix))
+            if prefix is not None:
+                moved = as_virtual(moved, prefix)
+            elif (moved.kinds == ChunkKind.NATIVE).any():
+                raise InternalError(f"{path} has chunks that are not to be referred to")
+            put_refs(target, derived, moved)
             count += len(part)
     return count

@@ -67,7 +67,7 @@ _BRANCH: Final = "main"
 _PREFIX: Final = f"vcc://{PROVIDER_CONTAINER}/"
 _NOTE: Final = "icefloe-follows"
 """The key under which a commit of the subscriber's repository tells what it was made from."""
-_WORKER: Final = Person("icefloe-service", PersonKind.SERVICE)
+WORKER: Final = Person("icefloe-service", PersonKind.SERVICE)
 _UNITS: Final = {
     "second": 1.0,
     "sec": 1.0,
@@ -186,8 +186,8 @@ def _remember(service: Service, identifier: str, version: str) -> None:
 
 async def reading_side(service: Service, entry: Entry) -> tuple[Side, tuple[ContainerAnswer, ...]]:
     """Open a repository for reading as a member of its organisation would."""
-    caller = Caller(_WORKER, {entry.repository.organisation: Role.READER})
-    actor, now = Actor(_WORKER.name, PersonKind.SERVICE), service.clock()
+    caller = Caller(WORKER, {entry.repository.organisation: Role.READER})
+    actor, now = Actor(WORKER.name, PersonKind.SERVICE), service.clock()
 
     def load() -> Any:
         with service.database.reading() as connection:
@@ -212,7 +212,7 @@ def side_of(answer: OpenAnswer) -> Side:
 
 async def writing_side(service: Service, entry: Entry, config: RepositoryConfig) -> Side:
     """Open a repository for writing in the name of the service itself."""
-    caller = Caller(_WORKER, {entry.repository.organisation: Role.WRITER})
+    caller = Caller(WORKER, {entry.repository.organisation: Role.WRITER})
     credential = await Opener(service).own_credential(entry, caller, Access.WRITE)
     prefix = entry.bucket.prefix + entry.repository.prefix
     return Side(storage_of(store_answer(entry.bucket, prefix), credential), config, {})
@@ -232,36 +232,44 @@ def _provider_container(entry: Entry) -> ContainerAnswer:
 
 
 def _follow(job: _Job, source: Side, target: Side) -> FollowAnswer:
-    """Make one commit of the provider's newest version, unless it has been made already."""
-    filters = [f for f in (job.listing.filter, job.subscription.filter) if f is not None]
-    provider = source.open()
+    name = job.provider.repository.full_name
+    filters = (job.listing.filter, job.subscription.filter)
+    message = f"Follow {job.subscription.provider}/{job.subscription.listing}"
+    return derive(name, source.open(), target, *filters, _PREFIX, message)
+
+
+def derive(
+    name: str,
+    provider: Repository,
+    target: Side,
+    offered: Filter | None,
+    wanted_filter: Filter | None,
+    prefix: str | None,
+    message: str,
+) -> FollowAnswer:
+    """Make one commit of a provider's newest version, unless it has been made already."""
     newest = provider.readonly_session(_BRANCH)
     repository = Repository.open_or_create(target.storage, target.config)
-    _keep_config(repository, target)
+    keep_config(repository, target)
     session = repository.writable_session(_BRANCH)
     last = next(iter(repository.ancestry(branch=_BRANCH))).metadata.get(_NOTE) or {}
-    plan = Plan.of(newest, job.listing.filter, job.subscription.filter)
+    plan = Plan.of(newest, offered, wanted_filter)
     note = {
-        "repository": job.provider.repository.full_name,
+        "repository": name,
         "snapshot": newest.snapshot_id,
-        "filters": json.loads(json.dumps([_plain(f) for f in filters])),
+        "nodes": [list(f.nodes) for f in (offered, wanted_filter) if f is not None],
         "windows": {path: list(window) for path, window in plan.windows.items()},
     }
     if last == note:
         return FollowAnswer(newest.snapshot_id, session.snapshot_id, changed=False)
     touched = _touched(provider, last, note)
-    written, skipped = plan.write(newest, session, touched, last.get("windows") or {})
-    message = f"Follow {job.subscription.provider}/{job.subscription.listing}"
+    written, kept = plan.write(newest, session, touched, last.get("windows") or {}, prefix)
     commit = session.commit(message, {_NOTE: note}, allow_empty=True)
-    return FollowAnswer(newest.snapshot_id, commit, changed=True, written=written, kept=skipped)
+    return FollowAnswer(newest.snapshot_id, commit, changed=True, written=written, kept=kept)
 
 
-def _plain(filter_: Filter) -> dict[str, Any]:
-    return {"nodes": filter_.nodes, "ranges": dict(filter_.ranges)}
-
-
-def _keep_config(repository: Repository, target: Side) -> None:
-    """Store the containers, if others are stored."""
+def keep_config(repository: Repository, target: Side) -> None:
+    """Store the containers of a repository, if others are stored."""
     stored = Repository.fetch_config(target.storage)
     wanted = target.config.virtual_chunk_containers
     if stored is None or stored.virtual_chunk_containers != wanted:
@@ -273,9 +281,9 @@ def _touched(
 ) -> frozenset[str] | None:
     """Return the arrays that changed since the version that was followed last.
 
-    None if that version is gone, or was followed with other filters.
+    None if that version is gone, or was followed with other nodes.
     """
-    if any(last.get(key) != note[key] for key in ("repository", "filters")):
+    if any(last.get(key) != note[key] for key in ("repository", "nodes")):
         return None
     try:
         diff = provider.diff(from_snapshot_id=last["snapshot"], to_snapshot_id=note["snapshot"])
@@ -302,7 +310,7 @@ class Plan(Record):
     @classmethod
     def of(cls, session: Session, offered: Filter | None, wanted_filter: Filter | None) -> "Plan":
         """Plan what a provider offers and a subscriber wants of a version."""
-        state = _state(session)
+        state = state_of(session)
         filters = [f for f in (offered, wanted_filter) if f is not None]
         everything = {node.path: node for node in state.tree.below("/")}
         chosen = chosen_nodes(filters, everything)
@@ -330,7 +338,7 @@ class Plan(Record):
             for path, (along, *others) in ((p, c) for p, c in coordinates.items() if c)
             if not others
             and along is not None
-            and (along in strict or windows[along][0] % _chunk_shape(nodes[path])[0])
+            and (along in strict or windows[along][0] % chunk_shape(nodes[path])[0])
         )
         return cls(nodes, windows, coordinates, copied)
 
@@ -340,9 +348,13 @@ class Plan(Record):
         target: Session,
         touched: frozenset[str] | None,
         windows_before: Mapping[str, Sequence[int]],
+        prefix: str | None,
     ) -> tuple[int, int]:
-        """Write the tree of the target; return how many arrays were written, and how many not."""
-        theirs, ours = _state(source), _state(target)
+        """Write the tree of the target; return how many arrays were written, and how many not.
+
+        `prefix` is where the target finds chunk objects of the source; None if it must not.
+        """
+        ours = state_of(target)
         for path in [p for p in ours.tree.paths_below("/") if p not in self.nodes]:
             delete_node(ours, path)
         written = skipped = 0
@@ -364,7 +376,7 @@ class Plan(Record):
                 skipped += 1
                 continue
             delete_node(ours, path)
-            self._write_array(node, source, target, theirs, ours)
+            self._write_array(node, source, target, prefix)
             written += 1
         return written, skipped
 
@@ -373,10 +385,9 @@ class Plan(Record):
         node: ArrayNode,
         source: Session,
         target: Session,
-        theirs: SessionState,
-        ours: SessionState,
+        prefix: str | None,
     ) -> None:
-        path = node.path
+        path, ours = node.path, state_of(target)
         windows = [
             (0, size) if along is None else self.windows[along]
             for along, size in zip(self.coordinates[path], node.array.shape, strict=True)
@@ -394,20 +405,21 @@ class Plan(Record):
             zarr.open_array(target.store, path=path, mode="r+")[:] = values
             return
         box = self._box(node, windows)
-        run_blocking(derive_array(theirs, ours, path, metadata, box, _PREFIX))
+        run_blocking(derive_array(state_of(source), ours, path, metadata, box, prefix))
 
     def _box(self, node: ArrayNode, windows: Sequence[Window]) -> ChunkBox:
         counts = node.array.num_chunks
         if not any(self.coordinates[node.path]):
             return [(0, count) for count in counts]
-        sizes = _chunk_shape(node)
+        sizes = chunk_shape(node)
         return [
             (first // size, ceil(last / size))
             for (first, last), size in zip(windows, sizes, strict=True)
         ]
 
 
-def _state(session: Session) -> SessionState:
+def state_of(session: Session) -> SessionState:
+    """Return what a session is based on."""
     return session._session  # noqa: SLF001 - the same package
 
 
@@ -431,7 +443,8 @@ def _coordinate(nodes: Mapping[str, Node], path: str, name: str | None) -> str:
     raise InvalidInputError(f"{problem}: leave out its range", ErrorKind.INVALID_REQUEST)
 
 
-def _chunk_shape(node: Node) -> tuple[int, ...]:
+def chunk_shape(node: Node) -> tuple[int, ...]:
+    """Return the size of the chunks of an array, which must all have the same."""
     grid = json.loads(node.user_data)["chunk_grid"]
     if grid["name"] != "regular":
         problem = f"{node.path} has chunks of different sizes, which a range cannot cut"
@@ -448,7 +461,7 @@ def _step(
             size
             for path, paths in coordinates.items()
             if len(paths) > 1
-            for size, other in zip(_chunk_shape(nodes[path]), paths, strict=True)
+            for size, other in zip(chunk_shape(nodes[path]), paths, strict=True)
             if other == along
         )
     )

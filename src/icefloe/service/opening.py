@@ -186,11 +186,15 @@ class Opener:
         self, entry: Entry, caller: Caller, access: Access
     ) -> CredentialAnswer:
         """Return a credential for a repository itself, for a job whose right was checked before."""
-        require_proven(entry.bucket)
         prefix = entry.bucket.prefix + entry.repository.prefix
-        return (
-            await self._credential(self._grant(entry.bucket, prefix, caller, access))
-        ).credential
+        return await self.place_credential(entry.bucket, prefix, caller, access)
+
+    async def place_credential(
+        self, bucket: Bucket, prefix: str, caller: Caller, access: Access
+    ) -> CredentialAnswer:
+        """Return a credential for a part of a bucket, for a job whose right was checked before."""
+        require_proven(bucket)
+        return (await self._credential(self._grant(bucket, prefix, caller, access))).credential
 
     async def _credential(self, grant: Grant) -> Minted:
         bucket, service = grant.bucket, self._service

@@ -37,7 +37,7 @@ def create_repository(connection: Connection, repository: Repository, now: datet
         table.c.bucket == repository.bucket,
     )
     for other in rows.find_all(connection, table, Repository, *conditions):
-        if _overlap(other.prefix, repository.prefix):
+        if do_overlap(other.prefix, repository.prefix):
             problem = f"its place overlaps with that of {other.full_name}, {other.prefix!r}"
             raise ConflictError(
                 message=f"{problem}: choose another prefix", kind=ErrorKind.ENTRY_IN_USE
@@ -45,7 +45,8 @@ def create_repository(connection: Connection, repository: Repository, now: datet
     rows.add(connection, table, replace(repository, created_at=now))
 
 
-def _overlap(first: str, second: str) -> bool:
+def do_overlap(first: str, second: str) -> bool:
+    """Return whether one of two prefixes is the other, or above it."""
     left, right = segments_of(first), segments_of(second)
     shared = min(len(left), len(right))
     return left[:shared] == right[:shared]

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Dialect,
+    Float,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -306,6 +307,29 @@ subscriptions = Table(
     UniqueConstraint("subscriber", "repository"),
     Index(None, "provider", "listing"),
     Index(None, "subscriber"),
+)
+
+embargoes = Table(
+    "embargoes",
+    METADATA,
+    _organisation(primary_key=True),
+    Column("repository", String(_NAME), primary_key=True),
+    Column("days", Float, nullable=False),
+    Column("bucket", String(_NAME), nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("dimension", Text, nullable=False),
+    Column("nodes", JSON, nullable=False),
+    Column("public_repository", String(_NAME)),
+    Column("released_until", Moment),
+    _version(),
+    ForeignKeyConstraint(
+        ["organisation", "repository"],
+        ["repositories.organisation", "repositories.name"],
+        ondelete="CASCADE",
+    ),
+    ForeignKeyConstraint(
+        ["organisation", "bucket"], ["buckets.organisation", "buckets.name"], ondelete="CASCADE"
+    ),
 )
 
 access_requests = Table(

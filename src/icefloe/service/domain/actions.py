@@ -42,6 +42,8 @@ class Action(StrEnum):
     CHANGE_SUBSCRIPTIONS = "subscriptions:change"
     UPDATE_SUBSCRIPTION = "subscriptions:update"
     """Let a filtered subscription follow the provider's newest version."""
+    RELEASE_EMBARGO = "embargo:release"
+    """Make public what a rolling embargo does not hold back any more."""
     ASK_FOR_ACCESS = "requests:create"
     SEE_REQUESTS = "requests:see"
     DECIDE_REQUESTS = "requests:decide"
@@ -62,6 +64,7 @@ LOWEST_ROLE: Final = {
     Action.WRITE_REPOSITORY: Role.WRITER,
     Action.CREATE_REPOSITORY: Role.WRITER,
     Action.UPDATE_SUBSCRIPTION: Role.WRITER,
+    Action.RELEASE_EMBARGO: Role.WRITER,
     Action.CHANGE_REPOSITORY: Role.WRITER,
     Action.CHANGE_ORGANISATION: Role.ADMIN,
     Action.CHANGE_MEMBERS: Role.ADMIN,

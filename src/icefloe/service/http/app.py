@@ -14,6 +14,7 @@ from icefloe.service.http import (
     audit,
     buckets,
     device,
+    embargoes,
     listings,
     organisations,
     people,
@@ -38,6 +39,7 @@ ROUTERS: Final = (
     repositories.router,
     listings.router,
     subscriptions.router,
+    embargoes.router,
     requests.router,
     audit.router,
 )

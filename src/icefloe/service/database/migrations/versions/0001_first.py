@@ -409,6 +409,38 @@ def upgrade() -> None:
     op.create_index(
         op.f("ix_subscriptions_subscriber"), "subscriptions", ["subscriber"], unique=False
     )
+    op.create_table(
+        "embargoes",
+        sa.Column("organisation", sa.String(length=100), nullable=False),
+        sa.Column("repository", sa.String(length=100), nullable=False),
+        sa.Column("days", sa.Float(), nullable=False),
+        sa.Column("bucket", sa.String(length=100), nullable=False),
+        sa.Column("prefix", sa.Text(), nullable=False),
+        sa.Column("dimension", sa.Text(), nullable=False),
+        sa.Column("nodes", sa.JSON(), nullable=False),
+        sa.Column("public_repository", sa.String(length=100), nullable=True),
+        sa.Column("released_until", _MOMENT, nullable=True),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["organisation", "bucket"],
+            ["buckets.organisation", "buckets.name"],
+            name=op.f("fk_embargoes_organisation_bucket"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["organisation", "repository"],
+            ["repositories.organisation", "repositories.name"],
+            name=op.f("fk_embargoes_organisation_repository"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["organisation"],
+            ["organisations.name"],
+            name=op.f("fk_embargoes_organisation"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("organisation", "repository", name=op.f("pk_embargoes")),
+    )
     _protect_audit()
 
 
@@ -417,6 +449,7 @@ def downgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.execute("DROP TRIGGER audit_is_append_only ON audit")
         op.execute("DROP FUNCTION refuse_audit_change()")
+    op.drop_table("embargoes")
     op.drop_index(op.f("ix_subscriptions_subscriber"), table_name="subscriptions")
     op.drop_index(op.f("ix_subscriptions_provider_listing"), table_name="subscriptions")
     op.drop_table("subscriptions")
