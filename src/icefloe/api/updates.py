@@ -42,13 +42,11 @@ class UpdateType(Variant):
 
 
 @variant_of(UpdateType, "RepoInitialized")
-@value_class
 class _RepoInitialized(UpdateType):
     """The repository was created."""
 
 
 @variant_of(UpdateType, "RepoMigrated")
-@value_class
 class _RepoMigrated(UpdateType):
     """The repository was rewritten in another version of the format."""
 
@@ -57,7 +55,6 @@ class _RepoMigrated(UpdateType):
 
 
 @variant_of(UpdateType, "RepoStatusChanged")
-@value_class
 class _RepoStatusChanged(UpdateType):
     """The repository was opened or closed for writing."""
 
@@ -65,19 +62,16 @@ class _RepoStatusChanged(UpdateType):
 
 
 @variant_of(UpdateType, "ConfigChanged")
-@value_class
 class _ConfigChanged(UpdateType):
     """A configuration was saved."""
 
 
 @variant_of(UpdateType, "MetadataChanged")
-@value_class
 class _MetadataChanged(UpdateType):
     """The metadata of the repository changed."""
 
 
 @variant_of(UpdateType, "FeatureFlagChanged")
-@value_class
 class _FeatureFlagChanged(UpdateType):
     """A part of the behaviour was switched; None returned it to its default."""
 
@@ -86,7 +80,6 @@ class _FeatureFlagChanged(UpdateType):
 
 
 @variant_of(UpdateType, "TagCreated")
-@value_class
 class _TagCreated(UpdateType):
     """A tag was created."""
 
@@ -94,7 +87,6 @@ class _TagCreated(UpdateType):
 
 
 @variant_of(UpdateType, "TagDeleted")
-@value_class
 class _TagDeleted(UpdateType):
     """A tag was deleted; it pointed at `previous_snap_id`."""
 
@@ -103,7 +95,6 @@ class _TagDeleted(UpdateType):
 
 
 @variant_of(UpdateType, "BranchCreated")
-@value_class
 class _BranchCreated(UpdateType):
     """A branch was created."""
 
@@ -111,7 +102,6 @@ class _BranchCreated(UpdateType):
 
 
 @variant_of(UpdateType, "BranchDeleted")
-@value_class
 class _BranchDeleted(UpdateType):
     """A branch was deleted; it pointed at `previous_snap_id`."""
 
@@ -120,7 +110,6 @@ class _BranchDeleted(UpdateType):
 
 
 @variant_of(UpdateType, "BranchReset")
-@value_class
 class _BranchReset(UpdateType):
     """A branch was made to point elsewhere than at `previous_snap_id`."""
 
@@ -129,7 +118,6 @@ class _BranchReset(UpdateType):
 
 
 @variant_of(UpdateType, "NewCommit")
-@value_class
 class _NewCommit(UpdateType):
     """A commit moved a branch."""
 
@@ -138,7 +126,6 @@ class _NewCommit(UpdateType):
 
 
 @variant_of(UpdateType, "CommitAmended")
-@value_class
 class _CommitAmended(UpdateType):
     """The newest commit of a branch was replaced by another."""
 
@@ -148,7 +135,6 @@ class _CommitAmended(UpdateType):
 
 
 @variant_of(UpdateType, "NewDetachedSnapshot")
-@value_class
 class _NewDetachedSnapshot(UpdateType):
     """A snapshot was written that no branch points at."""
 
@@ -156,13 +142,11 @@ class _NewDetachedSnapshot(UpdateType):
 
 
 @variant_of(UpdateType, "GCRan")
-@value_class
 class _GCRan(UpdateType):
     """Files that nothing refers to were deleted."""
 
 
 @variant_of(UpdateType, "ExpirationRan")
-@value_class
 class _ExpirationRan(UpdateType):
     """Old snapshots were dropped from the history."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values import U32, U64, Check, Variant, union_of, value_class, variant_of
+from icefloe.values import U32, U64, Check, Variant, union_of, variant_of
 from icefloe.values.stored import TreeReader, kind_of, plain, to_tree
 from icefloe.values.tree import StoredForm, Tagged, Tree
 
@@ -97,7 +97,6 @@ type _SplitConditions = tuple[ManifestSplitCondition, ...]
 
 
 @variant_of(ManifestSplitCondition, "Or")
-@value_class
 class SplitOr(ManifestSplitCondition):
     """Any of these holds."""
 
@@ -107,7 +106,6 @@ class SplitOr(ManifestSplitCondition):
 
 
 @variant_of(ManifestSplitCondition, "And")
-@value_class
 class SplitAnd(ManifestSplitCondition):
     """All of these hold."""
 
@@ -117,7 +115,6 @@ class SplitAnd(ManifestSplitCondition):
 
 
 @variant_of(ManifestSplitCondition, "PathMatches")
-@value_class
 class SplitPathMatches(ManifestSplitCondition):
     """The pattern is found in the path."""
 
@@ -127,7 +124,6 @@ class SplitPathMatches(ManifestSplitCondition):
 
 
 @variant_of(ManifestSplitCondition, "NameMatches")
-@value_class
 class SplitNameMatches(ManifestSplitCondition):
     """The pattern is found in the name."""
 
@@ -137,7 +133,6 @@ class SplitNameMatches(ManifestSplitCondition):
 
 
 @variant_of(ManifestSplitCondition, "AnyArray")
-@value_class
 class SplitAnyArray(ManifestSplitCondition):
     """Every array."""
 
@@ -153,7 +148,6 @@ class ManifestSplitDimCondition(Variant):
 
 
 @variant_of(ManifestSplitDimCondition, "Axis")
-@value_class
 class SplitAxis(ManifestSplitDimCondition):
     """The dimension with this number, from 0."""
 
@@ -161,7 +155,6 @@ class SplitAxis(ManifestSplitDimCondition):
 
 
 @variant_of(ManifestSplitDimCondition, "DimensionName")
-@value_class
 class SplitDimensionName(ManifestSplitDimCondition):
     """Dimensions with a match of the pattern anywhere in their name."""
 
@@ -169,7 +162,6 @@ class SplitDimensionName(ManifestSplitDimCondition):
 
 
 @variant_of(ManifestSplitDimCondition, "Any")
-@value_class
 class SplitAnyDimension(ManifestSplitDimCondition):
     """Every dimension that no earlier rule is for."""
 
@@ -208,7 +200,6 @@ type _PreloadConditions = tuple[ManifestPreloadCondition, ...]
 
 
 @variant_of(ManifestPreloadCondition, "Or")
-@value_class
 class PreloadOr(ManifestPreloadCondition):
     """Any of these holds."""
 
@@ -218,7 +209,6 @@ class PreloadOr(ManifestPreloadCondition):
 
 
 @variant_of(ManifestPreloadCondition, "And")
-@value_class
 class PreloadAnd(ManifestPreloadCondition):
     """All of these hold."""
 
@@ -228,7 +218,6 @@ class PreloadAnd(ManifestPreloadCondition):
 
 
 @variant_of(ManifestPreloadCondition, "PathMatches")
-@value_class
 class PreloadPathMatches(ManifestPreloadCondition):
     """The pattern is found in the path."""
 
@@ -238,7 +227,6 @@ class PreloadPathMatches(ManifestPreloadCondition):
 
 
 @variant_of(ManifestPreloadCondition, "NameMatches")
-@value_class
 class PreloadNameMatches(ManifestPreloadCondition):
     """The pattern is found in the name."""
 
@@ -273,7 +261,6 @@ def _read_bound(reader: TreeReader, tree: Tree, shifts: dict[str, int], path: st
 
 
 @variant_of(ManifestPreloadCondition, "NumRefs")
-@value_class
 class PreloadNumRefs(ManifestPreloadCondition):
     """The manifest has at least `from_refs` and fewer than `to` references."""
 
@@ -288,7 +275,6 @@ setattr(PreloadNumRefs, "from", property(lambda condition: condition.from_refs))
 
 
 @variant_of(ManifestPreloadCondition, "True")
-@value_class
 class PreloadTrue(ManifestPreloadCondition):
     """Always."""
 
@@ -296,7 +282,6 @@ class PreloadTrue(ManifestPreloadCondition):
 
 
 @variant_of(ManifestPreloadCondition, "False")
-@value_class
 class PreloadFalse(ManifestPreloadCondition):
     """Never."""
 

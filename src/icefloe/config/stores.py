@@ -14,7 +14,6 @@ from icefloe.values import (
     Variant,
     settings_class,
     unchecked,
-    value_class,
     variant_of,
 )
 from icefloe.values.stored import TreeReader
@@ -82,13 +81,11 @@ class ObjectStoreConfig(Variant):
 
 
 @variant_of(ObjectStoreConfig, "InMemory")
-@value_class
 class InMemoryStore(ObjectStoreConfig):
     """Objects in the memory of one process."""
 
 
 @variant_of(ObjectStoreConfig, "LocalFileSystem")
-@value_class
 class LocalFileSystemStore(ObjectStoreConfig):
     """Files below a directory."""
 
@@ -96,7 +93,6 @@ class LocalFileSystemStore(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "S3Compatible")
-@value_class
 class S3CompatibleStore(ObjectStoreConfig):
     """A storage that speaks the protocol of S3."""
 
@@ -104,7 +100,6 @@ class S3CompatibleStore(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "S3")
-@value_class
 class S3Store(ObjectStoreConfig):
     """Amazon S3."""
 
@@ -118,7 +113,6 @@ _OPTIONS: Final = StoredForm(
 
 
 @variant_of(ObjectStoreConfig, "Gcs")
-@value_class
 class GcsStore(ObjectStoreConfig):
     """Google Cloud Storage, with client options by name."""
 
@@ -127,7 +121,6 @@ class GcsStore(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "Azure")
-@value_class
 class AzureStore(ObjectStoreConfig):
     """Azure Blob Storage, with client options by name; `account` is one of them."""
 
@@ -136,7 +129,6 @@ class AzureStore(ObjectStoreConfig):
 
 
 @variant_of(ObjectStoreConfig, "Tigris")
-@value_class
 class TigrisStore(ObjectStoreConfig):
     """Tigris."""
 
@@ -163,7 +155,6 @@ def _read_http(reader: TreeReader, kind: type["HttpStore"], tree: Tree, path: st
 
 
 @variant_of(ObjectStoreConfig, "Http")
-@value_class
 class HttpStore(ObjectStoreConfig):
     """An HTTP(S) server, with client options by name and headers to send."""
 

@@ -13,7 +13,7 @@ from icefloe.credentials.azure import AnyAzureCredential, AzureCredentials
 from icefloe.credentials.gcs import AnyGcsCredential, GcsCredentials
 from icefloe.credentials.s3 import AnyS3Credential, S3Credentials, S3StaticCredentials
 from icefloe.errors import ErrorKind, WrongTypeError
-from icefloe.values import Variant, public_name, value_class, variant_of
+from icefloe.values import Variant, public_name, variant_of
 
 
 class Credentials(Variant):
@@ -28,7 +28,6 @@ class Credentials(Variant):
 
 
 @variant_of(Credentials, "S3")
-@value_class
 class S3Access(Credentials):
     """Access to S3 and compatible storages."""
 
@@ -36,7 +35,6 @@ class S3Access(Credentials):
 
 
 @variant_of(Credentials, "Gcs")
-@value_class
 class GcsAccess(Credentials):
     """Access to Google Cloud Storage."""
 
@@ -44,7 +42,6 @@ class GcsAccess(Credentials):
 
 
 @variant_of(Credentials, "Azure")
-@value_class
 class AzureAccess(Credentials):
     """Access to Azure Blob Storage."""
 
@@ -52,13 +49,11 @@ class AzureAccess(Credentials):
 
 
 @variant_of(Credentials, "LocalFileSystemAccess")
-@value_class
 class LocalAccess(Credentials):
     """Leave to read local files."""
 
 
 @variant_of(Credentials, "HttpAccess")
-@value_class
 class WebAccess(Credentials):
     """Leave to read over HTTP(S).
 

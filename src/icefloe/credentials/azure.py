@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from icefloe.credentials.choice import CredentialChoice, CredentialFamily, choose_one
 from icefloe.credentials.refresh import Clock, Renewal, utc_now
-from icefloe.values import Moment, Variant, secret, value_class, variant_of
+from icefloe.values import Moment, Variant, secret, variant_of
 
 
 class AzureStaticCredentials(Variant):
@@ -22,7 +22,6 @@ class AzureStaticCredentials(Variant):
 
 
 @variant_of(AzureStaticCredentials, "AccessKey")
-@value_class
 class AzureAccessKey(AzureStaticCredentials):
     """The access key of a storage account."""
 
@@ -30,7 +29,6 @@ class AzureAccessKey(AzureStaticCredentials):
 
 
 @variant_of(AzureStaticCredentials, "SasToken")
-@value_class
 class AzureSasToken(AzureStaticCredentials):
     """A shared access signature."""
 
@@ -38,7 +36,6 @@ class AzureSasToken(AzureStaticCredentials):
 
 
 @variant_of(AzureStaticCredentials, "BearerToken")
-@value_class
 class AzureBearerToken(AzureStaticCredentials):
     """A bearer token that is never renewed."""
 
@@ -64,7 +61,6 @@ class AzureRefreshableCredential(Variant):
 
 
 @variant_of(AzureRefreshableCredential, "AccessKey")
-@value_class
 class AzureRefreshableAccessKey(AzureRefreshableCredential):
     """The access key of a storage account, perhaps for a limited time."""
 
@@ -73,7 +69,6 @@ class AzureRefreshableAccessKey(AzureRefreshableCredential):
 
 
 @variant_of(AzureRefreshableCredential, "SasToken")
-@value_class
 class AzureRefreshableSasToken(AzureRefreshableCredential):
     """A shared access signature, perhaps for a limited time."""
 
@@ -82,7 +77,6 @@ class AzureRefreshableSasToken(AzureRefreshableCredential):
 
 
 @variant_of(AzureRefreshableCredential, "BearerToken")
-@value_class
 class AzureRefreshableBearerToken(AzureRefreshableCredential):
     """A bearer token, perhaps for a limited time."""
 
@@ -109,19 +103,16 @@ class AzureCredentials(Variant, metaclass=CredentialChoice):
 
 
 @variant_of(AzureCredentials, "FromEnv")
-@value_class
 class AzureFromEnv(AzureCredentials):
     """Credentials of the environment: variables, command line login, managed identity."""
 
 
 @variant_of(AzureCredentials, "Anonymous")
-@value_class
 class AzureAnonymous(AzureCredentials):
     """Unsigned requests, for public data."""
 
 
 @variant_of(AzureCredentials, "Static")
-@value_class
 class AzureStatic(AzureCredentials):
     """Fixed credentials that are given."""
 
@@ -129,7 +120,6 @@ class AzureStatic(AzureCredentials):
 
 
 @variant_of(AzureCredentials, "Refreshable")
-@value_class
 class AzureRefreshable(AzureCredentials):
     """Credentials that a pickled function returns, asked again shortly before they end."""
 

@@ -32,7 +32,6 @@ class GcsStaticCredentials(Variant):
 
 
 @variant_of(GcsStaticCredentials, "ServiceAccount")
-@value_class
 class GcsServiceAccount(GcsStaticCredentials):
     """A file with the key of a service account."""
 
@@ -40,7 +39,6 @@ class GcsServiceAccount(GcsStaticCredentials):
 
 
 @variant_of(GcsStaticCredentials, "ServiceAccountKey")
-@value_class
 class GcsServiceAccountKey(GcsStaticCredentials):
     """The key of a service account itself, as JSON text."""
 
@@ -48,7 +46,6 @@ class GcsServiceAccountKey(GcsStaticCredentials):
 
 
 @variant_of(GcsStaticCredentials, "ApplicationCredentials")
-@value_class
 class GcsApplicationCredentials(GcsStaticCredentials):
     """A file with application credentials."""
 
@@ -56,7 +53,6 @@ class GcsApplicationCredentials(GcsStaticCredentials):
 
 
 @variant_of(GcsStaticCredentials, "BearerToken")
-@value_class
 class GcsBearerToken(GcsStaticCredentials):
     """A bearer token that is never renewed."""
 
@@ -90,19 +86,16 @@ class GcsCredentials(Variant, metaclass=CredentialChoice):
 
 
 @variant_of(GcsCredentials, "Anonymous")
-@value_class
 class GcsAnonymous(GcsCredentials):
     """Unsigned requests, for public data."""
 
 
 @variant_of(GcsCredentials, "FromEnv")
-@value_class
 class GcsFromEnv(GcsCredentials):
     """Credentials of the environment: variables, default files, instance metadata."""
 
 
 @variant_of(GcsCredentials, "Static")
-@value_class
 class GcsStatic(GcsCredentials):
     """Fixed credentials that are given."""
 
@@ -110,7 +103,6 @@ class GcsStatic(GcsCredentials):
 
 
 @variant_of(GcsCredentials, "Refreshable")
-@value_class
 class GcsRefreshable(GcsCredentials):
     """Tokens that a pickled function returns, asked again shortly before they end."""
 

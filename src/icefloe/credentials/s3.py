@@ -54,19 +54,16 @@ class S3Credentials(Variant, metaclass=CredentialChoice):
 
 
 @variant_of(S3Credentials, "FromEnv")
-@value_class
 class S3FromEnv(S3Credentials):
     """Credentials of the environment: variables, profile files, instance metadata."""
 
 
 @variant_of(S3Credentials, "Anonymous")
-@value_class
 class S3Anonymous(S3Credentials):
     """Unsigned requests, for public data."""
 
 
 @variant_of(S3Credentials, "Static")
-@value_class
 class S3Static(S3Credentials):
     """Keys that are given."""
 
@@ -74,7 +71,6 @@ class S3Static(S3Credentials):
 
 
 @variant_of(S3Credentials, "Refreshable")
-@value_class
 class S3Refreshable(S3Credentials):
     """Keys that a pickled function returns, asked again shortly before they end."""
 

@@ -201,14 +201,15 @@ class Variant(Value):
         return self[1]
 
 
-def variant_of[V: type](union: type, name: str) -> Callable[[V], V]:
-    """Bind a class to the attribute of the union that names it."""
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def variant_of[V: Variant](union: type, name: str) -> Callable[[type[V]], type[V]]:
+    """Make a class a value class, and bind it to the attribute of the union that names it."""
 
-    def bind(variant: V) -> V:
+    def bind(variant: type[V]) -> type[V]:
         variant.__name__ = name
         variant.__qualname__ = f"{union.__qualname__}.{name}"
         setattr(union, name, variant)
-        return variant
+        return value_class(variant)
 
     return bind
 
