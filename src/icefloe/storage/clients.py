@@ -36,7 +36,14 @@ from icefloe.errors import IcefloeError, StorageError
 from icefloe.records import Record
 from icefloe.storage.keys import encode_key
 from icefloe.storage.obstore_errors import FOREIGN_ERRORS, translate
-from icefloe.storage.specs import AzureSpec, GcsSpec, Headers, HttpSpec, S3Spec
+from icefloe.storage.specs import (
+    TUNING_OPTIONS,
+    AzureSpec,
+    GcsSpec,
+    Headers,
+    HttpSpec,
+    S3Spec,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
@@ -156,24 +163,14 @@ _CHECKSUM_NAMES: Final = {
     ChecksumAlgorithm.Crc64Nvme: "CRC64NVME",
 }
 
-_OF_CLIENT: Final = frozenset(
-    {
-        "allow_http",
-        "allow_invalid_certificates",
-        "connect_timeout",
-        "default_content_type",
-        "http1_only",
-        "http2_keep_alive_interval",
-        "http2_keep_alive_timeout",
-        "http2_keep_alive_while_idle",
-        "http2_only",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_url",
-        "timeout",
-        "user_agent",
-    }
-)
+_OF_CLIENT: Final = TUNING_OPTIONS | {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "proxy_url",
+    "timeout",
+    "user_agent",
+}
 
 _SHARED_CLIENTS: Final = 8
 

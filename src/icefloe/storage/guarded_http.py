@@ -35,6 +35,7 @@ from icefloe.storage.keys import check_key, check_order, cut_range, merge_ranges
 from icefloe.storage.obstore_errors import refusal
 from icefloe.storage.port import UNKNOWN_TIME, Buffer, ByteRange, Fetched, ObjectInfo, Version
 from icefloe.storage.specs import (
+    TUNING_OPTIONS,
     GuardedHttpSpec,
     check_web_url,
     checked_headers,
@@ -56,20 +57,6 @@ _SLOWEST_BYTES_PER_SECOND: Final = 1 << 14
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?|\[[0-9A-Fa-f:.]+\]")
 _PATH: Final = re.compile(r"[!-\[\]-~]*")
-_TUNING: Final = frozenset(
-    {
-        "default_content_type",
-        "http1_only",
-        "http2_keep_alive_interval",
-        "http2_keep_alive_timeout",
-        "http2_keep_alive_while_idle",
-        "http2_only",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "randomize_addresses",
-    }
-)
-"""Options of other clients that say how to fetch, not what: this one fetches in its own way."""
 
 _OF_PROTOCOL: Final = frozenset(
     {
@@ -370,7 +357,9 @@ def guarded_http_spec(
 
 
 def _check_options(options: Mapping[str, str], scheme: str) -> None:
-    allowed = {"allow_http", "connect_timeout", "timeout", "user_agent"} | _TUNING
+    # How other clients fetch does not matter: this one fetches in its own way.
+    own = {"allow_http", "connect_timeout", "randomize_addresses", "timeout", "user_agent"}
+    allowed = own | TUNING_OPTIONS
     if unknown := sorted(options.keys() - allowed):
         raise _unfit(
             f"the options {', '.join(unknown)} are not followed for virtual chunks on a web"

@@ -59,6 +59,21 @@ class Headers(Record):
         return f"Headers(reads={list(self.reads)}, writes={list(self.writes)})"
 
 
+TUNING_OPTIONS: Final = frozenset(
+    {
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+    }
+)
+"""Options of web clients that say how to fetch, not what."""
+
+
 class _Shown(Record):
     """How people see the description of a storage."""
 

@@ -20,7 +20,7 @@ from icefloe.config import (
     StorageSettings,
     effective_storage_settings,
 )
-from icefloe.effects import run_blocking
+from icefloe.effects import blocking
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
 from icefloe.printable import escaped_html
 from icefloe.storage.local import LocalBackend
@@ -222,35 +222,27 @@ class Storage:
         """Begin to count again; give the count so far."""
         return self._in_this_process().meter.reset()
 
-    def list_objects(
-        self, settings: StorageSettings | None = None, prefix: str | None = None
-    ) -> list[tuple[str, int]]:
-        """List all objects, or those in the directory `prefix`: key (below it) and size."""
-        return run_blocking(self.list_objects_async(settings, prefix))
-
     async def list_objects_async(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[tuple[str, int]]:
-        """Await `list_objects`."""
+        """List all objects, or those in the directory `prefix`: key (below it) and size."""
         infos = await self.list_objects_metadata_async(settings, prefix)
         return [(info.key, info.size_bytes) for info in infos]
 
-    def list_objects_metadata(
-        self, settings: StorageSettings | None = None, prefix: str | None = None
-    ) -> list[StorageObjectInfo]:
-        """List as `list_objects` does, with the time of each object."""
-        return run_blocking(self.list_objects_metadata_async(settings, prefix))
+    list_objects = blocking(list_objects_async)
 
     async def list_objects_metadata_async(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[StorageObjectInfo]:
-        """Await `list_objects_metadata`."""
+        """List as `list_objects` does, with the time of each object."""
         folder = f"{prefix.strip('/')}/" if prefix and prefix.strip("/") else ""
         return [
             StorageObjectInfo(info.key.removeprefix(folder), info.size_bytes, info.last_modified)
             async for batch in self.open(settings).list(folder)
             for info in batch
         ]
+
+    list_objects_metadata = blocking(list_objects_metadata_async)
 
     def _open(
         self, spec: Spec, settings: EffectiveStorageSettings, agent: str, meter: Meter

@@ -1,7 +1,9 @@
 """Merging, containers, and what applies in the end."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, cast, get_type_hints
 
 import pytest
 
@@ -25,6 +27,7 @@ from icefloe.config import (
     StorageTimeoutSettings,
     VirtualChunkContainer,
     azure_store,
+    effective,
     effective_config,
     effective_storage_settings,
     gcs_store,
@@ -34,9 +37,12 @@ from icefloe.config import (
 )
 from icefloe.config.conditions import DEFAULT_PRELOAD_CONDITION
 from icefloe.config.containers import stored_container
+from icefloe.config.manifest_sets import EffectiveChunkManifests
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.errors import InvalidInputError
 from icefloe.format.config_file import decode_config_flexbuffer, encode_config_flexbuffer
+from icefloe.records import Record
+from icefloe.values import Settings
 
 
 def container(prefix: str, name: str | None = None) -> VirtualChunkContainer:
@@ -424,3 +430,36 @@ def test_not_to_split_is_not_the_same_as_to_say_nothing() -> None:
     assert sizes.manifest.split_sizes == expected
     silent = RepositoryConfig(manifest=ManifestConfig(splitting=ManifestSplittingConfig()))
     assert effective_config(silent).manifest.split_sizes is None
+
+
+def frozen_forms(kind: type[Record]) -> Iterator[type[Record]]:
+    yield kind
+    for hint in get_type_hints(kind).values():
+        if isinstance(hint, type) and issubclass(hint, Record):
+            yield from frozen_forms(hint)
+
+
+SETTINGS_OF_FORMS: dict[type[Record], type[Settings]] = {
+    effective.EffectiveConfig: RepositoryConfig,
+    effective.EffectiveStorageSettings: StorageSettings,
+    effective.EffectiveConcurrency: StorageConcurrencySettings,
+    effective.EffectiveRetries: StorageRetriesSettings,
+    effective.EffectiveTimeouts: StorageTimeoutSettings,
+    effective.EffectiveCompression: CompressionConfig,
+    effective.EffectiveCaching: CachingConfig,
+    effective.EffectiveManifest: ManifestConfig,
+    effective.EffectivePreload: ManifestPreloadConfig,
+    effective.EffectiveLocationCompression: ManifestVirtualChunkLocationCompressionConfig,
+}
+
+
+@pytest.mark.parametrize(("form", "kind"), SETTINGS_OF_FORMS.items())
+def test_every_setting_is_in_the_frozen_copy(form: type[Record], kind: type[Settings]) -> None:
+    names = {field.name for field in fields(cast("Any", kind)) if field.init}
+    renamed = {"splitting": "split_sizes"}
+    assert {renamed.get(name, name) for name in names} == {*form.__struct_fields__}
+
+
+def test_every_frozen_form_is_compared_with_its_settings() -> None:
+    forms = {*frozen_forms(effective.EffectiveConfig)}
+    assert forms == {*SETTINGS_OF_FORMS} | {EffectiveChunkManifests}
