@@ -25,7 +25,7 @@ from icefloe.storage.specs import LocalSpec
 _log = logging.getLogger(__name__)
 
 PROBE_PREFIX: Final = "icefloe-clock-"
-"""How the keys of probes begin; they lie in the root, so that no directory has to be made."""
+"""How the keys of probes begin; they are in the root, so no directory has to be made."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTICEABLE: Final = timedelta(seconds=2)
@@ -120,10 +120,10 @@ async def _newest(backend: Backend, prefixes: Iterable[str]) -> datetime:
 
 
 type Cutoffs = Mapping[Kind, datetime | None]
-"""Only objects written before go; None keeps all of a kind."""
+"""Only objects written before are deleted; None keeps all of a kind."""
 
 _FILE_TICK: Final = timedelta(milliseconds=10)
-"""How far the times of files lag behind the clock where no system tells how far."""
+"""How far the times of files lag behind the clock, where the system does not report it."""
 _MOST_TICKS: Final = 10
 """We wait for this many."""
 _CLOCK_OF_FILES: Final = 5

@@ -86,7 +86,7 @@ def _expect(holds: object, otherwise: str) -> None:
 
 
 class Trials(MutableRecord):
-    """Tries everything, and knows what it has written."""
+    """Runs all trials, and records the keys that they write."""
 
     backend: Backend
     corner: str
@@ -360,7 +360,7 @@ SCRATCH: Final = "icefloe-doctor-"
 
 
 class Guarantee(Record):
-    """Something that users rely on, and what it takes."""
+    """A guarantee that users rely on, and the trials that prove it."""
 
     name: str
     needs: tuple[Trial, ...]

@@ -1,6 +1,6 @@
 """Expiration: remove old versions from the history. Their files stay until they are collected.
 
-A plan of an expiration also tells how much a garbage collection could delete afterwards.
+The plan of an expiration includes how much garbage collection could delete afterwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,6 +52,7 @@ from icefloe.walk.history import (
     ManifestFact,
     ReadLimits,
     SnapshotFacts,
+    oldest_ancestors,
     read_ancestry,
     read_snapshots,
 )
@@ -307,23 +308,12 @@ async def read_history(context: RepoContext) -> FileHistory:
     branches, tags = await context.ledger.branches(), await context.ledger.tags()
     tips = {*branches.values(), *tags.values()}
     at_once = context.config.max_concurrent_requests
-    history = FileHistory(branches, tags, await read_ancestry(context, tips, at_once=at_once))
-    _require_roots(history)
-    return history
-
-
-def _require_roots(history: FileHistory) -> None:
-    """Raise if a history runs in a circle: following it would not end."""
-    ended: set[SnapshotId] = set()
-    for tip in history.entries:
-        walked: set[SnapshotId] = set()
-        snapshot_id: SnapshotId | None = tip
-        while snapshot_id is not None and snapshot_id not in ended:
-            if snapshot_id in walked:
-                raise FormatError(f"the history of {tip} runs in a circle at {snapshot_id}")
-            walked.add(snapshot_id)
-            snapshot_id = history.entries[snapshot_id].parent
-        ended |= walked
+    entries = await read_ancestry(context, tips, at_once=at_once)
+    ends = oldest_ancestors({version: entry.parent for version, entry in entries.items()})
+    for version, end in ends.items():
+        if end is None:
+            raise FormatError(f"the history of {version} runs in a circle")
+    return FileHistory(branches, tags, entries)
 
 
 async def _expire_in_files(context: RepoContext, rules: ExpirationRules) -> Expiration:
@@ -452,7 +442,7 @@ class ExpirationPlan(FactsReport, Record):
     kept: int
     """How many versions would stay."""
     reclaimable_bytes: int
-    """What garbage collection could then make room for, as far as references tell."""
+    """How much garbage collection could then delete, by the references of the versions."""
     reclaimable_objects: Mapping[str, int]
     """The same in numbers of objects, by kind."""
 

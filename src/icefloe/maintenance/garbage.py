@@ -266,9 +266,10 @@ class _Collection:
         }
         young |= self._young_manifests
         unknown = sorted(young.keys() - self._live.manifests.keys())
-        facts = [young[manifest_id] for manifest_id in unknown]
-        objects = await referenced_objects(self._context, facts, self._rules.limits)
-        self._live.chunks.add(keys_of_ids(objects.ids))
+        if unknown:
+            facts = [young[manifest_id] for manifest_id in unknown]
+            objects = await referenced_objects(self._context, facts, self._rules.limits)
+            self._live.chunks.add(keys_of_ids(objects.ids))
 
     def _unneeded(self, kind: Kind, objects: Objects) -> Objects:
         """Choose the objects that are not needed, by all that is known now."""
@@ -298,7 +299,7 @@ class _Collection:
         return phases
 
     async def _unreferenced_chunks(self) -> AsyncIterator[Objects]:
-        """Yield old chunks that are not needed, by what is known when they are listed."""
+        """Yield old chunks that no known version needs when they are listed."""
         waiting = Objects()
         async for listed in list_kind(
             self._context.backend,

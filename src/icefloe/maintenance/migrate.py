@@ -53,7 +53,7 @@ class SmallFiles(Record):
         return tuple(sorted(self.infos))
 
     def changed_since(self, before: "SmallFiles") -> list[str]:
-        """List the keys of files that came, went or changed."""
+        """List the keys of files that were added, deleted or changed."""
         return sorted(
             key
             for key in self.infos.keys() | before.infos.keys()
@@ -86,7 +86,7 @@ class RefFiles(Record):
     branches: Mapping[str, SnapshotId]
     tags: Mapping[str, SnapshotId]
     deleted_tags: Mapping[str, SnapshotId | None]
-    """What they named before; None if nothing tells."""
+    """The snapshots that they named; None if unknown."""
 
     @classmethod
     def of(cls, files: SmallFiles, targets: Mapping[str, SnapshotId]) -> Self:
@@ -324,7 +324,7 @@ def _in_order(operations: Iterable[UpdateEntry]) -> list[UpdateEntry]:
 
 
 SET_ASIDE_PREFIX: Final = f"{BACKUPS_PREFIX}spec-1/"
-"""Where the small files of spec 1 go when they are not needed any more."""
+"""Where the small files of spec 1 are kept after the migration."""
 _AT_ONCE: Final = 64
 _MOST_LOOKS: Final = 20
 
@@ -450,7 +450,7 @@ async def _is_complete(backend: Backend) -> bool:
 
 
 async def _announce(context: RepoContext, seen: Look) -> StoredRepo:
-    """Create the repo object, so that from now on writers of spec 1 notice."""
+    """Create the repo object: from now on, writers of spec 1 notice the migration."""
     repo = unfinished(_repo_of(context, seen), context.clock())
     level = context.config.compression.level
     try:
@@ -469,7 +469,7 @@ def _migrated_by_others() -> ConflictError:
 async def _complete(
     context: RepoContext, stored: StoredRepo, seen: Look, at_once: int
 ) -> tuple[RepoInfo, Look]:
-    """Let the repo object say what the files of spec 1 say, and let it take changes.
+    """Bring the repo object up to date with the files of spec 1, and allow changes to it.
 
     The first write of this loop has all that was acknowledged in spec 1. Those that follow are
     for programs that do not look for the repo object, and for writes that were under way.
@@ -542,7 +542,7 @@ async def _put_aside(
 ) -> tuple[int, dict[str, str]]:
     """Move files below `overwritten/`; return how many, and why others could not be.
 
-    The branch main goes first: without it, programs that know spec 1 alone see no repository.
+    The branch main is moved first: without it, programs that know only spec 1 see no repository.
     """
 
     async def keep(key: str) -> None:

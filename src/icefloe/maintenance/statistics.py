@@ -39,7 +39,7 @@ _BLOCK_ROWS: Final = 1 << 14
 """Rows that are compared at once."""
 _REMEMBERED_BYTES: Final = 64 * 2**20
 _DECODED_BYTES: Final = 256 * 2**20
-"""Of manifests that are decoded before what is in them is counted."""
+"""Of manifests that are decoded before their chunks are counted."""
 
 
 class Ranges(Record, eq=False):
@@ -75,7 +75,7 @@ class Ranges(Record, eq=False):
         return seen.add_new(keys)
 
 
-class Part(Record):
+class ArrayRanges(Record):
     """The ranges of one array in one manifest, but for some that came in an earlier part."""
 
     version: str
@@ -126,7 +126,9 @@ async def survey_of(context: RepoContext, limits: ReadLimits) -> Survey:
 type _Decoded = NativeRanges | ChunkTable
 
 
-async def parts_of(context: RepoContext, survey: Survey, limits: ReadLimits) -> AsyncIterator[Part]:
+async def parts_of(
+    context: RepoContext, survey: Survey, limits: ReadLimits
+) -> AsyncIterator[ArrayRanges]:
     """Yield all ranges, in the order of versions; each manifest is read once."""
     places, recent = PlaceIndex(), _RecentRanges()
     fewer = replace(limits, decoded_bytes=min(limits.decoded_bytes, _DECODED_BYTES))
@@ -145,10 +147,10 @@ async def parts_of(context: RepoContext, survey: Survey, limits: ReadLimits) -> 
             if isinstance(decoded, NativeRanges):
                 new = recent.without_known(node, decoded)
                 ranges = {ChunkKind.NATIVE: Ranges(new.offsets, new.lengths, new.chunk_ids)}
-                yield Part(version, node, BytesColumn.empty(), ranges)
+                yield ArrayRanges(version, node, BytesColumn.empty(), ranges)
             else:
                 ranges = _ranges_of(fact.id, node, decoded, places)
-                yield Part(version, node, decoded.locations, ranges)
+                yield ArrayRanges(version, node, decoded.locations, ranges)
 
 
 def _decoded(manifest: Manifest) -> list[tuple[NodeId, _Decoded]]:
@@ -238,42 +240,31 @@ OWN_CHUNKS: Final = "(in the repository)"
 
 _LARGEST_CHUNK_BYTES: Final = 2**40
 """Chunks that claim to be larger count as this: no such chunk exists, and no sum overflows."""
+_KIND_NAMES: Final = {
+    ChunkKind.NATIVE: "native",
+    ChunkKind.VIRTUAL: "virtual",
+    ChunkKind.INLINE: "inlined",
+}
 _MOST_WAITING: Final = 4_000_000
 """Native chunks that are brought together before they are counted."""
 
 
-class Usage(MutableRecord):
-    """Bytes and numbers of chunks, by how they are kept."""
+class _Usage:
+    """Counts bytes and chunks by kind."""
 
-    native_bytes: int = 0
-    virtual_bytes: int = 0
-    inlined_bytes: int = 0
-    native_chunks: int = 0
-    virtual_chunks: int = 0
-    inlined_chunks: int = 0
+    def __init__(self) -> None:
+        self._bytes = dict.fromkeys(ChunkKind, 0)
+        self._chunks = dict.fromkeys(ChunkKind, 0)
 
     def add(self, kind: ChunkKind, lengths: NDArray[np.uint64]) -> None:
         """Count some chunks."""
-        total = int(np.minimum(lengths, _LARGEST_CHUNK_BYTES).sum(dtype=np.uint64))
-        match kind:
-            case ChunkKind.NATIVE:
-                self.native_bytes += total
-                self.native_chunks += len(lengths)
-            case ChunkKind.VIRTUAL:
-                self.virtual_bytes += total
-                self.virtual_chunks += len(lengths)
-            case ChunkKind.INLINE:
-                self.inlined_bytes += total
-                self.inlined_chunks += len(lengths)
+        self._bytes[kind] += int(np.minimum(lengths, _LARGEST_CHUNK_BYTES).sum(dtype=np.uint64))
+        self._chunks[kind] += len(lengths)
 
-
-class _TotalUsage(Usage):
-    """The same for a whole repository, with what packing did."""
-
-    packed_objects: int = 0
-    """Chunk objects that several chunks share."""
-    packed_chunks: int = 0
-    packed_bytes: int = 0
+    def fields(self) -> dict[str, int]:
+        """Return the counts by the names that reports use."""
+        sums = {f"{name}_bytes": self._bytes[kind] for kind, name in _KIND_NAMES.items()}
+        return sums | {f"{name}_chunks": self._chunks[kind] for kind, name in _KIND_NAMES.items()}
 
 
 class ChunkStorageStats(FactsReport, Record):
@@ -315,7 +306,7 @@ class ChunkStorageStats(FactsReport, Record):
 
 async def total_usage(context: RepoContext, limits: ReadLimits) -> ChunkStorageStats:
     """Sum up the chunks of all versions that branches and tags lead to."""
-    total = _TotalUsage()
+    total = _Usage()
     with KeySet(limits.key_bytes) as seen:
         native = _NativeTally(total, seen)
         async for part in parts_of(context, await survey_of(context, limits), limits):
@@ -324,14 +315,14 @@ async def total_usage(context: RepoContext, limits: ReadLimits) -> ChunkStorageS
                     native.add(ranges)
                 else:
                     total.add(kind, ranges.lengths[ranges.new_to(seen)])
-        native.finish()
-    return ChunkStorageStats(**asdict(total))
+        packed = native.finish()
+    return ChunkStorageStats(**total.fields(), **packed)
 
 
 class _NativeTally:
     """Counts native chunks, very many at a time."""
 
-    def __init__(self, total: _TotalUsage, seen: KeySet) -> None:
+    def __init__(self, total: _Usage, seen: KeySet) -> None:
         self._total = total
         self._known = seen
         self._waiting: list[Ranges] = []
@@ -347,22 +338,24 @@ class _NativeTally:
         if self._count > _MOST_WAITING:
             self._count_waiting()
 
-    def finish(self) -> None:
-        """Count what is left, and see which objects several chunks share."""
+    def finish(self) -> dict[str, int]:
+        """Count the chunks that wait; return the counts of objects that several chunks share."""
         if not self._waiting:
-            return
+            return {}
         if not self._objects and _have_own_objects(self._waiting):
             for ranges in self._waiting:
                 self._total.add(ChunkKind.NATIVE, ranges.lengths)
-            return
+            return {}
         self._count_waiting()
         objects = np.concatenate(self._objects)
         _, numbers, counts = np.unique(objects, return_inverse=True, return_counts=True)
         is_packed = (counts > 1)[numbers]
-        self._total.packed_objects = int((counts > 1).sum())
-        self._total.packed_chunks = int(is_packed.sum())
         lengths = np.concatenate(self._lengths)[is_packed]
-        self._total.packed_bytes = int(lengths.sum(dtype=np.uint64))
+        return {
+            "packed_objects": int((counts > 1).sum()),
+            "packed_chunks": int(is_packed.sum()),
+            "packed_bytes": int(lengths.sum(dtype=np.uint64)),
+        }
 
     def _count_waiting(self) -> None:
         for ranges in self._waiting:
@@ -453,7 +446,7 @@ async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> Storag
     array, chunks count once for each array; by container, once. Versions come oldest first,
     the others with most bytes first.
     """
-    rows: dict[str, Usage] = {}
+    rows: dict[str, _Usage] = {}
     with KeySet(limits.key_bytes) as seen:
         match by:
             case "snapshot":
@@ -467,32 +460,32 @@ async def usage(context: RepoContext, by: UsageBy, limits: ReadLimits) -> Storag
                     f"by must be 'snapshot', 'array' or 'container', got {by!r}",
                     ErrorKind.INVALID_CONFIG,
                 )
-    uses = [StorageUse(place, **asdict(counted)) for place, counted in rows.items()]
+    uses = [StorageUse(place, **counted.fields()) for place, counted in rows.items()]
     if by != "snapshot":
         uses.sort(key=lambda use: (-use.total_bytes, use.place))
     return StorageUses(by, uses)
 
 
 async def _by_snapshot(
-    context: RepoContext, limits: ReadLimits, seen: KeySet, rows: dict[str, Usage]
+    context: RepoContext, limits: ReadLimits, seen: KeySet, rows: dict[str, _Usage]
 ) -> None:
     survey = await survey_of(context, limits)
-    rows |= {version: Usage() for version in survey.versions}
+    rows |= {version: _Usage() for version in survey.versions}
     async for part in parts_of(context, survey, limits):
         for kind, ranges in part.ranges.items():
             rows[part.version].add(kind, ranges.lengths[ranges.new_to(seen)])
 
 
 async def _by_array(
-    context: RepoContext, limits: ReadLimits, seen: KeySet, rows: dict[str, Usage]
+    context: RepoContext, limits: ReadLimits, seen: KeySet, rows: dict[str, _Usage]
 ) -> None:
     survey = await survey_of(context, limits)
-    of_nodes: dict[NodeId, Usage] = {}
+    of_nodes: dict[NodeId, _Usage] = {}
     async for part in parts_of(context, survey, limits):
         salt = np.uint64(int.from_bytes(part.node.raw))
         for kind, ranges in part.ranges.items():
             new = ranges.new_to(seen, salt)
-            of_nodes.setdefault(part.node, Usage()).add(kind, ranges.lengths[new])
+            of_nodes.setdefault(part.node, _Usage()).add(kind, ranges.lengths[new])
     for node, counted in of_nodes.items():
         path = survey.paths.get(node, f"(deleted) {node}")
         # A path may have had several arrays, one after the other.
@@ -500,7 +493,7 @@ async def _by_array(
 
 
 async def _by_container(
-    context: RepoContext, limits: ReadLimits, seen: KeySet, rows: dict[str, Usage]
+    context: RepoContext, limits: ReadLimits, seen: KeySet, rows: dict[str, _Usage]
 ) -> None:
     containers = context.config.virtual_chunk_containers
     names = [*(container.url_prefix for container in containers), NO_CONTAINER]
@@ -508,7 +501,7 @@ async def _by_container(
         for kind, ranges in part.ranges.items():
             new = ranges.new_to(seen)
             if kind is not ChunkKind.VIRTUAL:
-                rows.setdefault(OWN_CHUNKS, Usage()).add(kind, ranges.lengths[new])
+                rows.setdefault(OWN_CHUNKS, _Usage()).add(kind, ranges.lengths[new])
                 continue
             recorded = part.locations
             canonical = canonical_all(absolute_all(recorded, context.virtual.resolver.absolute))
@@ -516,5 +509,5 @@ async def _by_container(
             numbers = container_numbers(containers, recorded, canonical)
             places = numbers[ranges.targets[new]]
             for number in np.unique(places).tolist():
-                row = rows.setdefault(names[number], Usage())
+                row = rows.setdefault(names[number], _Usage())
                 row.add(kind, ranges.lengths[new][places == number])

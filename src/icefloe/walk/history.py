@@ -1,8 +1,8 @@
 """Walk over the history of a repository: its versions, their manifests, the references in those.
 
-Who needs all versions reads them here: a portion at a time, each portion with as many requests at
-once as the storage takes well, so that memory stays bounded however long the history is. A `take`
-function extracts what the caller needs from each file, and the file itself is dropped.
+All code that reads many versions or manifests reads them here, in portions, with several requests
+at once. Memory stays bounded, however long the history is: a `take` function extracts the data that
+the caller needs from each file, and the file itself is dropped.
 """
 
 import os
@@ -115,6 +115,27 @@ async def read_snapshots[T](
         for result in await map_concurrently(read, some, limit=limit):
             if result is not None:
                 yield result
+
+
+def oldest_ancestors(
+    parents: Mapping[SnapshotId, SnapshotId | None],
+) -> dict[SnapshotId, SnapshotId | None]:
+    """Map each version to the last one that its parents lead to; None if they form a circle.
+
+    The last one is a version without a parent, or a parent that is not in the mapping.
+    """
+    ends: dict[SnapshotId, SnapshotId | None] = {}
+    for tip in parents:
+        path: dict[SnapshotId, None] = {}
+        last, following = tip, parents[tip]
+        while last not in ends and following is not None and last not in path:
+            path[last] = None
+            last, following = following, parents.get(following)
+        end = ends.get(last, None if last in path else last)
+        ends |= dict.fromkeys(path, end)
+        if last in parents:
+            ends.setdefault(last, end)
+    return ends
 
 
 def manifests_of(snapshot: Snapshot) -> Iterator[ManifestFact]:

@@ -4,19 +4,22 @@ Neighbours in a history share nearly all manifests. So of each version only its 
 newer one are kept: a walk over the steps meets every part of a manifest once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.format.chunk_table import Extents
 from icefloe.format.columns import Bools, Bytes, Ints, ranges
-from icefloe.format.ids import ManifestId, NodeId
+from icefloe.format.ids import ManifestId, NodeId, raw_rows
 from icefloe.format.nodes import NodeTable
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.manifests.lookup import listed_in
+from icefloe.manifests.partition import Box
 from icefloe.records import MutableRecord, Record, field
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import newest_first
@@ -109,7 +112,7 @@ class _LinkTable(Record):
     @classmethod
     def of(cls, snapshot: Snapshot) -> "_LinkTable":
         nodes = snapshot.nodes
-        node_rows = np.repeat(np.arange(len(nodes)), np.diff(nodes.manifest_splits))
+        node_rows = _node_rows(nodes)
         is_clipped = _reaches_beyond(nodes, node_rows)
         digests = np.zeros((len(node_rows), _GRID_BYTES), np.uint8)
         for row in np.flatnonzero(is_clipped).tolist():
@@ -158,3 +161,52 @@ def _grid(nodes: NodeTable, row: int) -> Extents:
 def _grid_digest(nodes: NodeTable, row: int) -> Bytes:
     digest = blake2b(_grid(nodes, row).tobytes(), digest_size=_GRID_BYTES).digest()
     return np.frombuffer(digest, np.uint8)
+
+
+# -- how arrays use manifests --------------------------------------------------------------
+
+type UseKey = tuple[bytes, bytes, bytes, bytes]
+"""Manifest, node, number of chunks along each dimension, extents."""
+
+
+class ManifestUse(Record):
+    """A manifest as an array uses it."""
+
+    manifest: ManifestId
+    node: NodeId
+    grid: tuple[int, ...]
+    """How many chunks the array has, along each dimension."""
+    extents: Box
+
+    @classmethod
+    def of(cls, key: UseKey) -> "ManifestUse":
+        """Decode a key."""
+        manifest, node, grid, extents = key
+        pairs = np.frombuffer(extents, np.uint32).reshape(-1, 2).tolist()
+        return cls(
+            ManifestId(manifest),
+            NodeId(node),
+            tuple(np.frombuffer(grid, np.uint32).tolist()),
+            tuple((first, last) for first, last in pairs),
+        )
+
+
+def uses_of(snapshot: Snapshot) -> Iterator[tuple[UseKey, int]]:
+    """List the uses of manifests in a version, each with the row of its array."""
+    nodes = snapshot.nodes
+    ids, manifests = raw_rows(nodes.ids), raw_rows(nodes.manifest_ids)
+    grids = _slices(nodes.num_chunks, nodes.shape_splits)
+    extents = _slices(nodes.extents, nodes.extent_splits)
+    for manifest, row, box in zip(manifests, _node_rows(nodes).tolist(), extents, strict=True):
+        yield (manifest, ids[row], grids[row], box), row
+
+
+def _slices(column: NDArray[np.uint32], splits: Ints) -> list[bytes]:
+    raw = np.ascontiguousarray(column).tobytes()
+    width = 4 * (column.shape[1] if column.ndim > 1 else 1)
+    return [raw[first * width : last * width] for first, last in pairwise(splits.tolist())]
+
+
+def _node_rows(nodes: NodeTable) -> Ints:
+    """Return the row of the array of each link."""
+    return np.repeat(np.arange(len(nodes)), np.diff(nodes.manifest_splits))

@@ -90,7 +90,7 @@ def keys_of_names(names: Sequence[str]) -> tuple[Keys, Bools]:
 
 
 def mixed(first: Keys, second: Keys | np.uint64) -> Keys:
-    """Make one number of two, so that numbers which are alike lie far apart."""
+    """Mix two numbers into one; similar numbers become very different ones."""
     return _spread(_spread(first) + second)
 
 

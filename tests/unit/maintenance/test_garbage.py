@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pytest
 
 import icefloe
@@ -13,7 +12,6 @@ from icefloe.storage import Backend, Storage
 from icefloe.storage.port import DeleteReport
 from icefloe.storage.wrapper import BackendWrapper, PrecededBackend
 from icefloe.testing.schedules import WrappedStorage
-from icefloe.walk.spill import KeySet
 from tests.faults.sessions import BIG, prepared, put_chunk, seen_in
 from tests.property.reachable import listing, stored
 from tests.support.checking import check_repository_blocking
@@ -296,15 +294,3 @@ def test_small_limits_change_nothing(spec: int) -> None:
     check_repository_blocking(storage.open())
     with pytest.raises(icefloe.InvalidInputError, match="max_concurrent_deletes"):
         repo.garbage_collect(now(), max_concurrent_deletes=0)
-
-
-def test_many_ids_go_to_disk() -> None:
-    with KeySet(max_bytes=1 << 16) as known:
-        keys = np.arange(0, 200_000, 2, dtype=np.uint64)
-        for part in np.array_split(keys, 50):
-            known.add(part)
-        assert known.contains(keys).all()
-        assert not known.contains(keys + np.uint64(1)).any()
-        assert known.spilled_bytes > 0
-        assert len(known.add_new(np.array([1, 1, 2, 3], np.uint64))) == 2
-    assert known.spilled_bytes == 0

@@ -34,7 +34,6 @@ from icefloe.storage import Backend
 from icefloe.storage.local import LocalBackend
 from icefloe.storage.memory import MemoryBackend
 from icefloe.testing.faulty import FaultyBackend
-from icefloe.walk.spill import KeyedColumn, largest_of_each
 from tests.golden.files import GOLDEN, expected
 from tests.support.http_server import file_server
 from tests.unit.testing.small_repository import (
@@ -589,20 +588,3 @@ def test_too_many_boxes_become_one() -> None:
 
 def test_the_only_chunk_of_a_scalar_is_a_box() -> None:
     assert boxes_of(np.empty((1, 0), np.uint32)) == ((),)
-
-
-@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 99))), st.integers(16, 200))
-def test_columns_on_disk_hold_what_those_in_memory_do(
-    rows: list[tuple[int, int]], max_bytes: int
-) -> None:
-    keys = np.array([key for key, _ in rows], np.uint64)
-    values = np.array([value for _, value in rows], np.uint64)
-    with KeyedColumn(max_bytes) as column:
-        for first in range(0, len(rows), 3):
-            column.add(keys[first : first + 3], values[first : first + 3])
-        found = [largest_of_each(*shard) for shard in column.shards()]
-    largest: dict[int, int] = {}
-    for key, value in rows:
-        largest[key] = max(value, largest.get(key, 0))
-    pairs = [pair for some in found for pair in zip(*(c.tolist() for c in some), strict=True)]
-    assert pairs == sorted(largest.items())

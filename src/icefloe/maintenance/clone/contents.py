@@ -81,7 +81,7 @@ class Transfer(Record):
         )
 
     async def copy(self, infos: Sequence[ObjectInfo]) -> int:
-        """Copy objects; give how many bytes they have."""
+        """Copy objects; return how many bytes they have."""
         for some in portions_by_size(infos, lambda info: info.size_bytes):
             await map_concurrently(self._copy, some, limit=self.at_once)
         return sum(info.size_bytes for info in infos)
@@ -138,7 +138,7 @@ class Transfer(Record):
 
 
 def attributes_of(key: str, data: Buffer) -> dict[str, str]:
-    """Return the user metadata that goes with a metadata file; refuse what is none."""
+    """Return the user metadata of a metadata file; raise if it is none."""
     try:
         envelope = open_envelope(data)
     except FormatError as damaged:
@@ -148,9 +148,9 @@ def attributes_of(key: str, data: Buffer) -> dict[str, str]:
 
 
 def have_same_checksum(left: Version, other: Version) -> bool:
-    """Return whether storages tell by a checksum of the bytes that two objects are the same.
+    """Return whether two objects have the same checksum of their bytes.
 
-    Entity tags of other forms tell nothing, and even of this form only if they are equal.
+    Entity tags of other forms are no checksums; different tags do not mean different bytes.
 
     >>> tag = '"9e107d9d372bb6826bd81d3542a419d6"'
     >>> have_same_checksum(Version(tag), Version(tag)), have_same_checksum(Version(), Version())
@@ -161,7 +161,7 @@ def have_same_checksum(left: Version, other: Version) -> bool:
 
 
 def portions_by_size[T](items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """Cut into portions_by_size that may be held at once.
+    """Cut into portions that fit into memory.
 
     >>> [len(some) for some in portions_by_size([MOST_BYTES // 2 + 1] * 3, lambda size: size)]
     [1, 1, 1]
@@ -260,13 +260,13 @@ class Done(MutableRecord):
 
     copied: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_NAMES.values(), 0))
     present: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_NAMES.values(), 0))
-    """What was there already."""
+    """Objects that the target had already."""
     missing: dict[str, int] = field(default_factory=dict)
-    """What the source does not have either: logs and backups, which only the history needs."""
+    """Logs and backups that the source lacks, too; only the history needs them."""
     compared: int = 0
     """How many objects were compared byte by byte."""
     size_bytes: int = 0
-    """Of what was copied."""
+    """Of the objects that were copied."""
 
 
 class Contents:
@@ -289,7 +289,7 @@ class Contents:
         self._done = Done()
 
     async def copy(self, *, deep: bool) -> Done:
-        """Copy everything, and make sure of it; `deep` compares all bytes in the end."""
+        """Copy everything and check it; `deep` compares all bytes in the end."""
         manifests = await self._manifests()
         files = self._files(manifests)
         self._expect(sum(map(len, files.values())) + len(manifests))
@@ -442,7 +442,7 @@ def _is_there(here: Mapping[str, ObjectInfo], info: ObjectInfo) -> bool:
 
 
 def not_the_same(key: str) -> StorageError:
-    """Return the error for an object that is not what was just written under its key."""
+    """Return the error for an object that differs from the bytes just written under its key."""
     return StorageError(
         f"{key!r} was copied, but is not the same afterwards: see whether somebody else writes to"
         " that place, and whether its storage is sound (`icefloe doctor`)",

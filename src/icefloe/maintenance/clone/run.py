@@ -235,9 +235,9 @@ class CloneReport(FactsReport, Record):
     objects_missing: Mapping[str, int]
     """Logs and backups of the source that are lost there: no version needs them to be read."""
     is_server_side: bool
-    """Whether the store copied by itself, without the bytes coming here."""
+    """Whether the store copied the objects itself, not through this machine."""
     was_complete: bool
-    """Whether the very same repository was there already, so that nothing was to be done."""
+    """Whether the target was the same repository already, so nothing was copied."""
 
     headings = ("kind", "copied", "there already")
 
@@ -345,7 +345,7 @@ async def _holds(target: Backend, file: LastFile) -> bool:
 async def _require_place(
     target: Backend, destination: _Place, selection: Selection, rules: CloneRules, marker: Marker
 ) -> None:
-    """Refuse to write over what is not ours."""
+    """Raise if the clone would overwrite something else."""
     if destination.is_same:
         return
     if not destination.has_repository:
@@ -407,7 +407,7 @@ async def _put_last(target: Backend, selection: Selection, replacing: State | No
 
 
 async def _clear_refs(target: Backend, kept_keys: set[str]) -> None:
-    """Remove what an interrupted clone wrote of branches and tags that are gone since."""
+    """Remove refs that an interrupted clone wrote and that the source has deleted since."""
     keys = [info.key async for batch in target.list(REFS_PREFIX) for info in batch]
     if stale := [key for key in keys if key not in kept_keys]:
         await target.delete_many(stale)

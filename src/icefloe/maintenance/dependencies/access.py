@@ -1,4 +1,4 @@
-"""What a reader needs to read the virtual chunks of a repository, told before anything is read."""
+"""Report what a reader needs to read the virtual chunks of a repository."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -48,7 +48,7 @@ class ContainerAccess(Record):
     endpoint: str | None
     region: str | None
     needs_consent: str | None
-    """What only the repository says about where credentials would go; they do not, until you do."""
+    """A destination of credentials that only the repository names: you have to agree to it."""
     is_declared: bool
     """Whether the configuration has it; other places are read once they are authorised."""
     references: int

@@ -1,8 +1,8 @@
-"""Which places some versions use, gathered from one version to the next.
+"""Find the places that versions use, from one version to the next.
 
 Versions come in lines, each newest first. A place is in use from the version in which the first
-of its parts appears to the one before the last of them is gone; only what changes from version
-to version is looked at, so the work grows with what was written, not with how often it is shared.
+of its parts appears to the last version that has any of them. Only changes from version to version
+are examined, so the work grows with the data written, not with how many versions share it.
 """
 
 from collections.abc import Sequence

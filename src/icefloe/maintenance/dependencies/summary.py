@@ -105,7 +105,7 @@ class VirtualDependencies(Report, Record, eq=False):
     """For each place the newest version with chunks there, as a row of `entries`."""
     oldest: Ints
     entries: Sequence[SnapshotEntry]
-    """All versions that were looked at, newest first."""
+    """All versions that were examined, newest first."""
 
     shown_rows = _SHOWN_ROWS
     has_empty_table = True

@@ -104,7 +104,7 @@ class Extent(Record):
 
 
 class ModelManifest(MutableRecord):
-    """A manifest, as far as its costs go."""
+    """A manifest, with the numbers that decide its costs."""
 
     size_bytes: float
     arrays: dict[NodeId, Extent] = field(default_factory=dict)

@@ -143,7 +143,7 @@ _NO_REVISION: Final = -1
 
 
 class Relayout:
-    """Makes the manifests; when asked again, for a newer snapshot, only of what is different."""
+    """Makes the manifests; a second call, for a newer snapshot, makes only those that differ."""
 
     def __init__(self, context: RepoContext, on_progress: Progress | None = None) -> None:
         self._context = context
@@ -176,7 +176,7 @@ class Relayout:
     def _told_apart(
         self, arrays: Sequence[ArrayPieces]
     ) -> tuple[list[ArrayPieces], list[tuple[ArrayPieces, Layout]]]:
-        """Separate arrays that go into one manifest from arrays that are split."""
+        """Separate arrays that fit into one manifest from arrays that are split."""
         rules = self._context.config.manifest.split_sizes
         wholes, splits = [], []
         for array in arrays:
@@ -258,7 +258,7 @@ class Relayout:
         return parts
 
     async def _open(self, array: ArrayPieces, pieces: Sequence[Piece]) -> list[ChunkTable]:
-        """Read pieces; what was taken from a manifest whole need not be kept."""
+        """Read pieces; a manifest of one array is not kept in memory."""
         grid = np.array([(0, count) for count in array.num_chunks], np.uint32).reshape(-1, 2)
         assets = self._context.assets
 

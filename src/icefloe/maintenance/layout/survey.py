@@ -78,7 +78,7 @@ class ArrayPieces:
 
     @property
     def facts(self) -> ArrayFacts:
-        """What decides which manifest it goes to."""
+        """The facts that decide which manifest the array shares."""
         return ArrayFacts(self.node.id, self.node.path, prod(self.num_chunks), self.num_refs)
 
 

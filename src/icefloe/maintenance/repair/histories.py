@@ -1,4 +1,4 @@
-"""Mending what a repo object of spec 2 tells: history, refs, configuration, log of operations.
+"""Correct a repo object of spec 2: history, refs, configuration, log of operations.
 
 What is known to be wrong is folded into the present state of the repo object, in one update; the
 state before is kept as a backup, as with every operation.
@@ -21,6 +21,7 @@ from icefloe.maintenance import expiration
 from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
 from icefloe.maintenance.repair.repo_objects import (
     Lineage,
+    earlier_versions,
     has_whole_history,
     read_backup,
     restore_first_log,
@@ -32,23 +33,24 @@ from icefloe.records import MutableRecord, field, replace
 from icefloe.repo import repo_changes
 from icefloe.repo.repo_changes import Change, Changed
 from icefloe.repo.repo_ledger import RepoObjectLedger
+from icefloe.walk.history import oldest_ancestors
 
 _K = DamageKind
 LOST: Final = frozenset({_K.NO_SNAPSHOT, _K.BAD_SNAPSHOT})
 _BROKEN_LOG: Final = frozenset({_K.BAD_OPERATIONS, _K.NO_BACKUP, _K.BAD_BACKUP})
 _MOST_BACKUPS: Final = 64
-"""That are asked for what came before a version."""
+"""How many backups to search for the parent of a version."""
 
 
 class Mending(MutableRecord):
-    """What is to be put right."""
+    """The corrections to make."""
 
     truths: Mapping[SnapshotId, Snapshot] = field(default_factory=dict)
     """Snapshots of which the repo object says something else than their files."""
     parents: Mapping[SnapshotId, SnapshotId] = field(default_factory=dict)
     """Other parents, where histories are broken."""
     lost_logs: frozenset[SnapshotId] = frozenset()
-    """Logs of pruned ancestors that are gone, too."""
+    """Pruned ancestors whose logs are lost."""
     config: bytes | None = None
     replaces_config: bool = False
     updates: tuple[UpdateEntry, ...] | None = None
@@ -174,7 +176,7 @@ async def _older_config(shop: Workshop) -> bytes | None:
 
 
 async def _parents(shop: Workshop, repo: RepoInfo) -> dict[SnapshotId, SnapshotId]:
-    """Find out what came before versions whose histories do not end in the first one."""
+    """Find the parents of versions whose histories do not end in the first one."""
     table = repo.snapshots
     entries = {entry.id: entry for entry in table.entries(range(len(table)))}
     parents = {snapshot_id: entry.parent for snapshot_id, entry in entries.items()}
@@ -186,13 +188,11 @@ async def _parents(shop: Workshop, repo: RepoInfo) -> dict[SnapshotId, SnapshotI
     ):
         if snapshot_id not in _endless(parents):
             continue  # put right with the one before it
-        moment = entries[snapshot_id].flushed_at
-        earlier = [other for other in entries.values() if other.flushed_at < moment]
-        earlier.sort(key=lambda other: (-other.flushed_at, other.id))
         snapshot = await shop.snapshot(snapshot_id)
         parent = None
         if snapshot is not None:
-            parent = await lineage.parent_of(snapshot, [other.id for other in earlier])
+            earlier = earlier_versions(entries, entries[snapshot_id].flushed_at)
+            parent = await lineage.parent_of(snapshot, earlier)
         parents[snapshot_id] = changed[snapshot_id] = parent or INITIAL_SNAPSHOT_ID
     return changed
 
@@ -221,27 +221,12 @@ async def _parents_in_backups(
 
 def _endless(parents: Mapping[SnapshotId, SnapshotId | None]) -> list[SnapshotId]:
     """List the versions whose histories do not end in the first one."""
-    good, bad = {INITIAL_SNAPSHOT_ID}, dict[SnapshotId, None]()
-    for tip in parents:
-        way: dict[SnapshotId, None] = {}
-        snapshot_id: SnapshotId | None = tip
-        while (
-            snapshot_id is not None
-            and snapshot_id not in good
-            and snapshot_id not in bad
-            and snapshot_id not in way
-        ):
-            way[snapshot_id] = None
-            snapshot_id = parents.get(snapshot_id)
-        if snapshot_id is not None and snapshot_id in good:
-            good |= way.keys()
-        else:
-            bad |= way
-    return [*bad]
+    ends = oldest_ancestors(parents)
+    return [version for version, end in ends.items() if end != INITIAL_SNAPSHOT_ID]
 
 
 def _lost_logs(repo: RepoInfo, damages: Iterable[Damage]) -> frozenset[SnapshotId]:
-    """List pruned ancestors whose logs are gone or cannot be read."""
+    """List pruned ancestors whose logs are missing or damaged."""
     keys = {
         key for damage in damages if damage.kind in (_K.NO_LOG, _K.BAD_LOG) for key in damage.keys
     }
@@ -305,7 +290,7 @@ async def restore_first(
 async def drop_versions(
     shop: Workshop, ledger: RepoObjectLedger, lost: frozenset[SnapshotId], why: str
 ) -> None:
-    """Take versions out of the history; refs that name one go back to what is whole."""
+    """Remove versions from the history; move their refs to the nearest whole ancestor."""
     lost -= {INITIAL_SNAPSHOT_ID}
     listed = (await ledger.repo()).snapshots
     gone = sorted(snapshot_id for snapshot_id in lost if listed.row_of(snapshot_id) is not None)
@@ -318,7 +303,7 @@ async def drop_versions(
 
 
 class DropLost(Change):
-    """Take versions out of the list; `told` is what that meant for refs, at the last attempt."""
+    """Remove versions from the list; `told` describes the moved refs of the last attempt."""
 
     lost: frozenset[SnapshotId]
     told: list[str] = field(default_factory=list)

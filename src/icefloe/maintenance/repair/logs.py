@@ -9,7 +9,14 @@ from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, concat_tables, sort_keys
 from icefloe.format.columns import Bools, Bytes, Ints
 from icefloe.format.envelope import FileType, object_attributes
-from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId, id_rows
+from icefloe.format.ids import (
+    INITIAL_SNAPSHOT_ID,
+    ChunkId,
+    ManifestId,
+    NodeId,
+    SnapshotId,
+    id_rows,
+)
 from icefloe.format.layout import manifest_key, transaction_log_key
 from icefloe.format.manifest import ManifestFile
 from icefloe.format.nodes import ArrayNode, ManifestRef, Node
@@ -39,20 +46,14 @@ async def rebuild_logs(
         if child is None or parent is None:
             continue
         log = await _Comparison(shop, parent, child).log()
-        await _write(shop, log, child.spec_version)
-
-
-async def _write(shop: Workshop, log: TransactionLog, spec_version: int) -> None:
-    key = transaction_log_key(log.id)
-    present = await shop.fetch(key)
-    backup = await shop.replace(
-        key,
-        encode_transaction_log(log, spec_version=spec_version),
-        None if present is None else present.info.version,
-        attributes=object_attributes(FileType.TRANSACTION_LOG, spec_version),
-    )
-    message = f"the log of {log.id} is written again, from the differences to the version before"
-    shop.done(RepairKind.REBUILD_LOG, message, [key], kept_aside=backup, versions=[log.id])
+        await shop.rewrite(
+            RepairKind.REBUILD_LOG,
+            f"the log of {log.id} is written again, from the differences to the version before",
+            transaction_log_key(log.id),
+            encode_transaction_log(log, spec_version=child.spec_version),
+            object_attributes(FileType.TRANSACTION_LOG, child.spec_version),
+            versions=[log.id],
+        )
 
 
 class _Comparison:
@@ -62,7 +63,7 @@ class _Comparison:
         self._shop = shop
         self._child = child
         self._before, self._after = NodeStates(parent), NodeStates(child)
-        self._manifests: dict[bytes, ManifestFile | None] = {}
+        self._manifests: dict[ManifestId, ManifestFile | None] = {}
 
     async def log(self) -> TransactionLog:
         """Return the log of the differences; all chunks of a lost manifest count as different."""
@@ -131,25 +132,14 @@ class _Comparison:
             ]
 
     async def _table(self, node: NodeId, ref: ManifestRef) -> ChunkTable | None:
-        manifest = await self._manifest(ref)
-        if manifest is None:
-            return None
+        if ref.id not in self._manifests:
+            manifest = await self._shop.load(manifest_key(ref.id), ManifestFile)
+            self._manifests = {ref.id: manifest}  # one at a time is enough
+        manifest = self._manifests[ref.id]
         try:
-            return manifest.table(node)
+            return None if manifest is None else manifest.table(node)
         except (FormatError, InvalidInputError):
             return None
-
-    async def _manifest(self, ref: ManifestRef) -> ManifestFile | None:
-        if ref.id.raw not in self._manifests:
-            fetched = await self._shop.fetch(manifest_key(ref.id))
-            manifest: ManifestFile | None = None
-            if fetched is not None:
-                try:
-                    manifest = ManifestFile(fetched.data)
-                except (FormatError, InvalidInputError):
-                    manifest = None
-            self._manifests = {ref.id.raw: manifest}  # one at a time is enough
-        return self._manifests[ref.id.raw]
 
 
 def _ids(nodes: Iterable[Node], *, arrays: bool) -> Bytes:

@@ -8,7 +8,7 @@ import json
 from typing import Final
 
 from icefloe.config import RepositoryConfig
-from icefloe.errors import FormatError, InvalidInputError, SnapshotNotFoundError
+from icefloe.errors import SnapshotNotFoundError
 from icefloe.format.config_file import decode_config_yaml, encode_config_yaml
 from icefloe.format.envelope import FileType, object_attributes
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
@@ -27,7 +27,7 @@ from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
 from icefloe.maintenance.repair.repo_objects import leaves_of
 from icefloe.records import MutableRecord, field
 from icefloe.repo.ref_ledger import bury_ref, ref_bytes
-from icefloe.storage import Version
+from icefloe.storage import Buffer, Version
 
 _JSON: Final = "application/json"
 _YAML: Final = "application/yaml"
@@ -50,7 +50,7 @@ class _Ref(MutableRecord):
 
 
 class _History(MutableRecord):
-    """What the files of a repository of spec 1 tell."""
+    """The refs and snapshots of a repository of spec 1."""
 
     refs: list[_Ref]
     snapshots: dict[SnapshotId, Snapshot]
@@ -217,13 +217,12 @@ async def _bury(shop: Workshop, ref: _Ref) -> None:
 async def restore_config_file(shop: Workshop) -> None:
     """Put back the newest configuration that can be read, if the present one cannot be."""
     fetched = await shop.fetch(CONFIG_KEY)
-    if fetched is None or _is_config(bytes(fetched.data)):
+    if fetched is None or await shop.load(CONFIG_KEY, _config) is not None:
         return
     data, source = encode_config_yaml(RepositoryConfig()), "none of its backups can be, either:"
     for name in await shop.backups_of(CONFIG_KEY):
-        backup = await shop.fetch(backup_key(name))
-        if backup is not None and _is_config(bytes(backup.data)):
-            data, source = bytes(backup.data), f"the backup {name} takes its place:"
+        if (backup := await shop.load(backup_key(name), _config)) is not None:
+            data, source = backup, f"the backup {name} takes its place:"
             break
     else:
         source += " the defaults take its place, and"
@@ -232,19 +231,17 @@ async def restore_config_file(shop: Workshop) -> None:
     shop.done(RepairKind.RESTORE_CONFIG, message, [CONFIG_KEY], kept_aside=damaged_copy)
 
 
-def _is_config(data: bytes) -> bool:
-    try:
-        decode_config_yaml(data)
-    except (FormatError, InvalidInputError):
-        return False
-    return True
+def _config(data: Buffer) -> bytes:
+    """Return a configuration as it is stored, once it has been decoded."""
+    decode_config_yaml(bytes(data))
+    return bytes(data)
 
 
 # -- versions that are lost ----------------------------------------------------------------
 
 
 async def bridge_lost_versions(shop: Workshop, dropped: frozenset[SnapshotId]) -> None:
-    """Let histories that lead to a version that is lost, or is to go, go on behind it.
+    """Bridge lost and dropped versions: their children get the nearest ancestor that is left.
 
     In spec 1 parents are in the snapshots, so that those that follow are written again, as when
     versions expire. The nearest version that is still there becomes the parent.

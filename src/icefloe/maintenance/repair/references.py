@@ -1,4 +1,4 @@
-"""A new version of a branch, without references to what is lost.
+"""Commit a new version of a branch, without references to lost data.
 
 The versions before stay as they are: only what the branch shows from now on reads as if the lost
 chunks had never been written. References that can be read are kept as they are.
@@ -20,7 +20,7 @@ from icefloe.format.manifest import ManifestFile
 from icefloe.format.nodes import ArrayNode, ManifestRef
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.maintenance.repair.repair_log import RepairKind, Workshop
-from icefloe.maintenance.verify.findings import Box, boxes_of, joined_boxes
+from icefloe.maintenance.verify.findings import boxes_of, joined_boxes
 from icefloe.maintenance.verify.objects import (
     ChunkObjects,
     Faults,
@@ -31,6 +31,7 @@ from icefloe.maintenance.verify.objects import (
 )
 from icefloe.maintenance.verify.report import AffectedArray
 from icefloe.manifests.build import NewManifest, Part, make_part
+from icefloe.manifests.partition import Box
 from icefloe.records import MutableRecord, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_changes import Commit
@@ -46,7 +47,7 @@ _MOST_NAMED: Final = 10_000_000
 those it covered it had."""
 
 
-class _Link(MutableRecord):
+class _LinkState(MutableRecord):
     """What an array has in one manifest."""
 
     node: ArrayNode
@@ -54,9 +55,9 @@ class _Link(MutableRecord):
     table: ChunkTable | None
     """None: it cannot be read."""
     lost: Coordinates | None = None
-    """Chunks that are to go; None with a table: none."""
+    """Chunks whose references are dropped; None if none are."""
     is_loose: bool = False
-    """Whether extents are not those of the chunks, so that it has to be written again."""
+    """Whether the extents differ from those of the chunks: then it is written again."""
 
     @property
     def is_sound(self) -> bool:
@@ -66,13 +67,13 @@ class _Link(MutableRecord):
 class _Survey(MutableRecord):
     """All references of a version."""
 
-    links: list[_Link] = field(default_factory=list)
+    links: list[_LinkState] = field(default_factory=list)
     files: dict[ManifestId, tuple[int, int]] = field(default_factory=dict)
     """Sizes in bytes and in references of the manifests that can be read."""
 
 
 async def drop_references(shop: Workshop, context: RepoContext, branch: str) -> None:
-    """Commit to a branch what is left of its newest version, if anything of it is lost."""
+    """Commit the intact part of the newest version of a branch, if some of it is lost."""
     tip = await context.ledger.writable_tip(branch)
     if (snapshot := await shop.snapshot(tip)) is None:
         shop.note(f"the newest version of {branch!r}, {tip}, is lost itself")
@@ -131,10 +132,10 @@ async def _read(context: RepoContext, snapshot: Snapshot) -> _Survey:
     survey = _Survey()
     nodes = snapshot.nodes
     arrays = [nodes.array(row) for row in np.flatnonzero(nodes.is_array).tolist()]
-    users: dict[ManifestId, list[_Link]] = {}
+    users: dict[ManifestId, list[_LinkState]] = {}
     for node in arrays:
         for ref in node.array.manifests:
-            link = _Link(node, ref, None)
+            link = _LinkState(node, ref, None)
             survey.links.append(link)
             users.setdefault(ref.id, []).append(link)
 
@@ -154,7 +155,7 @@ async def _read(context: RepoContext, snapshot: Snapshot) -> _Survey:
     return survey
 
 
-def _take(link: _Link, manifest: ManifestFile) -> None:
+def _take(link: _LinkState, manifest: ManifestFile) -> None:
     """Take the references of an array from a manifest, as far as they make sense."""
     array = link.node.array
     try:
@@ -253,12 +254,12 @@ def _exact_list(snapshot: Snapshot, survey: _Survey) -> ManifestFiles | None:
 
 
 async def _manifests(context: RepoContext, survey: _Survey) -> ManifestChanges:
-    """Write manifests for what is left of those that lost something."""
+    """Write manifests for the references that are left of damaged ones."""
     changed = {link.node.id for link in survey.links if not link.is_sound}
     refs: dict[NodeId, list[ManifestRef]] = {node_id: [] for node_id in changed}
     new: list[NewManifest] = []
 
-    async def make(link: _Link) -> Part:
+    async def make(link: _LinkState) -> Part:
         assert link.table is not None
         return await make_part(context.assets, {link.node.id: link.table.compacted()})
 
@@ -276,7 +277,7 @@ async def _manifests(context: RepoContext, survey: _Survey) -> ManifestChanges:
     return ManifestChanges(_linked(refs), tuple(new), ())
 
 
-def _has_rows(link: _Link) -> bool:
+def _has_rows(link: _LinkState) -> bool:
     return link.table is not None and len(link.table) > 0
 
 

@@ -10,7 +10,6 @@ from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError
 from icefloe.format.ids import ObjectId, SnapshotId
 from icefloe.format.layout import (
     BACKUPS_PREFIX,
-    SNAPSHOTS_PREFIX,
     backup_key,
     backup_name,
     snapshot_key,
@@ -20,7 +19,8 @@ from icefloe.maintenance.verify.report import AffectedArray, VerificationReport,
 from icefloe.records import MutableRecord, Record, field
 from icefloe.repo.conditional_put import put_settled
 from icefloe.reports import JsonReady, Report, plain
-from icefloe.storage import Backend, Fetched, Version
+from icefloe.storage import Backend, Buffer, Fetched, Version
+from icefloe.walk.history import list_snapshots
 
 _SHOWN_ROWS: Final = 50
 
@@ -131,7 +131,7 @@ class RepairRules(Record):
     drop_lost_versions: bool = False
     """Take versions out of the history whose snapshots are lost."""
     drop_lost_references: bool = False
-    """Commit to each branch a version without references to what is lost."""
+    """Commit to each branch a version without references to lost data."""
     drop_damaged_versions: bool = False
     """Take versions out of the history of which data is lost, but for those that refs name."""
     rebuild_logs: bool = False
@@ -143,7 +143,7 @@ class RepairRules(Record):
 _log = logging.getLogger(__name__)
 _AT_ONCE: Final = 32
 _DAMAGED: Final = "damaged."
-"""What the names of objects begin with that are kept aside, so that none is taken for a backup."""
+"""Prefix of the names of objects that are kept aside: none is mistaken for a backup."""
 
 
 class Workshop(MutableRecord):
@@ -192,6 +192,30 @@ class Workshop(MutableRecord):
         except ObjectNotFoundError:
             return None
 
+    async def load[T](self, key: str, decode: Callable[[Buffer], T]) -> T | None:
+        """Read and decode an object; return None if it is missing or damaged."""
+        fetched = await self.fetch(key)
+        try:
+            return None if fetched is None else decode(fetched.data)
+        except (FormatError, InvalidInputError):
+            return None
+
+    async def rewrite(
+        self,
+        kind: RepairKind,
+        message: str,
+        key: str,
+        data: bytes,
+        attributes: dict[str, str],
+        *,
+        versions: Sequence[SnapshotId] = (),
+    ) -> None:
+        """Put an object in the place of the one that is stored now, if any, as one step."""
+        present = await self.fetch(key)
+        version = None if present is None else present.info.version
+        backup = await self.replace(key, data, version, attributes=attributes)
+        self.done(kind, message, [key], kept_aside=backup, versions=versions)
+
     async def replace(
         self,
         key: str,
@@ -229,18 +253,12 @@ class Workshop(MutableRecord):
         return sorted(listed)
 
     async def backups_of(self, source: str) -> list[str]:
-        """List the names of backups of an object, the newest first as far as names tell."""
+        """List the names of backups of an object, newest first by their names."""
         return [name for name in await self.names(BACKUPS_PREFIX) if name.startswith(f"{source}.")]
 
     async def snapshot_ids(self) -> list[SnapshotId]:
-        """List all snapshots that are there."""
-        ids = []
-        for name in await self.names(SNAPSHOTS_PREFIX):
-            try:
-                ids.append(SnapshotId.parse(name))
-            except InvalidInputError:
-                continue  # not one of ours
-        return ids
+        """List all snapshots that are stored."""
+        return sorted(await list_snapshots(self.backend))
 
     async def snapshots(self, ids: Sequence[SnapshotId]) -> dict[SnapshotId, Snapshot]:
         """Read those of some snapshots that can be read."""
@@ -253,11 +271,5 @@ class Workshop(MutableRecord):
 
     async def snapshot(self, snapshot_id: SnapshotId) -> Snapshot | None:
         """Read a snapshot if that is possible."""
-        fetched = await self.fetch(snapshot_key(snapshot_id))
-        if fetched is None:
-            return None
-        try:
-            snapshot = decode_snapshot(fetched.data)
-        except (FormatError, InvalidInputError):
-            return None
-        return snapshot if snapshot.id == snapshot_id else None
+        snapshot = await self.load(snapshot_key(snapshot_id), decode_snapshot)
+        return snapshot if snapshot is not None and snapshot.id == snapshot_id else None

@@ -102,18 +102,12 @@ class Lineage:
 
 async def read_log(shop: Workshop, snapshot: SnapshotId) -> TransactionLog | None:
     """Read the log of a commit if that is possible."""
-    fetched = await shop.fetch(transaction_log_key(snapshot))
-    if fetched is None:
-        return None
-    try:
-        log = decode_transaction_log(fetched.data)
-    except (FormatError, InvalidInputError):
-        return None
-    return log if log.id == snapshot else None
+    log = await shop.load(transaction_log_key(snapshot), decode_transaction_log)
+    return log if log is not None and log.id == snapshot else None
 
 
 def _unexplained(before: NodeStates, after: NodeStates, log: TransactionLog) -> int | None:
-    """Count arrays with other manifests that a log does not tell of; None: it cannot be."""
+    """Count arrays whose manifests differ without a log entry; None: `before` is no parent."""
     new = _raw(log, "new_groups", "new_arrays")
     deleted = _raw(log, "deleted_groups", "deleted_arrays")
     updated = _raw(log, "updated_groups", "updated_arrays")
@@ -154,31 +148,25 @@ def entry_of(snapshot: Snapshot, parent: SnapshotId | None) -> SnapshotEntry:
 async def restore_first_snapshot(shop: Workshop, flushed_at: int, spec_version: int) -> Snapshot:
     """Write the first snapshot of a repository again, with its log: both are empty."""
     snapshot = initial_snapshot(flushed_at, spec_version)
-    key = snapshot_key(INITIAL_SNAPSHOT_ID)
-    present = await shop.fetch(key)
-    backup = await shop.replace(
-        key,
+    await shop.rewrite(
+        RepairKind.RESTORE_FIRST,
+        "the first snapshot is lost: it is empty, and written again",
+        snapshot_key(INITIAL_SNAPSHOT_ID),
         encode_snapshot(snapshot, level=shop.level),
-        None if present is None else present.info.version,
-        attributes=object_attributes(FileType.SNAPSHOT, spec_version),
+        object_attributes(FileType.SNAPSHOT, spec_version),
     )
-    message = "the first snapshot is lost: it is empty, and written again"
-    shop.done(RepairKind.RESTORE_FIRST, message, [key], kept_aside=backup)
     return snapshot
 
 
 async def restore_first_log(shop: Workshop) -> None:
     """Write the log of the first snapshot again."""
-    key = transaction_log_key(INITIAL_SNAPSHOT_ID)
-    present = await shop.fetch(key)
-    backup = await shop.replace(
-        key,
+    await shop.rewrite(
+        RepairKind.RESTORE_FIRST,
+        "the log of the first snapshot is lost: it is empty, and written again",
+        transaction_log_key(INITIAL_SNAPSHOT_ID),
         encode_transaction_log(TransactionLog(INITIAL_SNAPSHOT_ID), spec_version=SPEC_VERSION),
-        None if present is None else present.info.version,
-        attributes=object_attributes(FileType.TRANSACTION_LOG, SPEC_VERSION),
+        object_attributes(FileType.TRANSACTION_LOG, SPEC_VERSION),
     )
-    message = "the log of the first snapshot is lost: it is empty, and written again"
-    shop.done(RepairKind.RESTORE_FIRST, message, [key], kept_aside=backup)
 
 
 # -- a repo object from snapshots ----------------------------------------------------------
@@ -231,7 +219,7 @@ async def _with_parents(
         if snapshot.flushed_at <= first.flushed_at:
             shop.note(f"the snapshot {snapshot.id} is older than the first one: it is left out")
             continue
-        parent = await lineage.parent_of(snapshot, _earlier(entries, snapshot.flushed_at))
+        parent = await lineage.parent_of(snapshot, earlier_versions(entries, snapshot.flushed_at))
         if parent is None:
             parent = INITIAL_SNAPSHOT_ID
             shop.note(
@@ -241,15 +229,10 @@ async def _with_parents(
     return entries
 
 
-def _earlier(entries: Mapping[SnapshotId, SnapshotEntry], moment: int) -> list[SnapshotId]:
+def earlier_versions(entries: Mapping[SnapshotId, SnapshotEntry], moment: int) -> list[SnapshotId]:
     """List versions before a moment, newest first."""
-    earlier = [entry for entry in entries.values() if entry.flushed_at < moment]
-    return [
-        earlier_entry.id
-        for earlier_entry in sorted(
-            earlier, key=lambda earlier_entry: (-earlier_entry.flushed_at, earlier_entry.id)
-        )
-    ]
+    earlier = [(-entry.flushed_at, entry.id) for entry in entries.values()]
+    return [version for negative_time, version in sorted(earlier) if -negative_time < moment]
 
 
 def _branches(shop: Workshop, entries: Mapping[SnapshotId, SnapshotEntry]) -> dict[str, SnapshotId]:
@@ -295,7 +278,7 @@ async def recover_versions(shop: Workshop, ledger: RepoObjectLedger) -> None:
     lineage = Lineage(shop)
     recovered: dict[SnapshotId, SnapshotEntry] = {}
     for snapshot in await unlisted_versions(shop, repo):
-        earlier = _earlier(listed | recovered, snapshot.flushed_at)
+        earlier = earlier_versions(listed | recovered, snapshot.flushed_at)
         parent = await lineage.parent_of(snapshot, earlier)
         if parent is None:
             shop.note(
@@ -352,7 +335,7 @@ class ListVersions(Change):
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AT_ONCE: Final = 16
-"""Backups that are read and compared; names tell their order but for the clocks of writers."""
+"""Backups that are read and compared at a time: clocks of writers may put names out of order."""
 
 
 class Backup(Record):
@@ -439,13 +422,9 @@ async def _choose(shop: Workshop) -> Backup | None:
 
 async def read_backup(shop: Workshop, name: str) -> Backup | None:
     """Read a backup of the repo object if that is possible."""
-    fetched = await shop.fetch(backup_key(name))
-    if fetched is None:
-        return None
-    try:
-        return Backup(name, bytes(fetched.data), decode_repo_info(fetched.data))
-    except (FormatError, InvalidInputError):
-        return None
+    return await shop.load(
+        backup_key(name), lambda data: Backup(name, bytes(data), decode_repo_info(data))
+    )
 
 
 async def _problem(shop: Workshop, repo: RepoInfo, whole: dict[SnapshotId, bool]) -> str | None:

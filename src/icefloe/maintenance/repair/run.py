@@ -59,7 +59,7 @@ async def repair(
     progress: Progress | None = None,
     clock: Clock = now_microseconds,
 ) -> RepairReport:
-    """Repair what is in a storage, as far as that is possible and was asked for."""
+    """Repair the repository in a storage, within the rules."""
     rules = rules or RepairRules()
     work_storage = OverlayStorage(storage) if dry_run else storage
     return await _Repairing(work_storage, rules, access, progress, clock).run(is_dry=dry_run)
@@ -87,7 +87,7 @@ class _Repairing:
         level = self._config.compression.level
         self._shop = Workshop(storage.open(), rules, clock, level)
         self._verified = -1
-        """How many steps had been taken when everything was looked at last."""
+        """The number of steps before the last verification."""
         self._found: VerificationReport
 
     async def run(self, *, is_dry: bool) -> RepairReport:
@@ -181,7 +181,7 @@ class _Repairing:
                 )
 
     async def _move_branches(self, ledger: RepoObjectLedger) -> None:
-        """Let branches end, and tags be, where we were told."""
+        """Move branches and tags to the snapshots that the rules name."""
         shop, repo = self._shop, await ledger.repo()
         for name, tip in self._rules.branches.items():
             if repo.branches.get(name) == tip:

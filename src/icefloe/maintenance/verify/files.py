@@ -1,6 +1,6 @@
-"""Reading the files of a repository, and taking down those that are missing or damaged."""
+"""Read the files of a repository, and record those that are missing or damaged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from icefloe.assets import ByteCache
@@ -60,34 +60,27 @@ class CheckedFiles:
         *,
         missing: DamageKind,
         damaged: DamageKind,
-        version: SnapshotId | None = None,
-        site: Site | None = None,
+        versions: Sequence[SnapshotId] = (),
+        sites: Sequence[Site] = (),
     ) -> tuple[T, int] | None:
-        """Read and decode a file that must exist and be valid; give also its size."""
-        versions = [] if version is None else [version]
-        sites = [] if site is None else [site]
+        """Read and decode a file that must exist and be valid; return also its size."""
         try:
             data = (await self.backend.get(key)).data
         except ObjectNotFoundError:
-            message = f"{key} does not exist, but {needed_by} needs it"
-            self.findings.report(
-                missing, message, key, versions=versions, sites=sites, identity=key
-            )
-            return None
+            kind, message = missing, f"{key} does not exist, but {needed_by} needs it"
         except IcefloeError as failure:
             self.findings.unchecked(key, failure.message)
             return None
-        try:
-            return await self.decode(key, data, decoder), len(data)
-        except (FormatError, InvalidInputError) as failure:
-            message = f"{key} cannot be read: {failure}"
-            self.findings.report(
-                damaged, message, key, versions=versions, sites=sites, identity=key
-            )
-            return None
+        else:
+            try:
+                return await self.decode(key, data, decoder), len(data)
+            except (FormatError, InvalidInputError) as failure:
+                kind, message = damaged, f"{key} cannot be read: {failure}"
+        self.findings.report(kind, message, key, versions=versions, sites=sites, identity=key)
+        return None
 
     async def snapshot(self, snapshot_id: SnapshotId, needed_by: str) -> Snapshot | None:
-        """Read a snapshot and see that it is the one its name says."""
+        """Read a snapshot and check that it has the id of its name."""
         if (cached := self._snapshots.get(snapshot_id)) is not None:
             return cached
         key = snapshot_key(snapshot_id)
@@ -97,12 +90,14 @@ class CheckedFiles:
             needed_by,
             missing=DamageKind.NO_SNAPSHOT,
             damaged=DamageKind.BAD_SNAPSHOT,
-            version=snapshot_id,
+            versions=[snapshot_id],
         )
         if loaded is None:
             return None
         snapshot, size_bytes = loaded
-        self._check_id(key, snapshot.id, snapshot_id, DamageKind.BAD_SNAPSHOT, version=snapshot_id)
+        self._check_id(
+            key, snapshot.id, snapshot_id, DamageKind.BAD_SNAPSHOT, versions=[snapshot_id]
+        )
         self._snapshots.put(snapshot_id, snapshot, size_bytes * _EXPANSION)
         return snapshot
 
@@ -115,11 +110,11 @@ class CheckedFiles:
             f"snapshot {of}",
             missing=DamageKind.NO_LOG,
             damaged=DamageKind.BAD_LOG,
-            version=of,
+            versions=[of],
         )
         if loaded is None:
             return None
-        self._check_id(key, loaded[0].id, log_id, DamageKind.BAD_LOG, version=of)
+        self._check_id(key, loaded[0].id, log_id, DamageKind.BAD_LOG, versions=[of])
         return loaded[0]
 
     async def manifest(self, manifest_id: ManifestId) -> tuple[ManifestFile, int] | None:
@@ -127,19 +122,19 @@ class CheckedFiles:
         if (cached := self._manifests.get(manifest_id)) is not None:
             return cached, self._sizes[manifest_id]
         key = manifest_key(manifest_id)
-        site = Site(manifest_id)
+        sites = [Site(manifest_id)]
         loaded = await self.load(
             key,
             ManifestFile,
             "an array",
             missing=DamageKind.NO_MANIFEST,
             damaged=DamageKind.BAD_MANIFEST,
-            site=site,
+            sites=sites,
         )
         if loaded is None:
             return None
         manifest, size_bytes = loaded
-        self._check_id(key, manifest.id, manifest_id, DamageKind.BAD_MANIFEST, site=site)
+        self._check_id(key, manifest.id, manifest_id, DamageKind.BAD_MANIFEST, sites=sites)
         self._sizes[manifest_id] = size_bytes
         self._manifests.put(manifest_id, manifest, manifest.size_bytes)
         return manifest, size_bytes
@@ -162,14 +157,9 @@ class CheckedFiles:
         expected: ObjectId,
         kind: DamageKind,
         *,
-        version: SnapshotId | None = None,
-        site: Site | None = None,
+        versions: Sequence[SnapshotId] = (),
+        sites: Sequence[Site] = (),
     ) -> None:
-        if actual != expected:
-            self.findings.report(
-                kind,
-                f"{key} holds the id {actual} instead of its own",
-                key,
-                versions=[] if version is None else [version],
-                sites=[] if site is None else [site],
-            )
+        message = f"{key} holds the id {actual} instead of its own"
+        holds = actual == expected
+        self.findings.require(holds, kind, message, key, versions=versions, sites=sites)

@@ -6,7 +6,6 @@ boxes, which people can read.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from itertools import pairwise
 from threading import Lock
 from typing import Final
 
@@ -15,13 +14,11 @@ import numpy as np
 from icefloe.forks import renew_lock_in_children
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.columns import Ints
-from icefloe.format.ids import ManifestId, NodeId, SnapshotId, raw_rows
-from icefloe.format.snapshot import Snapshot
+from icefloe.format.ids import ManifestId, NodeId, SnapshotId
 from icefloe.maintenance.verify.report import AffectedArray, Damage
+from icefloe.manifests.partition import Box
 from icefloe.records import MutableRecord, Record, field, replace
-
-type Box = tuple[tuple[int, int], ...]
-"""First chunk and first chunk after, along each dimension; none for a scalar's only chunk."""
+from icefloe.walk.links import ManifestUse
 
 MOST_BOXES: Final = 100
 
@@ -85,60 +82,6 @@ def _joined_along(firsts: Ints, lasts: Ints, axis: int) -> tuple[Ints, Ints]:
     joined = lasts[rows]
     joined[:, axis] = lasts[ends, axis]
     return firsts[rows], joined
-
-
-type UseKey = tuple[bytes, bytes, bytes, bytes]
-"""Manifest, node, number of chunks along each dimension, extents."""
-
-
-class ManifestUse(Record):
-    """A manifest as an array uses it."""
-
-    manifest: ManifestId
-    node: NodeId
-    grid: tuple[int, ...]
-    """How many chunks the array has, along each dimension."""
-    extents: Box
-
-
-def use_keys(snapshot: Snapshot) -> list[UseKey]:
-    """Return a key for each use of a manifest in a version, in its order."""
-    nodes = snapshot.nodes
-    ids = raw_rows(nodes.ids)
-    grids = _slices(nodes.num_chunks, nodes.shape_splits)
-    extents = _slices(nodes.extents, nodes.extent_splits)
-    owners = use_owners(snapshot).tolist()
-    manifests = raw_rows(nodes.manifest_ids)
-    return [
-        (manifest, ids[owner], grids[owner], box)
-        for manifest, owner, box in zip(manifests, owners, extents, strict=True)
-    ]
-
-
-def use_owners(snapshot: Snapshot) -> Ints:
-    """Return the row of the node of each use."""
-    nodes = snapshot.nodes
-    return np.repeat(np.arange(len(nodes)), np.diff(nodes.manifest_splits))
-
-
-def use_of(key: UseKey) -> ManifestUse:
-    """Write out what a key stands for."""
-    manifest, node, grid, extents = key
-    pairs = np.frombuffer(extents, np.uint32).reshape(-1, 2).tolist()
-    return ManifestUse(
-        ManifestId(manifest),
-        NodeId(node),
-        tuple(np.frombuffer(grid, np.uint32).tolist()),
-        tuple((first, last) for first, last in pairs),
-    )
-
-
-def _slices(
-    column: "np.ndarray[tuple[int, ...], np.dtype[np.uint32]]", splits: Ints
-) -> list[bytes]:
-    raw = np.ascontiguousarray(column).tobytes()
-    width = 4 * (column.shape[1] if column.ndim > 1 else 1)
-    return [raw[first * width : last * width] for first, last in pairwise(splits.tolist())]
 
 
 class Harm(StrEnum):
@@ -298,7 +241,7 @@ class _Draft(MutableRecord):
     objects: int = 0
     versions: set[SnapshotId] = field(default_factory=set)
     arrays: dict[tuple[str, tuple[Box, ...]], set[SnapshotId]] = field(default_factory=dict)
-    """Paths of nodes, with what is concerned of them: nothing stands for the whole."""
+    """Paths of nodes, with the affected boxes: none stands for the whole node."""
     sites: dict[Site, None] = field(default_factory=dict)
 
 
@@ -315,13 +258,13 @@ type KnownUses = Mapping[ManifestId, Mapping[ManifestUse, KnownUse]]
 
 
 class Findings:
-    """Takes down damages, from any thread."""
+    """Records damages, from any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         renew_lock_in_children(self)
         self._drafts: dict[tuple[DamageKind, str], _Draft] = {}
-        """By kind, and what tells those of a kind apart."""
+        """By kind, and an identity within the kind."""
         self._unchecked: dict[str, str] = {}
         self.left_out = 0
         """Damages beyond those that are reported one by one."""
@@ -380,7 +323,7 @@ class Findings:
             self.report(kind, message, keys, versions=versions, array=array, sites=sites)
 
     def unchecked(self, key: str, reason: str, *, objects: int = 1) -> None:
-        """Note something that could not be looked at."""
+        """Record an object that could not be examined."""
         with self._lock:
             self.unchecked_objects += objects
             if len(self._unchecked) < _MOST_UNCHECKED:
@@ -399,10 +342,10 @@ class Findings:
     def damages(
         self, uses: KnownUses, rank: Callable[[SnapshotId], int], alive: set[SnapshotId] | None
     ) -> list[Damage]:
-        """Put everything together.
+        """Return all damages.
 
         `rank` orders versions, newest first. Damages that concern nothing but versions that are
-        not `alive` any more are left out: somebody let those go meanwhile.
+        not `alive` any more are left out: somebody removed those meanwhile.
         """
         finished = (_finished(draft, uses, rank, alive) for draft in self._drafts.values())
         told = _together([damage for damage in finished if damage is not None])
@@ -445,7 +388,7 @@ def _affected(
     uses: KnownUses,
     ordered: Callable[[Iterable[SnapshotId]], tuple[SnapshotId, ...]],
 ) -> dict[tuple[str, tuple[Box, ...]], tuple[SnapshotId, ...]]:
-    """Bring together what is affected in the same versions, then the versions of each region."""
+    """Join regions that are affected in the same versions, then the versions of each region."""
     regions: dict[tuple[str, tuple[SnapshotId, ...]], list[Box]] = {}
     for (path, boxes), affected_versions in draft.arrays.items():
         regions.setdefault((path, ordered(affected_versions)), []).extend(boxes)

@@ -1,4 +1,4 @@
-"""Whether transaction logs tell what happened between a version and its parent."""
+"""Check transaction logs against the differences between a version and its parent."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
@@ -26,7 +26,7 @@ MOST_REFS: Final = 8_000_000
 """References that are compared at a time."""
 
 
-class Step(Record):
+class CommitStep(Record):
     """How a snapshot came from its parent."""
 
     child: Snapshot
@@ -106,7 +106,7 @@ class LogRules:
         self._table = table
         self._most_refs = most_refs
 
-    async def check(self, step: Step, count: RefCounter) -> None:
+    async def check(self, step: CommitStep, count: RefCounter) -> None:
         """Check the logs of a commit; `count` says how many references a manifest has."""
         for log in step.logs:
             self._check_order(step, log)
@@ -132,7 +132,7 @@ class LogRules:
                 nothing = replace(node, array=replace(node.array, manifests=()))
                 await self._check_chunks(step, nothing, node, count)
 
-    def _report(self, step: Step, text: str, node: Node | None = None) -> None:
+    def _report(self, step: CommitStep, text: str, node: Node | None = None) -> None:
         self._findings.report(
             DamageKind.UNTRUE_LOG,
             f"log of {step.child.id}{text}",
@@ -143,7 +143,7 @@ class LogRules:
 
     # -- nodes -----------------------------------------------------------------------------
 
-    def _check_ids(self, step: Step, before: NodeStates, after: NodeStates) -> None:
+    def _check_ids(self, step: CommitStep, before: NodeStates, after: NodeStates) -> None:
         old = before.ids
         new = step.ids("new_groups", "new_arrays")
         deleted = step.ids("deleted_groups", "deleted_arrays")
@@ -168,7 +168,7 @@ class LogRules:
             for node_id in sorted(old - after.ids - deleted):
                 self._report(step, f" does not name the deleted node {node_id}")
 
-    def _check_kinds(self, step: Step, before: NodeStates, after: NodeStates) -> None:
+    def _check_kinds(self, step: CommitStep, before: NodeStates, after: NodeStates) -> None:
         """Check that lists of arrays name arrays, and lists of groups name groups."""
         for name in ID_LISTS:
             for states in (after, before):
@@ -177,8 +177,8 @@ class LogRules:
                     if isinstance(node, ArrayNode) != name.endswith("arrays"):
                         self._report(step, f": {node.path} in {name}", node)
 
-    def _check_order(self, step: Step, log: TransactionLog) -> None:
-        """Check what other readers search, who would miss what is not in its place."""
+    def _check_order(self, step: CommitStep, log: TransactionLog) -> None:
+        """Check the order of lists: readers that search them miss entries that are out of order."""
         unsorted = [name for name in ID_LISTS if not _is_sorted(getattr(log, name))]
         nodes = [*log.updated_chunks]
         if nodes != sorted(nodes):
@@ -199,7 +199,7 @@ class LogRules:
                 versions=[step.child.id],
             )
 
-    def _check_dimensions(self, step: Step, node: Node) -> None:
+    def _check_dimensions(self, step: CommitStep, node: Node) -> None:
         if not isinstance(node, ArrayNode):
             self._report(step, f" names chunks of the group {node.path}", node)
             return
@@ -211,7 +211,7 @@ class LogRules:
                 )
 
     def _check_moves(
-        self, step: Step, pairs: Iterable[tuple[Node, Node]], after: NodeStates
+        self, step: CommitStep, pairs: Iterable[tuple[Node, Node]], after: NodeStates
     ) -> None:
         moved = {move.node: move for move in step.moves}  # the last one of each node
         for old, new in pairs:
@@ -224,7 +224,7 @@ class LogRules:
     # -- chunks ----------------------------------------------------------------------------
 
     async def _check_chunks(
-        self, step: Step, old: ArrayNode, new: ArrayNode, count: RefCounter
+        self, step: CommitStep, old: ArrayNode, new: ArrayNode, count: RefCounter
     ) -> None:
         """Compare what the manifests that are not the same hold, less what the logs name."""
         dimensions = len(new.array.shape)
@@ -253,7 +253,7 @@ class LogRules:
                 return
 
     async def _chunks(
-        self, step: Step, node: ArrayNode, refs: Iterable[ManifestRef], slab: Extents | None
+        self, step: CommitStep, node: ArrayNode, refs: Iterable[ManifestRef], slab: Extents | None
     ) -> ChunkTable | None:
         dimensions = len(node.array.shape)
         pieces = []

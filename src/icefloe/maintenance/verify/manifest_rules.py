@@ -14,10 +14,8 @@ from icefloe.format.manifest import ManifestFile
 from icefloe.format.snapshot import Snapshot
 from icefloe.maintenance.verify.files import CheckedFiles
 from icefloe.maintenance.verify.findings import (
-    Box,
     DamageKind,
     Findings,
-    ManifestUse,
     Site,
     boxes_of,
 )
@@ -28,7 +26,9 @@ from icefloe.maintenance.verify.objects import (
     virtual_needs,
 )
 from icefloe.maintenance.verify.version_rules import report_listed
+from icefloe.manifests.partition import Box
 from icefloe.records import MutableRecord, Record, field
+from icefloe.walk.links import ManifestUse
 from icefloe.walk.reachability import native_needs
 from icefloe.walk.spill import Keys, Values
 

@@ -74,7 +74,7 @@ class Faults(MutableRecord):
         return is_faulty
 
     def lost_rows(self, table: ChunkTable) -> Iterator[tuple[Fault, Ints]]:
-        """Find the references of an array that lead to these objects, by what is wrong there."""
+        """Find the references of an array that lead to these objects, by fault."""
         native = np.flatnonzero(table.kinds == ChunkKind.NATIVE)
         if len(native) == 0 or len(self.keys) == 0:
             return
@@ -185,7 +185,7 @@ class ChunkObjects:
 
 
 _PORTION: Final = 4096
-"""Objects that are looked at before the next ones."""
+"""Objects that are examined at a time."""
 
 type Checksum = tuple[str | None, int | None]
 """Etag and time of the last modification, as far as they were recorded."""

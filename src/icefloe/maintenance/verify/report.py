@@ -21,7 +21,7 @@ class Verdict(StrEnum):
     HEALTHY = "healthy"
     DAMAGED = "damaged"
     INCOMPLETE = "incomplete"
-    """No damage was found, but not everything could be looked at."""
+    """No damage was found, but not everything could be examined."""
 
 
 class AffectedArray(JsonReady, Record):
@@ -77,17 +77,17 @@ class VerificationReport(Report, Record):
     """
 
     is_deep: bool
-    """Whether chunks and foreign objects were looked at, too."""
+    """Whether chunks and foreign objects were examined, too."""
     checked: Mapping[str, int]
-    """How much was looked at."""
+    """How many objects were examined, by kind."""
     damages: tuple[Damage, ...]
     """What is wrong; what harms data comes first."""
     damages_left_out: int
     """How many more damages there are."""
     unchecked: Mapping[str, str]
-    """What could not be looked at, and why; of very much, the first."""
+    """The first objects that could not be examined, with the reasons."""
     unchecked_objects: int
-    """How many objects could not be looked at, in all."""
+    """How many objects could not be examined, in all."""
 
     headings = ("damage", "harms", "array", "chunks", "versions", "object")
     shown_rows = _SHOWN_ROWS
@@ -101,7 +101,7 @@ class VerificationReport(Report, Record):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether everything was looked at and nothing is wrong."""
+        """Whether everything was examined and nothing is wrong."""
         return self.verdict is Verdict.HEALTHY
 
     def to_dict(self) -> dict[str, Any]:

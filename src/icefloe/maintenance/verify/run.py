@@ -32,15 +32,10 @@ from icefloe.maintenance.verify.findings import (
     Findings,
     KnownUse,
     KnownUses,
-    ManifestUse,
     Site,
-    UseKey,
     boxes_of,
-    use_keys,
-    use_of,
-    use_owners,
 )
-from icefloe.maintenance.verify.log_rules import MOST_REFS, LogRules, Step
+from icefloe.maintenance.verify.log_rules import MOST_REFS, CommitStep, LogRules
 from icefloe.maintenance.verify.manifest_rules import ManifestRules
 from icefloe.maintenance.verify.objects import (
     ChunkObjects,
@@ -72,6 +67,7 @@ from icefloe.repo.lifecycle import open_
 from icefloe.storage import Backend, Storage
 from icefloe.values.model import Progress
 from icefloe.virtual_chunks.reader import VirtualReader
+from icefloe.walk.links import ManifestUse, UseKey, uses_of
 from icefloe.walk.spill import MAX_BYTES
 
 _VERSIONS_AT_ONCE: Final = 32
@@ -110,7 +106,7 @@ async def verify(
     """Check all stored files of a repository; nothing is changed.
 
     `virtual` reads what the caller authorised. `files_of` may give another way to read files,
-    for those who check the same ones again and again.
+    for callers who check the same files repeatedly.
     """
     rules = rules or VerificationRules()
     if rules.deep:
@@ -217,11 +213,10 @@ class _Run:
         """Read the manifests that these versions are the first to use, and check how they do."""
         new: dict[UseKey, str] = {}
         for snapshot in snapshots:
-            owners = use_owners(snapshot).tolist()
-            for key, owner in zip(use_keys(snapshot), owners, strict=True):
+            for key, row in uses_of(snapshot):
                 if key not in self._uses and key not in new:
-                    new[key] = snapshot.nodes.paths[owner].decode()
-        uses = {use_of(key): path for key, path in new.items()}
+                    new[key] = snapshot.nodes.paths[row].decode()
+        uses = {ManifestUse.of(key): path for key, path in new.items()}
         unread = list(self._manifests.unread(uses).items())
         self._expect(len(unread))
         for some in batched(unread, _MANIFESTS_AT_ONCE):
@@ -258,7 +253,7 @@ class _Run:
         if parent is not None and loaded.has_all_logs and loaded.logs:
             # Expiration in spec 1 puts the initial snapshot as parent and leaves no other trace.
             is_whole = not (snapshot.spec_version == 1 and parent_id == INITIAL_SNAPSHOT_ID)
-            step = Step(snapshot, parent, loaded.logs, is_whole)
+            step = CommitStep(snapshot, parent, loaded.logs, is_whole)
             await self._logs.check(step, self._manifests.references_of)
 
     async def _table(self, ref: ManifestRef, node: NodeId) -> ChunkTable | None:
@@ -292,7 +287,7 @@ class _Run:
         return virtual.objects
 
     async def _tell_lost(self, faults: Faults, virtual: VirtualReport) -> None:
-        """Read all manifests once more, to tell which chunks of which arrays are lost."""
+        """Read all manifests once more, to find which chunks of which arrays are lost."""
         async for manifest, node, table in self._tables():
             for fault, rows in faults.lost_rows(table):
                 self._report_chunks(fault, manifest, node, table.take(rows), faults)
@@ -370,11 +365,10 @@ class _Run:
             for snapshot_id, snapshot in zip(some, snapshots, strict=True):
                 if snapshot is None:
                     continue
-                owners = use_owners(snapshot).tolist()
-                for key, owner in zip(use_keys(snapshot), owners, strict=True):
+                for key, row in uses_of(snapshot):
                     if key[0] in raw:
-                        use = use_of(key)
-                        paths.setdefault(use, snapshot.nodes.paths[owner].decode())
+                        use = ManifestUse.of(key)
+                        paths.setdefault(use, snapshot.nodes.paths[row].decode())
                         users.setdefault(use, []).append(snapshot_id)
         known_uses: dict[ManifestId, dict[ManifestUse, KnownUse]] = {}
         for use, ids in users.items():
@@ -408,7 +402,7 @@ async def verify_storage(
     access: Access | None = None,
     progress: Progress | None = None,
 ) -> VerificationReport:
-    """Verify what is in a storage, also when it cannot be opened as a repository any more."""
+    """Verify the repository in a storage, even if it cannot be opened."""
     try:
         context: RepoContext | None = await open_(storage, access=access)
     except IcefloeError:

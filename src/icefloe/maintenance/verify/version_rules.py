@@ -14,7 +14,8 @@ from icefloe.format.layout import manifest_key, snapshot_key
 from icefloe.format.nodes import ArrayNode, NodeTable
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
-from icefloe.maintenance.verify.findings import Box, DamageKind, Findings
+from icefloe.maintenance.verify.findings import DamageKind, Findings
+from icefloe.manifests.partition import Box
 from icefloe.transactions.zarr_metadata import parse_grid
 
 _FEW_BOXES: Final = 16
@@ -225,7 +226,7 @@ def check_manifest_list(findings: Findings, snapshot: Snapshot) -> None:
 def report_listed(
     findings: Findings, snapshot: Snapshot, manifest: ManifestId, message: str
 ) -> None:
-    """Note what is wrong in the list of manifests of a version, with the arrays that use it."""
+    """Record an error in the list of manifests of a version, with the arrays that use it."""
     nodes = snapshot.nodes
     rows = np.flatnonzero((nodes.manifest_ids == np.frombuffer(manifest.raw, np.uint8)).all(axis=1))
     owners = np.searchsorted(nodes.manifest_splits, rows, side="right") - 1
@@ -259,7 +260,7 @@ def check_entry(findings: Findings, snapshot: Snapshot, entry: SnapshotEntry) ->
 
 
 def check_times(findings: Findings, snapshot: Snapshot, parent: Snapshot) -> None:
-    """Check that time goes on from a version to the next."""
+    """Check that a version is later than its parent."""
     findings.require(
         snapshot.flushed_at > parent.flushed_at,
         DamageKind.BAD_HISTORY,

@@ -31,6 +31,7 @@ from icefloe.maintenance.verify.files import CheckedFiles
 from icefloe.maintenance.verify.findings import DamageKind, Findings
 from icefloe.records import Record, field, replace
 from icefloe.storage import Buffer
+from icefloe.walk.history import oldest_ancestors
 
 _AT_ONCE: Final = 16
 
@@ -41,13 +42,13 @@ class BackupRules(Record):
     most: int | None = 16
     """How many backups to read, newest first; None: all. The others must only be there.
 
-    Each holds the whole history of its time, so that reading all is work for a deep look.
+    Each holds the whole history of its time, so only a deep verification reads all.
     """
     follows_log: bool = True
 
 
 async def check_operations(files: CheckedFiles, repo: RepoInfo, rules: BackupRules) -> None:
-    """Check the log in the repo object, and that it goes on in the backups."""
+    """Check the log in the repo object, and its continuation in the backups."""
     prefix = len(BACKUPS_PREFIX)
     present = {
         info.key[prefix:] async for batch in files.backend.list(BACKUPS_PREFIX) for info in batch
@@ -115,7 +116,7 @@ class _Backups:
         self._left = most
 
     async def read(self, name: str) -> RepoInfo | None:
-        """Read a backup that the log goes on in."""
+        """Read a backup that continues the log."""
         loaded = await self._files.load(
             backup_key(name),
             decode_repo_info,
@@ -222,7 +223,7 @@ NO_VERSIONS: Final = ListedVersions(2, {})
 
 
 async def read_versions(files: CheckedFiles, backups: BackupRules) -> ListedVersions:
-    """Find all versions, and check what tells of them."""
+    """Find all versions, and check the files that list them."""
     if (has_repo := await files.exists(REPO_KEY)) is None:
         return NO_VERSIONS
     if has_repo:
@@ -380,56 +381,21 @@ def _decode_ref(data: Buffer) -> SnapshotId:
 
 # -- histories -----------------------------------------------------------------------------
 
-_CIRCLE: Final = "circle"
-
 
 def _check_histories(files: CheckedFiles, versions: ListedVersions) -> None:
     """Check that all histories end in the initial snapshot, each step once."""
-    ends: dict[SnapshotId, SnapshotId | str] = {}
-    for tip in versions.parents:
-        _follow(tip, versions.parents, ends)
-    wrong: dict[SnapshotId | str, list[SnapshotId]] = {}
-    for snapshot, end in ends.items():
+    wrong: dict[SnapshotId | None, list[SnapshotId]] = {}
+    for snapshot, end in oldest_ancestors(versions.parents).items():
         if end != INITIAL_SNAPSHOT_ID:
             wrong.setdefault(end, []).append(snapshot)
     for end, versions_wrong in wrong.items():
-        newest = max(
-            versions_wrong, key=lambda snapshot_id: (versions.times[snapshot_id], snapshot_id)
-        )
-        if end == _CIRCLE:
+        newest = max(versions_wrong, key=lambda version: (versions.times[version], version))
+        if end is None:
             message = f"the history of {newest} runs in a circle"
         elif end not in versions.parents:
-            # What was not found has been reported; its children have no history to speak of.
-            continue
+            continue  # the missing version has been reported
         else:
             message = f"the history of {newest} ends in {end}, not the initial snapshot"
         files.findings.report(
             DamageKind.BAD_HISTORY, message, snapshot_key(newest), versions=versions_wrong
         )
-
-
-def _follow(
-    tip: SnapshotId,
-    parents: Mapping[SnapshotId, SnapshotId | None],
-    ends: dict[SnapshotId, SnapshotId | str],
-) -> None:
-    """Find the end of a history, and of all that lie on the way to it."""
-    way: dict[SnapshotId, None] = {}
-    snapshot_id = tip
-    while True:
-        if snapshot_id in ends:
-            end = ends[snapshot_id]
-            break
-        if snapshot_id in way:
-            end = _CIRCLE
-            break
-        if snapshot_id not in parents:
-            end = snapshot_id
-            break
-        way[snapshot_id] = None
-        parent = parents[snapshot_id]
-        if parent is None:
-            end = snapshot_id
-            break
-        snapshot_id = parent
-    ends.update(dict.fromkeys(way, end))
