@@ -8,46 +8,25 @@ from typing import Any
 import pytest
 
 from icefloe.catalog.model import (
-    Bucket,
     BucketState,
     DeclaredContainer,
     Delegation,
-    Member,
-    Organisation,
     Person,
-    Platform,
     Repository,
-    Role,
 )
-from icefloe.service.database import accounts, assets, rows, tables
+from icefloe.service.database import assets, tables
 from icefloe.service.requests import MOST_PENDING
 from icefloe.service.settings import Settings
+from tests.service.sharing_world import TAPES, populate
 from tests.support.desk import START, Desk
-
-TAPES = "s3://tapes/daily/"
 
 
 @pytest.fixture
 def desk(tmp_path: Path, database_url: str) -> Iterator[Desk]:
-    """A lab (ada, bob) with a repository that refers to the archive of eve; zoe has a zoo."""
     settings = Settings(folder=tmp_path / "service", database=database_url, allows_anonymous=False)
     desk = Desk(settings)
     with desk.client:
-        for name in ("ada", "bob", "eve", "zoe"):
-            desk.add_person(Person(name))
-        with desk.service.database.writing() as connection:
-            for organisation, admin in (("lab", "ada"), ("archive", "eve"), ("zoo", "zoe")):
-                accounts.create_organisation(connection, Organisation(organisation), admin, START)
-            accounts.set_member(connection, Member("lab", "bob", Role.READER))
-            for organisation, bucket in (("lab", "disks"), ("archive", "tapes"), ("zoo", "cages")):
-                proven = Bucket(organisation, "main", Platform.S3, bucket, state=BucketState.PROVEN)
-                rows.add(connection, tables.buckets, proven)
-                repository = Repository(organisation, "sst", "main", "sst/")
-                assets.create_repository(connection, repository, START)
-            container = DeclaredContainer(TAPES, TAPES)
-            assets.set_containers(
-                connection, Repository("lab", "sst", "main", ""), "1", [container]
-            )
+        populate(desk)
         yield desk
 
 

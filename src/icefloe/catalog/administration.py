@@ -9,6 +9,7 @@ from icefloe.catalog.handles import checked_name
 from icefloe.catalog.model import (
     AccessRequest,
     Bucket,
+    Embargo,
     Listing,
     Member,
     Organisation,
@@ -26,6 +27,8 @@ from icefloe.catalog.wire import (
     AuditHead,
     BucketSettings,
     CreatedToken,
+    EmbargoSettings,
+    FollowAnswer,
     ListingSettings,
     MemberRole,
     NewAccessRequest,
@@ -41,6 +44,7 @@ from icefloe.catalog.wire import (
     PolicyTrial,
     PolicyVersionAnswer,
     ProbeReport,
+    ReleaseAnswer,
     RequestDecision,
     RequestProposal,
     SimulationAnswer,
@@ -444,6 +448,47 @@ class Administration:
         return await self._transport.call(Subscription, "DELETE", path)
 
     end_subscription = blocking(end_subscription_async)
+
+    async def update_subscription_async(
+        self, organisation: str, subscription_id: str
+    ) -> FollowAnswer:
+        """Bring the repository of a filtered subscription to the provider's newest version."""
+        path = f"/orgs/{_part(organisation)}/subscriptions/{_part(subscription_id)}/update"
+        return await self._transport.call(FollowAnswer, "POST", path)
+
+    update_subscription = blocking(update_subscription_async)
+
+    # -- rolling embargoes -----------------------------------------------------------------
+
+    async def show_embargo_async(self, repository: str) -> Embargo:
+        """Return the rolling embargo of a repository."""
+        path = f"/repos/{checked_name(repository)}/embargo"
+        return await self._transport.call(Embargo, "GET", path)
+
+    show_embargo = blocking(show_embargo_async)
+
+    async def set_embargo_async(
+        self, repository: str, settings: EmbargoSettings, *, if_version: int | None = None
+    ) -> Embargo:
+        """Let data of a repository become public when it is old enough."""
+        path = f"/repos/{checked_name(repository)}/embargo"
+        return await self._transport.call(Embargo, "PUT", path, settings, if_version=if_version)
+
+    set_embargo = blocking(set_embargo_async)
+
+    async def delete_embargo_async(self, repository: str) -> None:
+        """Release nothing of a repository any more; what is public stays so."""
+        path = f"/repos/{checked_name(repository)}/embargo"
+        await self._transport.call(type(None), "DELETE", path)
+
+    delete_embargo = blocking(delete_embargo_async)
+
+    async def release_embargo_async(self, repository: str) -> ReleaseAnswer:
+        """Make public what is old enough now; doing it again changes nothing."""
+        path = f"/repos/{checked_name(repository)}/embargo/release"
+        return await self._transport.call(ReleaseAnswer, "POST", path)
+
+    release_embargo = blocking(release_embargo_async)
 
     # -- access requests -------------------------------------------------------------------
 

@@ -216,6 +216,139 @@ COMMANDS: Final = (
             ),
         ],
     ),
+    TyperGroup(
+        name="listing",
+        help="What organisations offer to others.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "list",
+                "listing:list_",
+                "List what is offered to you, and what your organisations offer.",
+            ),
+            LazyCommand(
+                "show",
+                "listing:show",
+                "Show a listing with its licence and its terms.",
+            ),
+            LazyCommand(
+                "create",
+                "listing:create",
+                "Offer a repository, or a part of it, to other organisations.",
+            ),
+            LazyCommand(
+                "delete",
+                "listing:delete",
+                "Delete a listing; all subscriptions to it end.",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="subscription",
+        help="Read what other organisations offer.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "list",
+                "subscription:list_",
+                "List the subscriptions of an organisation, and those of others to its listings.",
+            ),
+            LazyCommand(
+                "show",
+                "subscription:show",
+                "Show a subscription, with the terms that were accepted.",
+            ),
+            LazyCommand(
+                "create",
+                "subscription:create",
+                "Subscribe an organisation to a listing; its licence and terms are shown first.",
+            ),
+            LazyCommand(
+                "update",
+                "subscription:update",
+                "Let filtered subscriptions follow their provider's newest version.",
+            ),
+            LazyCommand(
+                "approve",
+                "subscription:approve",
+                "Grant a subscription to a listing of your organisation, or change its end.",
+            ),
+            LazyCommand(
+                "decline",
+                "subscription:decline",
+                "Decline a subscription to a listing of your organisation.",
+            ),
+            LazyCommand(
+                "end",
+                "subscription:end",
+                "End a subscription, as its subscriber or as its provider.",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="request",
+        help="From a refusal to a grant.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "ask",
+                "request:ask",
+                "Ask the owners of data for access, after a repository did not open.",
+            ),
+            LazyCommand(
+                "list",
+                "request:list_",
+                "List requests: your own, or those that an organisation's admins decide about.",
+            ),
+            LazyCommand(
+                "show",
+                "request:show",
+                "Show a request, what a grant would make, and who would gain access by it.",
+            ),
+            LazyCommand(
+                "grant",
+                "request:grant",
+                "Grant a request by the policy that is missing, which is shown first.",
+            ),
+            LazyCommand(
+                "decline",
+                "request:decline",
+                "Decline a request with a word.",
+            ),
+            LazyCommand(
+                "withdraw",
+                "request:withdraw",
+                "Withdraw a request of yours that waits for an answer.",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="embargo",
+        help="Data that becomes public when it is old enough.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "show",
+                "embargo:show",
+                "Show the rolling embargo of a repository.",
+            ),
+            LazyCommand(
+                "set",
+                "embargo:set_",
+                "Let data of a repository become public when it is old enough.",
+            ),
+            LazyCommand(
+                "delete",
+                "embargo:delete",
+                "Release nothing of a repository any more; what is public stays so.",
+            ),
+            LazyCommand(
+                "release",
+                "embargo:release",
+                "Make public what is old enough now; doing it again changes nothing.",
+            ),
+        ],
+    ),
 )
 """All commands, in the order in which help lists them."""
 

@@ -1,0 +1,177 @@
+"""`icefloe listing`: what organisations offer to others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from icefloe.cli.common import JsonOption, require_consent
+from icefloe.cli.entries import (
+    ServiceOption,
+    YesOption,
+    client_of,
+    done,
+    show_entries,
+    show_entry,
+)
+
+if TYPE_CHECKING:
+    from icefloe.catalog.model import Filter, SharedPrefix
+
+ListingArgument = Annotated[str, typer.Argument(help="The listing, as organisation/name.")]
+NodeOption = Annotated[
+    list[str] | None,
+    typer.Option("--node", help="The path of an array or a group; several times for several."),
+]
+RangeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--range",
+        help="A range of a coordinate, like time=2026-01-01..2026-12-31 or lat=30..; both ends"
+        " are included.",
+    ),
+]
+
+
+def list_(
+    *,
+    search: Annotated[str | None, typer.Option(help="Words of the title or the name.")] = None,
+    organisation: Annotated[
+        str | None, typer.Option("--org", help="Only listings of this organisation.")
+    ] = None,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what is offered to you, and what your organisations offer.
+
+    Example: icefloe listing list --search 'sea surface'
+    """
+    listings = client_of(service).list_listings(organisation, search=search)
+    columns = ("organisation", "name", "title", "licence", "needs_approval")
+    show_entries(listings, *columns, as_json=as_json)
+
+
+def show(
+    listing: ListingArgument, *, service: ServiceOption = None, as_json: JsonOption = False
+) -> None:
+    """Show a listing with its licence and its terms.
+
+    Example: icefloe listing show ocean-lab/sst
+    """
+    show_entry(client_of(service).show_listing(*two_names(listing)), as_json=as_json)
+
+
+def create(
+    listing: ListingArgument,
+    repository: Annotated[str, typer.Argument(help="The organisation's repository to offer.")],
+    *,
+    title: Annotated[str, typer.Option(help="What it is, in a line.")] = "",
+    licence: Annotated[str, typer.Option(help="The licence, like CC-BY-4.0.")] = "",
+    terms: Annotated[
+        Path | None, typer.Option(help="A text file with the terms that subscribers accept.")
+    ] = None,
+    offered_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An organisation that may subscribe; several times for several. [default: all]"
+        ),
+    ] = None,
+    needs_approval: Annotated[
+        bool, typer.Option("--needs-approval", help="Subscriptions wait for an admin.")
+    ] = False,
+    virtual_chunks: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where subscribers may also read virtual chunks, as bucket/prefix/, where"
+            " policies of the organisation allow it to its members."
+        ),
+    ] = None,
+    node: NodeOption = None,
+    ranges: RangeOption = None,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Offer a repository, or a part of it, to other organisations.
+
+    Example: icefloe listing create ocean-lab/sst sst --licence CC-BY-4.0 --needs-approval
+    """
+    from icefloe.catalog.wire import ListingSettings
+
+    settings = ListingSettings(
+        repository,
+        title,
+        licence,
+        terms.read_text() if terms is not None else "",
+        tuple(offered_to or ["*"]),
+        needs_approval,
+        tuple(_shared(text) for text in virtual_chunks or ()),
+        filter_of(node, ranges),
+    )
+    organisation, name = two_names(listing)
+    created = client_of(service).create_listing(organisation, name, settings)
+    show_entry(created, as_json=as_json)
+
+
+def delete(
+    listing: ListingArgument,
+    *,
+    yes: YesOption = False,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a listing; all subscriptions to it end.
+
+    Example: icefloe listing delete ocean-lab/sst
+    """
+    require_consent(f"delete {listing} with all subscriptions to it?", is_given=yes)
+    client_of(service).delete_listing(*two_names(listing))
+    done(f"{listing} was deleted", as_json=as_json)
+
+
+def two_names(text: str) -> tuple[str, str]:
+    """Read `organisation/name`."""
+    from icefloe.errors import ErrorKind, InvalidInputError
+
+    organisation, slash, name = text.partition("/")
+    if not (organisation and slash and name) or "/" in name:
+        problem = f"{text!r} is no name like organisation/name"
+        raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
+    return organisation, name
+
+
+def filter_of(nodes: list[str] | None, ranges: list[str] | None) -> Filter | None:
+    """Read the options of a filter; None if there are none.
+
+    >>> filter_of(["/sst"], ["time=2026-01-01..", "lat=-30..30"]).ranges
+    {'time': ('2026-01-01', None), 'lat': (-30.0, 30.0)}
+    """
+    from icefloe.catalog.model import Filter
+    from icefloe.errors import ErrorKind, InvalidInputError
+
+    if not nodes and not ranges:
+        return None
+    bounds = {}
+    for text in ranges or ():
+        dimension, equals, rest = text.partition("=")
+        first, dots, last = rest.partition("..")
+        if not (dimension and equals and dots) or first == last == "":
+            problem = f"--range {text!r} is no range like time=2026-01-01..2026-12-31"
+            raise InvalidInputError(problem, ErrorKind.INVALID_REQUEST)
+        bounds[dimension] = (_bound(first), _bound(last))
+    return Filter(tuple(nodes or ()), bounds)
+
+
+def _bound(text: str) -> float | str | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
+
+
+def _shared(text: str) -> SharedPrefix:
+    from icefloe.catalog.model import SharedPrefix
+
+    bucket, _, prefix = text.partition("/")
+    return SharedPrefix(bucket, prefix)
