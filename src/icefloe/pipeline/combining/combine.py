@@ -24,6 +24,7 @@ from icefloe.pipeline.files.facts import (
     FileFacts,
     Kind,
     LoadedValues,
+    is_named,
 )
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.references import References
@@ -292,18 +293,11 @@ def existing_axes(
     for name in options.concat:
         coordinate = options.coordinates.get(name, name)
         matching = [
-            loaded_values
-            for path, loaded_values in existing.values.items()
-            if _is_named(path, coordinate)
+            loaded for path, loaded in existing.values.items() if is_named(path, coordinate)
         ]
-        axes[name] = (
-            matching[0] if matching and options.by == "coordinates" else existing.lengths[name]
-        )
+        has_values = matching and options.by == "coordinates"
+        axes[name] = matching[0] if has_values else existing.lengths[name]
     return axes
-
-
-def _is_named(path: str, name: str) -> bool:
-    return path == name or path.rpartition("/")[2] == name
 
 
 def _unaligned(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.combining.consensus import Families
 from icefloe.pipeline.combining.report import Coverage, Gap, Hole, Misfit
-from icefloe.pipeline.files.facts import FileFacts, Kind, LoadedValues
+from icefloe.pipeline.files.facts import FileFacts, Kind, LoadedValues, is_named
 from icefloe.pipeline.files.options import CombineOptions, GapRule
 from icefloe.pipeline.files.times import parse_units, show_moment
 from icefloe.records import Record, field, replace
@@ -427,11 +427,7 @@ def _coordinate_path(
     coordinate = options.coordinates.get(name, name)
     paths: dict[str, int] = {}
     for number in numbers:
-        matching = [
-            path
-            for path in files[number].values
-            if path == coordinate or path.rpartition("/")[2] == coordinate
-        ]
+        matching = [path for path in files[number].values if is_named(path, coordinate)]
         if not matching:
             others = sorted(files[number].values)
             misfits[number] = Misfit(

@@ -1,13 +1,13 @@
 """What does not fit and what is missing: as values, as a table, as JSON."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.files.facts import Kind
 from icefloe.records import Record, field, replace
-from icefloe.reports import JsonReady
+from icefloe.reports import JsonReady, table_text
 
 
 class Misfit(Record, order=True):
@@ -130,32 +130,24 @@ class CheckedValues(Record):
 
 def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:
     """Put the checks of many files together; the same reason is kept once for each array."""
+    all_checks = list(checks)
     readers: Counter[str] = Counter()
     unchecked: dict[tuple[str, str], Unchecked] = {}
-    mismatches: list[Mismatch] = []
-    files = chunks = values = 0
-    seconds = 0.0
-    for check in checks:
-        files, chunks = files + check.files, chunks + check.chunks
-        values, seconds = values + check.values, seconds + check.seconds
+    for check in all_checks:
         readers.update(check.readers)
-        mismatches += check.mismatches
         for item in check.unchecked:
-            key = (item.reason, item.path)
-            before = unchecked.get(key)
-            if before is not None:
-                item = replace(before, files=before.files + item.files)  # noqa: PLW2901
-            unchecked[key] = item
-    left = tuple(sorted(unchecked.values()))
-    wrong = tuple(sorted(mismatches))
+            before = unchecked.get((item.reason, item.path))
+            unchecked[item.reason, item.path] = (
+                item if before is None else replace(before, files=before.files + item.files)
+            )
     return CheckedValues(
-        files=files,
-        chunks=chunks,
-        values=values,
+        files=sum(check.files for check in all_checks),
+        chunks=sum(check.chunks for check in all_checks),
+        values=sum(check.values for check in all_checks),
         readers=dict(readers),
-        unchecked=left,
-        mismatches=wrong,
-        seconds=seconds,
+        unchecked=tuple(sorted(unchecked.values())),
+        mismatches=tuple(sorted(m for check in all_checks for m in check.mismatches)),
+        seconds=sum(check.seconds for check in all_checks),
     )
 
 
@@ -193,7 +185,7 @@ class Report(JsonReady, Record):
     def table(self, most: int = 50) -> str:
         """Write misfits as lines for people, file by file."""
         rows = [(misfit.url, misfit.kind.value, misfit.message) for misfit in sorted(self.misfits)]
-        lines = _aligned([("file", "kind", "what"), *rows[:most]]) if rows else []
+        lines = [table_text(("file", "kind", "what"), rows[:most])] if rows else []
         if len(rows) > most:
             lines.append(f"... and {len(rows) - most} more")
         lines.append(self.summary())
@@ -257,8 +249,3 @@ class MisfitsError(SourceError):
             url=first,
         )
         self.report = report
-
-
-def _aligned(rows: Sequence[tuple[str, str, str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return [f"{url:<{widths[0]}}  {kind:<{widths[1]}}  {what}" for url, kind, what in rows]

@@ -302,6 +302,7 @@ def plan_regions(
     spans = [end_at - begin for begin, end_at in zip(first, end, strict=True)]
     boxes = _fitting(array, first, spans, room)
     total = array.item_bytes * prod(spans)
+    comfort = min(_COMFORTABLE_BYTES, total // (_REGIONS_PER_CORE * limits.cores))
 
     def cost(box: "_Box") -> tuple[float, int]:
         regions = prod(-(-span // length) for span, length in zip(spans, box.lengths, strict=True))
@@ -309,7 +310,7 @@ def plan_regions(
         work = box.reads * array.bytes_of(array.read) + total
         return (work * rounds / regions, box.bytes)
 
-    best = _grown(array, first, spans, min(boxes, key=cost), min(room, _comfort(total, limits)))
+    best = _grown(array, first, spans, min(boxes, key=cost), min(room, comfort))
     return RegionPlan(first, end, best.lengths, array.write, fixed + best.bytes, best.reads)
 
 
@@ -327,10 +328,6 @@ def _fixed_bytes(array: CopyShape, limits: Limits) -> int:
     source = max(array.bytes_of(array.read), array.source_object_bytes)
     under_way = max(_READ_COPIES * source, _WRITE_COPIES * array.bytes_of(array.write))
     return limits.in_flight * under_way + limits.held_bytes
-
-
-def _comfort(total: int, limits: Limits) -> int:
-    return min(_COMFORTABLE_BYTES, total // (_REGIONS_PER_CORE * limits.cores))
 
 
 class _Box(Record):
@@ -395,7 +392,7 @@ def _grown(
             longer = min(2 * box.lengths[axis], whole)
             lengths = (*box.lengths[:axis], longer, *box.lengths[axis + 1 :])
             wider = _Box(
-                array.item_bytes * _volume(lengths, spans),
+                array.item_bytes * prod(map(min, lengths, spans)),
                 prod(
                     reads_along(
                         first[dimension],
@@ -411,10 +408,6 @@ def _grown(
                 break
             box = wider
     return box
-
-
-def _volume(lengths: Sequence[int], spans: Sequence[int]) -> int:
-    return prod(min(length, span) for length, span in zip(lengths, spans, strict=True))
 
 
 def reads_along(first: int, span: int, length: int, chunk: int) -> int:

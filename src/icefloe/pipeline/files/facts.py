@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from icefloe.format.arrow import pa
 from icefloe.format.columns import BytesColumn
+from icefloe.format.paths import node_name
 from icefloe.records import Record, asdict, field, replace
 
 ANY_LENGTH: Final = -1
@@ -132,6 +133,11 @@ class DatasetSchema:
 def canonical_json(tree: Any) -> str:
     """Write JSON with sorted keys and without blanks."""
     return json.dumps(tree, sort_keys=True, separators=(",", ":"))
+
+
+def is_named(path: str, name: str) -> bool:
+    """Return whether a path, or its last segment, is a name."""
+    return name in {path, node_name(path)}
 
 
 def misfits(expected: DatasetSchema, actual: DatasetSchema) -> list[Difference]:
@@ -265,17 +271,11 @@ class LoadedValues(Record, eq=False):
         if not isinstance(other, LoadedValues):
             return NotImplemented
         mine, others = (
-            (loaded.units, loaded.calendar, loaded.inherits) for loaded in (self, other)
+            (loaded.units, loaded.calendar, loaded.inherits, loaded.values.dtype)
+            for loaded in (self, other)
         )
-        return (
-            mine == others and self.values.dtype == other.values.dtype and self._same_values(other)
-        )
-
-    def _same_values(self, other: "LoadedValues") -> bool:
-        if self.values.shape != other.values.shape:
-            return False
         is_float = self.values.dtype.kind == "f"
-        return bool(np.array_equal(self.values, other.values, equal_nan=is_float))
+        return mine == others and np.array_equal(self.values, other.values, equal_nan=is_float)
 
     __hash__ = None  # type: ignore[assignment] # compares by content that may change
 
