@@ -34,7 +34,13 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'service.db'}"
         return
-    server = make_url(request.getfixturevalue("postgresql_url"))
+    yield request.getfixturevalue("postgresql_database")
+
+
+@pytest.fixture
+def postgresql_database(postgresql_url: str) -> Iterator[str]:
+    """The address of an empty database of PostgreSQL."""
+    server = make_url(postgresql_url)
     name = f"test_{uuid.uuid4().hex}"
     engine = create_engine(
         server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"

@@ -16,9 +16,8 @@ from icefloe.service.database import accounts
 from icefloe.service.http.device import GRANT_TYPE
 from icefloe.service.limits import Limits
 from icefloe.service.settings import RateLimits, Settings
+from tests.support.browser import PASSWORD, Browser
 from tests.support.desk import START, Desk
-
-PASSWORD = "a canary in a coal mine"
 
 
 @pytest.fixture
@@ -30,34 +29,8 @@ def desk(tmp_path: Path, database_url: str) -> Iterator[Desk]:
         yield desk
 
 
-class Browser:
-    """A browser: it keeps cookies, reads forms and sends them with their hidden fields."""
-
-    def __init__(self, desk: Desk, url: str = "http://testserver") -> None:
-        self.client = TestClient(desk.client.app, url, follow_redirects=True)
-        self.text = ""
-
-    def open(self, path: str) -> Any:
-        response = self.client.get(path)
-        self.text = response.text
-        return response
-
-    def send(self, path: str, **fields: str) -> Any:
-        hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', self.text)
-        response = self.client.post(path, data=dict(hidden) | fields)
-        self.text = response.text
-        return response
-
-    def join(self, link: str, name: str, password: str = PASSWORD) -> Any:
-        path = "/join/" + link.rpartition("/")[2]
-        shown = self.open(path)
-        if shown.is_error:
-            self.open("/login")  # which also has a form
-        return self.send(path, name=name, password=password, repeated=password)
-
-    def log_in(self, name: str, password: str = PASSWORD) -> Any:
-        self.open("/login")
-        return self.send("/login", name=name, password=password)
+def new_browser(desk: Desk, url: str = "http://testserver") -> Browser:
+    return Browser(TestClient(desk.client.app, url, follow_redirects=True))
 
 
 @pytest.fixture
@@ -65,7 +38,7 @@ def browser(desk: Desk) -> Browser:
     """A browser in which the first operator is logged in."""
     link = login.create_first_link(desk.service)
     assert link is not None
-    browser = Browser(desk)
+    browser = new_browser(desk)
     assert browser.join(link, "root").status_code == 200
     assert "You are logged in" in browser.text
     return browser
@@ -85,18 +58,18 @@ def test_the_first_operator_comes_by_a_link_that_works_once(desk: Desk, browser:
 
 def test_a_new_first_link_ends_the_one_before(desk: Desk) -> None:
     first, second = (login.create_first_link(desk.service) or "" for _ in range(2))
-    thief = Browser(desk)
+    thief = new_browser(desk)
     assert thief.join(first, "thief").status_code == 404
     assert "used already" in thief.text
-    assert Browser(desk).join(second, "root").status_code == 200
-    assert Browser(desk).join(second, "thief").status_code == 404
+    assert new_browser(desk).join(second, "root").status_code == 200
+    assert new_browser(desk).join(second, "thief").status_code == 404
 
 
 def test_a_link_ends_by_itself(desk: Desk) -> None:
     link = login.create_first_link(desk.service)
     assert link is not None
     desk.now += login.LINK_LIFETIME
-    assert Browser(desk).join(link, "root").status_code == 404
+    assert new_browser(desk).join(link, "root").status_code == 404
     with desk.service.database.reading() as connection:
         assert accounts.find_caller(connection, "root") is None
 
@@ -109,7 +82,7 @@ def test_an_invitation_to_an_organisation(desk: Desk) -> None:
     body = {"role": "writer", "person": "bob"}
     assert desk.ask("root", "POST", "/orgs/lab/invitations", body).status_code == 404
     created = desk.ask("ada", "POST", "/orgs/lab/invitations", body).json()
-    bob = Browser(desk)
+    bob = new_browser(desk)
     assert bob.open("/join/" + created["link"].rpartition("/")[2]).status_code == 200
     assert "<strong>lab</strong> as writer" in bob.text
     bob.join(created["link"], "somebody-else")
@@ -125,7 +98,7 @@ def test_an_operator_invites_another_one(desk: Desk) -> None:
     desk.add_person(Person("eve"))
     assert desk.ask("eve", "POST", "/invitations", {"operator": True}).status_code == 403
     created = desk.ask("root", "POST", "/invitations", {"operator": True}).json()
-    browser = Browser(desk)
+    browser = new_browser(desk)
     browser.join(created["link"], "Second")
     assert "an operator of this service" in browser.text
     assert created["link"] not in str(desk.audited())
@@ -135,7 +108,7 @@ def test_a_taken_name_is_refused_and_the_link_stays(desk: Desk) -> None:
     desk.add_person(Person("ada"))
     link = login.create_first_link(desk.service)
     assert link is not None
-    browser = Browser(desk)
+    browser = new_browser(desk)
     assert browser.join(link, "ada").status_code == 409
     assert browser.join(link, "<b>").status_code == 422
     assert "&lt;b&gt;" in browser.text
@@ -170,7 +143,7 @@ def test_a_login_leads_to_the_page_that_was_asked_for(desk: Desk, browser: Brows
 
 
 def test_changing_the_password_ends_other_sessions(desk: Desk, browser: Browser) -> None:
-    other = Browser(desk)
+    other = new_browser(desk)
     other.log_in("root")
     new = "another canary entirely"
 
@@ -191,7 +164,7 @@ def test_changing_the_password_ends_other_sessions(desk: Desk, browser: Browser)
 
 def test_a_link_for_a_new_password(desk: Desk, browser: Browser) -> None:
     link = login.create_password_link(desk.service, "root")
-    other = Browser(desk)
+    other = new_browser(desk)
     assert other.join(link, "ignored", "a third canary, yellow").status_code == 200
     assert browser.open("/").url.path == "/login"
     assert browser.log_in("root", "a third canary, yellow").status_code == 200
@@ -260,7 +233,7 @@ def test_cookies_and_headers_of_pages(tmp_path: Path) -> None:
     settings = Settings(folder=tmp_path, url="https://data.example.org")
     desk = Desk(settings)
     with desk.client:
-        response = Browser(desk, settings.url).open("/login")
+        response = new_browser(desk, settings.url).open("/login")
     cookie = response.headers["set-cookie"]
     assert cookie.startswith("__Host-icefloe=")
     for part in ("HttpOnly", "Secure", "SameSite=lax", "Path=/"):
@@ -275,7 +248,7 @@ def test_cookies_and_headers_of_pages(tmp_path: Path) -> None:
 
 
 def test_errors_of_pages_are_pages(desk: Desk) -> None:
-    response = Browser(desk).open("/nowhere")
+    response = new_browser(desk).open("/nowhere")
     assert response.status_code == 404
     assert response.headers["content-type"].startswith("text/html")
     assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
@@ -288,7 +261,7 @@ def test_logins_are_limited(tmp_path: Path) -> None:
     desk = Desk(Settings(folder=tmp_path, limits=RateLimits(logins=2)))
     desk.service.limits = Limits(lambda: now)  # type: ignore[misc]
     with desk.client:
-        browser = Browser(desk)
+        browser = new_browser(desk)
         assert [browser.log_in("root").status_code for _ in range(3)] == [401, 401, 429]
         assert "too many requests" in browser.text
         now += 30
@@ -380,7 +353,7 @@ def test_a_person_who_is_disabled_after_the_approval_gets_no_token(
 
 def test_nobody_approves_without_a_login(desk: Desk) -> None:
     codes = start_device(desk)
-    stranger = Browser(desk)
+    stranger = new_browser(desk)
     response = stranger.open(f"/device?user_code={codes['user_code']}")
     assert response.url.path == "/login"
     assert f"user_code={codes['user_code']}" in stranger.text

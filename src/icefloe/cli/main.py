@@ -349,6 +349,55 @@ COMMANDS: Final = (
             ),
         ],
     ),
+    LazyCommand(
+        "serve",
+        "serve:serve",
+        "Run the repository service: names instead of places, credentials that end soon.",
+    ),
+    TyperGroup(
+        name="service",
+        help="Operate the repository service: its database and its keys.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "migrate",
+                "service:migrate",
+                "Bring the schema of the service's database to the one of this version.",
+            ),
+            LazyCommand(
+                "backup",
+                "service:backup",
+                "Copy the service's SQLite database to a file, also while the service runs.",
+            ),
+            LazyCommand(
+                "restore",
+                "service:restore",
+                "Put a backup in the place of the service's SQLite database.",
+            ),
+            LazyCommand(
+                "rotate-key",
+                "service:rotate_key",
+                "Seal all secrets of the service with another master key.",
+            ),
+            LazyCommand(
+                "password-link",
+                "service:password_link",
+                "Print a link by which somebody who lost a password sets a new one. It works once.",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="audit",
+        help="What was done on the service.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "verify",
+                "service:verify_audit",
+                "Check that nobody changed the service's audit, in the database itself.",
+            ),
+        ],
+    ),
 )
 """All commands, in the order in which help lists them."""
 

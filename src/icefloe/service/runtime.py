@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import os
 import secrets as random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,13 +13,23 @@ from sqlalchemy import Connection
 
 from icefloe.catalog.model import Bucket, Delegation
 from icefloe.catalog.tokens import token_id
-from icefloe.errors import InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
 from icefloe.service.database import accounts
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.engine import Database
-from icefloe.service.database.vault import Vault, get_secret, put_secret, read_master_key
+from icefloe.service.database.vault import (
+    LocalMasterKey,
+    Vault,
+    get_secret,
+    parse_master_key,
+    put_secret,
+    read_former_keys,
+    read_master_key,
+    run_key_command,
+)
 from icefloe.service.limits import Limits
+from icefloe.service.metrics import Metrics
 from icefloe.service.settings import Settings
 from icefloe.service.vending.azure import AzureVendor
 from icefloe.service.vending.broker import Broker
@@ -50,9 +61,32 @@ class Keys(Record):
     audit: bytes
     external_ids: bytes
     """Makes the external id of each organisation."""
+    answers: bytes
+    """Seals answers that are kept for requests with an idempotency key."""
 
     def __repr__(self) -> str:
         return "Keys(***)"
+
+
+def load_master_keys(settings: Settings) -> list[LocalMasterKey]:
+    """Return the present master key, and the former ones after it."""
+    ways = (settings.key_file, settings.key_command, settings.key_variable)
+    if sum(bool(way) for way in ways) > 1:
+        problem = "set one of key_file, key_command and key_variable, not several"
+        raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
+    beside: list[LocalMasterKey] = []
+    if settings.key_command:
+        current = run_key_command(settings.key_command)
+    elif settings.key_variable:
+        current = parse_master_key(os.environ.get(settings.key_variable, ""))
+    elif settings.key_file:
+        current = read_master_key(settings.key_file)
+    else:
+        current = read_master_key(settings.own_key_file, create=True)
+        beside = read_former_keys(settings.own_key_file)
+    former = [read_master_key(path) for path in settings.former_key_files]
+    former += [run_key_command(command) for command in settings.former_key_commands]
+    return [current, *former, *beside]
 
 
 class Service:
@@ -62,11 +96,8 @@ class Service:
         self.settings: Final = settings
         self.clock: Final = clock
         self.limits: Final = Limits()
-        current = read_master_key(
-            settings.key_file or settings.folder / "key", create=settings.key_file is None
-        )
-        former = [read_master_key(path) for path in settings.former_key_files]
-        self.vault: Final = Vault([current, *former])
+        self.metrics: Final = Metrics()
+        self.vault: Final = Vault(load_master_keys(settings), lambda: load_master_keys(settings))
         self.database: Final = Database(settings.database_url)
         self.database.migrate()
         self.keys: Final = self._load_keys()

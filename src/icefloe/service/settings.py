@@ -12,6 +12,7 @@ from msgspec import Meta
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
 
+DEFAULT_URL: Final = "http://127.0.0.1:8321"
 _VARIABLE: Final = "ICEFLOE_SERVICE_"
 
 type PerMinute = Annotated[int, Meta(ge=1)]
@@ -39,14 +40,20 @@ class Settings(Record, forbid_unknown_fields=True):
 
     folder: Path = Path("icefloe-service")
     """Where the embedded database and the master key are, unless named otherwise."""
-    url: str = "http://127.0.0.1:8321"
+    url: str = DEFAULT_URL
     """The address under which people reach the service."""
     database: str | None = None
     """The URL of the database; None for SQLite in the folder."""
     key_file: Path | None = None
     """The file with the master key; None for `key` in the folder, which is made if missing."""
+    key_command: tuple[str, ...] = ()
+    """A program with its arguments that prints the master key, to ask a key management service."""
+    key_variable: str | None = None
+    """The variable of the environment that contains the master key."""
     former_key_files: tuple[Path, ...] = ()
     """Former master keys, which still open secrets that they sealed."""
+    former_key_commands: tuple[tuple[str, ...], ...] = ()
+    """Programs that print former master keys."""
     allowed_endpoints: tuple[str, ...] = ()
     """Endpoints of object stores beside those of the platforms, like `http://minio:9000`."""
     allows_anonymous: bool = True
@@ -63,7 +70,19 @@ class Settings(Record, forbid_unknown_fields=True):
     """How long a token lives that a program got by the device flow."""
     most_body_bytes: Annotated[int, Meta(ge=1024)] = 1024 * 1024
     """The largest body of a request."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses of proxies that tell the address of a client by `X-Forwarded-For`."""
     limits: RateLimits = RateLimits()
+
+    @property
+    def own_key_file(self) -> Path:
+        """Where the service keeps a master key that it made itself."""
+        return self.folder / "key"
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether the database is a file of SQLite."""
+        return self.database_url.startswith("sqlite")
 
     @property
     def is_https(self) -> bool:

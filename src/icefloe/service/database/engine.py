@@ -16,6 +16,8 @@ from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, ServiceE
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _BUSY_MILLISECONDS: Final = 10_000
+_QUIET: Final[dict[str, Any]] = {"hide_parameters": True}
+"""Errors of the database show no values of rows, which would go to the log."""
 _MIGRATION_LOCK: Final = 4_212_731_006  # any number that nobody else locks
 
 
@@ -109,16 +111,16 @@ def _alembic() -> Config:
 
 def _make_engine(url: Any, *, is_sqlite: bool) -> Engine:
     if not is_sqlite:
-        return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=10)
+        return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=10, **_QUIET)
     if not url.database or url.database == ":memory:":
         from sqlalchemy.pool import StaticPool
 
         # One connection, which is the database.
-        options = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+        options = {**_QUIET, "poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
         engine = create_engine(url, **options)
     else:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(url, pool_size=8, max_overflow=24)
+        engine = create_engine(url, pool_size=8, max_overflow=24, **_QUIET)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: Any) -> None:

@@ -11,7 +11,7 @@ import binascii
 import hashlib
 import os
 import secrets as random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -26,6 +26,7 @@ from icefloe.service.database import tables
 
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
+_COMMAND_SECONDS: Final = 60
 
 
 class MasterKey(Protocol):
@@ -62,11 +63,11 @@ class LocalMasterKey:
 
     def wrap(self, key: bytes, context: bytes) -> bytes:
         """Return a key in a form that only this master key can unwrap."""
-        return _encrypt(self._key, key, context)
+        return encrypt(self._key, key, context)
 
     def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
         """Return a wrapped key."""
-        return _decrypt(self._key, wrapped, context)
+        return decrypt(self._key, wrapped, context)
 
 
 def new_master_key() -> str:
@@ -112,6 +113,45 @@ def read_master_key(path: Path, *, create: bool = False) -> LocalMasterKey:
     return parse_master_key(text)
 
 
+def run_key_command(command: Sequence[str]) -> LocalMasterKey:
+    """Return the master key that a program prints; no shell is involved."""
+    import subprocess
+
+    try:
+        done = subprocess.run(  # noqa: S603 - the operator's own command
+            command, capture_output=True, check=True, text=True, timeout=_COMMAND_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        # The output is not shown: it may be a part of the key.
+        reason = f"exit code {getattr(error, 'returncode', None)}"
+        if not isinstance(error, subprocess.CalledProcessError):
+            reason = type(error).__name__
+        problem = f"the program {command[0]!r} for the master key failed ({reason})"
+        raise ServiceError(problem, ErrorKind.SECRET_UNREADABLE) from None
+    return parse_master_key(done.stdout)
+
+
+def write_new_key(path: Path) -> LocalMasterKey:
+    """Put a new master key in the place of the one in a file, which gets the name of its id.
+
+    At any moment, both keys are in files: see `read_former_keys`.
+    """
+    former = read_master_key(path)
+    kept = path.with_name(f"{path.name}.{former.key_id}")
+    if not kept.exists():
+        os.link(path, kept)
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    key = read_master_key(new, create=True)
+    new.replace(path)
+    return key
+
+
+def read_former_keys(path: Path) -> list[LocalMasterKey]:
+    """Return the former keys that `write_new_key` left beside the present one."""
+    return [read_master_key(kept) for kept in sorted(path.parent.glob(f"{path.name}.local-*"))]
+
+
 class Sealed(Record):
     """A secret that only its master key opens."""
 
@@ -123,16 +163,26 @@ class Sealed(Record):
 class Vault:
     """Seals and opens secrets. The first master key seals; all of them open.
 
+    `reload` returns the keys again, if somebody rotated them while this process runs.
+
     >>> vault = Vault([parse_master_key(new_master_key())])
     >>> vault.open("bucket/lab/main", vault.seal("bucket/lab/main", b"key"))
     b'key'
     """
 
-    def __init__(self, keys: Sequence[MasterKey]) -> None:
+    def __init__(
+        self,
+        keys: Sequence[MasterKey],
+        reload: Callable[[], Sequence[MasterKey]] | None = None,
+    ) -> None:
         if not keys:
             raise InvalidInputError("the service needs a master key", ErrorKind.INVALID_CONFIG)
-        self._current: Final = keys[0]
-        self._keys: Final = {key.key_id: key for key in keys}
+        self._reload: Final = reload
+        self._use(keys)
+
+    def _use(self, keys: Sequence[MasterKey]) -> None:
+        self._current = keys[0]
+        self._keys = {key.key_id: key for key in keys}
 
     def seal(self, name: str, secret: bytes) -> Sealed:
         """Encrypt a secret under a name."""
@@ -140,12 +190,12 @@ class Vault:
         return Sealed(
             self._current.key_id,
             self._current.wrap(key, context),
-            _encrypt(key, secret, context),
+            encrypt(key, secret, context),
         )
 
     def open(self, name: str, sealed: Sealed) -> bytes:
         """Return a secret that was sealed under a name."""
-        return _decrypt(self._unwrap(name, sealed), sealed.sealed, name.encode())
+        return decrypt(self._unwrap(name, sealed), sealed.sealed, name.encode())
 
     def wrap_again(self, name: str, sealed: Sealed) -> Sealed:
         """Return the same sealed secret with its key wrapped by the current master key."""
@@ -158,6 +208,8 @@ class Vault:
         return sealed.key_id == self._current.key_id
 
     def _unwrap(self, name: str, sealed: Sealed) -> bytes:
+        if sealed.key_id not in self._keys and self._reload is not None:
+            self._use(self._reload())
         master = self._keys.get(sealed.key_id)
         if master is None:
             problem = f"the secret {name!r} needs the master key {sealed.key_id}"
@@ -166,12 +218,14 @@ class Vault:
         return master.unwrap(sealed.wrapped_key, name.encode())
 
 
-def _encrypt(key: bytes, plain: bytes, context: bytes) -> bytes:
+def encrypt(key: bytes, plain: bytes, context: bytes) -> bytes:
+    """Encrypt bytes with a key of 32 bytes; they are bound to a context."""
     nonce = random.token_bytes(_NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plain, context)
 
 
-def _decrypt(key: bytes, sealed: bytes, context: bytes) -> bytes:
+def decrypt(key: bytes, sealed: bytes, context: bytes) -> bytes:
+    """Return what was encrypted; raise `ServiceError` if it was changed."""
     try:
         return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], context)
     except (InvalidTag, ValueError):

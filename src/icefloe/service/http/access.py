@@ -5,7 +5,6 @@ Every route declares its action by `Depends(may(Action.X))`. Refusals are writte
 
 import asyncio
 import hmac
-import secrets as random
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -52,7 +51,7 @@ def caller_of(request: Request) -> Caller:
     """Return who sent a request; raise `NotLoggedInError` if nobody known."""
     service = service_of(request)
     limits = service.settings.limits
-    caller = _find_caller(service, request)
+    caller = find_caller(service, request)
     if caller is None:
         # Guesses of tokens come from an address.
         service.limits.take("refusal", address_of(request), per_minute=limits.refusals)
@@ -63,7 +62,8 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-def _find_caller(service: Service, request: Request) -> Caller | None:
+def find_caller(service: Service, request: Request) -> Caller | None:
+    """Return who sent a request, by a token or by the cookie of a session; None if unknown."""
     header = request.headers.get("authorization")
     if header is not None:
         scheme, _, token = header.partition(" ")
@@ -220,8 +220,3 @@ def refusal_of(permit: Permit) -> Exception:
         problem = f"there is no {noun} {name}, or you may not see it"
         return NotFoundError(problem, ErrorKind.ENTRY_NOT_FOUND)
     return AccessDeniedError("; ".join(permit.verdict.reasons))
-
-
-def new_request_id() -> str:
-    """Return a new id for a request."""
-    return random.token_hex(8)

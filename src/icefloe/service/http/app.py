@@ -1,12 +1,11 @@
 """The application: routes, errors, ids of requests, and the OpenAPI document."""
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 
 from icefloe.service.buckets import probe_on_schedule
 from icefloe.service.following import follow_on_schedule
@@ -15,6 +14,7 @@ from icefloe.service.http import (
     buckets,
     device,
     embargoes,
+    health,
     listings,
     organisations,
     people,
@@ -23,14 +23,14 @@ from icefloe.service.http import (
     requests,
     subscriptions,
 )
-from icefloe.service.http.access import new_request_id
 from icefloe.service.http.codec import openapi_of
+from icefloe.service.http.gate import API, Gate, Once
 from icefloe.service.http.problems import add_handlers
 from icefloe.service.runtime import Service
 from icefloe.version import VERSION
 
-API: Final = "/api/v1"
 ROUTERS: Final = (
+    health.router,
     device.router,
     people.router,
     organisations.router,
@@ -43,7 +43,6 @@ ROUTERS: Final = (
     requests.router,
     audit.router,
 )
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DESCRIPTION: Final = """\
 Repositories by name, and short-lived credentials for everything they refer to. Every error has the
 shape of `Problem`. Requests carry `Authorization: Bearer icefloe_...`."""
@@ -78,19 +77,9 @@ def create_app(service: Service) -> FastAPI:
     add_handlers(app)
     for router in ROUTERS:
         app.include_router(router, prefix=API)
+    app.include_router(health.metrics_router)
     app.openapi = openapi_of(app)  # type: ignore[method-assign]
 
-    @app.middleware("http")
-    async def identify(
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        given = request.headers.get("x-request-id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else new_request_id()
-        request.state.request_id = request_id
-        response = await call_next(request)
-        response.headers["x-request-id"] = request_id
-        response.headers["cache-control"] = "no-store"
-        response.headers["x-content-type-options"] = "nosniff"
-        return response
-
+    app.add_middleware(Once)
+    app.add_middleware(Gate)
     return app

@@ -20,8 +20,9 @@ from icefloe.errors import AccessDeniedError, IcefloeError
 from icefloe.records import Record
 from icefloe.service import login
 from icefloe.service.http.access import cookie_name, service_of
-from icefloe.service.http.app import API, create_app
+from icefloe.service.http.app import create_app
 from icefloe.service.http.codec import form_fields
+from icefloe.service.http.gate import API
 from icefloe.service.http.problems import status_of
 from icefloe.service.login import Session
 from icefloe.service.runtime import Service

@@ -1,0 +1,65 @@
+"""`icefloe serve`: run the repository service."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icefloe.cli.common import echo
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="The TOML file with the settings. Variables like ICEFLOE_SERVICE_DATABASE go first.",
+        envvar="ICEFLOE_SERVICE_CONFIG",
+    ),
+]
+
+
+def serve(
+    *,
+    config: ConfigOption = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="The port to listen on; 0 for any.", min=0, max=65535)
+    ] = 8321,
+    workers: Annotated[
+        int, typer.Option(help="How many processes serve; several need PostgreSQL.", min=1, max=64)
+    ] = 1,
+    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen to other machines without https.")
+    ] = False,
+) -> None:
+    """Run the repository service: names instead of places, credentials that end soon.
+
+    Without settings, everything is in the folder `icefloe-service`: a SQLite database and the
+    master key. The first start prints a link that works once, for the first operator.
+
+    Example: icefloe serve --config /etc/icefloe.toml --log-format json
+    """
+    from icefloe.errors import ErrorKind, InvalidInputError
+    from icefloe.service.logs import LogFormat
+    from icefloe.service.server import Announcement
+    from icefloe.service.server import serve as run
+    from icefloe.service.settings import load_settings
+
+    if log_format not in set(LogFormat):
+        problem = f"--log-format is text or json, not {log_format!r}"
+        raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
+
+    def announce(announcement: Announcement) -> None:
+        echo(f"Icefloe serves {announcement.url}")
+        if announcement.first_link is not None:
+            echo("Create the first operator's account with this link. It works once, for 3 days:")
+            echo(f"  {announcement.first_link}")
+
+    run(
+        load_settings(config),
+        announce,
+        host=host,
+        port=port,
+        workers=workers,
+        log_format=LogFormat(log_format),
+        is_insecure_allowed=insecure,
+    )
