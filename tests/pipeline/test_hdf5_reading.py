@@ -18,7 +18,7 @@ from examples.archives import write_archive
 from icefloe.errors import ErrorKind, SourceError
 from icefloe.pipeline.files.describing import ParsedFile, RawArray
 from icefloe.pipeline.files.facts import canonical_json
-from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
+from icefloe.pipeline.files.hdf5 import FileContent, UnusualError, read_hdf5
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_file, references_of
 from icefloe.pipeline.files.references import read_values
@@ -28,7 +28,7 @@ SAMPLES = Path(iris_sample_data.__file__).parent / "sample_data"
 URL = "s3://bucket/some file.nc"
 
 
-def through_virtualizarr(source: Any, group: str | None = None) -> Found:
+def through_virtualizarr(source: Any, group: str | None = None) -> FileContent:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         root = _construct_manifest_group(URL, source, group=group)
@@ -44,7 +44,7 @@ def through_virtualizarr(source: Any, group: str | None = None) -> Found:
     return arrays, attributes
 
 
-def assert_same(found: Found, expected: Found) -> None:
+def assert_same(found: FileContent, expected: FileContent) -> None:
     assert canonical_json(found[1]) == canonical_json(expected[1])
     assert found[0].keys() == expected[0].keys()
     for path, array in expected[0].items():

@@ -33,7 +33,12 @@ from icefloe.pipeline.planning import (
 )
 from icefloe.pipeline.writing.building import ArrayPlan, cut_into_waves, plan_arrays
 from icefloe.pipeline.writing.dataset import find_existing, write_metadata
-from icefloe.pipeline.writing.provenance import Sorted, read_record, recorded_options, sort_sources
+from icefloe.pipeline.writing.provenance import (
+    SortedSources,
+    read_record,
+    recorded_options,
+    sort_sources,
+)
 from icefloe.records import Record, replace
 from icefloe.storage import in_memory_storage
 from icefloe.transactions.packing import PackingOptions
@@ -141,7 +146,7 @@ class _Estimate(Record, kw_only=True):
 
     session: Session
     group: str = ""
-    listed: Sorted
+    listed: SortedSources
     options: CombineOptions
     parse: ParseOptions
     access: SourceAccess

@@ -68,14 +68,14 @@ from icefloe.pipeline.writing.dataset import (
 )
 from icefloe.pipeline.writing.provenance import (
     OnChanged,
-    Sorted,
+    SortedSources,
     SourceRecord,
     look_at_known,
     options_to_json,
     read_record,
     recorded_files,
     sort_sources,
-    without_taken_places,
+    without_occupied,
     write_record,
 )
 from icefloe.records import Record, replace
@@ -208,7 +208,7 @@ class VirtualProducer(Record, kw_only=True):
     ) -> CombinedFiles:
         existing = find_existing(session.store, group, self.options) if self.append else None
         combined = combine(facts, self.options, existing)
-        combined = without_taken_places(facts, combined, self.options, existing, record)
+        combined = without_occupied(facts, combined, self.options, existing, record)
         if combined.report.misfits and self.options.on_misfit == "fail":
             raise MisfitsError(combined.report)
         if existing is None:
@@ -294,7 +294,7 @@ class VirtualProducer(Record, kw_only=True):
         write_record(store, group, files.record, recorded, settings)
 
 
-def _files_to_ingest(listed: Sorted, on_changed: OnChanged) -> tuple[SourceState, ...]:
+def _files_to_ingest(listed: SortedSources, on_changed: OnChanged) -> tuple[SourceState, ...]:
     if listed.changed and on_changed == "fail":
         first = listed.changed[0].url
         raise SourceError(

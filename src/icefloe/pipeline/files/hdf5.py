@@ -21,7 +21,7 @@ from icefloe.pipeline.files.describing import RawArray
 from icefloe.pipeline.files.references import References
 from icefloe.records import Record, replace
 
-type Found = tuple[dict[str, RawArray], dict[str, dict[str, Any]]]
+type FileContent = tuple[dict[str, RawArray], dict[str, dict[str, Any]]]
 """Arrays by path, and the attributes of groups by path."""
 
 _HIDDEN: Final = frozenset(
@@ -49,7 +49,7 @@ class UnusualError(Exception):
 
 def read_hdf5(
     source: str | BinaryIO, url: str, *, group: str | None = None, drop: tuple[str, ...] = ()
-) -> Found:
+) -> FileContent:
     """Read what arrays there are in a file, and where their chunks lie.
 
     `source` is the path of a local file, or something that reads as one; `url` is what references
@@ -60,7 +60,7 @@ def read_hdf5(
         root = file.get(group or "/")
         if not isinstance(root, h5py.Group):
             raise ValueError(f"there is no group {group!r}")  # noqa: TRY004 - of the file's content
-        return _Reading(url, root, frozenset(drop)).found()
+        return _Reading(url, root, frozenset(drop)).content()
 
 
 class _Dataset(Record):
@@ -84,7 +84,7 @@ class _Reading:
         self._names: dict[int, str | None] = {}
         """By address of a dataset, its name; None if it has several."""
 
-    def found(self) -> Found:
+    def content(self) -> FileContent:
         attributes: dict[str, dict[str, Any]] = {}
         datasets = list(self._visit(attributes))
         return {dataset.path: self._array(dataset) for dataset in datasets}, attributes

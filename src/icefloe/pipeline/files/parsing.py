@@ -29,7 +29,7 @@ from icefloe.format.columns import BytesColumn
 from icefloe.format.paths import joined_path
 from icefloe.pipeline.files.describing import ParsedFile, RawArray, describe
 from icefloe.pipeline.files.facts import FileFacts, Kind, Problem, SourceState
-from icefloe.pipeline.files.hdf5 import Found, UnusualError, read_hdf5
+from icefloe.pipeline.files.hdf5 import FileContent, UnusualError, read_hdf5
 from icefloe.pipeline.files.options import (
     HEAD_BYTES,
     Format,
@@ -242,7 +242,7 @@ _GENERAL: Final = "virtualizarr"
 
 def _content(
     url: str, kind: Format, options: ParseOptions, registry: Registry
-) -> tuple[str, Found]:
+) -> tuple[str, FileContent]:
     """Return the name of the parser, and what it found."""
     if kind is Format.HDF5:
         return _hdf5_content(url, options, registry)
@@ -251,14 +251,14 @@ def _content(
     return _GENERAL, _parsed(url, _PARSERS[kind](options), options, registry)
 
 
-def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry) -> Found:
+def _parsed(url: str, parser: _Parser, options: ParseOptions, registry: Registry) -> FileContent:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # parsers warn of codecs that zarr finds unusual
         group = parser(url, registry)._group  # noqa: SLF001 - what it is all about
         return _flattened(group, options)
 
 
-def _hdf5_content(url: str, options: ParseOptions, registry: Registry) -> tuple[str, Found]:
+def _hdf5_content(url: str, options: ParseOptions, registry: Registry) -> tuple[str, FileContent]:
     if (path := registry.local_path(url)) is not None:
         try:
             return _OWN, read_hdf5(path, url, group=options.group, drop=options.drop)
@@ -363,7 +363,7 @@ _PARSERS: Final[dict[Format, Callable[[ParseOptions], _Parser]]] = {
 }
 
 
-def _flattened(root: "ManifestGroup", options: ParseOptions) -> Found:
+def _flattened(root: "ManifestGroup", options: ParseOptions) -> FileContent:
     """Return all arrays by path, and the attributes of all groups."""
     arrays: dict[str, RawArray] = {}
     attributes: dict[str, dict[str, Any]] = {}

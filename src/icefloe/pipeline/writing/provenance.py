@@ -77,7 +77,7 @@ class SourceRecord(Record):
         return {file.state.url: (row, file) for row, file in enumerate(self.files)}
 
 
-class Sorted(Record):
+class SortedSources(Record):
     """Listed files, by what the record says of them."""
 
     new: tuple[SourceState, ...]
@@ -153,7 +153,7 @@ def _known(number: int) -> int | None:
     return None if number == _UNKNOWN else number
 
 
-def sort_sources(record: SourceRecord | None, listed: Iterable[SourceState]) -> Sorted:
+def sort_sources(record: SourceRecord | None, listed: Iterable[SourceState]) -> SortedSources:
     """Separate new files from recorded files and from files that changed since.
 
     What a listing does not say (a file given by name only) counts as unchanged.
@@ -167,7 +167,7 @@ def sort_sources(record: SourceRecord | None, listed: Iterable[SourceState]) -> 
             unchanged.append(state)
         else:
             changed.append(state)
-    return Sorted(tuple(new), tuple(unchanged), tuple(changed))
+    return SortedSources(tuple(new), tuple(unchanged), tuple(changed))
 
 
 def _is_same(recorded: SourceState, listed: SourceState) -> bool:
@@ -308,7 +308,7 @@ def _recorded_box(file: RecordedFile) -> _Box:
     return ((file.start, file.length), *others)
 
 
-def without_taken_places(
+def without_occupied(
     facts: Sequence[FileFacts],
     combined: Combined,
     options: CombineOptions,

@@ -1,4 +1,4 @@
-"""Places of files that are joined along several dimensions: tiles."""
+"""Positions of files that are joined along several dimensions: tiles."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from icefloe.pipeline.writing.provenance import (
     RecordedFile,
     SourceRecord,
     recorded_files,
-    without_taken_places,
+    without_occupied,
 )
 from icefloe.records import replace
 from tests.pipeline.made_up import made_up
@@ -36,7 +36,7 @@ def outcome(record: SourceRecord, *given: FileFacts) -> Combined:
     assert schema is not None
     axes = {"time": LoadedValues(np.arange(6.0)), "y": LoadedValues(np.arange(3.0))}
     existing = Existing(schema, {"time": 6, "y": 3}, axes)
-    return without_taken_places(given, combine(given, TILES, existing), TILES, existing, record)
+    return without_occupied(given, combine(given, TILES, existing), TILES, existing, record)
 
 
 def test_places_are_recorded_along_all_dimensions(record: SourceRecord) -> None:

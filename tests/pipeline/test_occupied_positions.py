@@ -12,7 +12,7 @@ from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.parsing import parse_file
 from icefloe.pipeline.local import virtualize_locally
 from icefloe.pipeline.writing.dataset import read_existing
-from icefloe.pipeline.writing.provenance import SourceRecord, recorded_files, without_taken_places
+from icefloe.pipeline.writing.provenance import SourceRecord, recorded_files, without_occupied
 from icefloe.records import replace
 from tests.pipeline.repositories import repository_for
 
@@ -35,7 +35,7 @@ def outcome(
     first = combine(facts[:3], TIME)
     record = SourceRecord(tuple(recorded_files(facts[:3], first, TIME)))
     existing = read_existing(session.store, "", TIME)
-    return without_taken_places(given, combine(given, options, existing), options, existing, record)
+    return without_occupied(given, combine(given, options, existing), options, existing, record)
 
 
 def named(facts: FileFacts, url: str) -> FileFacts:
