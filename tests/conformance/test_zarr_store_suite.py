@@ -25,7 +25,7 @@ from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.storage import Storage, in_memory_storage, local_filesystem_storage
 from icefloe.transactions.chunks import read_chunk, write_chunk
-from icefloe.transactions.nodes import find_node, put_metadata, require_array
+from icefloe.transactions.nodes import put_metadata, require_array
 from icefloe.transactions.packing import PackingOptions
 from icefloe.transactions.session import SessionMode, SessionState
 from icefloe.zarr_store import IcechunkStore
@@ -75,7 +75,7 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
         return store._state
 
     def ensure_array(self, state: SessionState, path: str, dimensions: int) -> None:
-        if find_node(state, path) is None:
+        if state.tree.find(path) is None:
             put_metadata(state, path, array_document((SIDE,) * dimensions))
 
     async def set(self, store: IcechunkStore, key: str, value: Buffer) -> None:
@@ -85,13 +85,13 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
             self.ensure_array(state, parsed.path, len(parsed.coordinates))
             node = require_array(state, parsed.path)
             await write_chunk(state, node, parsed.coordinates, value.to_bytes())
-        elif isinstance(parsed, MetadataKey) and find_node(state, parsed.path) is None:
+        elif isinstance(parsed, MetadataKey) and state.tree.find(parsed.path) is None:
             put_metadata(state, parsed.path, document_for(key).to_bytes())
 
     async def get(self, store: IcechunkStore, key: str) -> Buffer:
         state, parsed = self.state(store), parse_key(key)
         assert isinstance(parsed, ChunkKey | MetadataKey)
-        node = find_node(state, parsed.path)
+        node = state.tree.find(parsed.path)
         assert node is not None
         if isinstance(parsed, MetadataKey):
             return buffer(node.user_data)

@@ -18,7 +18,7 @@ from icefloe.format.columns import BytesColumn
 from icefloe.format.ids import SnapshotId
 from icefloe.format.nodes import ArrayNode
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.manifests.external import NewReferences
+from icefloe.manifests.regions import NewReferences
 from icefloe.repo import lifecycle
 from icefloe.repo.context import RepoContext
 from icefloe.testing.faulty import SimulatedCrash, every_crash, every_failure

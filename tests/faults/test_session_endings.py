@@ -123,7 +123,7 @@ async def _state_of(storage: Storage) -> State:
 
 async def contents(session: SessionState) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for node in nodes.subtree(session, "/"):
+    for node in session.tree.below("/"):
         found[node.path] = None
         if isinstance(node, ArrayNode):
             found[node.path] = [

@@ -350,7 +350,7 @@ class Forks:
         return False
 
     def seen(self, session: SessionState) -> dict[str, Any]:
-        metadata = {node.path: node.user_data for node in nodes.subtree(session, "/")}
+        metadata = {node.path: node.user_data for node in session.tree.below("/")}
         return {
             path: (
                 metadata[path],

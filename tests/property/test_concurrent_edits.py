@@ -9,12 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from icefloe.errors import RebaseFailedError, SessionStateError
+from icefloe.format.chunk_table import are_among
 from icefloe.format.ids import NodeId
 from icefloe.format.nodes import ArrayNode, GroupNode, NodeTable
 from icefloe.format.paths import parent_path
 from icefloe.transactions import nodes
-from icefloe.transactions.conflict_detection import common_coordinates, rows_of_paths
 from icefloe.transactions.conflicts import BasicConflictSolver, ConflictDetector, VersionSelection
+from icefloe.transactions.rebase import rows_of_paths
 from icefloe.transactions.session import SessionState
 from tests.support.checking import check_repository_blocking
 from tests.support.sides import Ours, Tree, array_json, furnish, group_json
@@ -36,8 +37,8 @@ def perform(side: Ours, session: SessionState, operation: Operation) -> bool:
     """Do what makes sense; say whether anything was done."""
     what, path, number = operation
     node, parent = (
-        nodes.find_node(session, path),
-        nodes.find_node(session, parent_path(path) or "/"),
+        session.tree.find(path),
+        session.tree.find(parent_path(path) or "/"),
     )
     is_new = node is not None and node.id in session.changes.created
     match what:
@@ -54,7 +55,7 @@ def perform(side: Ours, session: SessionState, operation: Operation) -> bool:
         case "delete":
             # Creating and deleting leaves no trace, which is not what a repetition would do.
             if node is None or any(
-                one.id in session.changes.created for one in nodes.subtree(session, path)
+                one.id in session.changes.created for one in session.tree.below(path)
             ):
                 return False
             side.delete(session, path)
@@ -196,7 +197,7 @@ def test_common_coordinates(drawn: tuple[int, set[Any], set[Any]]) -> None:
     mine, other = (
         np.array(sorted(rows), np.uint32).reshape(len(rows), dimensions) for rows in (ours, theirs)
     )
-    found = common_coordinates(mine, other)
+    found = mine[are_among(mine, other)]
     assert list(map(tuple, found.tolist())) == sorted(ours & theirs)
 
 

@@ -325,5 +325,5 @@ def test_the_closure_is_the_least_set_that_no_manifest_leaves(
     expected = set(modified)
     for _ in held:
         expected = expected.union(*(inside for inside in held if not expected.isdisjoint(inside)))
-    found = closure(frozenset(map(node, modified)), manifests_of, arrays_in)
+    found = closure(frozenset(map(node, modified)), manifests_of.__getitem__, arrays_in.__getitem__)
     assert found == set(map(node, expected))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import ManifestId
 from icefloe.format.nodes import ManifestRef
-from icefloe.manifests.external import NewReferences, PartPlan, StoredManifest, plan_parts
 from icefloe.manifests.partition import GridLayout, HalvingLayout, Layout, boxes_meeting, boxes_of
+from icefloe.manifests.regions import NewReferences, PartPlan, StoredManifest, plan_parts
 from tests.property.test_partition import box, from_scratch, stored_after
 
 type Point = tuple[int, ...]

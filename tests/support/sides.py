@@ -121,7 +121,7 @@ class Ours:
     def tree(self, session: SessionState | None = None) -> Tree:
         """List all nodes with the contents of their chunks."""
         session = session or self.at(self.tip())
-        return {node.path: self._contents(session, node) for node in nodes.subtree(session, "/")}
+        return {node.path: self._contents(session, node) for node in session.tree.below("/")}
 
     def _contents(self, session: SessionState, node: Any) -> dict[tuple[int, ...], bytes] | None:
         if not isinstance(node, ArrayNode):

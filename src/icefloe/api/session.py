@@ -195,17 +195,18 @@ class Session:
 
     async def get_node_id_async(self, path: str) -> str:
         """Return the id that a group or array keeps for life, through every move."""
-        from icefloe.transactions import inventory
+        from icefloe.format.paths import check_path
+        from icefloe.transactions.nodes import require_node
 
-        return str(await inventory.node_id(self._session, path))
+        return str(require_node(self._session, check_path(path)).id)
 
     get_node_id = blocking(get_node_id_async)
 
     async def all_virtual_chunk_locations_async(self) -> list[str]:
         """List where virtual chunks lie: one entry for each."""
-        from icefloe.transactions import inventory
+        from icefloe.transactions import chunks
 
-        return await inventory.virtual_locations(self._session)
+        return await chunks.virtual_locations(self._session)
 
     all_virtual_chunk_locations = blocking(all_virtual_chunk_locations_async)
 
@@ -246,10 +247,10 @@ class Session:
         and all below it) and `glob` (`*` within a segment, `**` across) choose some of them.
         Works with `for` and `async for`.
         """
-        from icefloe.transactions import inventory
+        from icefloe.transactions import chunks
         from icefloe.virtual_chunks.grouping import LocationQuery
 
-        batches = inventory.virtual_location_batches(
+        batches = chunks.virtual_location_batches(
             self._session,
             LocationQuery(prefix, glob),
             is_distinct=distinct,
@@ -266,18 +267,18 @@ class Session:
 
         Works with `for` and `async for`; `batch_size` coordinates at a time become objects.
         """
-        from icefloe.transactions import inventory
+        from icefloe.transactions import chunks
         from icefloe.zarr_store.listing import FlattenedIterator
 
-        return FlattenedIterator(inventory.chunk_coordinates(self._session, array_path, batch_size))
+        return FlattenedIterator(chunks.coordinate_batches(self._session, array_path, batch_size))
 
     async def chunk_type_async(
         self, array_path: str, chunk_coordinates: Sequence[int]
     ) -> ChunkType:
         """Return how a chunk is stored, or that it does not exist."""
-        from icefloe.transactions import inventory
+        from icefloe.transactions import chunks
 
-        return await inventory.chunk_type(self._session, array_path, chunk_coordinates)
+        return await chunks.chunk_type(self._session, array_path, chunk_coordinates)
 
     chunk_type = blocking(chunk_type_async)
 

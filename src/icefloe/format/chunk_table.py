@@ -366,8 +366,7 @@ class ChunkTable(Record, eq=False):
             found = [row_of_sorted(self.coordinates, chunk) for chunk in coordinates.tolist()]
             rows = [row for row in found if row is not None]
             return self.take(np.delete(np.arange(len(self)), rows)) if rows else self
-        mine, theirs = sort_keys(self.coordinates, coordinates)
-        keep = ~np.isin(mine, theirs)
+        keep = ~are_among(self.coordinates, coordinates)
         return self if keep.all() else self.take(keep)
 
     def overlay(self, newer: Self, deleted: Coordinates | None = None) -> Self:
@@ -509,6 +508,14 @@ def sort_keys(*matrices: Coordinates) -> list[NDArray[Any]]:
             keys += matrix[:, dimension]
         all_keys.append(keys)
     return all_keys
+
+
+def are_among(coordinates: Coordinates, others: Coordinates) -> Bools:
+    """Mark the coordinates that are among others."""
+    if len(coordinates) == 0 or len(others) == 0 or coordinates.shape[1] != others.shape[1]:
+        return np.zeros(len(coordinates), np.bool_)
+    mine, theirs = sort_keys(coordinates, others)
+    return np.isin(mine, theirs)
 
 
 class RowFinder:

@@ -1,6 +1,6 @@
 """Transaction logs: which nodes and chunks a commit touched."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -306,3 +306,57 @@ def _read_move(table: ScalarTable) -> Move:
     if source is None or target is None or node is None:
         refuse("a moved node lacks its id or one of its paths")
     return Move(source, target, NodeId(node), bool(table.number(_Move.NODE_TYPE, "B")))
+
+
+# -- several commits as one ------------------------------------------------------------------
+
+
+def unite_logs(logs: Sequence[TransactionLog], snapshot: SnapshotId) -> TransactionLog:
+    """Unite the logs of commits, oldest first.
+
+    The lists are united as they are, so that a node may be in several of them. A node that
+    was moved twice was moved once, from its first place to its last; one that came back was
+    not moved.
+    """
+    return TransactionLog(
+        snapshot,
+        **{name: _united_ids([getattr(log, name) for log in logs]) for name in ID_LISTS},
+        updated_chunks=_united_chunks([log.updated_chunks for log in logs]),
+        moves=_chained([log.moves for log in logs]),
+    )
+
+
+def _united_ids(columns: Sequence[Bytes]) -> Bytes:
+    united = np.concatenate(columns)
+    return np.unique(united, axis=0) if len(united) else united
+
+
+def _united_chunks(
+    logs: Sequence[Mapping[NodeId, Coordinates]],
+) -> dict[NodeId, Coordinates]:
+    parts: dict[NodeId, list[Coordinates]] = {}
+    for chunks in logs:
+        for node, coordinates in chunks.items():
+            if len(coordinates):
+                parts.setdefault(node, []).append(coordinates)
+    return {node: _united_coordinates(pieces) for node, pieces in parts.items()}
+
+
+def _united_coordinates(parts: Sequence[Coordinates]) -> Coordinates:
+    if len(parts) == 1:
+        return parts[0]
+    dimensions = parts[-1].shape[1]
+    # An array keeps its number of dimensions for life, whatever a damaged log says.
+    united = np.concatenate([part for part in parts if part.shape[1] == dimensions])
+    [keys] = sort_keys(united)
+    _, rows = np.unique(keys, return_index=True)
+    return united[rows]
+
+
+def _chained(moves: Sequence[tuple[Move, ...]]) -> tuple[Move, ...]:
+    chained: dict[NodeId, Move] = {}
+    for commit in moves:
+        for move in commit:
+            first = chained.get(move.node, move)
+            chained[move.node] = Move(first.source, move.target, move.node, move.is_array)
+    return tuple(move for move in chained.values() if move.source != move.target)

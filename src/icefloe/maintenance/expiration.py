@@ -34,9 +34,9 @@ from icefloe.maintenance.sweeping import PREFIXES, Kind, list_whole_kind
 from icefloe.printable import printable
 from icefloe.records import Record, field, replace
 from icefloe.repo import repo_changes
-from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.context import RepoContext
 from icefloe.repo.history import newest_first
+from icefloe.repo.ledger import put_settled
 from icefloe.repo.migration_state import require_seen, require_unmigrated
 from icefloe.repo.repo_changes import (
     Change,

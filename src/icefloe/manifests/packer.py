@@ -5,7 +5,7 @@ logarithmic time.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -247,8 +247,8 @@ class ManifestPlan(Record):
 
 def closure(
     modified: AbstractSet[NodeId],
-    manifests_of: Mapping[NodeId, AbstractSet[ManifestId]],
-    arrays_in: Mapping[ManifestId, AbstractSet[NodeId]],
+    manifests_of: Callable[[NodeId], AbstractSet[ManifestId]],
+    arrays_in: Callable[[ManifestId], AbstractSet[NodeId]],
 ) -> set[NodeId]:
     """Find all arrays of which some manifest must be rewritten if the modified ones are.
 
@@ -258,10 +258,10 @@ def closure(
     seen: set[ManifestId] = set()
     waiting = list(modified)
     while waiting:
-        for manifest in manifests_of.get(waiting.pop(), ()):
+        for manifest in manifests_of(waiting.pop()):
             if manifest not in seen:
                 seen.add(manifest)
-                new = arrays_in.get(manifest, frozenset()) - reached
+                new = arrays_in(manifest) - reached
                 reached |= new
                 waiting.extend(new)
     return reached

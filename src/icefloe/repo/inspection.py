@@ -7,9 +7,8 @@ from icefloe.errors import ErrorKind, FormatError, NotFoundError, SnapshotNotFou
 from icefloe.format.description import Description, describe_file, describe_log
 from icefloe.format.ids import ManifestId, SnapshotId
 from icefloe.format.layout import REPO_KEY, manifest_key, snapshot_key, transaction_log_key
-from icefloe.format.transaction_log import TransactionLog
+from icefloe.format.transaction_log import TransactionLog, unite_logs
 from icefloe.repo.context import RepoContext
-from icefloe.repo.transaction_logs import unite_logs
 
 _COMPOSITE_NOTE: Final = (
     "Expiration removed versions before this snapshot from the history. The lists of this report"

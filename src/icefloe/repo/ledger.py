@@ -3,15 +3,22 @@
 Writers of one repository take turns. Where a storage has a queue (`icefloe.storage.capabilities`),
 the queue decides. Elsewhere the log of operations decides: every writer names the backups of the
 repo object in a series of ids of its own, so the log shows who wrote when. The last writer waits
-for those before it; a writer that is not in the log goes at once.
+for those before it; a writer that is not in the log goes at once. `put_settled` writes a small file
+under a condition, whatever becomes of the answers.
 """
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from icefloe.config import FeatureFlag, RepositoryConfig
+from icefloe.errors import (
+    ObjectNotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    StorageError,
+)
 from icefloe.format.ids import SeriesOfIds, SnapshotId
 from icefloe.format.json_value import JsonValue
 from icefloe.format.repo_info import RepoInfo
@@ -19,7 +26,8 @@ from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry, UpdateTable
 from icefloe.records import MutableRecord, field
 from icefloe.repo.repo_changes import Change
-from icefloe.storage import Version
+from icefloe.storage import Backend, Version
+from icefloe.storage.keys import same_state
 
 _ENTRIES: Final = 32
 _ACTIVE_MICROSECONDS: Final = 5_000_000
@@ -115,8 +123,56 @@ def is_contested(updates: UpdateTable, branch: str, own: str | None, now: int) -
     return False
 
 
+MOST_WRITES: Final = 5
+"""How often to write when no answer comes; the storage has tried again by itself each time."""
+
+
+async def put_settled(
+    backend: Backend,
+    key: str,
+    data: bytes,
+    *,
+    replacing: Version | None,
+    content_type: str | None = None,
+    attributes: Mapping[str, str] | None = None,
+) -> Version:
+    """Put a file in the place of a state of it; None: where there is none yet.
+
+    If the answer is lost, the file is read back: if these bytes are there, they were written; if
+    nothing has changed, they are written again. Something else, whether it came before or after
+    ours, is a `PreconditionFailedError`. `OutcomeUnknownError` means that reading failed too.
+    """
+    for _ in range(MOST_WRITES):
+        try:
+            return await backend.put(
+                key,
+                data,
+                if_absent=replacing is None,
+                if_version=replacing,
+                content_type=content_type,
+                attributes=attributes,
+            )
+        except OutcomeUnknownError as error:
+            unknown = error
+        try:
+            stored = await backend.get(key)
+        except ObjectNotFoundError as gone:
+            if replacing is None:
+                continue
+            raise PreconditionFailedError(
+                f"{key!r} was deleted by somebody else", key=key
+            ) from gone
+        except StorageError as failure:
+            raise unknown from failure
+        if bytes(stored.data) == data:
+            return stored.info.version
+        if replacing is None or not same_state(stored.info.version, replacing):
+            raise PreconditionFailedError(f"{key!r} was written by somebody else", key=key)
+    raise unknown
+
+
 class Ledger(Protocol):
-    """The changing part of a repository.
+    """The changing part of a repository: `RepoObjectLedger` in spec 2, `RefFilesLedger` in spec 1.
 
     Reads show what is stored at that moment.
     """
@@ -156,11 +212,11 @@ class Ledger(Protocol):
 
     async def branch_names(self) -> set[str]:
         """List branches; cheaper than `branches` in spec 1."""
-        ...
+        return set(await self.branches())
 
     async def tag_names(self) -> set[str]:
         """List tags; cheaper than `tags` in spec 1."""
-        ...
+        return set(await self.tags())
 
     async def branch_tip(self, name: str) -> SnapshotId:
         """Return the snapshot at the tip of a branch, or raise `RefNotFoundError`."""
@@ -193,9 +249,11 @@ class Ledger(Protocol):
         """Look up one snapshot, or raise `SnapshotNotFoundError`."""
         ...
 
-    def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
+    async def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
         """Walk from a snapshot back to the first one."""
-        ...
+        async for page in self.ancestry_pages(snapshot):
+            for entry in page:
+                yield entry
 
     def ancestry_pages(
         self,

@@ -6,7 +6,7 @@ A file of a ref holds the id of a snapshot; parents are in the snapshots.
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Never
+from typing import Final, Never, override
 
 from icefloe.assets import Assets
 from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
@@ -40,8 +40,7 @@ from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
-from icefloe.repo.conditional_put import MOST_WRITES, put_settled
-from icefloe.repo.ledger import Rivals
+from icefloe.repo.ledger import MOST_WRITES, Ledger, Rivals, put_settled
 from icefloe.repo.migration_state import require_seen, require_unmigrated
 from icefloe.repo.repo_changes import (
     AddDetached,
@@ -174,7 +173,7 @@ async def _put(backend: Backend, config: RepositoryConfig, version: Version | No
     return await put_settled(backend, CONFIG_KEY, data, replacing=version, content_type=_YAML)
 
 
-class RefFilesLedger:
+class RefFilesLedger(Ledger):
     """Branches, tags and history of a repository of spec 1."""
 
     lists_versions = False
@@ -207,24 +206,24 @@ class RefFilesLedger:
     async def repo(self) -> None:
         """Return None: there is no repo object."""
 
+    @override
     async def branch_names(self) -> set[str]:
-        """List branches."""
         return (await self._names())[0]
 
+    @override
     async def tag_names(self) -> set[str]:
-        """List tags, without those that were deleted."""
         return (await self._names())[1]
 
+    @override
     async def branches(self) -> dict[str, SnapshotId]:
-        """List branches and where they end."""
         return await self._targets(sorted(await self.branch_names()), self.branch_tip)
 
+    @override
     async def tags(self) -> dict[str, SnapshotId]:
-        """List tags and what they name."""
         return await self._targets(sorted(await self.tag_names()), self._tag_file)
 
+    @override
     async def branch_tip(self, name: str) -> SnapshotId:
-        """Return the snapshot at the tip of a branch."""
         return (await self._branch(name))[0]
 
     def last_tip(self, name: str) -> SnapshotId | None:
@@ -241,8 +240,8 @@ class RefFilesLedger:
             _unsupported(f"the feature {flag!r}")
         return await self.branch_tip(name)
 
+    @override
     async def tag_target(self, name: str) -> SnapshotId:
-        """Return the snapshot of a tag."""
         try:
             await self._backend.head(tag_tombstone_key(checked_name(name)))
         except ObjectNotFoundError:
@@ -251,21 +250,9 @@ class RefFilesLedger:
 
     # -- snapshots -------------------------------------------------------------------------
 
+    @override
     async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
-        """Look up one snapshot."""
         return _entry_of(await self._assets.load_snapshot(snapshot))
-
-    async def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
-        """Walk from a snapshot back to the first one, reading one after the other."""
-        next_one: SnapshotId | None = snapshot
-        seen: set[SnapshotId] = set()
-        while next_one is not None:
-            if next_one in seen:
-                raise FormatError(f"the history of {snapshot} runs in a circle at {next_one}")
-            seen.add(next_one)
-            entry = await self.entry(next_one)
-            yield entry
-            next_one = entry.parent
 
     async def ancestry_pages(
         self,
@@ -274,19 +261,24 @@ class RefFilesLedger:
         branch: str | None = None,
         tag: str | None = None,
     ) -> AsyncIterator[Sequence[SnapshotEntry]]:
-        """Walk as `ancestry` does, from a snapshot, branch or tag."""
+        """Walk as `ancestry` does, reading one snapshot after the other."""
         if branch is not None:
             snapshot = await self.branch_tip(branch)
         elif tag is not None:
             snapshot = await self.tag_target(tag)
-        assert snapshot is not None
-        async for entry in self.ancestry(snapshot):
+        start, seen = snapshot, set[SnapshotId]()
+        while snapshot is not None:
+            if snapshot in seen:
+                raise FormatError(f"the history of {start} runs in a circle at {snapshot}")
+            seen.add(snapshot)
+            entry = await self.entry(snapshot)
             yield [entry]
+            snapshot = entry.parent
 
     # -- settings --------------------------------------------------------------------------
 
+    @override
     async def load_config(self) -> RepositoryConfig | None:
-        """Return the stored configuration, if there is one."""
         config, version = await load_config_file(self._backend)
         if version is None:
             await require_unmigrated(self._backend)

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import override
 
 from icefloe import effects
 from icefloe.config import EffectiveConfig, FeatureFlag, RepositoryConfig
@@ -36,8 +37,16 @@ from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
 from icefloe.records import Record, replace
 from icefloe.repo import repo_changes
-from icefloe.repo.conditional_put import put_settled
-from icefloe.repo.ledger import BACKUP_IDS, Pace, Rivals, author_of, is_contested, writers_before
+from icefloe.repo.ledger import (
+    BACKUP_IDS,
+    Ledger,
+    Pace,
+    Rivals,
+    author_of,
+    is_contested,
+    put_settled,
+    writers_before,
+)
 from icefloe.repo.repo_changes import (
     Change,
     Commit,
@@ -115,7 +124,7 @@ async def replace_repo(
     return StoredRepo(info, version)
 
 
-class RepoObjectLedger:
+class RepoObjectLedger(Ledger):
     """Branches, tags, history and settings of a repository of spec 2."""
 
     lists_versions = True
@@ -172,8 +181,8 @@ class RepoObjectLedger:
 
     # -- reading ---------------------------------------------------------------------------
 
+    @override
     async def repo(self) -> RepoInfo:
-        """Read the present state."""
         return (await self._load()).info
 
     async def _readable(self) -> RepoInfo:
@@ -182,48 +191,40 @@ class RepoObjectLedger:
         repo_changes.require_readable(repo)
         return repo
 
+    @override
     async def branches(self) -> dict[str, SnapshotId]:
-        """List branches and where they end."""
         return dict((await self._readable()).branches)
 
+    @override
     async def tags(self) -> dict[str, SnapshotId]:
-        """List tags and what they name."""
         return dict((await self._readable()).tags)
 
-    async def branch_names(self) -> set[str]:
-        """List branches."""
-        return set((await self._readable()).branches)
-
-    async def tag_names(self) -> set[str]:
-        """List tags."""
-        return set((await self._readable()).tags)
-
+    @override
     async def branch_tip(self, name: str) -> SnapshotId:
-        """Return the snapshot at the tip of a branch."""
         return repo_changes.branch_tip(await self._readable(), name)
 
+    @override
     def last_tip(self, name: str) -> SnapshotId | None:
-        """Return the tip of a branch as last read."""
         return None if self._known is None else self._known.info.branches.get(name)
 
+    @override
     def newest_update(self) -> int:
-        """Return the time of the newest update in the state that we saw last."""
         return 0 if self._known is None else int(self._known.info.updates.updated_at[0])
 
+    @override
     async def writable_tip(self, name: str, *, flag: str | None = None) -> SnapshotId:
-        """Return the tip of a branch to write to."""
         repo = await self.repo()
         if flag is not None:
             require_enabled(repo, flag)
         repo_changes.require_online(repo)
         return repo_changes.branch_tip(repo, name)
 
+    @override
     async def tag_target(self, name: str) -> SnapshotId:
-        """Return the snapshot of a tag."""
         return repo_changes.tag_target(await self._readable(), name)
 
+    @override
     async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
-        """Look up one snapshot."""
         return repo_changes.snapshot_entry(await self._readable(), snapshot)
 
     async def ancestry_pages(
@@ -243,26 +244,20 @@ class RepoObjectLedger:
         repo_changes.require_listed(repo, snapshot)
         yield repo.snapshots.page(repo.snapshots.ancestry(snapshot))
 
-    async def ancestry(self, snapshot: SnapshotId) -> AsyncIterator[SnapshotEntry]:
-        """Walk from a snapshot back to the first one, in one state of the repository."""
-        async for page in self.ancestry_pages(snapshot):
-            for entry in page:
-                yield entry
-
+    @override
     async def metadata(self) -> dict[str, JsonValue]:
-        """Return the metadata of the repository."""
         return shown_metadata((await self.repo()).metadata)
 
+    @override
     async def status(self) -> Status:
-        """Return whether the repository takes changes."""
         return (await self.repo()).status
 
+    @override
     async def flags(self) -> list[FeatureFlag]:
-        """List all feature flags."""
         return feature_flags(await self.repo())
 
+    @override
     async def ops_log(self) -> AsyncIterator[UpdateEntry]:
-        """Walk through all operations, newest first."""
         async for page in pages(self._backend, await self.repo()):
             for entry in page:
                 yield entry

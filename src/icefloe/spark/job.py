@@ -26,7 +26,7 @@ from icefloe.format.chunk_table import Coordinates
 from icefloe.format.ids import NodeId
 from icefloe.format.layout import manifest_key
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.manifests.external import LinkedRegion
+from icefloe.manifests.regions import LinkedRegion
 from icefloe.pipeline.combining.report import Report
 from icefloe.pipeline.copying.layouts import Regions
 from icefloe.pipeline.files.facts import binary_column, int_column, text_column

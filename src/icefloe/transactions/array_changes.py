@@ -15,6 +15,7 @@ from icefloe.format.chunk_table import (
     ChunkRef,
     ChunkTable,
     Coordinates,
+    are_among,
     concat_tables,
     sort_keys,
 )
@@ -73,8 +74,8 @@ class Settled(Record):
     def without(self, coordinates: Coordinates) -> "Settled":
         """Leave out some chunks."""
         return self.take(
-            _is_outside(self.table.coordinates, coordinates),
-            _is_outside(self.deleted, coordinates),
+            ~are_among(self.table.coordinates, coordinates),
+            ~are_among(self.deleted, coordinates),
         )
 
     def take(
@@ -318,11 +319,6 @@ def _newest(batches: Sequence[ChunkTable | Coordinates]) -> list[np.ndarray[Any,
 def _sort_order(coordinates: Coordinates) -> slice | NDArray[np.intp]:
     [keys] = sort_keys(coordinates)
     return slice(None) if is_ascending(keys) else np.argsort(keys, kind="stable")
-
-
-def _is_outside(coordinates: Coordinates, dropped: Coordinates) -> NDArray[np.bool_]:
-    mine, theirs = sort_keys(coordinates, dropped)
-    return ~np.isin(mine, theirs)
 
 
 def _joined(parts: Sequence[tuple[int, Origins]], default: Origin) -> Origins:

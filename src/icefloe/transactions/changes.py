@@ -21,7 +21,7 @@ from icefloe.transactions.causality import Clock, History, Origin
 
 if TYPE_CHECKING:
     from icefloe.format.transaction_log import TransactionLog
-    from icefloe.manifests.external import LinkedArray
+    from icefloe.manifests.regions import LinkedArray
 
 _QUICK_LEVEL: Final = 1  # changes travel once: half the bytes are not worth twice the time
 

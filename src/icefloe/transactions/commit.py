@@ -22,13 +22,12 @@ from icefloe.format.metadata import Metadata
 from icefloe.format.nodes import ArrayNode, ManifestRef, Node, NodeTable
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
-from icefloe.format.transaction_log import TransactionLog
+from icefloe.format.transaction_log import TransactionLog, unite_logs
 from icefloe.manifests.build import NewManifest
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
 from icefloe.repo.repo_changes import AddDetached, Amend, Commit
 from icefloe.repo.repo_ledger import warn_of_lag
-from icefloe.repo.transaction_logs import unite_logs
 from icefloe.transactions.collected_objects import publish
 from icefloe.transactions.conflicts import ConflictSolver, require_solver
 from icefloe.transactions.external_manifests import save_log

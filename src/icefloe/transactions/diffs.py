@@ -13,13 +13,12 @@ from icefloe.format.chunk_table import Coordinates
 from icefloe.format.columns import Bytes
 from icefloe.format.ids import NodeId, SnapshotId
 from icefloe.format.nodes import ArrayNode, NodeTable
-from icefloe.format.transaction_log import ID_LISTS, TransactionLog
+from icefloe.format.transaction_log import ID_LISTS, TransactionLog, unite_logs
 from icefloe.printable import printable
 from icefloe.repo.context import RepoContext
-from icefloe.repo.transaction_logs import unite_logs
 from icefloe.transactions.changes import ChangeSet
-from icefloe.transactions.conflict_detection import rows_of_ids
 from icefloe.transactions.rearrange import moves_made
+from icefloe.transactions.rebase import rows_of_ids
 from icefloe.transactions.session import SessionState
 from icefloe.transactions.tree import BaseNodes
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from icefloe.assets import Assets
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
-from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, concat_tables, sort_keys
+from icefloe.format.chunk_table import ChunkKind, ChunkTable, Coordinates, are_among, concat_tables
 from icefloe.format.columns import Bools, BytesColumn, concat_bytes
 from icefloe.format.envelope import MAX_BUFFER_BYTES
 from icefloe.format.ids import ManifestId, NodeId
@@ -22,7 +22,9 @@ from icefloe.format.manifest import Manifest
 from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.transaction_log import TransactionLog, encode_transaction_log
 from icefloe.manifests.build import Part, link_parts, make_part
-from icefloe.manifests.external import (
+from icefloe.manifests.lookup import listed_in
+from icefloe.manifests.partition import Blocks, Layout, layout_of
+from icefloe.manifests.regions import (
     LinkedArray,
     LinkedPart,
     LinkedRegion,
@@ -31,8 +33,6 @@ from icefloe.manifests.external import (
     StoredManifest,
     plan_parts,
 )
-from icefloe.manifests.lookup import listed_in
-from icefloe.manifests.partition import Blocks, Layout, layout_of
 from icefloe.transactions.nodes import require_array
 from icefloe.transactions.session import SessionState
 
@@ -124,8 +124,8 @@ def changed_between(before: Sequence[ChunkTable], after: Sequence[ChunkTable]) -
     )
     if not len(old) or not len(new):
         return new.coordinates if len(new) else old.coordinates
-    keys_before, keys_after = sort_keys(old.coordinates, new.coordinates)
-    was_there, is_there = np.isin(keys_after, keys_before), np.isin(keys_before, keys_after)
+    was_there = are_among(new.coordinates, old.coordinates)
+    is_there = are_among(old.coordinates, new.coordinates)
     left, right = old.take(is_there), new.take(was_there)
     return np.concatenate(
         [

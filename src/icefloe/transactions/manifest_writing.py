@@ -5,7 +5,7 @@ that share a manifest are packed together.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property, partial
 from math import prod
@@ -21,8 +21,16 @@ from icefloe.format.columns import Bools, Ints
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.manifest import Manifest
 from icefloe.format.nodes import ArrayNode, ManifestRef
-from icefloe.manifests.attempt_cache import ArrayState, Pack, SplitArray, WholeArray
-from icefloe.manifests.build import NewManifest, Part, link_parts, make_part
+from icefloe.manifests.build import (
+    ArrayState,
+    NewManifest,
+    Pack,
+    Part,
+    SplitArray,
+    WholeArray,
+    link_parts,
+    make_part,
+)
 from icefloe.manifests.lookup import listed_in, sizes_of
 from icefloe.manifests.packer import ArrayFacts, closure, pack
 from icefloe.manifests.partition import (
@@ -62,16 +70,6 @@ class SharedManifests:
         self.exist = len(self._rows) > 0
 
     @cached_property
-    def manifests_of(self) -> Mapping[NodeId, AbstractSet[ManifestId]]:
-        """The shared manifests of each array that has any."""
-        return _ManifestsOf(self)
-
-    @cached_property
-    def arrays_in(self) -> Mapping[ManifestId, AbstractSet[NodeId]]:
-        """The arrays in each shared manifest."""
-        return _ArraysIn(self)
-
-    @cached_property
     def _by_manifest(self) -> tuple[Ints, Ints]:
         order = np.argsort(self._numbers, kind="stable")
         return self._numbers[order], self._rows[order]
@@ -98,46 +96,6 @@ class SharedManifests:
 
     def _manifest(self, number: int) -> ManifestId:
         return ManifestId(self._ids[number : number + 1].tobytes())
-
-    def nodes(self) -> list[NodeId]:
-        """List the arrays that share a manifest."""
-        return ids_of_rows(NodeId, self._base.table.ids[np.unique(self._rows)])
-
-    def manifests(self) -> list[ManifestId]:
-        """List the manifests that are shared."""
-        return [self._manifest(number) for number in np.unique(self._numbers).tolist()]
-
-
-class _ManifestsOf(Mapping[NodeId, AbstractSet[ManifestId]]):
-    def __init__(self, shared: SharedManifests) -> None:
-        self._shared = shared
-
-    def __getitem__(self, node: NodeId) -> AbstractSet[ManifestId]:
-        if not (members := self._shared.of(node)):
-            raise KeyError(node)
-        return members
-
-    def __iter__(self) -> Iterator[NodeId]:
-        return iter(self._shared.nodes())
-
-    def __len__(self) -> int:
-        return len(self._shared.nodes())
-
-
-class _ArraysIn(Mapping[ManifestId, AbstractSet[NodeId]]):
-    def __init__(self, shared: SharedManifests) -> None:
-        self._shared = shared
-
-    def __getitem__(self, manifest: ManifestId) -> AbstractSet[NodeId]:
-        if not (members := self._shared.within(manifest)):
-            raise KeyError(manifest)
-        return members
-
-    def __iter__(self) -> Iterator[ManifestId]:
-        return iter(self._shared.manifests())
-
-    def __len__(self) -> int:
-        return len(self._shared.manifests())
 
 
 def facts_of(node: ArrayNode, num_refs: int) -> ArrayFacts:
@@ -388,7 +346,7 @@ async def write_manifests(session: SessionState) -> ManifestChanges:
     }
     gathered = touched
     if shared.exist:
-        gathered = closure(touched, shared.manifests_of, shared.arrays_in)
+        gathered = closure(touched, shared.of, shared.within)
     rewriting = _Rewriting(session, shared, changed, session.context.write_concurrency)
     await rewriting.gather(gathered - gone, modified)
     packs = await rewriting.pack(touched)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
-from icefloe.format.chunk_table import Coordinates, sort_keys
+from icefloe.format.chunk_table import Coordinates, are_among, sort_keys
 from icefloe.format.columns import is_ascending
 from icefloe.format.ids import NodeId
 from icefloe.format.nodes import ArrayNode, Node
@@ -25,7 +25,7 @@ from icefloe.transactions.array_changes import Settled
 from icefloe.transactions.causality import History, Origin
 from icefloe.transactions.changes import ChangeSet, DeletedNode
 from icefloe.transactions.commit import write_version
-from icefloe.transactions.conflict_detection import common_coordinates, rows_of_paths
+from icefloe.transactions.rebase import rows_of_paths
 from icefloe.transactions.session import SessionMode, SessionState
 from icefloe.transactions.tree import BaseNodes
 
@@ -257,7 +257,8 @@ def _require_apart(session: SessionState, mine: News, theirs: News) -> None:
         ours, news = mine.chunks(node), theirs.chunks(node)
         assert ours is not None
         assert news is not None
-        both = common_coordinates(news.touched(), ours.touched())
+        touched = news.touched()
+        both = touched[are_among(touched, ours.touched())]
         if len(both):
             path = _path_of(session, node)
             first = both[:10].tolist()

@@ -17,7 +17,7 @@ from icefloe.errors import (
     ReadOnlyError,
     SessionStateError,
 )
-from icefloe.format.chunk_table import ChunkTable, Coordinates, concat_tables, sort_keys
+from icefloe.format.chunk_table import ChunkTable, Coordinates, are_among, concat_tables
 from icefloe.format.columns import Ints
 from icefloe.format.ids import NodeId, ids_of_rows
 from icefloe.format.nodes import ArrayNode, Node, NodeTable
@@ -26,10 +26,9 @@ from icefloe.format.transaction_log import Move
 from icefloe.records import replace
 from icefloe.transactions.chunks import chunk_tables, require_in_grid
 from icefloe.transactions.conflicts import ConflictType
-from icefloe.transactions.nodes import require_array
+from icefloe.transactions.nodes import chunk_grid_name, require_array
 from icefloe.transactions.session import SessionMode, SessionState
 from icefloe.transactions.tree import renamed
-from icefloe.transactions.zarr_metadata import chunk_grid_name
 
 
 def move(session: SessionState, source: str, target: str) -> None:
@@ -176,7 +175,8 @@ async def shift_array(session: SessionState, path: str, offset: Iterable[int]) -
     moved = table.coordinates.astype(np.int64) + np.array(steps, np.int64)
     inside = ((moved >= 0) & (moved < np.array(node.array.num_chunks, np.int64))).all(axis=1)
     landed = _relabelled(table, np.flatnonzero(inside), moved[inside])
-    _put(session, node, landed, _not_in(table.coordinates, landed.coordinates))
+    left = table.coordinates[~are_among(table.coordinates, landed.coordinates)]
+    _put(session, node, landed, left)
 
 
 async def reindex_array(
@@ -206,7 +206,7 @@ async def reindex_array(
     landed = _relabelled(table, np.array(list(rows.values()), np.int64), targets)
     vacated = np.array(list(holes), np.uint32).reshape(len(holes), table.dimensions)
     if backward is not None:
-        left = _not_in(table.coordinates, landed.coordinates)
+        left = table.coordinates[~are_among(table.coordinates, landed.coordinates)]
         empty = [not _names_chunk(table, backward(old)) for old in left.tolist()]
         vacated = np.concatenate([vacated, left[np.array(empty, np.bool_)]])
     _put(session, node, landed, vacated)
@@ -289,11 +289,6 @@ def _names_chunk(table: ChunkTable, index: Iterable[int] | None) -> bool:
 
 def _relabelled(table: ChunkTable, rows: Ints, targets: Ints) -> ChunkTable:
     return replace(table.take(rows), coordinates=targets.astype(np.uint32)).sorted()
-
-
-def _not_in(coordinates: Coordinates, others: Coordinates) -> Coordinates:
-    mine, theirs = sort_keys(coordinates, others)
-    return coordinates[~np.isin(mine, theirs)]
 
 
 def _put(session: SessionState, node: Node, landed: ChunkTable, vacated: Coordinates) -> None:

@@ -39,7 +39,7 @@ class SessionState:
         branch: str | None = None,
         packing: PackingOptions | None = None,
     ) -> None:
-        from icefloe.manifests.attempt_cache import WrittenManifests
+        from icefloe.manifests.build import WrittenManifests
 
         self.context = context
         self.mode = mode
@@ -151,7 +151,7 @@ class SessionState:
 
     def discard_changes(self) -> None:
         """Go back to the base snapshot."""
-        from icefloe.manifests.attempt_cache import WrittenManifests
+        from icefloe.manifests.build import WrittenManifests
 
         self.changes = ChangeSet(self.changes.history.beneath)
         self.written = WrittenManifests()

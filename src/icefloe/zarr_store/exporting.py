@@ -25,9 +25,8 @@ from icefloe.storage import Backend, Buffer, Storage
 from icefloe.storage.keys import encode_key
 from icefloe.storage.specs import AzureSpec, GcsSpec, LocalSpec, S3Spec
 from icefloe.transactions.chunks import chunk_tables, read_ref
-from icefloe.transactions.nodes import require_node, subtree
+from icefloe.transactions.nodes import parse_document, require_node
 from icefloe.transactions.session import SessionState
-from icefloe.transactions.zarr_metadata import parse_document
 from icefloe.values.model import Progress
 from icefloe.walk.spill import Keys, KeySet
 from icefloe.zarr_store.keys import METADATA, metadata_key
@@ -76,7 +75,7 @@ async def export(
     """Write a version, or a group of it, to an empty place, or where the same was begun."""
     group = absolute_path(rules.group)
     root = require_node(session, group)
-    nodes = list(subtree(session, group))
+    nodes = list(session.tree.below(group))
     names = _Names(group)
     backend = _plain(target, [names.document(node) for node in nodes]).open()
     marker = Marker(

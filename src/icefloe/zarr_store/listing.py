@@ -1,17 +1,20 @@
-"""List the keys of a session, in batches or one at a time."""
+"""List the keys of a session, in batches or one at a time, and the references of an array."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.effects import AsyncCloseableIterator
-from icefloe.errors import InvalidInputError
-from icefloe.format.chunk_table import ChunkTable, Extents
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.chunk_table import ChunkKind, ChunkTable, Extents
+from icefloe.format.ids import encode_ids
 from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.paths import prefix_below
 from icefloe.records import Record
 from icefloe.transactions.chunks import chunk_tables, delete_chunks
-from icefloe.transactions.nodes import delete_node, find_node, paths_below, subtree
+from icefloe.transactions.nodes import delete_node, require_array
 from icefloe.transactions.session import SessionState
 from icefloe.zarr_store.keys import METADATA, ChunkKey, chunk_root, metadata_key, parse_key
 
@@ -87,7 +90,7 @@ class _ChunkRegion(Record):
 
 async def keys_below(session: SessionState, prefix: str) -> AsyncIterator[Iterable[str]]:
     """Walk all keys in a directory in batches: those of metadata, then those of chunks."""
-    paths = paths_below(session, _path_of(prefix))
+    paths = session.tree.paths_below(_path_of(prefix))
     yield map(metadata_key, paths)
     for node in _arrays_with_chunks(session, paths):
         async for table in chunk_tables(session, node):
@@ -101,7 +104,7 @@ async def names_in(session: SessionState, prefix: str) -> AsyncIterator[Iterable
     """Walk the names directly in a directory, in batches: of keys, and of directories."""
     path = _path_of(prefix)
     names = _names_of_nodes(session, path)
-    node = find_node(session, path)
+    node = session.tree.find(path)
     if isinstance(node, ArrayNode):
         names["c"] = None  # also while the array has no chunks, which spares its manifests
     yield names
@@ -117,7 +120,7 @@ async def names_in(session: SessionState, prefix: str) -> AsyncIterator[Iterable
 
 async def has_keys_below(session: SessionState, prefix: str) -> bool:
     """Return whether a directory holds any key."""
-    if paths_below(session, _path_of(prefix)):
+    if session.tree.paths_below(_path_of(prefix)):
         return True
     if (region := _chunk_region(session, prefix)) is not None:
         async for _ in _tables_within(session, region):
@@ -128,7 +131,7 @@ async def has_keys_below(session: SessionState, prefix: str) -> bool:
 async def size_below(session: SessionState, prefix: str) -> int:
     """Add up the bytes of all values in a directory."""
     total = 0
-    for node in list(subtree(session, _path_of(prefix))):
+    for node in list(session.tree.below(_path_of(prefix))):
         total += len(node.user_data)
         if isinstance(node, ArrayNode) and _has_chunks(session, node):
             async for table in chunk_tables(session, node):
@@ -144,7 +147,7 @@ async def delete_below(session: SessionState, prefix: str) -> None:
     session.require_writable()
     region = _chunk_region(session, prefix)
     delete_node(session, _path_of(prefix))
-    if region is None or find_node(session, region.node.path) is None:
+    if region is None or session.tree.find(region.node.path) is None:
         return
     async for table in _tables_within(session, region):
         delete_chunks(session, region.node, table.coordinates)
@@ -163,7 +166,7 @@ def _chunk_region(session: SessionState, prefix: str) -> _ChunkRegion | None:
         return None
     if not isinstance(parsed, ChunkKey):
         return None
-    node = find_node(session, parsed.path)
+    node = session.tree.find(parsed.path)
     if not isinstance(node, ArrayNode) or not _has_chunks(session, node):
         return None
     coordinates, grid = parsed.coordinates, node.array.num_chunks
@@ -194,7 +197,7 @@ def _arrays_with_chunks(session: SessionState, paths: list[str]) -> Iterator[Arr
             candidates.add(node.path)
     for path in paths:
         if path in candidates:
-            node = find_node(session, path)
+            node = session.tree.find(path)
             if isinstance(node, ArrayNode) and _has_chunks(session, node):
                 yield node
 
@@ -212,10 +215,10 @@ def _has_chunks(session: SessionState, node: ArrayNode) -> bool:
 def _names_of_nodes(session: SessionState, path: str) -> dict[str, None]:
     """List the names in a node's directory in the order of paths, each once."""
     names: dict[str, None] = {}
-    if find_node(session, path) is not None:
+    if session.tree.find(path) is not None:
         names[METADATA] = None
     start = len(prefix_below(path))
-    below = paths_below(session, path)
+    below = session.tree.paths_below(path)
     names.update(
         (node_path[start:].partition("/")[0], None)
         for node_path in below
@@ -232,3 +235,59 @@ def _chunk_keys(node: Node, table: ChunkTable) -> Iterator[str]:
     rows = table.coordinates.tolist()
     form = "/".join([root.replace("%", "%%"), *["%d"] * table.dimensions])
     return (form % tuple(row) for row in rows)
+
+
+# -- references in batches of columns ------------------------------------------------------------
+
+type ChunkBatch = tuple[
+    np.ndarray[tuple[int, int], np.dtype[np.uint32]],
+    np.ndarray[tuple[int], np.dtype[np.uint8]],
+    list[str],
+    np.ndarray[tuple[int], np.dtype[np.uint64]],
+    np.ndarray[tuple[int], np.dtype[np.uint64]],
+    dict[int, bytes],
+]
+"""Coordinates, kinds, locations, offsets, lengths, and the bytes of rows that hold them."""
+
+
+async def chunk_batches(
+    session: SessionState, path: str, batch_size: int
+) -> AsyncIterator[ChunkBatch]:
+    """Walk the references of an array, at most `batch_size` at a time."""
+    if batch_size < 1:
+        raise InvalidInputError(
+            f"batch_size must be at least 1, got {batch_size}", ErrorKind.INVALID_CONFIG
+        )
+    node = require_array(session, path)
+    async for table in chunk_tables(session, node):
+        for first in range(0, len(table), batch_size):
+            yield _batch(table.take(slice(first, first + batch_size)))
+
+
+def _batch(table: ChunkTable) -> ChunkBatch:
+    rows: Any = (table.coordinates, table.kinds, table.offsets, table.lengths)
+    coordinates, kinds, offsets, lengths = (np.ascontiguousarray(column) for column in rows)
+    return coordinates, kinds, _locations(table), offsets, lengths, _inline(table)
+
+
+def _locations(table: ChunkTable) -> list[str]:
+    """Return the location of virtual chunks, the id of native ones, nothing for inline ones."""
+    texts: NDArray[np.object_] = np.full(len(table), "", object)
+    native = table.kinds == ChunkKind.NATIVE
+    if native.any():
+        used, numbers = np.unique(table.targets[native], return_inverse=True)
+        ids = np.array(encode_ids(table.chunk_ids[used]).astype(str).tolist(), object)
+        texts[native] = ids[numbers]
+    virtual = table.kinds == ChunkKind.VIRTUAL
+    if virtual.any():
+        used, numbers = np.unique(table.targets[virtual], return_inverse=True)
+        locations = np.array(table.locations.take(used.astype(np.int64)).to_strings(), object)
+        texts[virtual] = locations[numbers]
+    answer: list[str] = texts.tolist()
+    return answer
+
+
+def _inline(table: ChunkTable) -> dict[int, bytes]:
+    rows = np.flatnonzero(table.kinds == ChunkKind.INLINE)
+    values = table.inline.take(table.targets[rows].astype(np.int64)).to_list()
+    return dict(zip(rows.tolist(), values, strict=True))

@@ -20,10 +20,9 @@ from icefloe.format.paths import absolute_path
 from icefloe.printable import escaped_html
 from icefloe.storage.port import Buffer as StoredBytes
 from icefloe.transactions.chunks import delete_chunk, find_ref, read_chunk, size_of, write_chunk
-from icefloe.transactions.nodes import delete_node, find_node, put_metadata, require_array
+from icefloe.transactions.nodes import delete_node, put_metadata, require_array
 from icefloe.transactions.session import SessionMode, SessionState
 from icefloe.zarr_store import listing
-from icefloe.zarr_store.chunk_batches import ChunkBatch, chunk_batches
 from icefloe.zarr_store.keys import (
     ChunkKey,
     MetadataKey,
@@ -31,7 +30,7 @@ from icefloe.zarr_store.keys import (
     ReadOnlyStoreError,
     parse_key,
 )
-from icefloe.zarr_store.listing import FlattenedIterator
+from icefloe.zarr_store.listing import ChunkBatch, FlattenedIterator, chunk_batches
 from icefloe.zarr_store.virtual_writes import VirtualWrites
 
 
@@ -41,14 +40,14 @@ async def read_value(
     """Read the value of a key, or a part of it; `None` when there is none."""
     parsed = parse_key(key)
     if isinstance(parsed, ChunkKey):
-        node = find_node(session, parsed.path)
+        node = session.tree.find(parsed.path)
         if node is None:
             return None
         if not isinstance(node, ArrayNode):
             raise _only_arrays(parsed)
         return await read_chunk(session, node, parsed.coordinates, window)
     if isinstance(parsed, MetadataKey):
-        node = find_node(session, parsed.path)
+        node = session.tree.find(parsed.path)
         if node is None:
             return None
         return node.user_data if window is None else node.user_data[window]
@@ -59,10 +58,10 @@ async def size_of_value(session: SessionState, key: str) -> int | None:
     """Return the number of bytes under a key without reading them; `None` when there are none."""
     match parse_key(key):
         case MetadataKey(path):
-            node = find_node(session, path)
+            node = session.tree.find(path)
             return None if node is None else len(node.user_data)
         case ChunkKey(path, coordinates):
-            node = find_node(session, path)
+            node = session.tree.find(path)
             if not isinstance(node, ArrayNode):
                 return None
             ref = await find_ref(session, node, coordinates)
@@ -108,7 +107,7 @@ def delete_value(session: SessionState, key: str) -> None:
     if isinstance(parsed, MetadataKey):
         delete_node(session, parsed.path)
     elif isinstance(parsed, ChunkKey):
-        node = find_node(session, parsed.path)
+        node = session.tree.find(parsed.path)
         if isinstance(node, ArrayNode):
             delete_chunk(session, node, parsed.coordinates)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.config import VirtualChunkSpec
+from icefloe.effects import blocking
 from icefloe.transactions.session import SessionState
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class VirtualWrites:
     def _check_writable(self) -> None:
         self._state.require_writable()
 
-    def set_virtual_ref(
+    async def set_virtual_ref_async(
         self,
         key: str,
         location: str,
@@ -63,29 +64,9 @@ class VirtualWrites:
             validate_container=validate,
         )
 
-    async def set_virtual_ref_async(
-        self,
-        key: str,
-        location: str,
-        *,
-        offset: int,
-        length: int,
-        checksum: str | int | datetime | None = None,
-        validate_container: bool = True,
-        validate_containers: bool | None = None,
-    ) -> None:
-        """Do what `set_virtual_ref` does."""
-        self.set_virtual_ref(
-            key,
-            location,
-            offset=offset,
-            length=length,
-            checksum=checksum,
-            validate_container=validate_container,
-            validate_containers=validate_containers,
-        )
+    set_virtual_ref = blocking(set_virtual_ref_async)
 
-    def set_virtual_refs(
+    async def set_virtual_refs_async(
         self,
         array_path: str,
         chunks: list[VirtualChunkSpec],
@@ -104,17 +85,9 @@ class VirtualWrites:
             self._state, array_path, chunks, validate_containers=validate_containers
         )
 
-    async def set_virtual_refs_async(
-        self,
-        array_path: str,
-        chunks: list[VirtualChunkSpec],
-        *,
-        validate_containers: bool = True,
-    ) -> list[tuple[int, ...]] | None:
-        """Do what `set_virtual_refs` does."""
-        return self.set_virtual_refs(array_path, chunks, validate_containers=validate_containers)
+    set_virtual_refs = blocking(set_virtual_refs_async)
 
-    def set_virtual_refs_arr(
+    async def set_virtual_refs_arr_async(
         self,
         array_path: str,
         chunk_grid_shape: tuple[int, ...],
@@ -146,31 +119,9 @@ class VirtualWrites:
             checksum=checksum,
         )
 
-    async def set_virtual_refs_arr_async(
-        self,
-        array_path: str,
-        chunk_grid_shape: tuple[int, ...],
-        locations: TextColumn,
-        offsets: np.ndarray[Any, np.dtype[np.uint64]],
-        lengths: np.ndarray[Any, np.dtype[np.uint64]],
-        *,
-        validate_containers: bool = True,
-        arr_offset: tuple[int, ...] | None = None,
-        checksum: datetime | str | int | None = None,
-    ) -> list[tuple[int, ...]] | None:
-        """Do what `set_virtual_refs_arr` does."""
-        return self.set_virtual_refs_arr(
-            array_path,
-            chunk_grid_shape,
-            locations,
-            offsets,
-            lengths,
-            validate_containers=validate_containers,
-            arr_offset=arr_offset,
-            checksum=checksum,
-        )
+    set_virtual_refs_arr = blocking(set_virtual_refs_arr_async)
 
-    def set_virtual_refs_columns(
+    async def set_virtual_refs_columns_async(
         self,
         array_path: str,
         *,
@@ -241,26 +192,4 @@ class VirtualWrites:
             validate_containers=validate_containers,
         )
 
-    async def set_virtual_refs_columns_async(
-        self,
-        array_path: str,
-        *,
-        coordinates: CoordinateColumn,
-        locations: TextColumn,
-        offsets: NumberColumn | int,
-        lengths: NumberColumn | int,
-        etags: TextColumn | str | None = None,
-        last_modified: TimeColumn | datetime | int | None = None,
-        validate_containers: bool = True,
-    ) -> NDArray[np.uint32]:
-        """Do what `set_virtual_refs_columns` does."""
-        return self.set_virtual_refs_columns(
-            array_path,
-            coordinates=coordinates,
-            locations=locations,
-            offsets=offsets,
-            lengths=lengths,
-            etags=etags,
-            last_modified=last_modified,
-            validate_containers=validate_containers,
-        )
+    set_virtual_refs_columns = blocking(set_virtual_refs_columns_async)

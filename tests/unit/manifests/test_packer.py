@@ -1,5 +1,7 @@
 """Which set the rules send an array to, and what the packing makes of it."""
 
+from collections import defaultdict
+
 import pytest
 
 from icefloe.config import ChunkManifestsConfig, ManifestRule, ManifestSet
@@ -74,8 +76,8 @@ def test_a_pattern_that_cannot_be_used_is_named() -> None:
 
 
 def test_the_closure_follows_shared_manifests() -> None:
-    manifests_of = {A: {M1, M2}, B: {M1, M2}, C: {M2, M3}}
-    arrays_in = {M1: {A, B}, M2: {A, B, C}, M3: {C}}
+    manifests_of = defaultdict(set, {A: {M1, M2}, B: {M1, M2}, C: {M2, M3}}).__getitem__
+    arrays_in = {M1: {A, B}, M2: {A, B, C}, M3: {C}}.__getitem__
     for modified in ({A}, {A, B}, {A, B, C}, {C}):
         assert closure(modified, manifests_of, arrays_in) == {A, B, C}
     assert closure(set(), manifests_of, arrays_in) == set()

@@ -28,8 +28,8 @@ from icefloe.format.chunk_table import (
 from icefloe.format.ids import ChunkId, ManifestId, NodeId
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
 from icefloe.manifests.build import NewManifest
-from icefloe.manifests.external import LinkedPart, LinkedRegion
 from icefloe.manifests.partition import HalvingLayout
+from icefloe.manifests.regions import LinkedPart, LinkedRegion
 from icefloe.records import replace
 from icefloe.repo import lifecycle
 from icefloe.testing.invariants import check_repository_blocking

@@ -50,8 +50,8 @@ from icefloe.maintenance.clone.contents import (
 from icefloe.maintenance.migrate import list_small_files
 from icefloe.records import Record, field
 from icefloe.repo import repo_ledger
-from icefloe.repo.conditional_put import put_settled
 from icefloe.repo.context import RepoContext
+from icefloe.repo.ledger import put_settled
 from icefloe.repo.lifecycle import CLONE_MARKER, Marker
 from icefloe.repo.migration_state import require_unmigrated
 from icefloe.repo.ref_ledger import parse_ref, ref_bytes

@@ -24,8 +24,7 @@ from icefloe.format.metadata import Metadata
 from icefloe.format.nodes import ManifestRef
 from icefloe.format.snapshot import Snapshot
 from icefloe.maintenance.layout.survey import ArrayPieces, Piece, around, survey
-from icefloe.manifests.attempt_cache import ArrayState, Pack, SplitArray
-from icefloe.manifests.build import Part, link_parts, make_part
+from icefloe.manifests.build import ArrayState, Pack, Part, SplitArray, link_parts, make_part
 from icefloe.manifests.packer import pack
 from icefloe.manifests.partition import Blocks, Box, Cut, Layout, layout_of
 from icefloe.records import Record, replace

@@ -17,7 +17,7 @@ from icefloe.format.layout import (
 from icefloe.format.snapshot import Snapshot, decode_snapshot
 from icefloe.maintenance.verify.report import AffectedArray, VerificationReport, shown_region
 from icefloe.records import MutableRecord, Record, field
-from icefloe.repo.conditional_put import put_settled
+from icefloe.repo.ledger import put_settled
 from icefloe.reports import JsonReady, Report, plain
 from icefloe.storage import Backend, Buffer, Fetched, Version
 from icefloe.walk.history import list_snapshots

@@ -16,7 +16,7 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.maintenance.verify.findings import DamageKind, Findings
 from icefloe.manifests.partition import Box
-from icefloe.transactions.zarr_metadata import parse_grid
+from icefloe.transactions.nodes import parse_grid
 
 _FEW_BOXES: Final = 16
 _DIGEST_BYTES: Final = 12

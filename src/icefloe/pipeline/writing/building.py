@@ -24,8 +24,8 @@ from icefloe.format.ids import ChunkId, ManifestId, NodeId, decode_ids
 from icefloe.format.layout import chunk_key, manifest_key
 from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path, joined_path
-from icefloe.manifests.external import LinkedRegion, NewReferences, PartPlan, StoredManifest
 from icefloe.manifests.partition import append_order
+from icefloe.manifests.regions import LinkedRegion, NewReferences, PartPlan, StoredManifest
 from icefloe.pipeline.combining.combine import Combined, Existing, PlacedFile, TargetArray
 from icefloe.pipeline.files.facts import FileFacts, SourceState, binary_column, int_column
 from icefloe.pipeline.files.options import CombineOptions

@@ -7,7 +7,7 @@ import pytest
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.nodes import ArrayInfo
-from icefloe.transactions.zarr_metadata import chunk_grid_name, parse_metadata
+from icefloe.transactions.nodes import chunk_grid_name, parse_metadata
 
 
 def array_document(**changed: Any) -> dict[str, Any]:
