@@ -10,6 +10,7 @@ tables carry their vtable before them and their strings behind them.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain
+from math import prod
 from struct import Struct, calcsize
 from typing import Any, Final, Protocol
 
@@ -241,7 +242,9 @@ class VectorSection:
         self.counts = counts
         self.items = items
         is_wide = not isinstance(items, Link) and items.dtype.itemsize == 8
-        self.item_bytes = 4 if isinstance(items, Link) else _row_bytes(items)
+        self.item_bytes = 4
+        if not isinstance(items, Link):
+            self.item_bytes = items.dtype.itemsize * prod(items.shape[1:])
         aligned = 8 if is_wide else 4
         self._lead = aligned - 4  # items, not the length before them, need the alignment
         sizes = 4 + counts * self.item_bytes
@@ -301,10 +304,6 @@ class ListSection(MutableRecord, eq=False):
             yield offsets.astype("<u4").view(np.uint8)
         if self.count % 2 == 0:
             yield np.zeros(4, np.uint8)
-
-
-def _row_bytes(items: NDArray[np.generic]) -> int:
-    return items.dtype.itemsize * int(np.prod(items.shape[1:], dtype=np.int64))
 
 
 def seal_buffer(

@@ -94,7 +94,7 @@ class CoordinateRuns:
                 self._count = int(self._has_scalar)
             else:
                 self._count = sum(
-                    group[0].rows if len(group) == 1 else self._merged_count(group)
+                    group[0].rows if len(group) == 1 else sum(map(len, self._pieces(group)))
                     for group in self._groups()
                 )
         return self._count
@@ -120,9 +120,6 @@ class CoordinateRuns:
             group.append(run)
         if group:
             yield group
-
-    def _merged_count(self, group: Sequence[_Run]) -> int:
-        return sum(len(piece) for piece in self._pieces(group))
 
     def _pieces(self, group: Sequence[_Run]) -> Iterator[Coordinates]:
         if len(group) == 1:

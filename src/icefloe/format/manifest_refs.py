@@ -469,13 +469,8 @@ def read_index(table: ScalarTable) -> tuple[int, ...]:
         refuse("a required field is missing")
     if len(raw) > 4 * MAX_DIMENSIONS:
         refuse(f"an array of {len(raw) // 4} dimensions; the most is {MAX_DIMENSIONS}")
-    return tuple(memoryview(raw).cast("I")) if _IS_LITTLE else _unpack(raw)
-
-
-_IS_LITTLE: Final = np.little_endian
-
-
-def _unpack(raw: bytes) -> tuple[int, ...]:
+    if np.little_endian:
+        return tuple(memoryview(raw).cast("I"))
     return Struct(f"<{len(raw) // 4}I").unpack(raw)
 
 

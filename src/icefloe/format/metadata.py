@@ -147,12 +147,8 @@ class _MessagePackReader:
         form = _NESTED_LENGTHS.get(head)
         count = head & 0xF if form is None else self._length(form)
         is_map = head <= 0x8F or head >= 0xDE
-        return self._map(count, depth_left) if is_map else self._list(count, depth_left)
-
-    def _list(self, count: int, depth_left: int) -> JsonValue:
-        return [self.value(depth_left) for _ in range(count)]
-
-    def _map(self, count: int, depth_left: int) -> JsonValue:
+        if not is_map:
+            return [self.value(depth_left) for _ in range(count)]
         result: dict[str, JsonValue] = {}
         for _ in range(count):
             start = self.position

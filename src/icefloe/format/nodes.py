@@ -484,7 +484,9 @@ class StoredNodes(StoredList[NodeTable]):
             return self.table().find(path)
         with self._reading() as buffer:
             raw_path = path.encode(errors="surrogatepass")
-            node = buffer.root().find_child(self._slot, raw_path, _raw_path)
+            node = buffer.root().find_child(
+                self._slot, raw_path, lambda node: node.blob(NodeSlot.PATH)
+            )
             if node is None:
                 return None
             if num_links(node) <= _FEW_LINKS:
@@ -493,10 +495,6 @@ class StoredNodes(StoredList[NodeTable]):
 
     def _read(self, buffer: ScalarBuffer) -> NodeTable:
         return read_nodes(buffer, self._slot, FEW_TABLES)
-
-
-def _raw_path(node: ScalarTable) -> bytes:
-    return node.blob(NodeSlot.PATH)
 
 
 def read_nodes(buffer: ScalarBuffer, slot: int, few: int) -> NodeTable:

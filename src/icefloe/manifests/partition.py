@@ -26,7 +26,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.arrow import pa, pc
 from icefloe.format.chunk_table import Coordinates, sort_keys
 from icefloe.format.columns import Bools, BytesColumn, Ints
-from icefloe.format.nodes import ArrayNode
+from icefloe.format.nodes import ArrayNode, ManifestRef
 from icefloe.format.paths import node_name
 from icefloe.records import Record
 
@@ -192,7 +192,7 @@ class HalvingLayout(Record):
         for axis in self.axes if num_refs > self.max_refs else ():
             low, high = box[axis][0], box[axis][1] - 1
             if low != high:
-                return axis, _middle(low, high)
+                return axis, middle(low, high)
         return None
 
     def _order(self, coordinates: Coordinates) -> Ints | None:
@@ -212,12 +212,12 @@ class HalvingLayout(Record):
         high = max(int(column[-1]), int(inside[:, 1].max(initial=0)) - 1)
         if low == high:
             return [_Cell(cell.first, cell.last, cell.blocks, cell.depth + 1)]
-        edge = _middle(low, high)
-        middle = cell.first + int(np.searchsorted(column, edge))
+        edge = middle(low, high)
+        first_row = cell.first + int(np.searchsorted(column, edge))
         left, right = cell.blocks[inside[:, 1] <= edge], cell.blocks[inside[:, 0] >= edge]
         return [
-            _Cell(middle, cell.last, right, cell.depth),
-            _Cell(cell.first, middle, left, cell.depth),
+            _Cell(first_row, cell.last, right, cell.depth),
+            _Cell(cell.first, first_row, left, cell.depth),
         ]
 
 
@@ -230,7 +230,7 @@ class _Cell(Record, eq=False):
     depth: int
 
 
-def _middle(low: int, high: int) -> int:
+def middle(low: int, high: int) -> int:
     """Choose the edge between two chunks that is a multiple of the largest power of two."""
     bit = (low ^ high).bit_length() - 1
     return high >> bit << bit
@@ -243,6 +243,13 @@ def _none() -> Ints:
 def boxes_of(extents: Sequence[tuple[tuple[int, int], ...]], dimensions: int) -> Boxes:
     """Stack boxes into one array."""
     return np.array(extents, np.int64).reshape(len(extents), dimensions, 2)
+
+
+def boxes_of_refs(refs: Sequence[ManifestRef], grid: Sequence[int]) -> Boxes:
+    """Stack the boxes of manifests; one without extents covers the whole grid."""
+    everything = tuple((0, count) for count in grid)
+    extents = [ref.extents or everything for ref in refs]
+    return np.array(extents, np.int64).reshape(len(extents), len(grid), 2)
 
 
 def boxes_holding(boxes: Boxes, coordinates: NDArray[Any]) -> Bools:
@@ -319,13 +326,9 @@ def split_edges(node: ArrayNode, rules: EffectiveSplitSizes) -> Edges:
     names = array.dimension_names or (None,) * len(array.num_chunks)
     sizes = [pair for condition, sizes in rules if _holds(condition, node.path) for pair in sizes]
     return tuple(
-        _edges(count, _size(axis, name, sizes))
+        range(size, count, size) if (size := _size(axis, name, sizes)) else range(0)
         for axis, (count, name) in enumerate(zip(array.num_chunks, names, strict=True))
     )
-
-
-def _edges(count: int, size: int | None) -> range:
-    return range(size, count, size) if size else range(0)
 
 
 def _size(

@@ -21,7 +21,17 @@ from icefloe.format.columns import Ints
 from icefloe.format.ids import ManifestId
 from icefloe.format.nodes import ManifestRef
 from icefloe.manifests.build import NewManifest
-from icefloe.manifests.partition import Box, Boxes, GridLayout, HalvingLayout, Layout, boxes_of
+from icefloe.manifests.partition import (
+    Box,
+    Boxes,
+    GridLayout,
+    HalvingLayout,
+    Layout,
+    boxes_meeting,
+    boxes_of,
+    boxes_of_refs,
+    middle,
+)
 from icefloe.records import Record
 
 
@@ -137,11 +147,8 @@ class LinkedArray:
     def over(self, stored: Sequence[ManifestRef]) -> tuple[ManifestRef, ...]:
         """List the manifests of the array, given those of the base snapshot."""
         kept_refs = [ref for ref in stored if ref.id not in self.replaced]
-        return tuple(sorted([*kept_refs, *(part.ref for part in self.parts)], key=_first_chunk))
-
-
-def _first_chunk(ref: ManifestRef) -> Box:
-    return ref.extents
+        refs = [*kept_refs, *(part.ref for part in self.parts)]
+        return tuple(sorted(refs, key=lambda ref: ref.extents))
 
 
 _NO_CELLS: Final = np.empty(0, np.int64)
@@ -231,7 +238,7 @@ def plan_parts(
 
     `grid` is the number of chunks along each dimension, `stored` all manifests of the array.
     """
-    boxes = _boxes(grid, stored)
+    boxes = boxes_of_refs([manifest.ref for manifest in stored], grid)
     if isinstance(layout, GridLayout):
         return _plan_grid(layout, stored, boxes)
     if isinstance(layout, HalvingLayout):
@@ -239,12 +246,6 @@ def plan_parts(
     raise InvalidInputError(
         f"an array cut by {type(layout).__name__} cannot be planned", ErrorKind.INVALID_CONFIG
     )
-
-
-def _boxes(grid: Sequence[int], stored: Sequence[StoredManifest]) -> Boxes:
-    everything = tuple((0, count) for count in grid)
-    extents = [manifest.ref.extents or everything for manifest in stored]
-    return np.array(extents, np.int64).reshape(len(extents), len(grid), 2)
 
 
 class _Groups:
@@ -385,8 +386,7 @@ class _HalvingPlan:
         high = max(end, int(inside[:, 1].max(initial=0))) - 1
         if low == high:
             return [_Cell(cell.box, cell.count, cell.blocks, cell.depth + 1)]
-        bit = (low ^ high).bit_length() - 1
-        edge = high >> bit << bit
+        edge = middle(low, high)
         left, right = cell.blocks[inside[:, 1] <= edge], cell.blocks[inside[:, 0] >= edge]
         return [self._clipped(cell, edge, end, right), self._clipped(cell, first, edge, left)]
 
@@ -423,15 +423,19 @@ class _HalvingPlan:
         for leaf in leaves:
             is_free[leaf.blocks] = False
         # For an append, all that is left lies before the new references: there is nothing to do.
-        is_near = leaves and is_free.any() and _meeting(self._boxes[is_free], _around(hulls)).any()
+        is_near = (
+            leaves
+            and is_free.any()
+            and boxes_meeting(self._boxes[is_free], _around(hulls)[None]).any()
+        )
         waiting = list(range(len(leaves))) if is_near else []
         while waiting:
             number = waiting.pop()
             if groups.find(number) != number:
                 continue
             hull = hulls[number]
-            blocks = np.flatnonzero(is_free & _meeting(self._boxes, hull)).tolist()
-            cells = np.flatnonzero(_meeting(hulls, hull)).tolist()
+            blocks = np.flatnonzero(is_free & boxes_meeting(self._boxes, hull[None])).tolist()
+            cells = np.flatnonzero(boxes_meeting(hulls, hull[None])).tolist()
             others = {groups.find(cell) for cell in cells} - {number}
             if not blocks and not others:
                 continue
@@ -450,13 +454,6 @@ class _HalvingPlan:
     def _hull(self, leaf: _Cell) -> NDArray[np.int64]:
         own = np.array(leaf.box, np.int64).reshape(1, len(leaf.box), 2)
         return _around(np.concatenate([own, self._boxes[leaf.blocks]]))
-
-
-def _meeting(boxes: Boxes, other: NDArray[np.int64]) -> NDArray[np.bool_]:
-    met: NDArray[np.bool_] = ((boxes[:, :, 0] < other[:, 1]) & (other[:, 0] < boxes[:, :, 1])).all(
-        axis=1
-    )
-    return met
 
 
 def _around(boxes: Boxes) -> NDArray[np.int64]:

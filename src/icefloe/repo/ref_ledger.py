@@ -37,7 +37,6 @@ from icefloe.format.layout import (
     tag_tombstone_key,
 )
 from icefloe.format.repo_info import MAIN_BRANCH, RepoInfo
-from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.update_table import Status, UpdateEntry
 from icefloe.repo.ledger import MOST_WRITES, Ledger, Rivals, put_settled
@@ -252,7 +251,10 @@ class RefFilesLedger(Ledger):
 
     @override
     async def entry(self, snapshot: SnapshotId) -> SnapshotEntry:
-        return _entry_of(await self._assets.load_snapshot(snapshot))
+        found = await self._assets.load_snapshot(snapshot)
+        return SnapshotEntry(
+            found.id, found.parent_id, found.flushed_at, found.message, found.metadata
+        )
 
     async def ancestry_pages(
         self,
@@ -331,10 +333,9 @@ class RefFilesLedger(Ledger):
         async def has_landed(now: SnapshotId) -> bool:
             return await self._is_between(new, now, base)
 
-        def is_part(repo: RepoInfo) -> bool:
-            return repo.snapshots.row_of(new) is not None
-
-        async with self._noticing(f"the commit {new}", is_part):
+        async with self._noticing(
+            f"the commit {new}", lambda repo: repo.snapshots.row_of(new) is not None
+        ):
             try:
                 tip: SnapshotId | None
                 tip, version = await self._branch(branch)
@@ -349,10 +350,9 @@ class RefFilesLedger(Ledger):
         key = branch_key(checked_name(name))
         await self._assets.load_snapshot(snapshot)
 
-        def is_part(repo: RepoInfo) -> bool:
-            return repo.branches.get(name) == snapshot
-
-        async with self._noticing(f"the branch {name!r}", is_part):
+        async with self._noticing(
+            f"the branch {name!r}", lambda repo: repo.branches.get(name) == snapshot
+        ):
             try:
                 await create_ref(self._backend, key, snapshot)
             except PreconditionFailedError:
@@ -372,10 +372,9 @@ class RefFilesLedger(Ledger):
         async def has_landed(now: SnapshotId) -> bool:
             return now == snapshot
 
-        def is_part(repo: RepoInfo) -> bool:
-            return repo.branches.get(name) == snapshot
-
-        async with self._noticing(f"the new end of the branch {name!r}", is_part):
+        async with self._noticing(
+            f"the new end of the branch {name!r}", lambda repo: repo.branches.get(name) == snapshot
+        ):
             tip, version = await self._branch(name)
             await self._assets.load_snapshot(snapshot)
             require_expected(name, tip, expected)
@@ -384,10 +383,9 @@ class RefFilesLedger(Ledger):
                 require_expected(name, elsewhere, tip)
 
     async def _delete_branch(self, name: str, expected: SnapshotId | None) -> None:
-        def is_part(repo: RepoInfo) -> bool:
-            return name not in repo.branches
-
-        async with self._noticing(f"the deletion of the branch {name!r}", is_part):
+        async with self._noticing(
+            f"the deletion of the branch {name!r}", lambda repo: name not in repo.branches
+        ):
             require_expected(name, await self.branch_tip(name), expected)
             key = branch_key(name)
             report = await self._backend.delete_many([key])
@@ -402,20 +400,18 @@ class RefFilesLedger(Ledger):
         key = tag_key(checked_name(name))
         await self._assets.load_snapshot(snapshot)
 
-        def is_part(repo: RepoInfo) -> bool:
-            return repo.tags.get(name) == snapshot
-
-        async with self._noticing(f"the tag {name!r}", is_part):
+        async with self._noticing(
+            f"the tag {name!r}", lambda repo: repo.tags.get(name) == snapshot
+        ):
             try:
                 await create_ref(self._backend, key, snapshot)
             except PreconditionFailedError:
                 raise tag_exists(name) from None
 
     async def _delete_tag(self, name: str) -> None:
-        def is_part(repo: RepoInfo) -> bool:
-            return name in repo.deleted_tags
-
-        async with self._noticing(f"the deletion of the tag {name!r}", is_part):
+        async with self._noticing(
+            f"the deletion of the tag {name!r}", lambda repo: name in repo.deleted_tags
+        ):
             await self.tag_target(name)
             try:
                 await bury_ref(self._backend, tag_tombstone_key(name))
@@ -423,10 +419,7 @@ class RefFilesLedger(Ledger):
                 raise no_tag(name) from None
 
     async def _save_config(self, config: RepositoryConfig) -> None:
-        def is_part(repo: RepoInfo) -> bool:
-            return stored_config(repo) == config
-
-        async with self._noticing("the configuration", is_part):
+        async with self._noticing("the configuration", lambda repo: stored_config(repo) == config):
             self.config_version = await replace_config_file(
                 self._backend, config, self.config_version, self._clock
             )
@@ -541,12 +534,6 @@ class RefFilesLedger(Ledger):
             if entry.id == base:
                 return False
         return False
-
-
-def _entry_of(snapshot: Snapshot) -> SnapshotEntry:
-    return SnapshotEntry(
-        snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
-    )
 
 
 def _unsupported(what: str) -> Never:

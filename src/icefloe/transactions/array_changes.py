@@ -101,10 +101,6 @@ type _Batch = tuple[ChunkTable | Coordinates, Origins | None]
 """References, or coordinates of deleted chunks; without origins, they are of the present one."""
 
 
-def _matrix(dimensions: int, rows: Sequence[Index]) -> Coordinates:
-    return np.array(rows, np.uint32).reshape(len(rows), dimensions)
-
-
 class ArrayChanges:
     """The chunks of one array that a session set or deleted; the newest change wins.
 
@@ -149,7 +145,9 @@ class ArrayChanges:
         assert self._settled is not None
         if (ref := self._settled.table.find(index)) is not None:
             return ref
-        return None if _contains(self._settled.deleted, index) else MISSING
+        deleted = self._settled.deleted
+        is_deleted = len(deleted) > 0 and bool((deleted == np.array(index)).all(axis=1).any())
+        return None if is_deleted else MISSING
 
     def set(self, index: Index, ref: ChunkRef) -> None:
         """Point a chunk at its bytes."""
@@ -239,7 +237,7 @@ class ArrayChanges:
         if refs:
             changes.append(ChunkTable.from_refs(refs, self.dimensions))
         if gone:
-            changes.append(_matrix(self.dimensions, gone))
+            changes.append(np.array(gone, np.uint32).reshape(len(gone), self.dimensions))
         if not self._foreign:
             return [(rows, None) for rows in changes]
         batches = list[_Batch]()
@@ -345,7 +343,3 @@ def _renamed(origins: Origins, renamed: NDArray[np.uint32]) -> Origins:
 
 def _taken(origins: Origins, rows: slice | NDArray[Any]) -> Origins:
     return origins if isinstance(origins, int) else origins[rows]
-
-
-def _contains(coordinates: Coordinates, index: Index) -> bool:
-    return bool(len(coordinates)) and bool((coordinates == np.array(index)).all(axis=1).any())

@@ -19,7 +19,7 @@ from icefloe.errors import ConflictError, ErrorKind, ObjectNotFoundError, Sessio
 from icefloe.format.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, raw_rows
 from icefloe.format.layout import transaction_log_key
 from icefloe.format.metadata import Metadata
-from icefloe.format.nodes import ArrayNode, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayNode, ManifestRef, NodeTable
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.format.transaction_log import TransactionLog, unite_logs
@@ -282,14 +282,13 @@ def _new_nodes(
     table = base.table.with_manifests(rows) if rows else base.table
     if not changes.nodes and not gone:
         return table
-    nodes = [_with_manifests(node, manifests.get(node.id, ())) for node in changes.nodes.values()]
+    nodes = [
+        replace(node, array=replace(node.array, manifests=manifests.get(node.id, ())))
+        if isinstance(node, ArrayNode)
+        else node
+        for node in changes.nodes.values()
+    ]
     return table.overlay(NodeTable.from_nodes(nodes), gone)
-
-
-def _with_manifests(node: Node, manifests: tuple[ManifestRef, ...]) -> Node:
-    if not isinstance(node, ArrayNode):
-        return node
-    return replace(node, array=replace(node.array, manifests=manifests))
 
 
 def _files_in_use(

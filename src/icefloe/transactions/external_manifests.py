@@ -21,7 +21,7 @@ from icefloe.format.log_chunks import CoordinateRuns
 from icefloe.format.manifest import Manifest
 from icefloe.format.nodes import ArrayNode, Node
 from icefloe.format.transaction_log import TransactionLog, encode_transaction_log
-from icefloe.manifests.build import Part, link_parts, make_part
+from icefloe.manifests.build import link_parts, make_part
 from icefloe.manifests.lookup import listed_in
 from icefloe.manifests.partition import Blocks, Layout, layout_of
 from icefloe.manifests.regions import (
@@ -237,7 +237,10 @@ async def build_region(
     """
     _require_valid(table, grid)
     extents = np.array([(0, count) for count in grid], np.uint32).reshape(-1, 2)
-    old = [await _load_table(assets, node, manifest) for manifest in stored]
+    old = [
+        (await assets.load_manifest(manifest.ref.id, manifest.size_bytes)).table(node)
+        for manifest in stored
+    ]
     inside = [manifest.within(extents) for manifest in old if len(manifest)]
     united = concat_tables(inside).overlay(table, deleted) if inside else table
     parts = await _write(assets, node, united, layout, before_writing)
@@ -272,10 +275,6 @@ def _require_valid(table: ChunkTable, grid: Sequence[int]) -> None:
         )
 
 
-async def _load_table(assets: Assets, node: NodeId, stored: StoredManifest) -> ChunkTable:
-    return (await assets.load_manifest(stored.ref.id, stored.size_bytes)).table(node)
-
-
 async def _write(
     assets: Assets,
     node: NodeId,
@@ -298,11 +297,7 @@ async def _write(
     for part in parts:
         if part.held_back is not None:
             await assets.save_manifest(part.held_back)
-    return tuple(_linked(node, part) for part in parts)
-
-
-def _linked(node: NodeId, part: Part) -> LinkedPart:
-    return LinkedPart(part.manifest, part.refs[node].extents)
+    return tuple(LinkedPart(part.manifest, part.refs[node].extents) for part in parts)
 
 
 # -- after -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from icefloe.assets import EncodedManifest
 from icefloe.effects import map_concurrently
-from icefloe.format.chunk_table import ChunkTable, Coordinates, Extents, concat_tables
+from icefloe.format.chunk_table import ChunkTable, Extents, concat_tables
 from icefloe.format.columns import Bools, Ints
 from icefloe.format.ids import ManifestId, NodeId, ids_of_rows
 from icefloe.format.manifest import Manifest
@@ -35,15 +35,14 @@ from icefloe.manifests.lookup import listed_in, sizes_of
 from icefloe.manifests.packer import ArrayFacts, closure, pack
 from icefloe.manifests.partition import (
     Blocks,
-    Boxes,
     HalvingLayout,
     Partition,
     boxes_holding,
     boxes_meeting,
+    boxes_of_refs,
     layout_of,
 )
 from icefloe.records import Record, field
-from icefloe.transactions.array_changes import Settled
 from icefloe.transactions.session import SessionState
 from icefloe.transactions.tree import BaseNodes
 
@@ -247,22 +246,21 @@ class _Work:
         counts = node.array.num_chunks
         self._grid: Extents = np.array([(0, n) for n in counts], np.uint32).reshape(-1, 2)
         self._tables: dict[int, ChunkTable] = {}
-        settled = session.changes.settled(node.id) or _nothing(len(counts))
-        self._new = settled.table.within(self._grid)
-        self._deleted = settled.deleted
+        settled = session.changes.settled(node.id)
+        table = ChunkTable.empty(len(counts)) if settled is None else settled.table
+        self._new = table.within(self._grid)
+        self._deleted = table.coordinates[:0] if settled is None else settled.deleted
         ids = [ref.id for ref in self.before]
         self._sizes, self._counts = listed_in(session.manifest_files, ids)
         self.most_refs = sum(self._counts) + len(self._new)
         """The largest possible number of references of the array."""
-        everything = tuple((0, count) for count in counts)
-        boxes = [ref.extents or everything for ref in self.before]
-        self._boxes: Boxes = np.array(boxes, np.int64).reshape(len(boxes), len(counts), 2)
+        self._boxes = boxes_of_refs(self.before, counts)
 
     def closed(self, opened: AbstractSet[ManifestId]) -> Ints:
         """List the manifests that may stay: inside of the grid, and without a change in them."""
         last = self._grid[:, 1].astype(np.int64)
         is_inside = (self._boxes[:, :, 1] <= last).all(axis=1)
-        touched = self._touched()
+        touched = np.concatenate([self._new.coordinates, self._deleted])
         is_touched = boxes_holding(self._boxes, touched)
         if len(touched):
             is_touched |= np.array([not ref.extents for ref in self.before], np.bool_)
@@ -270,9 +268,6 @@ class _Work:
         if opened:
             may_stay &= np.array([ref.id not in opened for ref in self.before], np.bool_)
         return np.flatnonzero(may_stay)
-
-    def _touched(self) -> Coordinates:
-        return np.concatenate([self._new.coordinates, self._deleted])
 
     def blocks(self, closed: Ints) -> Blocks:
         """Describe the manifests that are not opened."""
@@ -303,11 +298,6 @@ class _Work:
             file = await assets.load_manifest(ref.id, self._sizes[row])
         table = file.table(self._node.id)
         return table.within(self._grid) if len(table) else table
-
-
-def _nothing(dimensions: int) -> Settled:
-    table = ChunkTable.empty(dimensions)
-    return Settled(table, table.coordinates)
 
 
 _HELD_BACK_BYTES: Final = 16 * 1024
@@ -402,14 +392,11 @@ class _Rewriting(Record, eq=False):
                 if found is not None:
                     self.arrays[node_id] = found
             else:
-                todo.append(self.changed.get(node_id) or self._base_array(node_id))
+                base = self.session.base
+                todo.append(self.changed.get(node_id) or base.table.array(base.row_by_id(node_id)))
         prepare = partial(self._prepare, opened, loaded)
         prepared = await map_concurrently(prepare, todo, limit=self.limit)
         self.arrays.update(zip((node.id for node in todo), prepared, strict=True))
-
-    def _base_array(self, node_id: NodeId) -> ArrayNode:
-        base = self.session.base
-        return base.table.array(base.row_by_id(node_id))
 
     async def _load(self, ids: AbstractSet[ManifestId]) -> dict[ManifestId, Manifest]:
         """Load manifests that several arrays need, each once."""

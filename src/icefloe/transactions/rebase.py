@@ -25,7 +25,7 @@ from icefloe.format.ids import NodeId, SnapshotId, id_rows
 from icefloe.format.nodes import ArrayNode, Node, NodeTable
 from icefloe.format.paths import ancestors
 from icefloe.format.transaction_log import TransactionLog, unite_logs
-from icefloe.manifests.partition import Boxes, boxes_meeting, boxes_of
+from icefloe.manifests.partition import Boxes, boxes_meeting, boxes_of_refs
 from icefloe.records import Record
 from icefloe.transactions.changes import ChangeSet
 from icefloe.transactions.conflicts import (
@@ -394,8 +394,7 @@ def _links(sides: _Sides, node: NodeId) -> Iterator[Conflict]:
             return
     kept_refs = [ref for ref in array.manifests if ref.id not in linked.replaced]
     is_gone = len(array.manifests) - len(kept_refs) < len(linked.replaced)
-    everything = tuple((0, count) for count in array.num_chunks)
-    others = boxes_of([ref.extents or everything for ref in kept_refs], dimensions)
+    others = boxes_of_refs(kept_refs, array.num_chunks)
     if is_gone or (len(boxes) and boxes_meeting(others, boxes).any()):
         yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path, is_linked=True)
 
