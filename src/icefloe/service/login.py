@@ -118,7 +118,7 @@ def create_password_link(service: Service, person: str) -> str:
 def find_invitation(service: Service, secret: str) -> Invitation:
     """Return the invitation of a link; raise `NotFoundError` if it was used or has ended."""
     with service.database.reading() as connection:
-        return _invitation(service, connection, secret)
+        return require_invitation(service, connection, secret)
 
 
 def accept_by_password(
@@ -131,7 +131,7 @@ def accept_by_password(
     password_hash = _hash(password)
     now = service.clock()
     with service.database.writing() as connection:
-        invitation = _invitation(service, connection, secret)
+        invitation = require_invitation(service, connection, secret)
         if invitation.resets_password:
             _set_password(connection, person, password_hash)
         else:
@@ -186,7 +186,8 @@ def _end_first_links(connection: Connection) -> None:
             logins.remove(connection, bytes(row.digest))
 
 
-def _invitation(service: Service, connection: Connection, secret: str) -> Invitation:
+def require_invitation(service: Service, connection: Connection, secret: str) -> Invitation:
+    """Return the invitation of a link; raise `NotFoundError` if it was used or has ended."""
     digest = digest_of(service, LoginKind.LINK, secret)
     login = logins.find(connection, LoginKind.LINK, digest, service.clock())
     if login is None:

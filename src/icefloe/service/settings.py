@@ -35,6 +35,22 @@ class RateLimits(Record, forbid_unknown_fields=True):
     """New credentials in the name of one person; those that are used again do not count."""
 
 
+class OidcSettings(Record, forbid_unknown_fields=True):
+    """The identity provider by which people log in."""
+
+    issuer: str
+    """As the provider writes it, like `https://login.example.org/realms/lab`."""
+    client_id: str
+    client_secret_file: Path | None = None
+    client_secret_variable: str | None = None
+    """The variable of the environment with the client's secret, instead of a file."""
+    name: str = "your organisation"
+    """What the button says."""
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    creates_people: bool = True
+    """Whether everybody whom the provider knows has an account; otherwise invitations count."""
+
+
 class Settings(Record, forbid_unknown_fields=True):
     """All settings of the service."""
 
@@ -73,6 +89,8 @@ class Settings(Record, forbid_unknown_fields=True):
     trusted_proxies: tuple[str, ...] = ()
     """Addresses of proxies that tell the address of a client by `X-Forwarded-For`."""
     limits: RateLimits = RateLimits()
+    oidc: OidcSettings | None = None
+    """The identity provider; without, people have passwords here."""
 
     @property
     def own_key_file(self) -> Path:

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Depends, Request, Response
 
 from icefloe.errors import IcefloeError
-from icefloe.service import device, login
+from icefloe.service import device, login, oidc
 from icefloe.service.http.access import address_of, anybody
 from icefloe.service.http.problems import status_of
 from icefloe.service.pages.site import Visit, Visitor, page, redirect, set_cookie
@@ -53,6 +53,29 @@ def show_logged_out(visit: Visitor) -> Response:
     return page(visit, "logged_out.html")
 
 
+# The identity provider
+
+
+@router.get("/login/provider")
+def go_to_provider(request: Request, visit: Visitor, link: str | None = None) -> Response:
+    """Send a browser to the identity provider."""
+    _take_login(request, visit, "provider")
+    response = redirect(oidc.start(visit.service, visit.secret, visit.next, link))
+    set_cookie(visit.service, response, visit.secret)
+    return response
+
+
+@router.get(oidc.CALLBACK)
+def come_from_provider(visit: Visitor, code: str = "", state: str = "") -> Response:
+    """Log in somebody whom the identity provider sent back."""
+    arrival = oidc.finish(visit.service, visit.secret, code, state, visit.request_id)
+    how = "by provider"
+    secret = login.start_session(visit.service, arrival.person, how, visit.request_id)
+    response = redirect(arrival.next)
+    set_cookie(visit.service, response, secret)
+    return response
+
+
 # Invitations
 
 
@@ -86,7 +109,7 @@ def accept_invitation(request: Request, visit: Visitor, secret: str) -> Response
 def _invitation_page(visit: Visit, secret: str, status: int = 200, problem: str = "") -> Response:
     invitation = login.find_invitation(visit.service, secret)
     name = invitation.person or visit.fields.get("name", "")
-    values = {"invitation": invitation, "name": name, "problem": problem}
+    values = {"invitation": invitation, "name": name, "problem": problem, "link": secret}
     return page(visit, "join.html", status, shortest=login.SHORTEST_PASSWORD, **values)
 
 

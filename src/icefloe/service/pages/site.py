@@ -83,7 +83,11 @@ def page(visit: Visit, template: str, status: int = 200, **values: Any) -> Respo
     """Return a page."""
     person = visit.session.caller.person if visit.session else None
     csrf = login.csrf_token(visit.service, visit.secret)
-    text = _templates().get_template(template).render(person=person, csrf=csrf, **values)
+    text = (
+        _templates()
+        .get_template(template)
+        .render(person=person, csrf=csrf, provider=visit.service.settings.oidc, **values)
+    )
     response = HTMLResponse(text, status, _HEADERS)
     set_cookie(visit.service, response, visit.secret)
     return response
