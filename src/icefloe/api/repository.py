@@ -8,10 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from icefloe.api.repository_copies import RepositoryCopies
-from icefloe.api.repository_dependencies import RepositoryDependencies
 from icefloe.api.repository_history import RepositoryHistory
 from icefloe.api.repository_maintenance import RepositoryMaintenance
-from icefloe.api.repository_refs import RepositoryRefs
 from icefloe.api.repository_settings import RepositorySettings
 from icefloe.api.session import Session
 from icefloe.config import Attribution, RepositoryConfig, SpecVersion, StorageSettings
@@ -33,14 +31,7 @@ if TYPE_CHECKING:
     from icefloe.zarr_store import IcechunkStore
 
 
-class Repository(
-    RepositoryRefs,
-    RepositorySettings,
-    RepositoryHistory,
-    RepositoryDependencies,
-    RepositoryMaintenance,
-    RepositoryCopies,
-):
+class Repository(RepositorySettings, RepositoryHistory, RepositoryMaintenance, RepositoryCopies):
     """Versioned groups and arrays in one storage, shared by all who open it.
 
     Make one with `create`, `open` or `open_or_create`. Data is read and written in sessions;

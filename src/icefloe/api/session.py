@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from icefloe.api.display import session_html, session_text
 from icefloe.config import RepositoryConfig
 from icefloe.effects import AsyncCloseableIterator, blocking
 from icefloe.errors import ErrorKind, ReadOnlyError, WrongTypeError
 from icefloe.format.json_value import as_metadata
+from icefloe.format.nodes import ArrayNode, Node
+from icefloe.format.paths import ROOT, node_name
+from icefloe.printable import printable
+from icefloe.reports import object_html, object_text
 from icefloe.storage import ChunkType
 from icefloe.transactions.session import SessionMode, SessionState
 from icefloe.values.checks import require_text
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from icefloe.transactions.conflicts import ConflictSolver
     from icefloe.transactions.diffs import Diff
     from icefloe.zarr_store import IcechunkStore
+
+_MOST_NODES: Final = 200
+"""A tree of more nodes than these is cut, and says so."""
 
 type Overlap = Literal["newest", "fail"]
 """What to do when several forks wrote the same chunk."""
@@ -55,10 +61,15 @@ class Session:
         self._default_metadata = dict(default_metadata or {})
 
     def __repr__(self) -> str:
-        return session_text(type(self).__name__, self._session)
+        return object_text(type(self).__name__, _facts(self._session))
 
     def _repr_html_(self) -> str:
-        return session_html(type(self).__name__, self._session)
+        return object_html(
+            type(self).__name__,
+            _facts(self._session),
+            drawing=list(_tree_lines(self._session)),
+            heading="Groups and arrays",
+        )
 
     def __eq__(self, value: object) -> bool:
         return isinstance(value, Session) and self._session is value._session
@@ -456,3 +467,32 @@ class ForkSession(Session):
 
 def _checked_message(message: object) -> str:
     return require_text(message, "the message of a commit", ErrorKind.BAD_METADATA)
+
+
+def _facts(session: SessionState) -> dict[str, object]:
+    """Gather what is worth knowing about a session; asks no storage."""
+    facts: dict[str, object] = {"mode": session.mode.name, "snapshot_id": session.snapshot_id}
+    if session.branch is not None:
+        facts["branch"] = session.branch
+    if session.mode.name != "readonly":
+        facts["has_uncommitted_changes"] = not session.changes.is_empty()
+    return facts
+
+
+def _tree_lines(session: SessionState) -> Iterator[str]:
+    """Draw the groups and arrays of a session, each below the group that holds it."""
+    tree = session.tree
+    paths = tree.paths_below(ROOT)
+    for path in sorted(paths, key=lambda path: path.split("/"))[:_MOST_NODES]:
+        if (node := tree.find(path)) is not None:
+            depth = 0 if path == ROOT else path.count("/")
+            yield "    " * depth + _node_line(node)
+    if len(paths) > _MOST_NODES:
+        yield f"… and {len(paths) - _MOST_NODES} more"
+
+
+def _node_line(node: Node) -> str:
+    name = printable(node_name(node.path) or ROOT)
+    if not isinstance(node, ArrayNode):
+        return name if name == ROOT else f"{name}/"
+    return f"{name} {tuple(node.array.shape)}"
