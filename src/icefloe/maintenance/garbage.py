@@ -239,17 +239,17 @@ class _Collection:
         todo = {SnapshotId.parse(name) for name in names} - self._live.snapshots
         while todo:
             parents: set[SnapshotId] = set()
-            async for facts in self._dead_or_young(todo, lambda *_: None):
+            async for facts in self._unreachable_versions(todo, lambda *_: None):
                 self._live.snapshots.add(facts.id)
                 self._young_manifests |= {manifest.id: manifest for manifest in facts.manifests}
                 if facts.parent is not None:
                     parents.add(facts.parent)
             todo = parents - self._live.snapshots
 
-    def _dead_or_young(
+    def _unreachable_versions(
         self, ids: Iterable[SnapshotId], skip: Callable[[SnapshotId, IcefloeError], None]
     ) -> AsyncIterator[SnapshotFacts]:
-        """Read versions that no branch and no tag leads to."""
+        """Read versions that no ref leads to; `skip` gets those that cannot be read."""
         limits = self._rules.limits
         return read_snapshots(
             self._context, sorted(ids), SnapshotFacts.of, limits=limits, skip=skip
@@ -330,7 +330,7 @@ class _Collection:
         kept = self._live.manifests.keys() | self._young_manifests.keys()
         manifests = {
             manifest.id: manifest
-            async for facts in self._dead_or_young(map(SnapshotId.parse, dead.names), skip)
+            async for facts in self._unreachable_versions(map(SnapshotId.parse, dead.names), skip)
             for manifest in facts.manifests
             if manifest.id not in kept
         }

@@ -56,6 +56,25 @@ class ReadLimits(Record):
             self.progress(done, total)
 
 
+class StepCounter:
+    """Counts the steps that are expected and done, and reports both."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._done = self._total = 0
+
+    def expect(self, steps: int) -> None:
+        """Report that there are more steps to do."""
+        self._total += steps
+        self.advance(0)
+
+    def advance(self, steps: int = 1) -> None:
+        """Report that steps are done."""
+        self._done += steps
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
 class ManifestFact(Record):
     """A manifest, as a snapshot lists it."""
 
@@ -251,17 +270,20 @@ async def read_manifests[T](
     limits: ReadLimits,
     advance: Callable[[int], None] | None = None,
     skips_damaged: bool = False,
+    uses_cache: bool = False,
 ) -> AsyncIterator[tuple[ManifestFact, T]]:
     """Read manifests in this order, and yield each with what `take` returns.
 
     `advance` gets the number of manifests of each portion that was read. With `skips_damaged`,
     manifests that are missing or damaged are left out, and the sizes in `facts` are not checked.
+    With `uses_cache`, manifests are kept in memory for the next reader.
     """
+    load = context.assets.load_manifest if uses_cache else context.assets.read_manifest
 
     async def read(fact: ManifestFact) -> tuple[ManifestFact, T] | None:
         size_bytes = 0 if skips_damaged else fact.size_bytes
         try:
-            manifest = await context.assets.read_manifest(fact.id, size_bytes)
+            manifest = await load(fact.id, size_bytes)
             return fact, await offload(partial(take, manifest))
         except (ObjectNotFoundError, FormatError):
             if skips_damaged:

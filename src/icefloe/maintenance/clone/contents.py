@@ -38,6 +38,7 @@ from icefloe.walk.history import (
     ManifestFact,
     ReadLimits,
     SnapshotFacts,
+    StepCounter,
     read_manifests,
     read_snapshots,
     tables_of,
@@ -284,15 +285,14 @@ class Contents:
         self._transfer = transfer
         self._selection = selection
         self._limits = limits
-        self._progress = progress
-        self._steps = self._total = 0
+        self._steps = StepCounter(progress)
         self._done = Done()
 
     async def copy(self, *, deep: bool) -> Done:
         """Copy everything and check it; `deep` compares all bytes in the end."""
         manifests = await self._manifests()
         files = self._files(manifests)
-        self._expect(sum(map(len, files.values())) + len(manifests))
+        self._steps.expect(sum(map(len, files.values())) + len(manifests))
         most = self._limits.key_bytes
         with ChunkObjects(self._transfer.target, max_bytes=most) as chunks, KeySet(most) as copied:
             await self._read_needs(manifests.values(), chunks, copied if deep else None)
@@ -303,27 +303,18 @@ class Contents:
                 await self._compare(files, copied)
         return self._done
 
-    def _expect(self, steps: int) -> None:
-        self._total += steps
-        self._advance(0)
-
-    def _advance(self, steps: int) -> None:
-        self._steps += steps
-        if self._progress is not None:
-            self._progress(self._steps, self._total)
-
     # -- what is needed --------------------------------------------------------------------
 
     async def _manifests(self) -> dict[ManifestId, ManifestFact]:
         """Read all versions for the manifests that they need."""
         facts_by_id: dict[ManifestId, ManifestFact] = {}
         ids = sorted(self._selection.snapshots)
-        self._expect(len(ids))
+        self._steps.expect(len(ids))
         async for facts in read_snapshots(
             self._context, ids, SnapshotFacts.of, limits=self._limits
         ):
             facts_by_id |= {manifest.id: manifest for manifest in facts.manifests}
-            self._advance(1)
+            self._steps.advance(1)
         return facts_by_id
 
     def _files(self, manifests: Iterable[ManifestId]) -> dict[str, set[str]]:
@@ -345,7 +336,7 @@ class Contents:
             facts,
             lambda manifest: [*map(native_needs, tables_of(manifest).values())],
             limits=self._limits,
-            advance=self._advance,
+            advance=self._steps.advance,
         ):
             for keys, ends in needs:
                 chunks.add(keys, ends)
@@ -361,11 +352,11 @@ class Contents:
         self._done.present[name] = chunks.objects - len(todo)
         if len(todo) == 0:
             return
-        self._expect(len(todo))
+        self._steps.expect(len(todo))
         async for batch in list_objects(self._transfer.source, CHUNKS_PREFIX, todo.concern):
             self._done.size_bytes += await self._transfer.copy(batch)
             copied += len(batch)
-            self._advance(len(batch))
+            self._steps.advance(len(batch))
         self._done.copied[name] = copied
         if lost := len(await chunks.compare()):
             raise gone(f"{CHUNKS_PREFIX}… ({lost} objects)")
@@ -399,7 +390,7 @@ class Contents:
         for key, info in source.items():
             if key not in rewritten and not _is_there(here, info):
                 raise not_the_same(key)
-        self._advance(len(keys))
+        self._steps.advance(len(keys))
 
     # -- making sure -----------------------------------------------------------------------
 
@@ -414,7 +405,7 @@ class Contents:
 
     async def _require_same(self, infos: Sequence[ObjectInfo]) -> None:
         """Compare bytes; what differs is copied once more."""
-        self._expect(len(infos))
+        self._steps.expect(len(infos))
         if differing := {*await self._transfer.differing(infos)}:
             again = [info for info in infos if info.key in differing]
             self._done.size_bytes += await self._transfer.copy(again)
@@ -423,7 +414,7 @@ class Contents:
             if still := await self._transfer.differing(again):
                 raise not_the_same(still[0])
         self._done.compared += len(infos)
-        self._advance(len(infos))
+        self._steps.advance(len(infos))
 
 
 async def _listed(backend: Backend, prefix: str, keys: set[str]) -> dict[str, ObjectInfo]:

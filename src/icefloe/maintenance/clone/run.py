@@ -47,7 +47,7 @@ from icefloe.maintenance.clone.contents import (
     Selection,
     Transfer,
 )
-from icefloe.maintenance.migrate import list_small_files
+from icefloe.maintenance.migrate import is_ref_file, list_small_files
 from icefloe.records import Record, field
 from icefloe.repo import repo_ledger
 from icefloe.repo.context import RepoContext
@@ -63,7 +63,6 @@ from icefloe.values.model import Progress
 from icefloe.walk.history import ReadLimits, read_ancestry
 
 _AT_ONCE: Final = 64
-_REF_FILE: Final = "/ref.json"
 _DELETED: Final = ".deleted"
 
 
@@ -161,7 +160,7 @@ async def _everything_in_files(context: RepoContext) -> Selection:
     tips = {
         parse_ref(file.key, file.data)
         for file in last
-        if file.key.endswith(_REF_FILE) and f"{file.key}{_DELETED}" not in keys
+        if is_ref_file(file.key) and f"{file.key}{_DELETED}" not in keys
     }
     ids = frozenset(await read_ancestry(context, tips, at_once=_AT_ONCE))
     return Selection(1, ids, ids, tuple(last))

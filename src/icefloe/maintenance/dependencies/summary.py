@@ -322,7 +322,7 @@ class _Tally:
         for part in parts:
             by_manifest.setdefault(self._links.parts[part].manifest, []).append(part)
         async for fact, file in read_manifests(
-            self._context, by_manifest, lambda whole: whole, limits=_LIMITS
+            self._context, by_manifest, lambda whole: whole, limits=_LIMITS, uses_cache=True
         ):
             for number in by_manifest[fact]:
                 # One after the other: the counter remembers the locations of the last one.

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from icefloe.effects import map_concurrently
-from icefloe.errors import FormatError, InvalidInputError, ObjectNotFoundError
+from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.chunk_table import ChunkTable, Coordinates
 from icefloe.format.columns import Bools
 from icefloe.format.ids import ManifestId, NodeId, SnapshotId
@@ -78,7 +78,7 @@ async def drop_references(shop: Workshop, context: RepoContext, branch: str) -> 
     if (snapshot := await shop.snapshot(tip)) is None:
         shop.note(f"the newest version of {branch!r}, {tip}, is lost itself")
         return
-    survey = await _read(context, snapshot)
+    survey = await _read(shop, snapshot)
     await _find_lost(shop, context, survey)
     exact = _exact_list(snapshot, survey)
     if all(link.is_sound for link in survey.links) and exact is None:
@@ -128,7 +128,7 @@ def _affected(survey: _Survey, tip: SnapshotId) -> list[AffectedArray]:
 # -- reading -------------------------------------------------------------------------------
 
 
-async def _read(context: RepoContext, snapshot: Snapshot) -> _Survey:
+async def _read(shop: Workshop, snapshot: Snapshot) -> _Survey:
     survey = _Survey()
     nodes = snapshot.nodes
     arrays = [nodes.array(row) for row in np.flatnonzero(nodes.is_array).tolist()]
@@ -140,14 +140,13 @@ async def _read(context: RepoContext, snapshot: Snapshot) -> _Survey:
             users.setdefault(ref.id, []).append(link)
 
     async def read(manifest_id: ManifestId) -> None:
-        try:
-            data = (await context.backend.get(manifest_key(manifest_id))).data
-            manifest = ManifestFile(data)
-        except (ObjectNotFoundError, FormatError, InvalidInputError):
+        loaded = await shop.load(
+            manifest_key(manifest_id), lambda data: (ManifestFile(data), len(data))
+        )
+        if loaded is None or loaded[0].id != manifest_id:
             return
-        if manifest.id != manifest_id:
-            return
-        survey.files[manifest_id] = len(data), manifest.num_chunk_refs
+        manifest, size_bytes = loaded
+        survey.files[manifest_id] = size_bytes, manifest.num_chunk_refs
         for link in users[manifest_id]:
             _take(link, manifest)
 

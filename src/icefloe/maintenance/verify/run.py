@@ -67,6 +67,7 @@ from icefloe.repo.lifecycle import open_
 from icefloe.storage import Backend, Storage
 from icefloe.values.model import Progress
 from icefloe.virtual_chunks.reader import VirtualReader
+from icefloe.walk.history import StepCounter
 from icefloe.walk.links import ManifestUse, UseKey, uses_of
 from icefloe.walk.spill import MAX_BYTES
 
@@ -140,17 +141,16 @@ class _Run:
         self._rules = rules
         self._chunks = chunks
         self._virtual = virtual
-        self._progress = progress
+        self._steps = StepCounter(progress)
         self._nodes = NodeRules(self._findings)
         self._manifests = ManifestRules(files, chunks, virtual)
         self._logs = LogRules(self._findings, self._table, most_refs=rules.max_compared_refs)
         self._uses: set[UseKey] = set()
-        self._done = self._total = 0
 
     async def verify(self) -> VerificationReport:
         versions = await read_versions(self._files, self._rules.backups)
         order = versions.order()
-        self._expect(len(order))
+        self._steps.expect(len(order))
         for some in batched(order, _VERSIONS_AT_ONCE):
             await self._check_versions(some, versions)
         virtual = await self._check_objects()
@@ -170,15 +170,6 @@ class _Run:
             unchecked_objects=self._findings.unchecked_objects,
         )
 
-    def _expect(self, steps: int) -> None:
-        self._total += steps
-        self._advance(0)
-
-    def _advance(self, steps: int = 1) -> None:
-        self._done += steps
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-
     # -- versions --------------------------------------------------------------------------
 
     async def _check_versions(self, some: Sequence[SnapshotId], versions: ListedVersions) -> None:
@@ -191,7 +182,7 @@ class _Run:
         for snapshot_id, version in zip(some, loaded, strict=True):
             if version.snapshot is not None:
                 await self._check_version(snapshot_id, version, version.snapshot, versions)
-            self._advance()
+            self._steps.advance()
 
     async def _load(self, snapshot_id: SnapshotId, versions: ListedVersions) -> _Loaded:
         snapshot = await self._files.snapshot(snapshot_id, "a history")
@@ -218,10 +209,10 @@ class _Run:
                     new[key] = snapshot.nodes.paths[row].decode()
         uses = {ManifestUse.of(key): path for key, path in new.items()}
         unread = list(self._manifests.unread(uses).items())
-        self._expect(len(unread))
+        self._steps.expect(len(unread))
         for some in batched(unread, _MANIFESTS_AT_ONCE):
             await self._manifests.read(some)
-            self._advance(len(some))
+            self._steps.advance(len(some))
         for use, path in uses.items():
             self._manifests.check_use(use, path)
         self._uses |= new.keys()
@@ -297,14 +288,14 @@ class _Run:
 
     async def _tables(self) -> AsyncIterator[tuple[ManifestId, NodeId, ChunkTable]]:
         parts = self._manifests.parts
-        self._expect(len(parts))
+        self._steps.expect(len(parts))
         for manifest_id, nodes in parts.items():
             if (manifest := await self._files.manifest(manifest_id)) is not None:
                 for node in nodes:
                     table = self._manifests.table(manifest[0], manifest_id, node)
                     if table is not None:
                         yield manifest_id, node, table
-            self._advance()
+            self._steps.advance()
 
     def _report_chunks(
         self, fault: Fault, manifest: ManifestId, node: NodeId, lost: ChunkTable, faults: Faults
