@@ -41,7 +41,10 @@ SUBJECTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "conflicts": ("Conflicts", ("transactions.conflicts",)),
     "storages": ("Storages", ("storage", "maintenance.doctor", "version")),
-    "virtual-chunks": ("Virtual chunks", ("config.containers", "maintenance.dependencies")),
+    "virtual-chunks": (
+        "Virtual chunks",
+        ("config.containers", "config.stores", "maintenance.dependencies"),
+    ),
     "credentials": ("Credentials", ("credentials",)),
     "configuration": ("Configuration", ("config",)),
     "maintenance": ("Maintenance", ("maintenance", "zarr_store.exporting", "api.migration")),
