@@ -14,8 +14,10 @@ from xarray.backends.writers import dump_to_store, get_writable_zarr_store
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import ForkSession, Session
+from icefloe.catalog.handles import is_service_url
 from icefloe.config import RepositoryConfig
 from icefloe.credentials.access import Authorisations
+from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.storage import Storage, storage_from_url
 from icefloe.zarr_store import IcechunkStore
@@ -154,8 +156,9 @@ def _as_dataset(obj: xarray.DataArray | xarray.Dataset) -> xarray.Dataset:
 class IcefloeBackend(BackendEntrypoint):
     """`xarray.open_dataset(source, engine="icefloe")`, where the source is one of:
 
-    a URL or path of a repository (see `icefloe.storage_from_url`), a `Storage`, a
-    `Repository`, a `Session` or its store. Of the first three, `branch`, `tag`, `snapshot_id`
+    a URL or path of a repository (see `icefloe.storage_from_url`), a URL of a repository service
+    like `icefloe://host/org/name`, a `Storage`, a `Repository`, a `Session` or its store. Of all
+    but the last two, `branch`, `tag`, `snapshot_id`
     or `as_of` choose the version; the tip of `main` otherwise.
     """
 
@@ -180,8 +183,10 @@ class IcefloeBackend(BackendEntrypoint):
     )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Claim our own objects, and local folders that hold a repository."""
+        """Claim our own objects, names of repositories, and local folders with a repository."""
         if isinstance(filename_or_obj, Storage | Repository | Session | IcechunkStore):
+            return True
+        if is_service_url(filename_or_obj):
             return True
         if not isinstance(filename_or_obj, str | os.PathLike) or "://" in str(filename_or_obj):
             return False
@@ -285,6 +290,22 @@ def _repository(
     if isinstance(source, Repository):
         is_as_wanted = config is None and access is None
         return source if is_as_wanted else source.reopen(config, access)
+    if is_service_url(source):
+        return _of_service(cast("str", source), config, access)
     if not isinstance(source, Storage):
         source = storage_from_url(os.fspath(source))
     return Repository.open(source, config, access)
+
+
+def _of_service(
+    url: str, config: RepositoryConfig | None, access: Authorisations | None
+) -> Repository:
+    if access is not None:
+        raise InvalidInputError(
+            "the service decides what may be read: leave out authorize_virtual_chunk_access",
+            ErrorKind.NOT_ALLOWED,
+        )
+    from icefloe.catalog.client import locate
+
+    repository = run_blocking(locate(url).repository())
+    return repository if config is None else repository.reopen(config)

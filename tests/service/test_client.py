@@ -15,12 +15,21 @@ import cloudpickle
 import numpy as np
 import obstore.exceptions
 import pytest
+import xarray
 import zarr
 from obstore.store import S3Store
 
 import icefloe
-from icefloe.catalog.wire import PolicySettings
-from tests.service.client_world import CHUNK, LENGTH, World, check_cube, make_cube, world
+from icefloe.catalog.wire import (
+    ListingSettings,
+    NewSubscription,
+    PolicySettings,
+    RequestDecision,
+    SubscriptionDecision,
+)
+from icefloe.service import device
+from icefloe.xarray import to_icechunk
+from tests.service.client_world import CHUNK, LENGTH, World, bucket_at, check_cube, make_cube, world
 from tests.support.servers import VENDOR, S3Endpoint
 
 pytestmark = pytest.mark.server
@@ -364,3 +373,151 @@ def test_a_worker_of_dask_reads_and_renews(here: World, monkeypatch: pytest.Monk
             np.testing.assert_array_equal(tapes, values * 2)
             np.testing.assert_array_equal(native, values + 1)
     assert set(opens(here)) == {"/api/v1/repos/lab/sst/credentials"}
+
+
+# By URL
+
+
+def test_a_dataset_is_opened_by_url(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.share_everything()
+    client = here.client("bob")
+    repository = client.create_repo("lab/wind", bucket="main")
+    for number, message in enumerate(["first", "second"]):
+        session = repository.writable_session("main")
+        data = np.full(3, number)
+        to_icechunk(xarray.Dataset({"u": ("x", data)}), session, mode="w")
+        snapshot = session.commit(message)
+        repository.create_tag(message, snapshot)
+    url = f"icefloe://{here.desk.url.removeprefix('http://')}/lab/wind"
+    with pytest.raises(icefloe.NotLoggedInError, match="icefloe login"):
+        xarray.open_dataset(url, engine="icefloe")
+    monkeypatch.setenv("ICEFLOE_TOKEN", here.desk.tokens["cid"])
+    monkeypatch.setenv("ICEFLOE_SERVICE", here.desk.url)
+    assert xarray.open_dataset(url, engine="icefloe").u.values.tolist() == [1, 1, 1]
+    assert xarray.open_dataset(url, tag="first").u.values.tolist() == [0, 0, 0]
+    with pytest.raises(icefloe.InvalidInputError, match="the service decides"):
+        xarray.open_dataset(url, engine="icefloe", authorize_virtual_chunk_access={})
+    with pytest.raises(icefloe.InvalidInputError, match="get_repo"):
+        icefloe.storage_from_url(url)
+
+
+# Logging in
+
+
+def test_a_program_logs_in_after_an_approval_in_the_browser(here: World) -> None:
+    client = icefloe.Client(here.desk.url)
+    links = []
+
+    def approve(link: str, code: str) -> None:
+        links.append(link)
+        device.decide(here.desk.service, "cid", code, "test", approved=True)
+
+    assert client.login(show=approve).whoami().person == "cid"
+    assert links[0].startswith(f"{here.desk.url}/device?user_code=")
+    # A second login finds the token of the first, and so do other programs.
+    icefloe.Client(here.desk.url).login(show=approve)
+    assert len(links) == 1
+    assert icefloe.Client().whoami().person == "cid"
+    client.logout()
+    with pytest.raises(icefloe.NotLoggedInError):
+        client.whoami()
+    with pytest.raises(icefloe.InvalidInputError):
+        icefloe.Client()
+
+
+# Managing
+
+
+def test_everything_of_the_model_can_be_managed(here: World) -> None:
+    root, ada = here.client("root"), here.client("ada")
+    assert root.create_org("zoo", display_name="Zoo").name == "zoo"
+    assert root.change_org("zoo", display_name="The zoo").display_name == "The zoo"
+    assert [org.name for org in root.list_orgs()] == ["zoo"]
+    assert root.set_member("zoo", "cid", role="reader").role == "reader"
+    assert {member.person for member in root.list_members("zoo")} == {"root", "cid"}
+    root.remove_member("zoo", "cid")
+    with pytest.raises(icefloe.InvalidInputError, match="there are reader, writer, admin"):
+        root.set_member("zoo", "cid", role="king")
+    root.create_service_account("zoo", "zoo-bot", role="writer")
+    assert [account.name for account in root.list_service_accounts("zoo")] == ["zoo-bot"]
+    made = root.create_token("nightly", service_account=("zoo", "zoo-bot"), days=3)
+    assert icefloe.Client(here.desk.url, token=made.secret).whoami().person == "zoo-bot"
+    assert made.secret not in repr(made)
+    root.disable_service_account("zoo", "zoo-bot")
+    root.delete_org("zoo", confirm="zoo")
+    with pytest.raises(icefloe.NotFoundError):
+        root.show_org("zoo")
+
+    token = ada.create_token("laptop", actions=["read"], repositories=["lab/*"])
+    assert "laptop" in {entry.name for entry in ada.list_tokens()}
+    ada.revoke_token(token.id)
+    bucket = ada.show_bucket("lab", "main")
+    assert [entry.name for entry in ada.list_buckets("lab")] == ["main"]
+    settings = bucket_at(here.lab_store, bucket.prefix)
+    with pytest.raises(icefloe.ConflictError):
+        ada.change_bucket("lab", "main", settings, if_version=bucket.version + 1)
+
+    repository = ada.create_repo("lab/sst", bucket="main", description="a")
+    changed = ada.change_repo("lab/sst", description="b", visibility="everyone")
+    assert (changed.description, changed.visibility) == ("b", "everyone")
+    assert [entry.name for entry in here.client("mia").list_repos()] == ["sst"]
+    here.client("mia").get_repo("lab/sst")
+    prefix = ada.show_repo("lab/sst").prefix
+    ada.delete_repo("lab/sst")
+    ada.import_repo("lab/again", bucket="main", prefix=prefix)
+    snapshot = ada.get_repo("lab/again").lookup_branch("main")
+    assert snapshot == repository.lookup_branch("main")
+
+    policy = ada.create_policy("lab", bucket="main", prefix="x/", shared_with=["museum"])
+    assert [entry.id for entry in ada.list_policies("lab")] == [policy.id]
+    assert ada.show_policy("lab", policy.id).shared_with == ("museum",)
+    trial = ada.simulate_policy("lab", policy_id=policy.id)
+    assert (trial.gains, trial.losses) == ((), ())
+    ada.delete_policy("lab", policy.id)
+    history = ada.policy_history("lab", policy.id)
+    assert [version.policy is None for version in history] == [False, True]
+    ada.undo_policy("lab", policy.id)
+
+    actions = [entry.action for entry in ada.audit("lab")]
+    assert actions[0] == "policies:change"
+    assert {entry.organisation for entry in root.audit()} >= {"lab", "zoo"}
+    assert root.verify_audit().number == next(iter(root.audit())).number
+
+
+def test_a_listing_is_offered_subscribed_and_asked_for(here: World) -> None:
+    ada, mia = here.client("ada"), here.client("mia")
+    ada.create_repo("lab/sst", bucket="main")
+    settings = ListingSettings("sst", licence="CC0", needs_approval=True)
+    listing = ada.create_listing("lab", "sst-daily", settings)
+    assert [entry.name for entry in mia.list_listings(search="daily")] == ["sst-daily"]
+    new = NewSubscription("lab", "sst-daily", accepts_version=listing.version)
+    subscription = mia.subscribe("museum", new)
+    assert subscription.state == "pending"
+    with pytest.raises(icefloe.NotFoundError):
+        mia.get_repo("lab/sst")
+    (waiting,) = ada.list_subscriptions("lab", state="pending")
+    ada.decide_subscription("lab", waiting.id, SubscriptionDecision(grants=True))
+    mia.get_repo("lab/sst")
+    assert mia.show_subscription("museum", waiting.id).state == "granted"
+    mia.end_subscription("museum", waiting.id)
+    with pytest.raises(icefloe.NotFoundError):
+        mia.get_repo("lab/sst")
+    ada.delete_listing("lab", "sst-daily")
+    assert ada.list_listings("lab") == []
+
+
+def test_who_is_refused_asks_and_is_granted(here: World) -> None:
+    policies = here.share_everything()
+    values = make_cube(here)
+    eve, cid = here.client("eve"), here.client("cid")
+    eve.delete_policy("archive", policies["archive"])
+    with pytest.raises(icefloe.AccessDeniedError):
+        cid.get_repo("lab/sst")
+    (request,) = cid.ask_for_access("lab/sst", message="please")
+    assert [entry.id for entry in eve.list_requests("archive")] == [request.id]
+    proposal = eve.show_request("archive", request.id)
+    assert proposal.policy is not None
+    decision = RequestDecision(grants=True, policy=proposal.policy, answer="of course")
+    assert eve.decide_request("archive", request.id, decision).state == "granted"
+    assert [entry.answer for entry in cid.list_requests()] == ["of course"]
+    check_cube(cid.get_repo("lab/sst"), values)

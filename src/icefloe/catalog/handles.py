@@ -4,7 +4,8 @@
 written                              meaning
 ==================================== =============================================
 `icefloe://host/org/name`            `org/name` of the service at `https://host`
-`icefloe+http://127.0.0.1:8321/o/n`  the same without encryption, on this machine
+`icefloe://127.0.0.1:8321/org/name`  the same at `http://127.0.0.1:8321`: loopback
+                                     addresses, and only those, need no encryption
 `org/name`                           a repository of the service of the last login
 ==================================== =============================================
 """
@@ -19,7 +20,7 @@ from icefloe.catalog.wire import Access
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
 
-_SCHEMES: Final = {"icefloe": "https", "icefloe+http": "http"}
+_SCHEME: Final = "icefloe"
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
 _ORGANISATION: Final = re.compile(ORGANISATION_NAME)
 _REPOSITORY: Final = re.compile(REPOSITORY_NAME)
@@ -49,7 +50,7 @@ def is_service_url(text: object) -> bool:
     >>> is_service_url("icefloe://data.example.org/lab/sst"), is_service_url("s3://bucket/sst")
     (True, False)
     """
-    return isinstance(text, str) and text.partition("://")[0].lower() in _SCHEMES
+    return isinstance(text, str) and text.lower().startswith(f"{_SCHEME}://")
 
 
 def is_repository_name(text: str) -> bool:
@@ -77,12 +78,13 @@ def parse_service_url(url: str) -> tuple[str, str]:
     ('https://data.example.org', 'lab/sst')
     """
     parts = _split(url)
-    scheme = _SCHEMES.get(parts.scheme.lower())
     name = parts.path.removeprefix("/").removesuffix("/")
-    if scheme is None or parts.query or parts.fragment or not is_repository_name(name):
+    is_whole = is_service_url(url) and is_repository_name(name)
+    if not is_whole or parts.query or parts.fragment:
         problem = "this is no URL of a repository: write it like icefloe://host/some-org/some-repo"
         raise InvalidInputError(problem, ErrorKind.CANNOT_PARSE_URL)
-    return _origin(scheme, parts), name
+    host, _ = _host_and_port(parts)
+    return _origin("http" if _is_loopback(host) else "https", parts), name
 
 
 def repository_url(service: str, repository: str) -> str:
@@ -91,8 +93,7 @@ def repository_url(service: str, repository: str) -> str:
     >>> repository_url("https://data.example.org", "lab/sst")
     'icefloe://data.example.org/lab/sst'
     """
-    scheme, _, host = service.partition("://")
-    return f"{'icefloe' if scheme == 'https' else 'icefloe+http'}://{host}/{repository}"
+    return f"{_SCHEME}://{service.partition('://')[2]}/{repository}"
 
 
 def service_origin(url: str) -> str:

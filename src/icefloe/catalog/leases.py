@@ -6,8 +6,10 @@ lease is about to end, one request renews all credentials in it. A pickle has th
 credential, so that another process makes a lease of its own, with a token of its own.
 """
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -33,6 +35,7 @@ from icefloe.effects import run_blocking
 from icefloe.errors import (
     AccessDeniedError,
     ErrorKind,
+    IcefloeError,
     RepositoryNotFoundError,
     ServiceError,
 )
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from icefloe.credentials import AnyCredential
 
 type Clock = Callable[[], datetime]
+
+_log: Final = logging.getLogger(__name__)
 
 _SCHEMES: Final = {
     Platform.S3: ("s3://",),
@@ -106,12 +111,6 @@ class Lease:
                 return granted.credential
         problem = f"{self.handle.repository} does not refer to {container} any more"
         raise AccessDeniedError(f"{problem}: open the repository again")
-
-    async def delegate(self, hours: int, name: str) -> CreatedToken:
-        """Create a token for a job, which opens this repository and does nothing else."""
-        new = NewDelegation(self.handle.access, name, hours)
-        path = f"{self.handle.path}/tokens"
-        return await self.transport.call(CreatedToken, "POST", path, new)
 
     async def _ask(self, what: str) -> OpenAnswer:
         request = OpenRequest(self.handle.access)
@@ -210,19 +209,6 @@ def check_container(repository: str, granted: ContainerAnswer) -> None:
         raise ServiceError(text, ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER)
 
 
-def handle_of(storage: Storage) -> Handle | None:
-    """Return the handle by which a storage gets its credentials; None if a service vends none."""
-    credentials = getattr(storage.spec, "credentials", None)
-    function = getattr(credentials, "pickled_function", None)
-    if function is None:
-        return None
-    import pickle
-
-    renewal = pickle.loads(function)  # noqa: S301 - pickled by this process, or by its job
-    vended = getattr(renewal, "renew", None)
-    return vended.handle if isinstance(vended, Vended) else None
-
-
 class Delegation:
     """A token on its way to the workers of a job, which use it for one repository.
 
@@ -249,3 +235,41 @@ def _receive(handle: Handle, token: str) -> Delegation:
     if lease is not None and lease.is_of_worker:
         lease.transport.tokens.use(secret)
     return Delegation(handle, secret)
+
+
+@contextmanager
+def delegating(payload: bytes, name: str) -> Iterator[list[Delegation]]:
+    """Make tokens for the workers of a job, for each repository of a service in a pickle.
+
+    Each token opens its repository for a day, at most, and does nothing else. It ends with the
+    block.
+    """
+    with _lock:
+        leases = [
+            lease
+            for handle, lease in _leases.items()
+            if all(
+                text is None or text.encode() in payload
+                for text in (handle.service, handle.repository, handle.token_id)
+            )
+        ]
+    with ExitStack() as tokens:
+        yield [tokens.enter_context(_delegated_token(lease, name)) for lease in leases]
+
+
+@contextmanager
+def _delegated_token(lease: Lease, name: str) -> Iterator[Delegation]:
+    handle, transport = lease.handle, lease.transport
+    new = NewDelegation(handle.access, name)
+    path = f"{handle.path}/tokens"
+    created = run_blocking(transport.call(CreatedToken, "POST", path, new))
+    token = Secret(created.secret)
+    del created
+    try:
+        yield Delegation(handle, token)
+    finally:
+        own = Transport(handle.service, TokenSource(handle.service, token))
+        try:
+            run_blocking(own.call(type(None), "DELETE", "/me/token"))
+        except IcefloeError:
+            _log.warning("the token of the job %r could not be ended: it ends by itself", name)

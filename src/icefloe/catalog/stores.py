@@ -5,7 +5,7 @@ so it is a handle that asks the service again, and has no secret of a store in i
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from icefloe.catalog.model import Platform
 from icefloe.catalog.wire import ContainerAnswer, CredentialAnswer, StoreAnswer
@@ -84,10 +84,10 @@ class _Renewal:
     """Asks for a newer credential, in the form that the library's renewal expects."""
 
     def __init__(self, renew: Renew) -> None:
-        self.renew: Final = renew
+        self._renew = renew
 
     def __call__(self) -> Any:
-        return _static(self.renew())
+        return _static(self._renew())
 
 
 def _static(credential: CredentialAnswer) -> Any:

@@ -6,6 +6,9 @@ long as a session lives. So it travels in two halves, each of which alone is ran
 part of the function that tasks run, the other a broadcast variable, or with Spark Connect, which
 has none, an artifact. Who has both has the credentials: those who can read the memory of the
 driver or of a worker, or all of their traffic. For the latter, have Spark encrypt it.
+
+A repository of a service travels without credentials: workers ask the service themselves, with a
+token that opens this repository only, and ends with the job. It travels in the same two halves.
 """
 
 import gc
@@ -21,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 import numpy as np
 
+from icefloe.catalog.leases import delegating
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repo.context import RepoContext
 from icefloe.storage.specs import MemorySpec
@@ -71,11 +75,14 @@ def broadcast_context[T](
 @contextmanager
 def broadcast[T](spark: "SparkSession", value: T) -> Iterator[Callable[[], T]]:
     """Make a value with secrets available to tasks for as long as a job runs."""
-    whole = cloudpickle.dumps(value)
-    noise = secrets.token_bytes(len(whole))
-    send = _as_broadcast if is_classic(spark) else _as_artifact
-    with send(spark, noise) as fetch:
-        yield partial(_joined, _mixed(whole, noise), fetch)
+    pickled = cloudpickle.dumps(value)
+    name = f"{spark.sparkContext.appName if is_classic(spark) else 'Spark'} job"[:100]
+    with delegating(pickled, name) as tokens:
+        whole = pickle.dumps((tokens, pickled))
+        noise = secrets.token_bytes(len(whole))
+        send = _as_broadcast if is_classic(spark) else _as_artifact
+        with send(spark, noise) as fetch:
+            yield partial(_joined, _mixed(whole, noise), fetch)
 
 
 type _Fetch = Callable[[], bytes]
@@ -88,7 +95,9 @@ def _joined(half: bytes, fetch: _Fetch) -> Any:
     if half not in _open:
         while len(_open) >= _MOST_OPEN:
             del _open[next(iter(_open))]
-        _open[half] = pickle.loads(_mixed(half, fetch()))  # noqa: S301 - of this very job
+        # Tokens come first: what is unpickled after them asks a service with them.
+        _tokens, pickled = pickle.loads(_mixed(half, fetch()))  # noqa: S301 - of this very job
+        _open[half] = pickle.loads(pickled)  # noqa: S301 - the same
         _keep_what_is_imported()
     return _open[half]
 

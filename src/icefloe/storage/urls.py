@@ -91,6 +91,12 @@ def spec_from_url(url: str, *, anonymous: bool = False) -> Spec:
             return http_spec(urlunsplit(parts._replace(scheme=web_scheme)))
         case _ if scheme in _OPTIONS:
             return _cloud(_address(url, parts), anonymous=anonymous)
+    if scheme == "icefloe":
+        raise InvalidInputError(
+            "a service, not a storage, is reached by 'icefloe' URLs: open the repository with"
+            " icefloe.Client(...).get_repo('org/name')",
+            ErrorKind.CANNOT_PARSE_URL,
+        )
     schemes = ", ".join(sorted({"file", "memory", "http", "https", *_OPTIONS}))
     raise InvalidInputError(
         f"no storage is reached by {parts.scheme!r} URLs; known are {schemes}",

@@ -193,7 +193,7 @@ def test_odd_addresses_are_refused(url: str) -> None:
 def test_urls_of_repositories() -> None:
     for url, service in (
         ("icefloe://data.example.org/lab/sst", SERVICE),
-        ("icefloe+http://127.0.0.1:8321/lab/sst", "http://127.0.0.1:8321"),
+        ("icefloe://127.0.0.1:8321/lab/sst", "http://127.0.0.1:8321"),
     ):
         assert parse_service_url(url) == (service, "lab/sst")
         assert repository_url(service, "lab/sst") == url
@@ -202,7 +202,8 @@ def test_urls_of_repositories() -> None:
         "icefloe://data.example.org/lab/sst/more",
         "icefloe://data.example.org/lab/sst?branch=x",
         "icefloe://data.example.org/../sst",
-        "icefloe+http://data.example.org/lab/sst",
+        "icefloe+http://127.0.0.1/lab/sst",
+        "icefloe://user@data.example.org/lab/sst",
         "s3://lab/sst",
     ):
         with pytest.raises(InvalidInputError):
