@@ -540,16 +540,21 @@ class Administration:
 
     # -- the audit -------------------------------------------------------------------------
 
-    def audit(self, organisation: str | None = None) -> AsyncCloseableIterator[AuditEntry]:
+    def audit(
+        self, organisation: str | None = None, *, before: int | None = None
+    ) -> AsyncCloseableIterator[AuditEntry]:
         """Iterate over what was done, the newest first: in an organisation, or on the service.
 
-        For plain loops and for `async for`; pages are fetched as the loop goes on.
+        For plain loops and for `async for`; pages are fetched as the loop goes on. With `before`,
+        only entries with lower numbers.
         """
         path = "/audit" if organisation is None else f"/orgs/{_part(organisation)}/audit"
-        return AsyncCloseableIterator(self._audit(path))
+        return AsyncCloseableIterator(self._audit(path, before))
 
-    async def _audit(self, path: str) -> AsyncIterator[AuditEntry]:
+    async def _audit(self, path: str, before: int | None) -> AsyncIterator[AuditEntry]:
         query: dict[str, Any] = {"limit": _PAGE}
+        if before is not None:
+            query["before"] = before
         while True:
             page = await self._transport.call(Page[AuditEntry], "GET", path, params=query)
             for entry in page.items:

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.printable import printable, printable_json
+from icefloe.records import Record
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,9 +25,14 @@ if TYPE_CHECKING:
     from icefloe.config import RepositoryConfig
     from icefloe.credentials import AnyCredential
     from icefloe.reports import Report
+    from icefloe.storage import Storage
 
 RepositoryArgument = Annotated[
-    str, typer.Argument(help="The repository: a path, or s3://, gs://, az://, https://…")
+    str,
+    typer.Argument(
+        help="The repository: a path, s3://, gs://, az://, https://…, or org/name or"
+        " icefloe://host/org/name of a service."
+    ),
 ]
 AnonymousOption = Annotated[
     bool, typer.Option(help="Send no credentials to the repository's own storage.")
@@ -61,19 +68,85 @@ DestinationArgument = Annotated[
 ]
 
 
+class Place(Record):
+    """Where a command finds a repository: a storage, or what a service vends for it."""
+
+    storage: Storage
+    config: RepositoryConfig | None = None
+    """The containers that a service granted; None for a storage."""
+    access: Mapping[str, AnyCredential | None] = {}
+
+    @property
+    def is_of_service(self) -> bool:
+        """Whether a service vends credentials for it."""
+        return self.config is not None
+
+    def exists(self) -> bool:
+        """Return whether there is a repository."""
+        from icefloe.api.repository import Repository
+
+        return Repository.exists(self.storage)
+
+    def open(
+        self,
+        config: RepositoryConfig | None = None,
+        access: Mapping[str, AnyCredential | None] | None = None,
+    ) -> Repository:
+        """Open the repository; settings and credentials of the command count first."""
+        from icefloe.api.repository import Repository
+
+        if self.config is not None:
+            config = self.config if config is None else self.config.merge(config)
+        return Repository.open(self.storage, config, {**self.access, **(access or {})} or None)
+
+    def open_or_create(self) -> Repository:
+        """Open the repository, or create it where there is none."""
+        from icefloe.api.repository import Repository
+
+        if self.config is None:
+            return Repository.open_or_create(self.storage)
+        return self.open() if self.exists() else Repository.create(self.storage)
+
+
+def place_of(text: str, *, anonymous: bool = False, writes: bool = False) -> Place:
+    """Return where the repository is that a command names.
+
+    `org/name` is a repository of the service of the last login, unless there is such a folder.
+    """
+    from icefloe.storage import storage_from_url
+
+    if not _is_of_service(text):
+        return Place(storage_from_url(text, anonymous=anonymous))
+    if anonymous:
+        raise typer.BadParameter("a service vends credentials: leave out --anonymous")
+    from icefloe.catalog.client import locate
+
+    opened = locate(text, "write" if writes else "read")
+    return Place(opened.storage, opened.config, opened.access)
+
+
+def _is_of_service(text: str) -> bool:
+    from icefloe.catalog.handles import is_repository_name, is_service_url
+
+    if is_service_url(text):
+        return True
+    if not is_repository_name(text) or Path(text).exists():
+        return False
+    from icefloe.catalog.logins import current_service
+
+    return current_service() is not None
+
+
 def open_repository(
     url: str,
     config: RepositoryConfig | None = None,
     *,
     anonymous: bool = False,
+    writes: bool = False,
     authorisations: Mapping[str, AnyCredential | None] | None = None,
 ) -> Repository:
-    """Open the repository that a command was given."""
-    from icefloe.api.repository import Repository
-    from icefloe.storage import storage_from_url
-
-    storage = storage_from_url(url, anonymous=anonymous)
-    return Repository.open(storage, config, authorize_virtual_chunk_access=authorisations)
+    """Open the repository that a command was given, by one request to a service if it is there."""
+    return place_of(url, anonymous=anonymous, writes=writes).open(config, authorisations)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from icefloe.cli.common import (
     RepositoryArgument,
     authorised,
     interruptible,
+    place_of,
     present,
     progress_bar,
 )
@@ -44,13 +45,14 @@ def verify(
     Example: icefloe verify s3://bucket/repository --json
     """
     from icefloe.api.repository import Repository
-    from icefloe.storage import storage_from_url
 
+    place = place_of(url, anonymous=anonymous)
+    access = {**place.access, **authorised(authorize or (), authorize_anonymous or ())}
     with progress_bar("verifying") as on_progress:
         report = Repository.verify_storage(
-            storage_from_url(url, anonymous=anonymous),
+            place.storage,
             deep=deep,
-            authorize_virtual_chunk_access=authorised(authorize or (), authorize_anonymous or ()),
+            authorize_virtual_chunk_access=access,
             on_progress=on_progress,
         )
     present(report, as_json=as_json, max_rows=max_rows)
@@ -77,10 +79,10 @@ def doctor(
     Example: icefloe doctor s3://bucket/prefix
     """
     from icefloe.maintenance.doctor import check_storage
-    from icefloe.storage import storage_from_url
 
+    place = place_of(url, anonymous=anonymous, writes=not anonymous)
     with progress_bar("trying out") as on_progress:
-        report = check_storage(storage_from_url(url, anonymous=anonymous), on_progress=on_progress)
+        report = check_storage(place.storage, on_progress=on_progress)
     present(report, as_json=as_json)
     if code := STORAGE_CODES[report.verdict]:
         raise typer.Exit(code)
@@ -154,12 +156,11 @@ def repair(
     Example: icefloe repair ./repository --drop-lost-references
     """
     from icefloe.api.repository import Repository
-    from icefloe.storage import storage_from_url
 
     after = "each step leaves the repository no worse; the same command, run again, goes on"
     with progress_bar("looking") as on_progress, interruptible(after):
         report = Repository.repair_storage(
-            storage_from_url(url),
+            place_of(url, writes=True).storage,
             dry_run=not apply,
             backup=backup,
             branches=_pairs(branch or (), "--branch"),

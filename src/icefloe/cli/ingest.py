@@ -10,24 +10,37 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import icefloe.spark as jobs  # names load when they are used: Spark is large
-from icefloe.cli.common import INTERRUPTED, echo, open_repository, show_json, show_table
+from icefloe.cli.common import (
+    INTERRUPTED,
+    Place,
+    echo,
+    open_repository,
+    place_of,
+    show_json,
+    show_table,
+)
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
     from icefloe.pipeline.combining.report import Report
     from icefloe.pipeline.files.options import ValueCheck
-    from icefloe.storage import Storage
 
 _MOST_ROWS = 100
+_SHARED_SCHEMES = ("s3://", "gs://", "gcs://", "az://", "azure://", "abfs://")
+"""How URLs begin whose objects a service lets others read."""
 
 SourcesArgument = Annotated[
     list[str],
     typer.Argument(help="Paths or URLs of files, with * ? [..] {a,b} and ** as in a shell."),
 ]
 RepoOption = Annotated[
-    str, typer.Option("--repo", help="The repository: a path, or s3://, gs://, az://…")
+    str,
+    typer.Option(
+        "--repo", help="The repository: a path, s3://, gs://, az://…, or org/name of a service."
+    ),
 ]
 GroupOption = Annotated[str, typer.Option(help="The group for the dataset. [default: the root]")]
 BranchOption = Annotated[str, typer.Option(help="The branch to commit to.")]
@@ -102,7 +115,6 @@ def ingest_virtual(
     Example: icefloe ingest virtual 'era5/*.nc' --repo ./cube --concat time
     """
     from icefloe.pipeline.files.options import CombineOptions, ParseOptions
-    from icefloe.storage import storage_from_url
 
     checked_plot(plot)
     options = CombineOptions(
@@ -114,7 +126,7 @@ def ingest_virtual(
         gaps=gaps,
         check_values=parse_check(check_values),
     )
-    repository = _open_or_create(storage_from_url(repo), sources, container or [])
+    repository = _open_or_create(place_of(repo, writes=True), sources, container or [])
     with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.virtualize(
             spark,
@@ -156,7 +168,7 @@ def append(
     """
     checked_plot(plot)
     checks = parse_check(check_values)
-    repository = open_repository(repo)
+    repository = open_repository(repo, writes=True)
     with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.append(
             spark,
@@ -196,21 +208,25 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _open_or_create(
-    storage: Storage, sources: Sequence[str], containers: Sequence[str]
-) -> Repository:
+def _open_or_create(place: Place, sources: Sequence[str], containers: Sequence[str]) -> Repository:
     from icefloe.api.repository import Repository
     from icefloe.config import RepositoryConfig
     from icefloe.pipeline.files.sources import container_at, container_prefixes
 
-    is_there = Repository.exists(storage)
+    is_there = place.exists()
     prefixes = container_prefixes(containers if is_there or containers else sources)
     config = RepositoryConfig() if is_there else RepositoryConfig.default()
     for prefix in prefixes:
+        if place.is_of_service and not prefix.startswith(_SHARED_SCHEMES):
+            raise InvalidInputError(
+                f"a service never lets {prefix} be read, which only this machine may reach: copy"
+                " the values with `icefloe ingest native`, or upload the files",
+                ErrorKind.INVALID_VIRTUAL_REF,
+            )
         config.set_virtual_chunk_container(container_at(prefix))
     if not is_there:
-        return Repository.create(storage, config)
-    repository = Repository.open(storage, config if prefixes else None)
+        return Repository.create(place.storage, config)
+    repository = place.open(config if prefixes else None)
     if prefixes:
         repository.save_config()
     return repository

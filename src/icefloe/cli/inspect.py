@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icefloe.cli.common import RepositoryArgument, show_json
+from icefloe.cli.common import RepositoryArgument, place_of, show_json
 from icefloe.errors import (
     ErrorKind,
     FormatError,
@@ -40,9 +40,8 @@ def inspect(
     Examples: icefloe inspect ./repo;  icefloe inspect ./repo snapshots/1CECHNKREP0F1RSTCMT0
     """
     from icefloe.effects import run_blocking
-    from icefloe.storage import storage_from_url
 
-    backend = storage_from_url(url, anonymous=anonymous).open()
+    backend = place_of(url, anonymous=anonymous).storage.open()
     described = run_blocking(describe(backend, path, max_rows))
     show_json(described)
 

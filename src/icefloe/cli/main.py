@@ -14,11 +14,13 @@ from typer.core import TyperCommand, TyperGroup
 
 from icefloe.cli.common import echo
 from icefloe.errors import (
+    AccessDeniedError,
     ConflictError,
     FormatError,
     IcefloeError,
     InvalidInputError,
     NotFoundError,
+    ServiceError,
     StorageError,
 )
 from icefloe.printable import printable
@@ -30,6 +32,8 @@ EXIT_CODES: dict[type[IcefloeError], int] = {
     InvalidInputError: 5,
     ConflictError: 6,
     StorageError: 7,
+    AccessDeniedError: 8,
+    ServiceError: 9,
     IcefloeError: 1,
 }
 """What the shell sees for each group of errors; the first that fits counts."""
@@ -395,6 +399,179 @@ COMMANDS: Final = (
                 "verify",
                 "service:verify_audit",
                 "Check that nobody changed the service's audit, in the database itself.",
+            ),
+        ],
+    ),
+    LazyCommand(
+        "login",
+        "login:login",
+        "Log in at a repository service, and keep the token for later commands and programs.",
+    ),
+    LazyCommand("logout", "login:logout", "End the token of the last login, and forget it."),
+    LazyCommand("whoami", "login:whoami", "Show who the service takes you for, and your roles."),
+    TyperGroup(
+        name="org",
+        help="Organisations of a repository service.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand("list", "org:list_", "List your organisations."),
+            LazyCommand("show", "org:show", "Show an organisation."),
+            LazyCommand(
+                "create", "org:create", "Create an organisation, with you as its first admin."
+            ),
+            LazyCommand(
+                "rename", "org:rename", "Change the name under which an organisation is shown."
+            ),
+            LazyCommand(
+                "delete",
+                "org:delete",
+                "Delete an organisation and all that the service keeps of it; stored data stays.",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="member",
+        help="Members of organisations, and service accounts.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "list", "member:list_", "List the members of an organisation, and their roles."
+            ),
+            LazyCommand(
+                "set",
+                "member:set_",
+                "Add somebody to an organisation, or change the role of a member.",
+            ),
+            LazyCommand(
+                "remove",
+                "member:remove",
+                "Take somebody out of an organisation; no credential is made for them from now on.",
+            ),
+            LazyCommand(
+                "accounts", "member:accounts", "List the service accounts of an organisation."
+            ),
+            LazyCommand(
+                "create-account",
+                "member:create_account",
+                "Create a service account: a member without a login, in whose name tokens act.",
+            ),
+            LazyCommand(
+                "disable-account",
+                "member:disable_account",
+                "Disable a service account for good; all its tokens end at once.",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="bucket",
+        help="Buckets that organisations registered at a service.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand("list", "bucket:list_", "List the buckets of an organisation."),
+            LazyCommand("show", "bucket:show", "Show a bucket, without its secrets."),
+            LazyCommand(
+                "register", "bucket:register", "Register a bucket at the service, and probe it."
+            ),
+            LazyCommand(
+                "change",
+                "bucket:change",
+                "Replace the settings of a bucket, and probe it; secrets stay if the file has"
+                " none.",
+            ),
+            LazyCommand(
+                "probe",
+                "bucket:probe",
+                "Let the service try whether credentials for a bucket allow what they say, and"
+                " no more.",
+            ),
+            LazyCommand(
+                "delete",
+                "bucket:delete",
+                "Let the service forget a bucket that no repository is in; stored data stays.",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="repo",
+        help="Repositories of a service.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand("list", "repo:list_", "List the repositories that you may read."),
+            LazyCommand("show", "repo:show", "Show what the service knows of a repository."),
+            LazyCommand(
+                "create", "repo:create", "Create a repository in a bucket of its organisation."
+            ),
+            LazyCommand(
+                "import", "repo:import_", "Register a repository that exists in a bucket already."
+            ),
+            LazyCommand(
+                "change",
+                "repo:change",
+                "Change the description, the visibility or the status of a repository.",
+            ),
+            LazyCommand(
+                "delete",
+                "repo:delete",
+                "Let the service forget a repository; its data stays in the bucket.",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="policy",
+        help="Who may read virtual chunks in the buckets of an organisation.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "list", "policy:list_", "List the policies on the buckets of an organisation."
+            ),
+            LazyCommand("show", "policy:show", "Show a policy."),
+            LazyCommand("create", "policy:create", "Let virtual chunks below a prefix be read."),
+            LazyCommand("change", "policy:change", "Replace a policy."),
+            LazyCommand(
+                "delete",
+                "policy:delete",
+                "Delete a policy: no credential is made by it from now on.",
+            ),
+            LazyCommand(
+                "history",
+                "policy:history",
+                "List the versions of a policy, oldest first; also of one that was deleted.",
+            ),
+            LazyCommand(
+                "undo",
+                "policy:undo",
+                "Put a policy back to the version before the last one; a deleted one comes back.",
+            ),
+        ],
+    ),
+    TyperGroup(
+        name="token",
+        help="Keys for programs.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand("list", "token:list_", "List your tokens, without their secrets."),
+            LazyCommand(
+                "create", "token:create", "Create a token, and print its secret this once."
+            ),
+            LazyCommand("revoke", "token:revoke", "End a token at once."),
+        ],
+    ),
+    TyperGroup(
+        name="audit",
+        help="Who did what on a service.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand("list", "audit:list_", "List what was done, the newest first."),
+            LazyCommand(
+                "show",
+                "audit:show",
+                "Show an entry of the audit with its details: reasons, grants and their ends.",
+            ),
+            LazyCommand(
+                "export",
+                "audit:export",
+                "Write all entries of the audit to a file, a line of JSON for each, the newest"
+                " first.",
             ),
         ],
     ),

@@ -105,7 +105,7 @@ def rewrite(
 
     Example: icefloe manifests rewrite ./repo --branch main
     """
-    repository = open_repository(url, None if config is None else _read(config))
+    repository = open_repository(url, None if config is None else _read(config), writes=True)
     with progress_bar("rewriting manifests") as on_progress:
         new = repository.rewrite_manifests(
             message,

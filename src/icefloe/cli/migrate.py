@@ -11,6 +11,7 @@ from icefloe.cli.common import (
     RepositoryArgument,
     echo,
     interruptible,
+    place_of,
     present,
     progress_bar,
     require_consent,
@@ -53,9 +54,8 @@ def migrate(
     Example: icefloe migrate s3://bucket/repository --dry-run
     """
     from icefloe.api.migration import migrate_repository
-    from icefloe.storage import storage_from_url
 
-    storage = storage_from_url(url)
+    storage = place_of(url, writes=True).storage
 
     def run(title: str, *, is_dry: bool) -> MigrationReport:
         with (

@@ -11,6 +11,7 @@ from icefloe.cli.common import (
     AuthorizeOption,
     authorised,
     echo,
+    place_of,
     show_json,
 )
 from icefloe.cli.ingest import (
@@ -92,9 +93,7 @@ def ingest_native(
 
     Example: icefloe ingest native 'era5/*.nc' --repo ./cube --concat time --chunks time=720,lat=90
     """
-    from icefloe.api.repository import Repository
     from icefloe.pipeline.files.options import CombineOptions, ParseOptions
-    from icefloe.storage import storage_from_url
 
     how = _options(chunks, shards, codec, level, memory)
     rule: Literal["skip", "fail"] = "skip" if skip_misfits else "fail"
@@ -105,7 +104,7 @@ def ingest_native(
         parse = ParseOptions(tuple(concat), drop=tuple(drop or ()))
     elif drop:
         raise typer.BadParameter("variables are left out of files only: give --concat, too")
-    repository = Repository.open_or_create(storage_from_url(repo))
+    repository = place_of(repo, writes=True).open_or_create()
     with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.ingest(
             spark,
@@ -159,21 +158,19 @@ def rechunk(
 
     Example: icefloe rechunk s3://bucket/cube --repo ./series --chunks time=-1,lat=10,lon=10
     """
-    from icefloe.api.repository import Repository
-    from icefloe.storage import storage_from_url
 
     how = _options(chunks, shards, codec, level, memory)
-    storage = storage_from_url(source)
+    place = place_of(source)
     origin: Any = source
-    if Repository.exists(storage):
+    if place.exists():
         access = authorised(authorize or (), authorize_anonymous or ())
-        opened = Repository.open(storage, authorize_virtual_chunk_access=access)
+        opened = place.open(access=access)
         is_named = from_tag is not None or from_snapshot is not None
         named = from_branch if is_named else from_branch or "main"
         origin = opened.readonly_session(named, tag=from_tag, snapshot_id=from_snapshot)
     elif from_branch or from_tag or from_snapshot:
         raise typer.BadParameter(f"{source} is not a repository, and has no versions")
-    repository = Repository.open_or_create(storage_from_url(repo))
+    repository = place_of(repo, writes=True).open_or_create()
     with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.rechunk(
             spark,

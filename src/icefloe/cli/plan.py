@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import icefloe.spark as jobs  # names load when they are used
-from icefloe.cli.common import echo, show_json, show_table
+from icefloe.cli.common import echo, place_of, show_json, show_table
 from icefloe.cli.ingest import BranchOption, GroupOption, JsonOption, RepoOption, SourcesArgument
 from icefloe.cli.native import (
     ChunksOption,
@@ -55,11 +55,11 @@ def plan(
     from icefloe.api.repository import Repository
     from icefloe.config import RepositoryConfig
     from icefloe.pipeline.files.options import CombineOptions
-    from icefloe.storage import in_memory_storage, storage_from_url
+    from icefloe.storage import in_memory_storage
 
-    storage = storage_from_url(repo)
-    if Repository.exists(storage):
-        repository = Repository.open(storage)
+    place = place_of(repo)
+    if place.exists():
+        repository = place.open()
     else:
         repository = Repository.create(in_memory_storage(), RepositoryConfig.default())
     options = CombineOptions(tuple(concat)) if concat else None

@@ -98,7 +98,7 @@ def expire(
     Example: icefloe expire s3://bucket/repository --older-than 30d --protect-tag v1
     """
     cutoff = moment(older_than)
-    repository = open_repository(url)
+    repository = open_repository(url, writes=True)
     branches, tags = protect_branch or (), protect_tag or ()
     with progress_bar("planning"), interruptible("nothing was changed"):
         plan = repository.plan_expiration(
@@ -170,7 +170,7 @@ def gc(
     from icefloe.reports import shown_bytes
 
     cutoff = moment(older_than)
-    repository = open_repository(url)
+    repository = open_repository(url, writes=True)
     summary: GCSummary | None = None
     if dry_run or not yes:
         with progress_bar("counting garbage") as bar, interruptible("nothing was changed"):

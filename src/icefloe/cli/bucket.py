@@ -1,0 +1,159 @@
+"""`icefloe bucket`: buckets that organisations registered at a service."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from icefloe.cli.common import JsonOption, require_consent
+from icefloe.cli.entries import (
+    OrganisationArgument,
+    ServiceOption,
+    YesOption,
+    client_of,
+    done,
+    show_entries,
+    show_entry,
+)
+
+if TYPE_CHECKING:
+    from icefloe.catalog.wire import BucketSettings
+
+NameArgument = Annotated[str, typer.Argument(help="The name of the bucket in its organisation.")]
+SettingsArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="A JSON file with the settings: platform, bucket, prefix, region, endpoint,"
+        " delegation, role, secrets, … - for standard input."
+    ),
+]
+
+PROBE_CODES = {"proven": 0}
+"""What the shell sees after a probe; 10 for all other states."""
+
+
+def list_(
+    organisation: OrganisationArgument,
+    *,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the buckets of an organisation.
+
+    Example: icefloe bucket list ocean-lab
+    """
+    buckets = client_of(service).list_buckets(organisation)
+    columns = ("name", "platform", "bucket", "prefix", "delegation", "state")
+    show_entries(buckets, *columns, as_json=as_json)
+
+
+def show(
+    organisation: OrganisationArgument,
+    name: NameArgument,
+    *,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a bucket, without its secrets.
+
+    Example: icefloe bucket show ocean-lab archive
+    """
+    show_entry(client_of(service).show_bucket(organisation, name), as_json=as_json)
+
+
+def register(
+    organisation: OrganisationArgument,
+    name: NameArgument,
+    settings: SettingsArgument,
+    *,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register a bucket at the service, and probe it.
+
+    Secrets come from the file or from standard input, never from the command line. Exit code 10:
+    the probe found that credentials would allow too little or too much.
+
+    Example: icefloe bucket register ocean-lab archive bucket.json
+    """
+    client = client_of(service)
+    client.register_bucket(organisation, name, _read(settings))
+    _probe(service, organisation, name, as_json=as_json)
+
+
+def change(
+    organisation: OrganisationArgument,
+    name: NameArgument,
+    settings: SettingsArgument,
+    *,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replace the settings of a bucket, and probe it; secrets stay if the file has none.
+
+    Example: icefloe bucket change ocean-lab archive bucket.json
+    """
+    client_of(service).change_bucket(organisation, name, _read(settings))
+    _probe(service, organisation, name, as_json=as_json)
+
+
+def probe(
+    organisation: OrganisationArgument,
+    name: NameArgument,
+    *,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the service try whether credentials for a bucket allow what they say, and no more.
+
+    Exit code 0: proven. 10: not proven.
+
+    Example: icefloe bucket probe ocean-lab archive
+    """
+    _probe(service, organisation, name, as_json=as_json)
+
+
+def delete(
+    organisation: OrganisationArgument,
+    name: NameArgument,
+    *,
+    yes: YesOption = False,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the service forget a bucket that no repository is in; stored data stays.
+
+    Example: icefloe bucket delete ocean-lab archive
+    """
+    require_consent(f"forget the bucket {name} with its policies?", is_given=yes)
+    client_of(service).delete_bucket(organisation, name)
+    done(f"the bucket {name} was forgotten", as_json=as_json)
+
+
+def _probe(service: str | None, organisation: str, name: str, *, as_json: bool) -> None:
+    report = client_of(service).probe_bucket(organisation, name)
+    if as_json:
+        show_entry(report, as_json=True)
+    else:
+        show_entries(report.checks, "name", "passed", "detail", as_json=False)
+        done(f"{name} is {report.state}: {report.reason}", as_json=False)
+    if code := PROBE_CODES.get(report.state, 10):
+        raise typer.Exit(code)
+
+
+def _read(path: Path) -> BucketSettings:
+    import msgspec
+
+    from icefloe.catalog.wire import BucketSettings
+
+    text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    try:
+        return msgspec.convert(json.loads(text), BucketSettings)
+    except (ValueError, msgspec.ValidationError) as error:
+        # The text of a decoder may repeat a secret; that of a validation names a field.
+        reason = error if isinstance(error, msgspec.ValidationError) else "this is no JSON"
+        raise typer.BadParameter(f"{path}: {reason}", param_hint="SETTINGS") from None
