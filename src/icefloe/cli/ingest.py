@@ -208,16 +208,16 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _open_or_create(place: Place, sources: Sequence[str], containers: Sequence[str]) -> Repository:
+def _open_or_create(target: Place, sources: Sequence[str], containers: Sequence[str]) -> Repository:
     from icefloe.api.repository import Repository
     from icefloe.config import RepositoryConfig
     from icefloe.pipeline.files.sources import container_at, container_prefixes
 
-    is_there = place.exists()
+    is_there = target.exists()
     prefixes = container_prefixes(containers if is_there or containers else sources)
     config = RepositoryConfig() if is_there else RepositoryConfig.default()
     for prefix in prefixes:
-        if place.is_of_service and not prefix.startswith(_SHARED_SCHEMES):
+        if target.is_of_service and not prefix.startswith(_SHARED_SCHEMES):
             raise InvalidInputError(
                 f"a service never lets {prefix} be read, which only this machine may reach: copy"
                 " the values with `icefloe ingest native`, or upload the files",
@@ -225,8 +225,8 @@ def _open_or_create(place: Place, sources: Sequence[str], containers: Sequence[s
             )
         config.set_virtual_chunk_container(container_at(prefix))
     if not is_there:
-        return Repository.create(place.storage, config)
-    repository = place.open(config if prefixes else None)
+        return Repository.create(target.storage, config)
+    repository = target.open(config if prefixes else None)
     if prefixes:
         repository.save_config()
     return repository

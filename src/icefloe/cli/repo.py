@@ -118,18 +118,3 @@ def delete(
     require_consent(f"forget {name}? Its data stays in the bucket.", is_given=yes)
     client_of(service).delete_repo(name)
     done(f"{name} was forgotten", as_json=as_json)
-
-
-def access(
-    name: NameArgument,
-    *,
-    message: Annotated[str, typer.Option("--message", "-m", help="Why you ask.")] = "",
-    service: ServiceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Ask the owners for what was missing when you opened a repository.
-
-    Example: icefloe repo access ocean-lab/sst -m 'for the spring report'
-    """
-    requests = client_of(service).ask_for_access(name, message=message)
-    show_entries(requests, "id", "organisation", "container", "state", as_json=as_json)
