@@ -6,23 +6,9 @@
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, TypeAlias, cast
 
-from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values import U32, U64, Check, Variant, union_of, variant_of
+from icefloe.values import U32, U64, Variant, list_of, union_of, variant_of
 from icefloe.values.stored import TreeReader, kind_of, plain, to_tree
 from icefloe.values.tree import StoredForm, Tagged, Tree
-
-
-def _conditions(kind: type) -> Check:
-    def check(value: Any, name: str) -> tuple[Any, ...]:
-        if not isinstance(value, Sequence) or not all(
-            isinstance(element, kind) for element in value
-        ):
-            raise InvalidInputError(
-                f"{name} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
-            )
-        return tuple(value)
-
-    return check
 
 
 class _ArrayCondition[C](Variant):
@@ -102,7 +88,7 @@ class SplitOr(ManifestSplitCondition):
 
     _made_by = "or_conditions"
     stored_form = _COMBINATION
-    conditions: Annotated[_SplitConditions, _conditions(ManifestSplitCondition)]
+    conditions: Annotated[_SplitConditions, list_of(ManifestSplitCondition)]
 
 
 @variant_of(ManifestSplitCondition, "And")
@@ -111,7 +97,7 @@ class SplitAnd(ManifestSplitCondition):
 
     _made_by = "and_conditions"
     stored_form = _COMBINATION
-    conditions: Annotated[_SplitConditions, _conditions(ManifestSplitCondition)]
+    conditions: Annotated[_SplitConditions, list_of(ManifestSplitCondition)]
 
 
 @variant_of(ManifestSplitCondition, "PathMatches")
@@ -205,7 +191,7 @@ class PreloadOr(ManifestPreloadCondition):
 
     _made_by = "or_conditions"
     stored_form = _COMBINATION
-    conditions: Annotated[_PreloadConditions, _conditions(ManifestPreloadCondition)]
+    conditions: Annotated[_PreloadConditions, list_of(ManifestPreloadCondition)]
 
 
 @variant_of(ManifestPreloadCondition, "And")
@@ -214,7 +200,7 @@ class PreloadAnd(ManifestPreloadCondition):
 
     _made_by = "and_conditions"
     stored_form = _COMBINATION
-    conditions: Annotated[_PreloadConditions, _conditions(ManifestPreloadCondition)]
+    conditions: Annotated[_PreloadConditions, list_of(ManifestPreloadCondition)]
 
 
 @variant_of(ManifestPreloadCondition, "PathMatches")

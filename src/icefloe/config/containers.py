@@ -15,7 +15,7 @@ from icefloe.config.stores import (
     fit_store,
 )
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.values import U64, LocalMoment, Value, integer, unchecked, value_class
+from icefloe.values import U64, LocalMoment, Value, integer, one_of, unchecked, value_class
 from icefloe.values.checks import check_for
 from icefloe.values.stored import TreeReader, plain
 from icefloe.values.tree import Stored, Tree
@@ -71,16 +71,6 @@ def _store(value: Any, name: str) -> AnyObjectStoreConfig:
 _any_store: Final = check_for(AnyObjectStoreConfig)
 
 
-def _policy(value: Any, name: str) -> OnChange:
-    for policy in POLICIES:
-        if value == policy:
-            return policy
-    raise InvalidInputError(
-        f"{name} must be one of {', '.join(map(repr, POLICIES))}, got {value!r}",
-        ErrorKind.INVALID_CONFIG,
-    )
-
-
 @value_class
 class VirtualChunkContainer(Value):
     """A url prefix below which virtual chunks may lie, and the store that serves it.
@@ -106,7 +96,7 @@ class VirtualChunkContainer(Value):
         metadata={"stored": Stored(after="url_prefix")}
     )
     name: str | None = None
-    on_change: Annotated[OnChange, _policy] = field(
+    on_change: Annotated[OnChange, one_of(*POLICIES)] = field(
         default="strict", kw_only=True, metadata={"stored": Stored(only_ours=True)}
     )
 

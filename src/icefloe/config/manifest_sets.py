@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Self, cast
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.forks import importing
 from icefloe.records import Record
-from icefloe.values import U32, Check, NonZeroU64, Value, integer, public_name, value_class
+from icefloe.values import U32, NonZeroU64, Value, integer, list_of, public_name, value_class
 from icefloe.values.stored import TreeReader, kind_of, to_tree
 from icefloe.values.tree import Stored, StoredForm, Tree
 
@@ -130,21 +130,6 @@ class ManifestRule(Value):
         return _one_line(self, self.target)
 
 
-def _list_of(kind: type) -> Check:
-    def check(value: Any, name: str) -> tuple[Any, ...]:
-        if (
-            isinstance(value, str)
-            or not isinstance(value, Sequence)
-            or not all(isinstance(element, kind) for element in value)
-        ):
-            raise InvalidInputError(
-                f"{name} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
-            )
-        return tuple(value)
-
-    return check
-
-
 def _read_patterns(reader: TreeReader, _: object, tree: Tree, path: str) -> list[str]:
     patterns = []
     for position, content in enumerate(reader.items(tree, path)):
@@ -171,7 +156,7 @@ class ManifestSetPreload(Value):
     """
 
     kebab_keys = True
-    arrays: Annotated[Sequence[str], _list_of(str)] = field(
+    arrays: Annotated[Sequence[str], list_of(str)] = field(
         default=(),
         metadata={
             "stored": Stored(
@@ -405,10 +390,10 @@ class ChunkManifestsConfig(Value):
     """
 
     kebab_keys = True
-    sets: Annotated[Sequence[ManifestSet], _list_of(ManifestSet)] = field(
+    sets: Annotated[Sequence[ManifestSet], list_of(ManifestSet)] = field(
         default=(), metadata={"stored": Stored(form=StoredForm(_sets_tree, _read_sets))}
     )
-    rules: Annotated[Sequence[ManifestRule], _list_of(ManifestRule)] = field(
+    rules: Annotated[Sequence[ManifestRule], list_of(ManifestRule)] = field(
         default=(), metadata={"stored": Stored(form=StoredForm(to_tree, _read_rules))}
     )
     _: KW_ONLY

@@ -12,6 +12,8 @@ from icefloe.values.checks import (
     NonZeroU64,
     TextMapping,
     integer,
+    list_of,
+    one_of,
 )
 from icefloe.values.model import (
     NamedNumber,
@@ -50,8 +52,10 @@ __all__ = [
     "Variant",
     "defaults_of",
     "integer",
+    "list_of",
     "merged",
     "once_per_class",
+    "one_of",
     "overlaid",
     "public_name",
     "secret",

@@ -2,7 +2,7 @@
 
 import operator
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
@@ -58,6 +58,23 @@ def one_of(*choices: str) -> Check:
         if value not in choices:
             raise _unfit(name, expected, repr(value))
         return value
+
+    return check
+
+
+def list_of(kind: type) -> Check:
+    """Make a check for a list of values of a class; the list is kept as a tuple."""
+
+    def check(value: Any, name: str) -> tuple[Any, ...]:
+        if (
+            isinstance(value, str)
+            or not isinstance(value, Sequence)
+            or not all(isinstance(element, kind) for element in value)
+        ):
+            raise InvalidInputError(
+                f"{name} must be a list of {kind.__name__}", ErrorKind.INVALID_CONFIG
+            )
+        return tuple(value)
 
     return check
 
