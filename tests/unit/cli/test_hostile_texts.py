@@ -140,7 +140,7 @@ RUN_A_SERVICE = {"serve", "service"}
 
 def needs_service(name: str, command: Any) -> bool:
     """Return whether a command talks to a service: those are tested with one of their own."""
-    is_of_service = name.split()[0] in {"login", *RUN_A_SERVICE}
+    is_of_service = name.split(maxsplit=1)[0] in {"login", *RUN_A_SERVICE}
     return is_of_service or any("--service" in each.opts for each in command.params)
 
 
