@@ -2,7 +2,8 @@
 
 Those of the whole engine, of concurrent commits, of virtual chunks, of manifests at scale, of
 maintenance and of the pipeline are sections of their own: `python -m bench engine`, `fairness`,
-`virtual`, `manifests`, `maintenance` and `pipeline`, see `bench.engine`.
+`virtual`, `manifests`, `maintenance` and `pipeline`, see `bench.engine`. So are the figures of the
+repository service: `python -m bench service`.
 
 Each side runs in processes of its own, turn and turn about; the best of all rounds counts.
 """
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import engine
+from bench import engine, service
 from bench.measure import Sample, in_fresh_process, scratch
 from bench.sections import SECTIONS
 
@@ -224,5 +225,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in SECTIONS:
         engine.main(sys.argv[2:], sys.argv[1])
+    elif sys.argv[1:2] == ["service"]:
+        service.main(sys.argv[2:])
     else:
         main()

@@ -43,6 +43,7 @@ from icefloe.records import replace
 from icefloe.service.configuration import LARGEST_FILE, read_configuration
 from icefloe.service.database import accounts, assets, rows, tables
 from icefloe.service.domain.actions import Action
+from icefloe.service.domain.locations import Location
 from icefloe.service.domain.scopes import scope_allows
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
@@ -293,6 +294,9 @@ def test_buckets_are_compared_as_a_whole(shared_town: Town) -> None:
     for name in (f"{bucket}-evil", f"{bucket}s", bucket[:-1]):
         shared_town.declare_s3(shared_town.daily.replace(f"//{bucket}/", f"//{name}/"))
         assert shared_town.refusals() == ["bucket_unknown"], name
+    own = Location(Platform.S3, "store", bucket)
+    assert own.covers(Location(Platform.S3, "store", bucket, ("daily",)))
+    assert not own.covers(Location(Platform.S3, "store", f"{bucket}-evil", ("daily",)))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A running service: its settings, its database, its keys and its clock."""
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -13,9 +14,10 @@ from sqlalchemy import Connection
 
 from icefloe.catalog.model import Bucket, Delegation
 from icefloe.catalog.tokens import token_id
+from icefloe.catalog.wire import AuditEntry
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
-from icefloe.service.database import accounts
+from icefloe.service.database import accounts, audit
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.engine import Database
 from icefloe.service.database.vault import (
@@ -89,6 +91,42 @@ def load_master_keys(settings: Settings) -> list[LocalMasterKey]:
     return [current, *former, *beside]
 
 
+class Journal:
+    """Writes entries of requests that run at the same time to the audit, in one transaction."""
+
+    def __init__(self, database: Database, key: bytes) -> None:
+        self._database: Final = database
+        self._key: Final = key
+        self._waiting: list[tuple[AuditEntry, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def write(self, entry: AuditEntry) -> None:
+        """Write an entry; return when it is stored for good."""
+        written = asyncio.get_running_loop().create_future()
+        self._waiting.append((entry, written))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._drain())
+        await written
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                await asyncio.to_thread(self._append, [entry for entry, _ in batch])
+            except Exception as error:  # noqa: BLE001 - every waiting request raises it
+                for _, written in batch:
+                    if not written.done():
+                        written.set_exception(error)
+            else:
+                for _, written in batch:
+                    if not written.done():
+                        written.set_result(None)
+
+    def _append(self, entries: list[AuditEntry]) -> None:
+        with self._database.writing() as connection:
+            audit.append(connection, self._key, entries)
+
+
 class Service:
     """Everything that requests share."""
 
@@ -101,6 +139,7 @@ class Service:
         self.database: Final = Database(settings.database_url)
         self.database.migrate()
         self.keys: Final = self._load_keys()
+        self.journal: Final = Journal(self.database, self.keys.audit)
         self.client: Final = guarded_client(AddressBook(settings.allowed_endpoints))
         self.vendors: Final[dict[Delegation, Vendor]] = {
             Delegation.ROLE: StsVendor(self.client),

@@ -3,7 +3,6 @@
 Every route declares its action by `Depends(may(Action.X))`. Refusals are written to the audit.
 """
 
-import asyncio
 import hmac
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -117,13 +116,8 @@ class Permit(Record):
         audit.append(connection, self.service.keys.audit, [entry])
 
     async def record_later(self, what: str, details: Mapping[str, Any] | None = None) -> None:
-        """Write an allowed action that changed nothing here to the audit."""
-
-        def write() -> None:
-            with self.service.database.writing() as connection:
-                self.record(connection, what, details)
-
-        await asyncio.to_thread(write)
+        """Write an action that changed nothing here to the audit, and wait until it is there."""
+        await self.service.journal.write(self.audit_entry(what, details))
 
     def audit_entry(self, what: str, details: Mapping[str, Any] | None = None) -> AuditEntry:
         """Return what the audit is to keep of this request."""

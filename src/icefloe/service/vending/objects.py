@@ -206,6 +206,7 @@ async def _read(
 ) -> ReadObject:
     status = response.status_code
     if status == 304 and known_version is not None:
+        await response.aread()  # its end, so that the connection is kept
         return ReadObject(known_version, None)
     if status == 404:
         raise ObjectNotFoundError(f"no object {key!r} (status 404)", key=key)

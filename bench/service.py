@@ -1,0 +1,168 @@
+"""The repository service on this machine: `python -m bench service`.
+
+An object store with an STS, the service with SQLite in a process of its own, and this process as
+all of its clients. Every figure is of real requests over the loopback interface.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2 as httpx
+from rich.console import Console
+from rich.table import Table
+
+from bench.measure import scratch
+from icefloe.catalog.model import (
+    Bucket,
+    BucketState,
+    DeclaredContainer,
+    Member,
+    Person,
+    Platform,
+    Policy,
+    PolicyScope,
+    Repository,
+    Role,
+)
+from icefloe.service.domain.world import World
+from tests.support.servers import S3Endpoint, seaweedfs
+
+CONTAINERS: Final = 10
+PEOPLE: Final = 60
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, and print the figures with what is asked of them."""
+    parser = argparse.ArgumentParser(prog="python -m bench service")
+    parser.add_argument("--opens", type=int, default=1000, help="opens at the same time")
+    options = parser.parse_args(arguments)
+    with scratch() as folder, seaweedfs(has_sts=True) as store:
+        figures = asyncio.run(_measure(folder, store, options.opens))
+    figures["decide"] = (_decide_seconds(), "s", 1.0)
+    table = Table("figure", "measured", "asked", title="The service on loopback, with SQLite")
+    for name, (value, unit, limit) in figures.items():
+        is_met = value >= limit if unit == "opens/s" else value <= limit
+        colour = "green" if is_met else "red"
+        sign = "≥" if unit == "opens/s" else "≤"
+        table.add_row(name, f"[{colour}]{value:.3g} {unit}[/]", f"{sign} {limit:g}")
+    Console().print(table)
+
+
+async def _measure(
+    folder: Path, store: S3Endpoint, opens: int
+) -> dict[str, tuple[float, str, float]]:
+    address = {"url": store.url, "bucket": store.bucket, "region": store.region}
+    keys = {"access_key_id": store.access_key_id, "secret_access_key": store.secret_access_key}
+    settings = json.dumps({"folder": str(folder), "store": address | keys})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.service_worker", settings, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        started = json.loads(await process.stdout.readline())
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
+        async with httpx.AsyncClient(
+            base_url=started["url"], limits=limits, timeout=120, trust_env=False
+        ) as client:
+            return await _ask(client, started["tokens"], opens, started["probe_seconds"])
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _ask(
+    client: httpx.AsyncClient, tokens: list[str], opens: int, probe_seconds: float
+) -> dict[str, tuple[float, str, float]]:
+    async def open_as(token: str) -> float:
+        headers = {"authorization": f"Bearer {token}"}
+        begun = time.perf_counter()
+        response = await client.post("/api/v1/repos/lab/sst/open", headers=headers)
+        seconds = time.perf_counter() - begun
+        assert response.status_code == 200, response.text
+        assert len(response.json()["containers"]) == CONTAINERS
+        return seconds
+
+    async def server(path: str) -> Any:
+        return (await client.get(f"/bench/{path}")).json()
+
+    crowd, *people = tokens
+    await open_as(people[0])
+    ratios, cold = [], []
+    for token in people[1:]:  # everything is made for each of them
+        await server("steps")
+        seconds = await open_as(token)
+        steps = await server("steps")
+        cold.append(seconds)
+        ratios.append(seconds / max(steps.values()))
+    warm = [await open_as(people[1]) for _ in range(200)]
+    before = await server("mints")
+    seconds, errors = await _all_at_once([lambda: open_as(crowd)] * opens)
+    mints = await server("mints") - before
+    return {
+        "open, all credentials made: p95": (1e3 * _p95(cold), "ms", 50),
+        "open, credentials kept: p95": (1e3 * _p95(warm), "ms", 50),
+        "open, ratio to its slowest step: median": (statistics.median(ratios), "x", 1.3),
+        f"mints for each grant, {opens} opens at once": (mints / (CONTAINERS + 1), "", 1),
+        f"{opens} opens at once: errors": (errors, "", 0),
+        f"{opens} opens at once": ((opens - errors) / seconds, "opens/s", 200),
+        "probe of a bucket": (probe_seconds, "s", 2),
+    }
+
+
+async def _all_at_once(attempts: list[Callable[[], Awaitable[float]]]) -> tuple[float, int]:
+    begun = time.perf_counter()
+    results = await asyncio.gather(*(attempt() for attempt in attempts), return_exceptions=True)
+    errors = [result for result in results if isinstance(result, BaseException)]
+    for error in errors[:3]:
+        print(f"failed: {error!r}", file=sys.stderr)
+    return time.perf_counter() - begun, len(errors)
+
+
+def _p95(values: list[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1]
+
+
+def _decide_seconds() -> float:
+    """Decide for a thousand people and a thousand repositories."""
+    organisations = [f"org-{number}" for number in range(20)]
+    place = "s3://data-{}/daily/"
+    world = World(
+        now=datetime.now(UTC),
+        people=[Person(f"p{number}") for number in range(1000)],
+        members=[
+            Member(organisations[(number * k) % 20], f"p{number}", Role.READER)
+            for number in range(1000)
+            for k in (1, 3)
+        ],
+        buckets=[
+            Bucket(name, "main", Platform.S3, f"data-{name}", state=BucketState.PROVEN)
+            for name in organisations
+        ],
+        repositories=[
+            Repository(organisations[number % 20], f"r{number}", "main", f"r{number}/")
+            for number in range(1000)
+        ],
+        containers={
+            f"{organisations[number % 20]}/r{number}": tuple(
+                DeclaredContainer(prefix, prefix)
+                for prefix in (place.format(organisations[(number + k) % 20]) for k in range(2))
+            )
+            for number in range(1000)
+        },
+        policies=[
+            Policy(f"policy-{name}", name, "main", "daily/", PolicyScope.ANYONE)
+            for name in organisations
+        ],
+    )
+    begun = time.perf_counter()
+    assert world.readers().shape == (1000, 1000)
+    return time.perf_counter() - begun
