@@ -219,8 +219,9 @@ class _Reading:
         flat = np.ravel_multi_index(tuple(grid.T), counts)
         if chunks != settings.get_chunk():  # of a chunk that was cut, the beginning counts
             sizes = (math.prod(chunks) * dataset.id.dtype.itemsize,) * len(sizes)
-        rows = References.in_file(self._url, grid, offsets, sizes)
-        return rows.take(np.argsort(flat, kind="stable"), np.empty(0, np.intp))
+        order = np.argsort(flat, kind="stable")
+        columns = np.array([offsets, sizes], np.uint64)[:, order]
+        return References.in_file(self._url, grid[order], *columns)
 
 
 def _is_bare_dimension(dataset: h5d.DatasetID) -> bool:
