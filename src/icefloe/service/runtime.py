@@ -36,7 +36,7 @@ from icefloe.service.settings import Settings
 from icefloe.service.vending.azure import AzureVendor
 from icefloe.service.vending.broker import Broker
 from icefloe.service.vending.gcs import GcsVendor
-from icefloe.service.vending.grants import Secret, Vendor
+from icefloe.service.vending.grants import Grant, Secret, Vendor
 from icefloe.service.vending.network import AddressBook, guarded_client
 from icefloe.service.vending.r2 import R2Vendor
 from icefloe.service.vending.static import AnonymousVendor, StaticVendor
@@ -149,12 +149,17 @@ class Service:
             Delegation.ANONYMOUS: AnonymousVendor(),
             Delegation.STATIC: StaticVendor(),
         }
-        self.broker: Final = Broker(self.vendors, clock)
+        self.broker: Final = Broker(self.vendors, clock, self._count_mint)
 
     async def close(self) -> None:
         """Close the database and the connections to stores."""
         await self.client.aclose()
         self.database.close()
+
+    def _count_mint(self, grant: Grant) -> None:
+        """Raise `ServiceError` if credentials are made too often in the name of one person."""
+        self.limits.take("mint", grant.person, per_minute=self.settings.limits.mints)
+        self.metrics.count_mint(grant.bucket.delegation)
 
     def _load_keys(self) -> Keys:
         names = Keys.__struct_fields__

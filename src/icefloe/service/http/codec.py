@@ -15,6 +15,17 @@ from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 
 FORM: Final = "application/x-www-form-urlencoded"
+PUBLIC: Final = "public"
+"""The tag of routes that need no login."""
+_SECURITY: Final = {
+    "token": {"type": "http", "scheme": "bearer", "bearerFormat": "icefloe_..."},
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "__Host-icefloe",
+        "description": "The session of a browser; changes also need the header X-CSRF-Token.",
+    },
+}
 _REFERENCE: Final = "x-record"
 _TEMPLATE: Final = "#/components/schemas/{name}"
 
@@ -84,6 +95,10 @@ def openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
         components.update(schemas)
         for name in ("HTTPValidationError", "ValidationError"):
             components.pop(name, None)
+        document["components"]["securitySchemes"] = _SECURITY
+        for operation in (o for path in document["paths"].values() for o in path.values()):
+            is_public = PUBLIC in operation["tags"]
+            operation["security"] = [] if is_public else [{name: []} for name in _SECURITY]
         resolved: dict[str, Any] = _resolve(document)
         return resolved
 

@@ -9,7 +9,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.service import device
 from icefloe.service.device import DeviceState
 from icefloe.service.http.access import address_of, anybody, service_of
-from icefloe.service.http.codec import FORM, Codec, answer, form_fields
+from icefloe.service.http.codec import FORM, PUBLIC, Codec, answer, form_fields
 from icefloe.service.http.problems import PROBLEMS
 
 GRANT_TYPE: Final = "urn:ietf:params:oauth:grant-type:device_code"
@@ -25,7 +25,7 @@ _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     503: PROBLEMS[503],
 }
 
-router = APIRouter(tags=["login"], responses=_REFUSED, dependencies=[Depends(anybody)])
+router = APIRouter(tags=["login", PUBLIC], responses=_REFUSED, dependencies=[Depends(anybody)])
 
 
 def _form_of(required: tuple[str, ...], **properties: str) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from icefloe.catalog.wire import Health
 from icefloe.errors import ServiceError
 from icefloe.service.domain.actions import Action
 from icefloe.service.http.access import Permit, anybody, may, service_of
-from icefloe.service.http.codec import Codec, answer
+from icefloe.service.http.codec import PUBLIC, Codec, answer
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.version import VERSION
 
-router = APIRouter(tags=["health"], dependencies=[Depends(anybody)], responses={503: PROBLEMS[503]})
+router = APIRouter(
+    tags=["health", PUBLIC], dependencies=[Depends(anybody)], responses={503: PROBLEMS[503]}
+)
 metrics_router = APIRouter(include_in_schema=False)
 
 

@@ -55,13 +55,16 @@ _CODE_OF_STATUS: Final = {
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": Annotated[Problem, Codec()], "description": text}
     for status, text in {
+        400: "Not understood",
         401: "Not logged in",
         403: "Not allowed",
         404: "Not there, or not to be seen",
         409: "In conflict with another entry",
         412: "Changed by somebody else",
+        413: "The body is too large",
         422: "Not understood",
         429: "Too many requests",
+        502: "The object store failed",
         503: "Not available at present",
     }.items()
 }

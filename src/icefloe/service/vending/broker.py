@@ -25,7 +25,14 @@ class Minted(Record):
 class Broker:
     """Hands out credentials for grants."""
 
-    def __init__(self, vendors: Mapping[Delegation, Vendor], clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        vendors: Mapping[Delegation, Vendor],
+        clock: Callable[[], datetime],
+        before_mint: Callable[[Grant], None] = lambda _: None,
+    ) -> None:
+        self._before_mint: Final = before_mint
+        """Called before a credential is made, which an error of it prevents."""
         self._vendors: Final = vendors
         self._clock: Final = clock
         self._kept: Final[dict[Grant, CredentialAnswer]] = {}
@@ -57,6 +64,7 @@ class Broker:
         if vendor is None:
             problem = f"this service makes no credentials by {grant.bucket.delegation.value!r}"
             raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
+        self._before_mint(grant)
         secret = await asyncio.to_thread(load_secret)
         credential = await vendor.vend(grant, secret, external_id)
         self.mints += 1
