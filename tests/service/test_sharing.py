@@ -1,11 +1,13 @@
 """Listings, subscriptions and access requests over the API, without any store."""
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from icefloe.catalog.model import (
     BucketState,
@@ -14,10 +16,12 @@ from icefloe.catalog.model import (
     Person,
     Repository,
 )
+from icefloe.service import login
 from icefloe.service.database import assets, tables
 from icefloe.service.requests import MOST_PENDING
 from icefloe.service.settings import Settings
 from tests.service.sharing_world import TAPES, populate
+from tests.support.browser import Browser
 from tests.support.desk import START, Desk
 
 
@@ -127,6 +131,27 @@ def test_a_bucket_that_is_not_proven_is_an_obstacle(desk: Desk) -> None:
     proposal = desk.ask("eve", "GET", f"/orgs/archive/requests/{request['id']}").json()
     assert proposal["policy"] is None
     assert proposal["obstacle"].startswith("bucket_unknown")
+
+
+def test_the_page_that_a_refusal_names_sends_the_request(desk: Desk) -> None:
+    browser = Browser(TestClient(desk.client.app, follow_redirects=True))
+    page = browser.client.get("/requests/new?repository=lab/sst")
+    assert page.url.path == "/login"
+    link = login.create_first_link(desk.service)
+    assert link is not None
+    browser.join(link, "root")
+    assert browser.client.get("/requests/new?repository=lab/sst").status_code == 404
+    desk.ask("ada", "PUT", "/orgs/lab/members/root", {"role": "reader"})
+    page = browser.client.get("/requests/new?repository=lab/sst")
+    assert TAPES in page.text
+    csrf = re.findall(r'name="csrf" value="(\w+)"', page.text)[0]
+    form = {"repository": "lab/sst", "message": "<b>please</b>"}
+    assert browser.client.post("/requests/new", data=form).status_code == 403
+    sent = browser.client.post("/requests/new", data=form | {"csrf": csrf})
+    assert "You have asked" in sent.text
+    (request,) = desk.ask("eve", "GET", "/orgs/archive/requests").json()["items"]
+    assert (request["person"], request["message"]) == ("root", "<b>please</b>")
+    assert desk.audited()[-1] == ("root", "requests:create", "lab/sst", True)
 
 
 # Listings

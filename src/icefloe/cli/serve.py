@@ -30,6 +30,14 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen to other machines without https.")
     ] = False,
+    demo: Annotated[
+        bool,
+        typer.Option(
+            "--demo",
+            help="Serve examples on this machine until you stop: organisations, people, an object"
+            " store with data, and a list of commands to try.",
+        ),
+    ] = False,
 ) -> None:
     """Run the repository service: names instead of places, credentials that end soon.
 
@@ -47,6 +55,15 @@ def serve(
     if log_format not in set(LogFormat):
         problem = f"--log-format is text or json, not {log_format!r}"
         raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
+
+    if demo:
+        from icefloe.service.demo import run_demo
+
+        if config is not None or workers > 1 or insecure:
+            problem = "--demo has settings of its own: leave out --config, --workers and --insecure"
+            raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
+        run_demo(echo, port=port, log_format=LogFormat(log_format))
+        return
 
     def announce(announcement: Announcement) -> None:
         echo(f"Icefloe serves {announcement.url}")

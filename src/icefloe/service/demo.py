@@ -10,11 +10,13 @@ import json
 import os
 import secrets as random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -54,10 +56,12 @@ from icefloe.service.buckets import probe_bucket
 from icefloe.service.database import accounts, assets, rows, tables
 from icefloe.service.database.facts import load_entry, load_offers
 from icefloe.service.domain.decide import Actor
+from icefloe.service.logs import LogFormat
 from icefloe.service.opening import Opener
 from icefloe.service.releasing import release
 from icefloe.service.requests import ask, missing_grants
 from icefloe.service.runtime import Service
+from icefloe.service.server import Announcement, serve
 from icefloe.service.settings import Settings
 from icefloe.storage import Storage
 from icefloe.storage.specs import s3_spec
@@ -106,6 +110,24 @@ class Demo(Record):
 
     tokens: Mapping[str, str]
     request_id: str
+
+
+def run_demo(tell: Callable[[str], None], *, port: int, log_format: LogFormat) -> None:
+    """Serve examples until a signal stops the process, and leave nothing behind."""
+    # The default would end this process before it ends the object store.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with (
+        tempfile.TemporaryDirectory(prefix="icefloe-demo-") as name,
+        suppress(KeyboardInterrupt),
+        object_store(Path(name) / "store") as store,
+    ):
+        settings = Settings(folder=Path(name) / "service", allowed_endpoints=(store.url,))
+        demo = populate(settings, store)
+
+        def announce(announcement: Announcement) -> None:
+            tell(guide(demo, announcement.url))
+
+        serve(settings, announce, host=_LOOPBACK, port=port, log_format=log_format)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from icefloe.errors import IcefloeError
 from icefloe.service import device, login, oidc
 from icefloe.service.http.access import address_of, anybody
 from icefloe.service.http.problems import status_of
-from icefloe.service.pages.site import Visit, Visitor, page, redirect, set_cookie
+from icefloe.service.pages.site import Visit, Visitor, page, quoted, redirect, set_cookie
 
 router = APIRouter(dependencies=[Depends(anybody)])
 
@@ -121,7 +121,7 @@ def show_device(visit: Visitor, user_code: str = "") -> Response:
     """Ask for the code of a program, and show what it wants."""
     if visit.session is None:
         path = f"/device?user_code={user_code}" if user_code else "/device"
-        return redirect(f"/login?next={_quoted(path)}")
+        return redirect(f"/login?next={quoted(path)}")
     if not user_code:
         return page(visit, "device.html", device=None, user_code="", problem="")
     try:
@@ -201,9 +201,3 @@ def _take_code(visit: Visit) -> None:
     assert visit.session is not None
     per_minute = visit.service.settings.limits.device_codes
     visit.service.limits.take("code", visit.session.caller.person.name, per_minute=per_minute)
-
-
-def _quoted(path: str) -> str:
-    from urllib.parse import quote
-
-    return quote(path, safe="/")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
+from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -79,6 +80,11 @@ def local_path(target: str) -> str:
     return target if is_plain and target.startswith("/") and target[1:2] != "/" else "/"
 
 
+def quoted(path: str) -> str:
+    """Return a path as a part of a query."""
+    return quote(path, safe="/")
+
+
 def page(visit: Visit, template: str, status: int = 200, **values: Any) -> Response:
     """Return a page."""
     person = visit.session.caller.person if visit.session else None
@@ -119,10 +125,11 @@ def _templates() -> Environment:
 
 def create_site(service: Service) -> FastAPI:
     """Return the application of a service with its pages."""
-    from icefloe.service.pages import accounts
+    from icefloe.service.pages import accounts, requests
 
     app = create_app(service)
-    app.include_router(accounts.router, include_in_schema=False)
+    for router in (accounts.router, requests.router):
+        app.include_router(router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     for kind, handler in list(app.exception_handlers.items()):
         app.add_exception_handler(kind, _as_page(cast("_Handler", handler)))
