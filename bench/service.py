@@ -104,9 +104,9 @@ async def _ask(
         cold.append(seconds)
         ratios.append(seconds / max(steps.values()))
     warm = [await open_as(people[1]) for _ in range(200)]
-    before = await server("mints")
+    before, cpu_before = await server("mints"), await server("cpu")
     seconds, errors = await _all_at_once([lambda: open_as(crowd)] * opens)
-    mints = await server("mints") - before
+    mints, cpu = await server("mints") - before, await server("cpu") - cpu_before
     return {
         "open, all credentials made: p95": (1e3 * _p95(cold), "ms", 50),
         "open, credentials kept: p95": (1e3 * _p95(warm), "ms", 50),
@@ -114,6 +114,7 @@ async def _ask(
         f"mints for each grant, {opens} opens at once": (mints / (CONTAINERS + 1), "", 1),
         f"{opens} opens at once: errors": (errors, "", 0),
         f"{opens} opens at once": ((opens - errors) / seconds, "opens/s", 200),
+        "processor time of the service for an open": (1e3 * cpu / opens, "ms", 10),
         "probe of a bucket": (probe_seconds, "s", 2),
     }
 

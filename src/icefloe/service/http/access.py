@@ -6,9 +6,9 @@ Every route declares its action by `Depends(may(Action.X))`. Refusals are writte
 import hmac
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import Depends, Request
+from fastapi import Request
 from sqlalchemy import Connection
 
 from icefloe.catalog.model import Listing, Repository
@@ -146,7 +146,8 @@ def may(action: Action) -> Callable[..., Permit]:
     as `listing`.
     """
 
-    def permit(request: Request, caller: Annotated[Caller, Depends(caller_of)]) -> Permit:
+    def permit(request: Request) -> Permit:
+        caller = caller_of(request)
         service, path = service_of(request), request.path_params
         resource = Resource(path.get("org"), path.get("name") if _is_repository(request) else None)
         now = service.clock()
