@@ -212,7 +212,7 @@ def check_proven(connection: Connection, policy: Policy) -> Bucket:
         advice = "probe it before you share it with others"
         raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
     is_whole_container = bucket.delegation is Delegation.SAS and is_whole(bucket, policy.prefix)
-    if policy.scope is PolicyScope.ANYONE and not (bucket.is_scoped or is_whole_container):
+    if is_for_others and not (bucket.is_scoped or is_whole_container):
         problem = f"credentials of the bucket {bucket.name} cannot be cut to a folder"
         advice = "use a hierarchical namespace or a role, or share the whole container"
         raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
