@@ -119,7 +119,7 @@ class _Worker:
                     work.do_step()
 
     def pause(self) -> None:
-        """Let the present step end, and begin no other."""
+        """Finish the present step, and start no other step."""
         self._is_paused = self._step.acquire(timeout=_LONGEST_STEP_SECONDS)
 
     def resume(self) -> None:

@@ -23,7 +23,7 @@ _OURS: Final = frozenset({"compute", "load_stored", "regions", "return_stored"})
 
 
 def computing_meta[**P, R](func: Callable[P, R]) -> Callable[P, Any]:
-    """Let a function answer dask's question of what it returns without doing its work."""
+    """Return a function that tells dask its return type without doing its work."""
 
     @wraps(func)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:

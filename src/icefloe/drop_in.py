@@ -36,7 +36,7 @@ _SUBMODULES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def install_as_icechunk(*, force: bool = False) -> None:
-    """Let `import icechunk` give Icefloe, in this process, from now on.
+    """Make `import icechunk` import Icefloe, in this process, from now on.
 
     Call it before anything imports `icechunk`: what did so already keeps the real one, and its
     objects and ours do not mix. That is an error, unless `force` says that this is wanted.

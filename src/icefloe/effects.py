@@ -84,7 +84,9 @@ def stepped_context() -> Context:
 
 @coroutine
 def pause() -> Generator[None]:
-    """Let a driver that runs step by step choose who goes on; otherwise do nothing."""
+    """Hand control to a driver that runs coroutines step by step; without such a driver, do
+    nothing.
+    """
     if _mode.get() == "stepped":
         yield
 
@@ -119,7 +121,7 @@ async def _close(source: AsyncIterator[Any]) -> None:
 
 
 class AsyncCloseableIterator[T]:
-    """What a core generator yields, for `async for` and for a plain `for` alike."""
+    """The iterator of a core generator, for `async for` and for a plain `for` alike."""
 
     __slots__ = ("_blocking", "_source")
 
@@ -175,7 +177,7 @@ async def offload_waiting[T](work: Callable[[], T]) -> T:
 
 
 class Gate:
-    """Lets at most this many threads at once do work that waits for nothing else.
+    """A limit on the number of threads that compute at the same time.
 
     The work is done on a thread of its own choosing (give `run` to `offload`, say); nobody holds
     a place in here while awaiting, and so nobody can be waited for in vain.
@@ -286,7 +288,7 @@ def company() -> Company:
 
 
 async def let_others_join() -> None:
-    """Let the tasks that are about to run do so before going on; nothing when blocking."""
+    """Run the tasks that are ready before this task continues; do nothing in blocking mode."""
     if not is_blocking():
         await asyncio.sleep(0)
 
@@ -320,7 +322,7 @@ class Landing[T]:
 
 
 class SingleFlight[K, T]:
-    """Let callers that ask for the same thing at the same time share one piece of work.
+    """Shares a piece of work between callers that request it at the same time.
 
     Threads that block wait for each other, and so do the tasks of one event loop. Tasks wait for
     threads as well, but threads never for tasks, whose loop they could be holding up. Work that

@@ -1,4 +1,4 @@
-"""What can go wrong, grouped by what a handler would do about it.
+"""Exceptions, grouped by how a handler reacts to them.
 
     IcefloeError (also known as IcechunkError)
     ├── ConflictError            reload, rebase, try again

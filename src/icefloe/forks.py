@@ -1,4 +1,4 @@
-"""What a forked child must not inherit as it is.
+"""State that a forked child must not inherit unchanged.
 
 A child has one thread: a copy of the one that forked. What the other threads of its parent were
 about to do is never finished in it: a lock that one of them held stays taken, and a module that
@@ -32,7 +32,7 @@ def renew_lock_in_children(owner: object, kind: str = "Lock") -> None:
 
 
 class _Imports:
-    """Lets a fork wait for imports under way."""
+    """Makes a fork wait until running imports end."""
 
     def __init__(self) -> None:
         self.renew()
@@ -47,7 +47,7 @@ class _Imports:
         self._is_held = self.lock.acquire(timeout=_LONGEST_IMPORT_SECONDS)
 
     def go_on(self) -> None:
-        """Let others import again."""
+        """Allow imports again."""
         if self._is_held:
             self._is_held = False
             self.lock.release()

@@ -1,4 +1,4 @@
-"""What the library tells while it works: levels and places of its log.
+"""The log of the library: levels and destinations.
 
 Everything is logged with Python's `logging`, below the logger `icefloe`. Programs that set up
 logging themselves need nothing here. For all others, the variable `ICEFLOE_LOG` (or

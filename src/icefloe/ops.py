@@ -1,4 +1,4 @@
-"""What was done to a repository."""
+"""The log of operations on a repository."""
 
 from icefloe.api.updates import Update, UpdateType
 from icefloe.maintenance.sweeping import GCSummary

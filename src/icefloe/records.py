@@ -16,7 +16,7 @@ __all__ = ["MutableRecord", "Record", "asdict", "field", "field_names", "force_s
 
 
 class _Comparable:
-    """Lets a class that defines `==` have `!=` as its opposite, as other classes have it."""
+    """Defines `!=` as the opposite of `==` for classes that define `==`."""
 
     __slots__ = ()
 

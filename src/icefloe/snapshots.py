@@ -1,4 +1,4 @@
-"""What versions are, how they differ, and how they follow each other."""
+"""Versions, their differences and their order."""
 
 from icefloe.api.graph import AncestryGraph
 from icefloe.repo.snapshot_info import ManifestFileInfo, SnapshotInfo

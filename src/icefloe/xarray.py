@@ -250,7 +250,7 @@ class IcefloeBackend(BackendEntrypoint):
 
 
 class _Version:
-    """Which version of a repository to open; the tip of `main` unless something is chosen."""
+    """The version of a repository to open; the tip of `main` by default."""
 
     def __init__(
         self, branch: str | None, tag: str | None, snapshot_id: str | None, as_of: datetime | None

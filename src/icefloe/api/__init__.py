@@ -1,1 +1,1 @@
-"""What users hold: repositories, sessions and the values they give."""
+"""Public classes: repositories, sessions, and the values that they return."""

@@ -1,4 +1,4 @@
-"""What this installation is, for people who ask or report a problem."""
+"""A description of this installation, for bug reports."""
 
 import platform
 import sys

@@ -70,7 +70,7 @@ class RepositoryHistory:
     async def reset_branch_async(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
     ) -> None:
-        """Let a branch end at another snapshot.
+        """Move a branch to another snapshot.
 
         With `from_snapshot_id`, only if it still ends there: else this is a `ConflictError`.
         """

@@ -153,7 +153,7 @@ class RepositoryMaintenance:
         protected_branches: Collection[str] = (),
         protected_tags: Collection[str] = (),
     ) -> set[str]:
-        """Let versions that were written before a time leave the history; give their ids.
+        """Remove versions from the history that were written before a time, and return their ids.
 
         The newest versions of branches and of tags stay however old they are, unless such
         branches or tags may be deleted, which `main` never is. Protected branches and tags keep

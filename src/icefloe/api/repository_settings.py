@@ -1,4 +1,4 @@
-"""What a repository says about itself: configuration, metadata, status and feature flags."""
+"""Settings of a repository: configuration, metadata, status and feature flags."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RepositorySettings:
 
     @property
     def storage(self) -> Storage:
-        """Where the repository lives."""
+        """The storage of the repository."""
         return self._context.storage
 
     @property

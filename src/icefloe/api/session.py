@@ -100,7 +100,7 @@ class Session:
 
     @property
     def mode(self) -> SessionMode:
-        """What the session may do."""
+        """The mode of the session: read-only, writable or rearrange."""
         return self._session.mode
 
     @property

@@ -10,7 +10,7 @@ from icefloe.values.times import to_datetime, to_microseconds
 
 
 class RepoAvailability(NamedNumber):
-    """What a repository allows at the moment.
+    """The state of a repository: online, read-only or offline.
 
     A `read_only` one refuses commits and every change of branches and tags until it is set
     `online` again. An `offline` one refuses to be read as well: no version of it can be looked

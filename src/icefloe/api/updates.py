@@ -14,7 +14,7 @@ from icefloe.values.times import to_datetime
 
 
 class UpdateType(Variant):
-    """What an operation did: one of the variants below; ask with `isinstance` or `match`.
+    """An operation of the log: one of the variants below; use `isinstance` or `match`.
 
     >>> match UpdateType.TagCreated("v1"):
     ...     case UpdateType.TagCreated(name=name):

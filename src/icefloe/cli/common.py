@@ -1,4 +1,4 @@
-"""What commands share: arguments and options, progress, tables, JSON, questions, times, access."""
+"""Shared parts of commands: arguments, options, progress, tables, JSON, prompts, times, access."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ AllRowsJsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, wit
 MaxRowsOption = Annotated[int, typer.Option(help="Show at most this many rows.", min=0)]
 DeepOption = Annotated[
     bool,
-    typer.Option("--deep", help="Also read all chunks, and look at the files of virtual chunks."),
+    typer.Option("--deep", help="Also read all chunks, and check the files of virtual chunks."),
 ]
 AuthorizeOption = Annotated[
     list[str] | None,
@@ -57,14 +57,12 @@ AuthorizeAnonymousOption = Annotated[
 
 
 LookAtBranchOption = Annotated[
-    str | None, typer.Option("--branch", help="Look at this branch. [default: main]")
+    str | None, typer.Option("--branch", help="Read this branch. [default: main]")
 ]
-LookAtTagOption = Annotated[str | None, typer.Option("--tag", help="… or at this tag.")]
-LookAtSnapshotOption = Annotated[
-    str | None, typer.Option("--snapshot", help="… or at this snapshot.")
-]
+LookAtTagOption = Annotated[str | None, typer.Option("--tag", help="… or this tag.")]
+LookAtSnapshotOption = Annotated[str | None, typer.Option("--snapshot", help="… or this snapshot.")]
 DestinationArgument = Annotated[
-    str, typer.Argument(help="An empty place: a path, s3://, gs://, az://…")
+    str, typer.Argument(help="An empty destination: a path, s3://, gs://, az://…")
 ]
 
 

@@ -84,10 +84,11 @@ def export(
     ] = None,
     group: Annotated[str, typer.Option(help="Only this group, which becomes the root.")] = "/",
     consolidated: Annotated[
-        bool, typer.Option("--consolidated", help="Repeat all metadata in that of the root.")
+        bool,
+        typer.Option("--consolidated", help="Consolidate the metadata of all nodes in the root."),
     ] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read all chunks once more, and compare them.")
+        bool, typer.Option("--deep", help="Read all chunks again and compare them.")
     ] = False,
     authorize: AuthorizeOption = None,
     authorize_anonymous: AuthorizeAnonymousOption = None,

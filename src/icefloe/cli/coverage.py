@@ -57,7 +57,7 @@ def coverage(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all spans.")] = False,
     anonymous: AnonymousOption = False,
 ) -> None:
-    """Show what datasets hold along the dimension that their files were joined along.
+    """Show which steps of datasets are present, missing or late.
 
     What is present, what is missing, and what came in a later commit than something behind it.
     All of it is known from the record that `icefloe ingest` and `icefloe append` keep: no file
@@ -146,7 +146,7 @@ def sources(
     as_json: AllRowsJsonOption = False,
     anonymous: AnonymousOption = False,
 ) -> None:
-    """List the files that a version holds, in the order of their places.
+    """List the files of a version, in the order of their positions.
 
     Example: icefloe sources ./cube --like '*_2024*.nc'
     """

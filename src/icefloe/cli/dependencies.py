@@ -55,16 +55,17 @@ def dependencies(
     *,
     by: Annotated[
         Literal["container", "bucket", "prefix", "file", "array"],
-        typer.Option(help="What to sum up by."),
+        typer.Option(help="The unit of a row."),
     ] = "container",
-    prefix: Annotated[
-        str | None, typer.Option(help="Only this place and what is below it.")
-    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only locations at or below this URL.")] = None,
     glob: Annotated[
         str | None, typer.Option(help="Only locations like this: * within a segment, ** across.")
     ] = None,
     depth: Annotated[
-        int, typer.Option(help="With --by prefix: how many folders to tell apart.", min=0)
+        int,
+        typer.Option(
+            help="With --by prefix: the number of folders that a row's prefix has.", min=0
+        ),
     ] = 1,
     branch: LookAtBranchOption = None,
     tag: LookAtTagOption = None,
@@ -73,14 +74,14 @@ def dependencies(
         bool,
         typer.Option(
             "--all-versions",
-            help="Look at all versions before it too; if none is named, of every branch and tag.",
+            help="Include all earlier versions; without a version, those of every branch and tag.",
         ),
     ] = False,
     max_rows: MaxRowsOption = 100,
     as_json: AllRowsJsonOption = False,
     anonymous: AnonymousOption = False,
 ) -> None:
-    """Show the foreign objects that a repository needs: chunks, bytes, arrays and versions.
+    """Show the external objects that a repository needs: chunks, bytes, arrays and versions.
 
     Chunks, bytes and arrays are those of the newest version that needs a place.
 

@@ -62,13 +62,13 @@ def verify(
 
 def doctor(
     url: Annotated[
-        str, typer.Argument(help="The place: a path, or s3://, gs://, az://, https://…")
+        str, typer.Argument(help="The storage: a path, or s3://, gs://, az://, https://…")
     ],
     *,
     as_json: JsonOption = False,
     anonymous: Annotated[bool, typer.Option(help="Send no credentials.")] = False,
 ) -> None:
-    """Try out a storage: conditional writes, reads after writes, ranges, listings, deletions.
+    """Test a storage: conditional writes, reads after writes, ranges, listings, deletions.
 
     Writes under keys of its own and removes them again. A repository in the same place is not
     touched, and may be in use.
@@ -92,7 +92,10 @@ def repair(
     url: RepositoryArgument,
     *,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Do it; otherwise it is only said what would be done.")
+        bool,
+        typer.Option(
+            "--apply", help="Apply the repair. Without this option, only show what would be done."
+        ),
     ] = False,
     backup: Annotated[
         str | None,
@@ -100,42 +103,42 @@ def repair(
     ] = None,
     branch: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=SNAPSHOT: where a branch is to end. Can be repeated."),
+        typer.Option(help="NAME=SNAPSHOT: set a branch to this snapshot. Can be repeated."),
     ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=SNAPSHOT: what a tag is to name. Can be repeated."),
+        typer.Option(help="NAME=SNAPSHOT: set a tag to this snapshot. Can be repeated."),
     ] = None,
     recover_versions: Annotated[
         bool,
         typer.Option(
-            "--recover-versions", help="Give branches to versions that are there but not listed."
+            "--recover-versions", help="Create branches for stored versions that no history lists."
         ),
     ] = False,
     drop_lost_versions: Annotated[
         bool,
         typer.Option(
             "--drop-lost-versions",
-            help="Take versions out of the history whose snapshots are lost.",
+            help="Remove versions from the history whose snapshots are lost.",
         ),
     ] = False,
     drop_lost_references: Annotated[
         bool,
         typer.Option(
             "--drop-lost-references",
-            help="Commit to each branch a version without references to what is lost.",
+            help="Commit a version without references to lost data to each branch.",
         ),
     ] = False,
     drop_damaged_versions: Annotated[
         bool,
         typer.Option(
             "--drop-damaged-versions",
-            help="Take other versions that lost data out of the history.",
+            help="Remove other versions that lost data from the history.",
         ),
     ] = False,
     rebuild_logs: Annotated[
         bool,
-        typer.Option("--rebuild-logs", help="Write logs again that are lost or untrue."),
+        typer.Option("--rebuild-logs", help="Rewrite logs that are lost or wrong."),
     ] = False,
     deep: DeepOption = False,
     authorize: AuthorizeOption = None,
@@ -143,7 +146,7 @@ def repair(
     max_rows: MaxRowsOption = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Repair a repository, also one that cannot be opened; without --apply, say what to do.
+    """Repair a repository, even if it cannot be opened; without --apply, show the repair.
 
     A repo object, branch or configuration that is lost or damaged is put back, from a backup or
     from the snapshots. The other options drop what is lost, where it cannot be put back.

@@ -77,23 +77,23 @@ def ingest_virtual(
     ],
     coordinate: Annotated[
         list[str] | None,
-        typer.Option(help="DIM=NAME: the variable that tells where files go along a dimension."),
+        typer.Option(help="DIM=NAME: the variable that orders files along a dimension."),
     ] = None,
     in_order: Annotated[
         bool, typer.Option("--in-order", help="Join files in the order given.")
     ] = False,
     gaps: Annotated[
-        Literal["close", "leave", "fail"], typer.Option(help="What to do with missing steps.")
+        Literal["close", "leave", "fail"], typer.Option(help="The treatment of missing steps.")
     ] = "close",
     attributes: Annotated[
         Literal["drop", "first", "promote", "fail"],
-        typer.Option(help="What to do with attributes that differ."),
+        typer.Option(help="The treatment of attributes that differ between files."),
     ] = "drop",
     container: Annotated[
         list[str] | None,
         typer.Option(
-            help="A folder, as URL, whose files may be referred to: noted in the repository. "
-            "A new repository gets those of the sources."
+            help="A folder, as URL, whose files the repository may refer to. "
+            "A new repository gets the folders of the sources."
         ),
     ] = None,
     group: GroupOption = "",
@@ -106,7 +106,7 @@ def ingest_virtual(
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make one dataset of many files, without copying their data, in one commit.
+    """Combine many files to one dataset, without copying their data, in one commit.
 
     All files are compared first: if one does not fit, each such file is listed with the reason,
     and nothing is written. Nor is anything if values of a sample of the files are not what another
@@ -151,7 +151,7 @@ def append(
     message: MessageOption = None,
     changed: Annotated[
         Literal["report", "replace", "fail"],
-        typer.Option(help="What to do with files that changed since they were ingested."),
+        typer.Option(help="The treatment of files that changed since they were ingested."),
     ] = "report",
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
@@ -159,7 +159,7 @@ def append(
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add new files to a dataset that `icefloe ingest virtual` made; fit for a schedule.
+    """Add new files to a dataset that `icefloe ingest virtual` made; safe to repeat.
 
     Files that are there are skipped, and if none is new nothing is committed. Files are put
     together as they were the first time.

@@ -25,9 +25,7 @@ def inspect(
     url: RepositoryArgument,
     path: Annotated[
         str | None,
-        typer.Argument(
-            help="A file of it, such as snapshots/ID, or an id alone. Without: the repository."
-        ),
+        typer.Argument(help="A file, such as snapshots/ID, or an id. [default: the repository]"),
     ] = None,
     *,
     max_rows: Annotated[

@@ -108,7 +108,7 @@ COMMANDS: Final = (
     LazyCommand(
         "dependencies",
         "dependencies:dependencies",
-        "Show the foreign objects that a repository needs: chunks, bytes, arrays and versions.",
+        "Show the external objects that a repository needs: chunks, bytes, arrays and versions.",
     ),
     LazyCommand(
         "verify",
@@ -119,22 +119,22 @@ COMMANDS: Final = (
     LazyCommand(
         "doctor",
         "health:doctor",
-        "Try out a storage: conditional writes, reads after writes, ranges, listings, deletions.",
+        "Test a storage: conditional writes, reads after writes, ranges, listings, deletions.",
     ),
     LazyCommand(
         "repair",
         "health:repair",
-        "Repair a repository, also one that cannot be opened; without --apply, say what to do.",
+        "Repair a repository, even if it cannot be opened; without --apply, show the repair.",
     ),
     LazyCommand(
         "stats",
         "space:stats",
-        "Sum up what chunks take, in all versions that branches and tags lead to.",
+        "Show the size of chunks, in all versions that branches and tags reach.",
     ),
     LazyCommand(
         "expire",
         "space:expire",
-        "Let versions that were written before a time leave the history.",
+        "Remove versions from the history that were written before a time.",
     ),
     LazyCommand(
         "gc",
@@ -158,13 +158,13 @@ COMMANDS: Final = (
     ),
     TyperGroup(
         name="ingest",
-        help="Make datasets of archives of files.",
+        help="Turn archives of files into datasets.",
         no_args_is_help=True,
         commands=[
             LazyCommand(
                 "virtual",
                 "ingest:ingest_virtual",
-                "Make one dataset of many files, without copying their data, in one commit.",
+                "Combine many files to one dataset, without copying their data, in one commit.",
             ),
             LazyCommand(
                 "native",
@@ -176,7 +176,7 @@ COMMANDS: Final = (
     LazyCommand(
         "append",
         "ingest:append",
-        "Add new files to a dataset that `icefloe ingest virtual` made; fit for a schedule.",
+        "Add new files to a dataset that `icefloe ingest virtual` made; safe to repeat.",
     ),
     LazyCommand(
         "rechunk",
@@ -186,21 +186,21 @@ COMMANDS: Final = (
     LazyCommand(
         "plan",
         "plan:plan",
-        "Estimate what `icefloe ingest` or `icefloe append` will take; nothing is written.",
+        "Estimate time and memory of `icefloe ingest` or `icefloe append`; write nothing.",
     ),
     LazyCommand(
         "coverage",
         "coverage:coverage",
-        "Show what datasets hold along the dimension that their files were joined along.",
+        "Show which steps of datasets are present, missing or late.",
     ),
     LazyCommand(
         "sources",
         "coverage:sources",
-        "List the files that a version holds, in the order of their places.",
+        "List the files of a version, in the order of their positions.",
     ),
     TyperGroup(
         name="manifests",
-        help="Where references are kept, and what would be better.",
+        help="Show, judge and rewrite the layout of manifests.",
         no_args_is_help=True,
         commands=[
             LazyCommand(
@@ -216,7 +216,7 @@ COMMANDS: Final = (
             LazyCommand(
                 "rewrite",
                 "manifests:rewrite",
-                "Lay out all manifests of a branch as the configuration says, in one commit.",
+                "Rewrite all manifests of a branch to the configured layout, in one commit.",
             ),
         ],
     ),

@@ -24,7 +24,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 if TYPE_CHECKING:
     from icefloe.config import RepositoryConfig
 
-_Branch = Annotated[str, typer.Option(help="The branch to look at.")]
+_Branch = Annotated[str, typer.Option(help="The branch to read.")]
 
 
 def show(
@@ -88,18 +88,16 @@ def rewrite(
     *,
     branch: Annotated[str, typer.Option(help="The branch to commit to.")] = "main",
     message: Annotated[str, typer.Option("--message", "-m")] = "rewrite manifests",
-    amend: Annotated[
-        bool, typer.Option("--amend", help="Take the place of the newest commit.")
-    ] = False,
+    amend: Annotated[bool, typer.Option("--amend", help="Replace the newest commit.")] = False,
     config: Annotated[
         Path | None,
-        typer.Option(help="A file in the form of config.yaml: counts before what is stored."),
+        typer.Option(help="A file in the form of config.yaml: overrides the stored configuration."),
     ] = None,
     save: Annotated[
         bool, typer.Option("--save", help="Store the configuration, for later commits.")
     ] = False,
 ) -> None:
-    """Lay out all manifests of a branch as the configuration says, in one commit.
+    """Rewrite all manifests of a branch to the configured layout, in one commit.
 
     The data stays the same. Prints the id of the new version.
 

@@ -30,7 +30,7 @@ def migrate(
     url: RepositoryArgument,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read everything, say what would be done, and stop.")
+        bool, typer.Option("--dry-run", help="Read everything, show the changes, and stop.")
     ] = False,
     delete_unused_v1_files: Annotated[
         bool,

@@ -40,21 +40,17 @@ ShardsOption = Annotated[
     str, typer.Option(help="DIM=N,…: lengths of shards, multiples of those of chunks.")
 ]
 MemoryOption = Annotated[
-    str, typer.Option(help="What a task may take, besides Python itself: 256M, 2G…")
+    str, typer.Option(help="The memory of a task, without Python itself: 256M, 2G…")
 ]
-OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Replace arrays that are there already.")
-]
-PackOption = Annotated[
-    bool, typer.Option("--pack", help="Put small chunks together into shared objects.")
-]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace arrays that exist.")]
+PackOption = Annotated[bool, typer.Option("--pack", help="Pack small chunks into shared objects.")]
 
 
 CodecOption = Annotated[
-    Literal["zstd", "gzip", "blosc", "none"], typer.Option(help="How chunks are compressed.")
+    Literal["zstd", "gzip", "blosc", "none"], typer.Option(help="The compression of chunks.")
 ]
 LevelOption = Annotated[
-    int | None, typer.Option(min=0, max=22, help="How hard. [default: as the codec has it]")
+    int | None, typer.Option(min=0, max=22, help="The compression level. [default: the codec's]")
 ]
 
 _LEVELS: Final = {"zstd": 0, "gzip": 5, "blosc": 5}
@@ -137,9 +133,9 @@ def rechunk(
     memory: MemoryOption = "256M",
     pack: PackOption = False,
     overwrite: OverwriteOption = False,
-    from_group: Annotated[str, typer.Option(help="What to copy. [default: the root]")] = "",
+    from_group: Annotated[str, typer.Option(help="The group to copy. [default: the root]")] = "",
     from_branch: Annotated[
-        str | None, typer.Option(help="Of a repository: this branch. [default: main]")
+        str | None, typer.Option(help="For a repository: this branch. [default: main]")
     ] = None,
     from_tag: Annotated[str | None, typer.Option(help="… or this tag.")] = None,
     from_snapshot: Annotated[str | None, typer.Option(help="… or this snapshot.")] = None,

@@ -27,25 +27,26 @@ def plan(
     concat: Annotated[
         list[str] | None,
         typer.Option(
-            help="A dimension that files are joined along; may be repeated. Without it, as an"
-            " append to the existing dataset."
+            help="A dimension that files are joined along; may be repeated. Without it, plan"
+            " an append to the existing dataset."
         ),
     ] = None,
     native: Annotated[
         bool,
-        typer.Option(help="As a copy of values: `ingest native`, or without --concat `rechunk`."),
+        typer.Option(help="Plan a copy of values: `ingest native`, or without --concat `rechunk`."),
     ] = False,
     chunks: ChunksOption = "",
     shards: ShardsOption = "",
     memory: MemoryOption = "256M",
     cores: Annotated[
-        int | None, typer.Option(min=1, help="Cores of the cluster. [default: of this machine]")
+        int | None,
+        typer.Option(min=1, help="Cores of the cluster. [default: those of this machine]"),
     ] = None,
     group: GroupOption = "",
     branch: BranchOption = "main",
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate what `icefloe ingest` or `icefloe append` will take; nothing is written.
+    """Estimate time and memory of `icefloe ingest` or `icefloe append`; write nothing.
 
     Files are listed, and three of them are parsed; the others are taken to be like these. Spark
     is not started. With --native, --chunks or --shards, what a copy of the values takes.

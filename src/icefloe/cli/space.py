@@ -35,15 +35,15 @@ def stats(
     by: Annotated[
         Literal["kind", "snapshot", "array", "container"],
         typer.Option(
-            help="What to sum up by: how chunks are kept, the version that added them, the array,"
-            " or the container of virtual chunks."
+            help="The unit of a row: the kind of chunk, the version that added the chunks, the"
+            " array, or the container of virtual chunks."
         ),
     ] = "kind",
     max_rows: MaxRowsOption = 100,
     as_json: AllRowsJsonOption = False,
     anonymous: AnonymousOption = False,
 ) -> None:
-    """Sum up what chunks take, in all versions that branches and tags lead to.
+    """Show the size of chunks, in all versions that branches and tags reach.
 
     Each chunk counts once, however many versions share it.
 
@@ -69,11 +69,11 @@ def expire(
         bool,
         typer.Option(
             "--delete-expired-branches",
-            help="Delete branches whose newest version is that old; never main.",
+            help="Delete branches whose newest version expires; never main.",
         ),
     ] = False,
     delete_expired_tags: Annotated[
-        bool, typer.Option("--delete-expired-tags", help="Delete tags of versions that old.")
+        bool, typer.Option("--delete-expired-tags", help="Delete tags of versions that expire.")
     ] = False,
     protect_branch: Annotated[
         list[str] | None,
@@ -88,7 +88,7 @@ def expire(
     max_rows: Annotated[int, typer.Option(help="Show at most this many versions.", min=0)] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Let versions that were written before a time leave the history.
+    """Remove versions from the history that were written before a time.
 
     Shows which versions you lose and what that makes room for, then asks. Their files stay until
     icefloe gc. The newest version of each branch, and what tags name, stays however old it is.
@@ -149,10 +149,10 @@ def gc(
         bool,
         typer.Option(
             "--incremental",
-            help="Look only for what expired versions leave behind: quick, lists no chunks.",
+            help="Collect only files of expired versions: quick, lists no chunks.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the files, and stop.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not count first, and do not ask.")
     ] = False,

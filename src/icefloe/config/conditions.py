@@ -65,7 +65,7 @@ _PATTERN: Final = StoredForm(
 
 
 class ManifestSplitCondition(_ArrayCondition["ManifestSplitCondition"]):
-    """Which arrays a splitting rule is for; `&` and `|` combine conditions.
+    """A condition that selects arrays for a splitting rule; `&` and `|` combine conditions.
 
     >>> ManifestSplitCondition.name_matches("^temp")
     icefloe.config.ManifestSplitCondition.name_matches('^temp')
@@ -124,7 +124,7 @@ class SplitAnyArray(ManifestSplitCondition):
 
 
 class ManifestSplitDimCondition(Variant):
-    """Which dimension a split size is for: one of the variants below."""
+    """A condition that selects dimensions for a split size: one of the variants below."""
 
     __slots__ = ()
     is_stored_by_class_name = True

@@ -1,4 +1,4 @@
-"""What applies: defaults, below what the repository stores, below what the caller gives.
+"""Effective settings: the caller's value, else the stored value, else the default.
 
 The result is complete and frozen, so that the engine never has to ask "or what?".
 """
@@ -28,7 +28,7 @@ from icefloe.values import Settings, once_per_class, overlaid, shared_defaults
 
 
 class EffectiveRetries(Record):
-    """How often and how long to try."""
+    """Limits on retries: number of attempts and length of pauses."""
 
     max_tries: int
     initial_backoff_ms: int
@@ -36,14 +36,14 @@ class EffectiveRetries(Record):
 
 
 class EffectiveConcurrency(Record):
-    """How the transfer of one object is cut into requests."""
+    """Concurrency of the transfer of a single object."""
 
     max_concurrent_requests_for_object: int
     ideal_concurrent_request_size: int
 
 
 class EffectiveTimeouts(Record):
-    """How long to wait; None is as long as the client library does."""
+    """Timeouts of requests; None leaves the choice to the client library."""
 
     connect_timeout_ms: int | None
     read_timeout_ms: int | None
@@ -52,7 +52,7 @@ class EffectiveTimeouts(Record):
 
 
 class EffectiveStorageSettings(Record):
-    """How a storage is used."""
+    """Settings for the use of a storage."""
 
     concurrency: EffectiveConcurrency
     retries: EffectiveRetries
@@ -67,14 +67,14 @@ class EffectiveStorageSettings(Record):
 
 
 class EffectiveCompression(Record):
-    """How metadata files are compressed."""
+    """Compression of metadata files."""
 
     algorithm: CompressionAlgorithm
     level: int
 
 
 class EffectiveCaching(Record):
-    """How much is kept in memory."""
+    """Sizes of the caches in memory."""
 
     num_snapshot_nodes: int
     num_chunk_refs: int
@@ -84,7 +84,7 @@ class EffectiveCaching(Record):
 
 
 class EffectivePreload(Record):
-    """Which manifests to fetch ahead."""
+    """The selection of manifests to fetch ahead."""
 
     max_total_refs: int
     preload_if: ManifestPreloadCondition
@@ -92,7 +92,7 @@ class EffectivePreload(Record):
 
 
 class EffectiveLocationCompression(Record):
-    """How locations of virtual chunks are compressed."""
+    """Compression of the locations of virtual chunks."""
 
     min_num_chunks: int
     dictionary_max_training_samples: int
@@ -106,7 +106,7 @@ type EffectiveSplitSizes = tuple[
 
 
 class EffectiveManifest(Record):
-    """How manifests are laid out and fetched."""
+    """Settings for the layout and the loading of manifests."""
 
     preload: EffectivePreload
     split_sizes: EffectiveSplitSizes | None
@@ -116,7 +116,7 @@ class EffectiveManifest(Record):
 
 
 class EffectiveConfig(Record):
-    """Everything that applies to an open repository."""
+    """All effective settings of an open repository."""
 
     inline_chunk_threshold_bytes: int
     get_partial_values_concurrency: int

@@ -82,7 +82,7 @@ def _read_dimension(reader: TreeReader, tree: Tree, path: str) -> tuple[Any, Any
 
 @settings_class
 class ManifestPreloadConfig(Settings):
-    """Which manifests to fetch ahead when a session opens, and how many at most."""
+    """Which manifests a session fetches ahead when it opens, and the limit on their number."""
 
     max_total_refs: U32 | None = setting(10_000)
     preload_if: ManifestPreloadCondition | None = None
@@ -130,7 +130,7 @@ def _items(rules: Any) -> Iterable[tuple[ManifestSplitCondition, Mapping[Dimensi
 
 @settings_class
 class ManifestVirtualChunkLocationCompressionConfig(Settings):
-    """When and how the locations of virtual chunks are compressed with a shared dictionary.
+    """Compression of the locations of virtual chunks with a shared dictionary.
 
     With the defaults they are not: manifests are smaller, and quicker to write and to read, when
     each distinct location is kept once and the file is compressed as a whole. Another value of

@@ -127,7 +127,7 @@ class FeatureFlag(Value):
 
 @settings_class
 class StorageConcurrencySettings(Settings):
-    """How the transfer of one large object is cut into concurrent requests."""
+    """Concurrent requests in the transfer of a large object."""
 
     max_concurrent_requests_for_object: NonZeroU16 | None = setting(18)
     ideal_concurrent_request_size: NonZeroU64 | None = setting(12 * 2**20)
@@ -135,7 +135,7 @@ class StorageConcurrencySettings(Settings):
 
 @settings_class
 class StorageRetriesSettings(Settings):
-    """How often a request is tried, and how long the pauses grow."""
+    """Number of attempts at a request, and the growth of the pauses between them."""
 
     max_tries: NonZeroU16 | None = setting(10)
     initial_backoff_ms: U32 | None = setting(100)
@@ -144,7 +144,7 @@ class StorageRetriesSettings(Settings):
 
 @settings_class
 class StorageTimeoutSettings(Settings):
-    """How long to wait; unset means as long as the client library does.
+    """Timeouts of requests; an unset timeout leaves the choice to the client library.
 
     On a local folder, `operation_timeout_ms` limits the wait for its lock; unset means a minute.
     """
@@ -157,7 +157,7 @@ class StorageTimeoutSettings(Settings):
 
 @settings_class
 class StorageSettings(Settings):
-    """How a repository uses its storage.
+    """Settings for the use of a storage.
 
     The `unsafe_*` switches turn protections off, for storages that lack conditional writes or
     user metadata: with them off, concurrent writers can lose each other's commits.
@@ -181,7 +181,7 @@ class StorageSettings(Settings):
 
 
 class CompressionAlgorithm(NamedNumber):
-    """How metadata files are compressed."""
+    """The algorithm that compresses metadata files."""
 
     Zstd = 0
 
@@ -193,7 +193,7 @@ class CompressionAlgorithm(NamedNumber):
 
 @settings_class
 class CompressionConfig(Settings):
-    """How metadata files are compressed."""
+    """Compression of metadata files."""
 
     algorithm: CompressionAlgorithm | None = setting(CompressionAlgorithm.Zstd)
     level: U8 | None = setting(3)
@@ -206,7 +206,7 @@ class CompressionConfig(Settings):
 
 @settings_class
 class CachingConfig(Settings):
-    """How much of the metadata and of the chunks is kept in memory; 0 turns a cache off."""
+    """Sizes of the caches for metadata and chunks; 0 turns a cache off."""
 
     num_snapshot_nodes: U64 | None = setting(500_000)
     num_chunk_refs: U64 | None = setting(15_000_000)
@@ -222,7 +222,7 @@ class CachingConfig(Settings):
 
 @settings_class
 class RepoUpdateRetryConfig(Settings):
-    """How often an update of the repository's root object is tried against other writers."""
+    """Retries of an update of the repository's root object while others write."""
 
     default: StorageRetriesSettings | None = setting(StorageRetriesSettings(100, 50, 30_000))
 
@@ -243,7 +243,7 @@ def _containers(value: Any, name: str) -> dict[str, VirtualChunkContainer]:
 
 @settings_class
 class RepositoryConfig(Settings):
-    """What can be configured for a repository; None is "not set", so that settings can be merged.
+    """All settings of a repository; None is "not set", so that settings can be merged.
 
     >>> config = RepositoryConfig(inline_chunk_threshold_bytes=1024)
     >>> config.merge(RepositoryConfig(max_concurrent_requests=8)).inline_chunk_threshold_bytes

@@ -50,7 +50,7 @@ class ChecksumAlgorithm(NamedNumber):
 
 @settings_class
 class S3Options(Settings):
-    """How to reach S3 or a storage that speaks its protocol.
+    """Connection options of S3 and of storages with its protocol.
 
     >>> S3Options(region="eu-west-1").force_path_style
     False

@@ -50,7 +50,7 @@ AnyAzureStaticCredential: TypeAlias = (
 
 
 class AzureRefreshableCredential(Variant):
-    """What a function that renews Azure credentials returns: one of the variants below."""
+    """The result of a function that renews Azure credentials: one of the variants below."""
 
     __slots__ = ()
     AccessKey: TypeAlias = "AzureRefreshableAccessKey"
@@ -85,7 +85,7 @@ class AzureRefreshableBearerToken(AzureRefreshableCredential):
 
 
 class AzureCredentials(Variant, metaclass=CredentialChoice):
-    """How to authenticate with Azure Blob Storage: one of the variants below.
+    """Credentials for Azure Blob Storage: one of the variants below.
 
     Calling it chooses a variant by keyword arguments, as `azure_credentials` does.
     """

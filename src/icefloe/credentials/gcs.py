@@ -68,7 +68,7 @@ AnyGcsStaticCredential: TypeAlias = (
 
 
 class GcsCredentials(Variant, metaclass=CredentialChoice):
-    """How to authenticate with Google Cloud Storage: one of the variants below.
+    """Credentials for Google Cloud Storage: one of the variants below.
 
     Calling it chooses a variant by keyword arguments, as `gcs_credentials` does.
     """

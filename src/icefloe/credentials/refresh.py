@@ -27,7 +27,7 @@ class Expiring(Protocol):
 
     @property
     def expires_after(self) -> datetime | None:
-        """When it ends; None for never."""
+        """The end of the credential's life; None if it never expires."""
         ...
 
 
@@ -62,7 +62,7 @@ class _Lease(Record):
 
 
 class Renewal:
-    """What a refreshable credential remembers within one process; never pickled.
+    """The state of a refreshable credential within a process; never pickled.
 
     Many threads may ask at once: one of them calls the function, the others wait for it.
     """

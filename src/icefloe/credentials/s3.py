@@ -33,7 +33,7 @@ class S3StaticCredentials(Value):
 
 
 class S3Credentials(Variant, metaclass=CredentialChoice):
-    """How to authenticate with S3: one of the variants below.
+    """Credentials for S3: one of the variants below.
 
     Calling it chooses a variant by keyword arguments, as `s3_credentials` does.
 

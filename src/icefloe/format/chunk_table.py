@@ -34,7 +34,7 @@ type Extents = NDArray[np.uint32]
 
 
 class ChunkKind(IntEnum):
-    """How a chunk is stored; the numbers are those of the drop-in `ChunkType`."""
+    """How a chunk is stored; the numbers equal those of the drop-in `ChunkType`."""
 
     NATIVE = 1
     VIRTUAL = 2

@@ -53,7 +53,7 @@ def check_dimensions(dimensions: int) -> int:
 
 
 class FileType(IntEnum):
-    """What a metadata file holds."""
+    """The kind of a metadata file."""
 
     SNAPSHOT = 1
     MANIFEST = 2
@@ -67,7 +67,7 @@ class FileType(IntEnum):
 
 
 class Envelope(Record):
-    """What the header says, and the payload it announces."""
+    """The header of a file, and the payload that it announces."""
 
     file_type: FileType
     spec_version: int

@@ -341,7 +341,7 @@ _PADDINGS: Final = [bytes(4 - remainder) for remainder in range(4)]
 
 
 class TableShape:
-    """Where the fields of a table lie, and the vtable that says so.
+    """The positions of a table's fields, and the vtable that describes them.
 
     Fields are given as slot and type, a code of the `struct` module, in the order in which they
     lie in the table: after one word those of eight bytes, then words, then the rest.

@@ -1,4 +1,4 @@
-"""Where each object of a repository lives, as keys relative to its root."""
+"""Keys of all objects of a repository, relative to its root."""
 
 from typing import Final
 

@@ -28,7 +28,7 @@ _UNKNOWN: Final = -1
 
 
 class LocationCompression(Record):
-    """How to compress the locations of a manifest."""
+    """Settings for the compression of locations in a manifest."""
 
     min_num_chunks: int = 1000
     """Manifests with fewer virtual references keep plain locations."""

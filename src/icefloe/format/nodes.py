@@ -37,7 +37,7 @@ class ManifestRef(Record):
 
 
 class ArrayInfo(Record):
-    """What a snapshot knows of an array beyond its Zarr metadata."""
+    """The facts about an array that a snapshot stores beside its Zarr metadata."""
 
     shape: tuple[int, ...]
     num_chunks: tuple[int, ...]
@@ -146,7 +146,7 @@ class NodeTable(Record, eq=False):
 
     @property
     def _rows(self) -> dict[str, int]:
-        """Where each path is: made when first asked for, because many tables never are."""
+        """The row of each path; computed on first use, because many tables never need it."""
         if self._known_rows is None:
             rows = {path: row for row, path in enumerate(self.paths.to_strings())}
             force_setattr(self, "_known_rows", rows)
@@ -290,7 +290,7 @@ class NodeSlot(IntEnum):
 
 
 class NodeKind(IntEnum):
-    """What the content of a node is."""
+    """The kind of a node: group or array."""
 
     ARRAY = 1
     GROUP = 2

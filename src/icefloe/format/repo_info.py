@@ -44,7 +44,7 @@ _REF: Final = TableShape((_REF_NAME, OFFSET), (_REF_SNAPSHOT, "I"))
 
 
 class RepoInfo(Record, eq=False):
-    """Everything about a repository that is not in a snapshot."""
+    """The content of the repo object: branches, tags, snapshots, configuration, status."""
 
     branches: Mapping[str, SnapshotId]
     history: SnapshotTable | Deferred[SnapshotTable]

@@ -63,7 +63,7 @@ _PARENT_WORD: Final = (_LEAD_BYTES + _SNAPSHOT.at[_Info.PARENT_OFFSET]) // 4
 
 
 class SnapshotEntry(Record):
-    """What a repo object says about one snapshot."""
+    """The entry of a snapshot in the repo object."""
 
     id: SnapshotId
     parent: SnapshotId | None
@@ -342,7 +342,7 @@ class SnapshotTable(Record, eq=False):
 
 
 class Shortened(Record):
-    """What comes before a snapshot once some of its ancestors are gone."""
+    """The remaining ancestry of a snapshot after some ancestors were removed."""
 
     parent: int
     """Row of the new parent."""

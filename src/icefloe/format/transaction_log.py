@@ -81,7 +81,7 @@ class Move(Record):
 
 
 class TransactionLog(Record, eq=False):
-    """What one commit did; columns of node ids are sorted by their bytes."""
+    """The changes of a commit; columns of node ids are sorted by their bytes."""
 
     id: SnapshotId
     new_groups: Bytes = field(default_factory=_no_ids)

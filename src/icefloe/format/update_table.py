@@ -25,7 +25,7 @@ from icefloe.records import Record, force_setattr
 
 
 class UpdateKind(IntEnum):
-    """What an operation did; the numbers are those of the stored union."""
+    """The kind of an operation; the numbers equal those of the stored union."""
 
     REPO_INITIALIZED = 1
     REPO_MIGRATED = 2
@@ -88,7 +88,7 @@ class _Status(IntEnum):
 
 
 class _Payload(Record):
-    """Which slot of its payload a kind keeps each thing in."""
+    """The slots of a payload's fields, for a kind of operation."""
 
     name: int | None = None
     previous: int | None = None

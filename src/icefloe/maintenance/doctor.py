@@ -33,7 +33,7 @@ _MOST_SKEW_SECONDS: Final = 60
 
 
 class Outcome(StrEnum):
-    """How a trial ended."""
+    """The outcome of a trial."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -44,7 +44,7 @@ class Outcome(StrEnum):
 
 
 class Trial(StrEnum):
-    """What is tried."""
+    """A property of a storage that the doctor tests."""
 
     WRITE = "write"
     READ_AFTER_WRITE = "read-after-write"
@@ -65,7 +65,7 @@ class Trial(StrEnum):
 
 
 class Probe(Record):
-    """What came of one trial."""
+    """The result of a trial."""
 
     trial: Trial
     outcome: Outcome
@@ -404,7 +404,7 @@ GUARANTEES: Final = (
 
 
 class StorageVerdict(StrEnum):
-    """What a storage was found to be."""
+    """The conclusion about a storage."""
 
     SOUND = "sound"
     UNSAFE = "unsafe"
@@ -425,7 +425,7 @@ class StorageGuarantee(Record):
 
 
 class StorageCheckup(Report, Record):
-    """What a storage does, and which guarantees follow; see `check_storage`.
+    """The abilities of a storage, and the guarantees that follow; see `check_storage`.
 
     Print it, or let a notebook show it.
     """
@@ -444,7 +444,7 @@ class StorageCheckup(Report, Record):
 
     @property
     def guarantees(self) -> tuple[StorageGuarantee, ...]:
-        """What can be relied on."""
+        """The guarantees that hold on this storage."""
         return tuple(
             StorageGuarantee(guarantee.name, self._holds(guarantee), guarantee.without)
             for guarantee in GUARANTEES
@@ -452,7 +452,7 @@ class StorageCheckup(Report, Record):
 
     @property
     def trials(self) -> dict[str, str]:
-        """How each trial ended: `holds`, `fails`, `lacks` (which does no harm) or `unknown`."""
+        """The outcome of each trial: `holds`, `fails`, `lacks` (which is harmless) or `unknown`."""
         return {str(probe.trial): str(probe.outcome) for probe in self.probes}
 
     @property

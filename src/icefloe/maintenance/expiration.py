@@ -432,7 +432,7 @@ async def _delete_branch(context: RepoContext, name: str, tip: SnapshotId) -> No
 
 
 class ExpirationPlan(FactsReport, Record):
-    """What `expire_snapshots` would do; see `Repository.plan_expiration`."""
+    """The effects that `expire_snapshots` would have; see `Repository.plan_expiration`."""
 
     snapshots: tuple[SnapshotInfo, ...]
     """The versions that you would lose, newest first."""

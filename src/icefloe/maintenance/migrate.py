@@ -81,7 +81,7 @@ async def list_small_files(backend: Backend, expected: Iterable[str] = ()) -> Sm
 
 
 class RefFiles(Record):
-    """Where branches and tags lead, by name."""
+    """Snapshot ids of branches and tags, by name."""
 
     branches: Mapping[str, SnapshotId]
     tags: Mapping[str, SnapshotId]
@@ -143,7 +143,7 @@ def _names(keys: Iterable[str], start: str, end: str) -> set[str]:
 
 
 class Look(Record):
-    """What the files of a repository of spec 1 said, and in which states they were."""
+    """The content and the versions of the files of a repository of spec 1."""
 
     files: SmallFiles
     """Those whose contents the look is made of."""
@@ -330,7 +330,7 @@ _MOST_LOOKS: Final = 20
 
 
 class MigrationRules(Record):
-    """What to do."""
+    """Options of a migration."""
 
     dry_run: bool = False
     removes_old_files: bool = False
@@ -340,7 +340,7 @@ class MigrationRules(Record):
 
 
 class MigrationReport(FactsReport, Record):
-    """What a migration did; in a dry run, what it would do."""
+    """The result of a migration; in a dry run, the changes that it would make."""
 
     dry_run: bool
     was_migrated: bool

@@ -89,7 +89,7 @@ class ArrayRanges(Record):
 
 
 class Survey(MutableRecord):
-    """What all versions use, and since which of them."""
+    """Objects that all versions use, with the first version that uses each of them."""
 
     versions: list[str] = field(default_factory=list)
     """Oldest first."""
@@ -268,7 +268,7 @@ class _Usage:
 
 
 class ChunkStorageStats(FactsReport, Record):
-    """What the chunks of a repository take, each counted once, however many versions share it.
+    """The size of a repository's chunks; a chunk that versions share counts once.
 
     Counts versions that branches and tags lead to.
     """
@@ -379,7 +379,7 @@ def _have_own_objects(parts: Sequence[Ranges]) -> bool:
 
 
 class StorageUse(Record):
-    """What the chunks of one version, array or container take."""
+    """The size of the chunks of a version, array or container."""
 
     place: str
     """The id of a version, the path of an array, or the prefix of a container."""
@@ -397,7 +397,7 @@ class StorageUse(Record):
 
 
 class StorageUses(Report, Sequence[StorageUse]):
-    """What chunks take, a row for each version, array or container."""
+    """Sizes of chunks, a row for each version, array or container."""
 
     has_empty_table = True
 

@@ -51,7 +51,7 @@ PREFIXES: Final = {
 
 
 class GCSummary(FactsReport, Record):
-    """What garbage collection removed; in a dry run, what it would remove.
+    """The result of a garbage collection; in a dry run, the objects that it would delete.
 
     Objects that could not be deleted are counted, with the reasons in `delete_errors`; kinds
     that were not examined to the end because of such failures are in `skipped_phases`.
@@ -233,7 +233,7 @@ class Sweeper:
 
     @property
     def portion(self) -> int:
-        """How many objects to delete at a time."""
+        """The number of objects in a deletion request."""
         return BATCH * self._concurrency
 
     async def delete(self, kind: Kind, objects: Objects) -> None:

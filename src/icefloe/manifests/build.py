@@ -102,7 +102,7 @@ def _require_apart(refs: Sequence[ManifestRef]) -> None:
 
 
 class ArrayState(Record):
-    """What the manifests of an array are made from: if it is the same, so are they."""
+    """The input of an array's manifests: equal input means equal manifests."""
 
     before: tuple[ManifestRef, ...]
     revision: int

@@ -1,4 +1,4 @@
-"""Which manifest of an array holds a chunk."""
+"""Find the manifest of an array that contains a chunk."""
 
 from bisect import bisect_right
 from functools import cached_property

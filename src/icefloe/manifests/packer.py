@@ -226,7 +226,7 @@ _NOTHING: Final[AbstractSet[NodeId]] = frozenset()
 
 
 class ArrayFacts(Record):
-    """What the rules and the packing have to know of an array."""
+    """The facts about an array that rules and packing need."""
 
     node_id: NodeId
     path: str
@@ -290,7 +290,7 @@ def pack(
 
 
 class _Arrivals(MutableRecord):
-    """What a set has to find room for: arrays, and manifests that need not change."""
+    """The input of a set: arrays, and manifests that need not change."""
 
     arrays: list[int] = field(default_factory=list)
     untouched: list[Bin] = field(default_factory=list)

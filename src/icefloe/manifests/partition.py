@@ -92,7 +92,7 @@ class Blocks(Record, eq=False):
 
 
 class Partition(Record, eq=False):
-    """Where to cut, and what is missing."""
+    """The cuts of an array into parts, and the parts that are missing."""
 
     parts: list[Rows]
     """Rows of the coordinates given, in order and none of them empty."""

@@ -53,12 +53,12 @@ class LinkedPart(Record):
 
     @property
     def ref(self) -> ManifestRef:
-        """How the array links to it."""
+        """The link from the array to the manifest."""
         return ManifestRef(self.manifest.id, self.box)
 
 
 class LinkedRegion(Record):
-    """What was built of one region of an array; small enough to be sent around by the thousand.
+    """The manifest of a region of an array; small enough to send by the thousand.
 
     >>> part = LinkedPart(NewManifest(ManifestId.random(), 512, 3), ((0, 2), (4, 7)))
     >>> region = LinkedRegion((part,), (ManifestId.random(),), num_changed=3)
@@ -107,7 +107,7 @@ class LinkedRegion(Record):
 
 @dataclass(frozen=True)
 class LinkedArray:
-    """All that a session linked to one array."""
+    """All manifests that a session linked to an array."""
 
     regions: tuple[LinkedRegion, ...]
 
@@ -133,7 +133,7 @@ class LinkedArray:
 
     @property
     def num_changed(self) -> int:
-        """How many chunks were set or deleted."""
+        """The number of chunks that were set or deleted."""
         return sum(region.num_changed for region in self.regions)
 
     def boxes(self, dimensions: int) -> Boxes:
@@ -155,7 +155,7 @@ _NO_CELLS: Final = np.empty(0, np.int64)
 
 
 class NewReferences(Record, eq=False):
-    """Where new references of an array are, as far as it has to be known before building."""
+    """The extent of an array's new references, as the planning of manifests needs it."""
 
     positions: NDArray[np.integer]
     """Along the append dimension, ascending: every place with references must be among them."""

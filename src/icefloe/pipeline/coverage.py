@@ -113,7 +113,7 @@ type Ints = NDArray[np.int64]
 
 
 class Presence(StrEnum):
-    """What is known of a step.
+    """The state of a step: present, missing or late.
 
     >>> [presence.value for presence in Presence]
     ['missing', 'partial', 'late', 'present']
@@ -176,7 +176,7 @@ class FamilyCoverage(JsonReady, Record):
 
 
 class DatasetCoverage(JsonReady, Record):
-    """What a dataset holds along one dimension.
+    """The coverage of a dataset along a dimension.
 
     >>> DatasetCoverage(
     ...     group="", dimension="time", length=0, first="", last="", families=()

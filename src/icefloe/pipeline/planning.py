@@ -68,7 +68,7 @@ class Range(Record):
 
 
 class Rates(Record):
-    """What one core does, and what processes need; as measured on machines of today."""
+    """The speed of a core and the memory of processes, as measured on present machines."""
 
     parsing: Range = Range(1.0, 2.5)
     """Seconds for a file, as multiples of what the sample took on this machine."""
@@ -108,7 +108,7 @@ class WavePlan(Record, kw_only=True):
 
 
 class JobPlan(Record, kw_only=True):
-    """What a job will do and take; see `icefloe.spark.plan`.
+    """The work and the needs of a job; see `icefloe.spark.plan`.
 
     >>> plan = make_plan(Sampled(), (), files=0, known=7, changed=0, cores=2)
     >>> plan.known, plan.tasks
@@ -265,7 +265,7 @@ SAMPLES: Final = 3
 
 
 class Sampled(Record):
-    """What a few files of an archive are like."""
+    """The properties of a few sample files of an archive."""
 
     numbers: tuple[int, ...] = ()
     """Of the files that were parsed and can be used, ascending."""
@@ -338,7 +338,7 @@ _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
 
 
 class CopyEstimate(Record, kw_only=True):
-    """What copying arrays will do and take; see `icefloe.spark.plan_copy`.
+    """The work and the needs of copying arrays; see `icefloe.spark.plan_copy`.
 
     >>> from icefloe.pipeline.copying.copies import GroupToCopy
     >>> estimate = estimate_copy(GroupToCopy({}, ()), Limits(2**20, cores=2), most=100)

@@ -176,7 +176,7 @@ class RepoContext(Record, eq=False, dict=True):
 
     @cached_property
     def write_concurrency(self) -> int:
-        """How many files to write at once; within one machine, one after the other is quicker."""
+        """The number of files to write at once; on one machine, sequential writes are quicker."""
         return 1 if self.is_near else self.config.max_concurrent_requests
 
     @cached_property

@@ -47,7 +47,7 @@ BACKUP_IDS: Final = SeriesOfIds()
 
 
 class Pace(MutableRecord):
-    """How long something takes that several writers do one after the other."""
+    """The duration of an operation that several writers perform in turn."""
 
     seconds: float = 0.02
 
@@ -61,7 +61,7 @@ class Pace(MutableRecord):
 
 
 class Rivals(MutableRecord):
-    """What is known about others who commit to the repository at the same time."""
+    """The knowledge about others who commit to the repository at the same time."""
 
     pace: Pace = field(default_factory=Pace)
     """Of a commit that is rebased, from reading the present state to the last write."""
@@ -192,7 +192,7 @@ class Ledger(Protocol):
         ...
 
     def turn(self, branch: str) -> AbstractAsyncContextManager[None]:
-        """Let those commit first who should, and as far as the storage can, nobody else after.
+        """Wait for writers whose turn comes first, and ask later writers to wait.
 
         Only fairness hangs on it: without a turn, every change is as safe.
         """

@@ -127,7 +127,7 @@ _INITIAL_METADATA: Final[Metadata] = {"__icechunk": {"is_root": True}}
 
 
 class _Found(Record):
-    """What a storage holds of a repository."""
+    """The parts of a repository that a storage contains."""
 
     repo: StoredRepo | None
     """The repo object; None in spec 1."""

@@ -435,7 +435,7 @@ class DeleteBranch(Change):
 
 
 class ResetBranch(Change):
-    """Let a branch end at another snapshot.
+    """Move a branch to another snapshot.
 
     With `expected`, `ConflictError` unless the branch ends there before.
     """
@@ -620,7 +620,7 @@ class SetFlag(Change):
 
 
 class SetStatus(Change):
-    """Let the repository take changes, or not; possible in every state (spec 2)."""
+    """Set whether the repository accepts changes; possible in every state (spec 2)."""
 
     feature = "a status of the repository"
     status: Status

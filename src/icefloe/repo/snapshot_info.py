@@ -1,4 +1,4 @@
-"""What users learn about a snapshot and its files."""
+"""The public description of a snapshot and its files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -1,4 +1,4 @@
-"""How executors get what they need to read and write storages.
+"""The distribution of settings and secrets to Spark executors.
 
 A context with credentials must not be part of a plan: plans are shown, logged and kept. Nor may
 it lie in the files in which Spark brings variables and artifacts to executors, which stay for as

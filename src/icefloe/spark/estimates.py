@@ -1,4 +1,4 @@
-"""What a job will take, told before it runs; nothing is written, and Spark need not be there."""
+"""Estimates of a job before it runs; nothing is written, and Spark is not needed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -142,7 +142,7 @@ def plan_copy(
 
 
 class _Estimate(Record, kw_only=True):
-    """What is to be estimated; the arrays are in the session afterwards."""
+    """The input of an estimate; the arrays are in the session afterwards."""
 
     session: Session
     group: str = ""

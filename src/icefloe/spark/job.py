@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Committed(Record, kw_only=True):
-    """What one commit did."""
+    """The result of a commit."""
 
     snapshot: str
     references: int
@@ -58,7 +58,7 @@ class Committed(Record, kw_only=True):
 
 
 class AnyReport(JsonReady, Record, kw_only=True):
-    """What all jobs report."""
+    """The common base of reports of jobs."""
 
     job: str
     branch: str
@@ -90,7 +90,7 @@ class AnyReport(JsonReady, Record, kw_only=True):
 
 
 class JobReport(AnyReport, kw_only=True):
-    """What a job did that refers to files.
+    """The result of a job that stored references to files.
 
     >>> from icefloe.pipeline import Report
     >>> report = JobReport(
@@ -136,7 +136,7 @@ class JobReport(AnyReport, kw_only=True):
 
 
 class CopyReport(AnyReport, kw_only=True):
-    """What a job did that copied values.
+    """The result of a job that copied values.
 
     >>> report = CopyReport(
     ...     job="0a", branch="main", group="", arrays=2, objects=9, written=8, stored_bytes=4096
@@ -212,14 +212,14 @@ type Assemble = Callable[
 
 
 class WritePlan(Record):
-    """What all tasks of the stage must know. Nothing in it is secret."""
+    """The parameters of all tasks of the stage, without secrets."""
 
     job: str
     arrays: tuple[ArrayPlan, ...]
 
 
 class Written(Record, kw_only=True):
-    """What the stage did."""
+    """The result of the stage."""
 
     regions: dict[int, list[LinkedRegion]]
     """By number of array."""
@@ -350,7 +350,7 @@ _log = logging.getLogger(__name__)
 
 
 class Target(Record):
-    """Where a job writes to."""
+    """The destination of a job."""
 
     repo: Repository
     branch: str
@@ -475,7 +475,7 @@ def _cleaning(context: RepoContext, job: str) -> "Iterator[_Outcome]":
 
 
 class _Outcome:
-    """What is known of a commit: as long as it is undecided, nothing may be removed."""
+    """The state of a commit: while it is undecided, nothing may be deleted."""
 
     def __init__(self) -> None:
         self.is_known = True
@@ -492,7 +492,7 @@ class _Outcome:
 
     @property
     def successful(self) -> int:
-        """How many attempts at regions were of use."""
+        """The number of attempts at regions whose result was used."""
         return self._attempts if self._is_committed else 0
 
     def note(self, written: Written) -> None:

@@ -208,7 +208,7 @@ async def _assemble(
 
 
 class _Changed(MutableRecord):
-    """What a setting was before, and how many copies need it to be otherwise."""
+    """The former value of a setting, and the number of copies that need another value."""
 
     before: str | None
     users: int = 0

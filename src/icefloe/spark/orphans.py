@@ -1,4 +1,5 @@
-"""What tasks are about to write, noted first, so that what failed attempts left can be removed.
+"""A record of the objects that tasks will write, so that leftovers of failed attempts can be
+deleted.
 
 Notes lie in the storage of the repository below `icefloe/jobs/`, where neither its readers nor
 garbage collection look. Each attempt at a region has a note of its own, a list of keys. When a

@@ -27,7 +27,7 @@ _POLL_SECONDS: Final = 0.3
 
 
 class StageProgress(Record):
-    """How far a stage of a job is.
+    """The progress of a stage of a job.
 
     >>> def show(progress: StageProgress) -> None:
     ...     print(f"{progress.stage}: {progress.tasks_done} of {progress.tasks} tasks")

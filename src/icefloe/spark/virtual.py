@@ -117,7 +117,7 @@ class CombinedFiles(Record):
 
     @property
     def references(self) -> int:
-        """How many chunks the files have that are used."""
+        """The number of chunks in the files that are used."""
         return sum(self.facts[number].references for number in self.combined.files)
 
     def known_urls(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""Which network addresses may be reached on the word of somebody who is not trusted.
+"""Network addresses that may be reached at the request of untrusted people.
 
 Behind a name that looks harmless there may be a service of the reader's own network, or of the
 reader's own machine: a router, a database, the metadata service of a cloud, which hands out
@@ -20,7 +20,7 @@ type Resolver = Callable[[str, int], list[tuple[str, int]]]
 
 
 class Reach(IntEnum):
-    """Who can connect to an address; a larger number is more dangerous to connect to."""
+    """The reachability of an address; a larger number is more dangerous."""
 
     PUBLIC = 0
     """Anybody on the internet."""

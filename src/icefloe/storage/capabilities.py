@@ -1,4 +1,4 @@
-"""What only some backends can do, and what callers do with all the others.
+"""Optional abilities of backends, and the fallback for backends without them.
 
 *Turns*: writers of one object go one after the other, in the order in which they came. A
 conditional write decides who wins, with or without a turn; but a writer that reads, computes and

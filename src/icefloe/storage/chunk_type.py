@@ -1,10 +1,10 @@
-"""How chunks are kept."""
+"""The kinds of stored chunks."""
 
 from icefloe.values import NamedNumber
 
 
 class ChunkType(NamedNumber):
-    """How the bytes of a chunk are stored; `uninitialized` means there are none.
+    """The storage of a chunk's bytes; `uninitialized` means that there are none.
 
     >>> ChunkType.native
     icefloe.storage.ChunkType.native

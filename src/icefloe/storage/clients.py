@@ -101,7 +101,7 @@ class Clients(Record):
 
 
 class Profile(Record):
-    """What a profile says."""
+    """The content of a profile."""
 
     credentials: S3StaticCredentials
     region: str | None
@@ -197,7 +197,7 @@ def open_clients(spec: ObjectSpec, settings: EffectiveStorageSettings, agent: st
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What makes two clients one and the same, and what to make them from."""
+    """The identity of a client and the settings to make it from."""
 
     key: tuple[Hashable, ...]
     spec: S3Spec = field(compare=False, repr=False)

@@ -174,7 +174,7 @@ class Draft:
         self._temporary = None
 
     def close(self) -> None:
-        """Let go of the file; unless it was published, it vanishes."""
+        """Close the file; an unpublished file disappears."""
         if self._temporary is not None:
             with suppress(FileNotFoundError):
                 os.unlink(self._temporary, dir_fd=self._parent)

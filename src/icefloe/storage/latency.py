@@ -13,7 +13,7 @@ from icefloe.storage.wrapper import PrecededBackend
 
 
 class Delays(Protocol):
-    """How long to wait; read at each request, so they may be changed in between."""
+    """Durations of delays; read at each request, so they may be changed in between."""
 
     read_latency_ms: int
     write_latency_ms: int

@@ -18,7 +18,7 @@ from icefloe.storage.wrapper import BackendWrapper, Verb
 
 
 class RequestCounts(Record):
-    """What happened so far; subtract an earlier count to see what happened since.
+    """Counts of requests; subtract an earlier count to get the requests since then.
 
     >>> RequestCounts(get=3, bytes_in=10) - RequestCounts(get=1)
     RequestCounts(get=2, get_ranges=0, put=0, list=0, head=0, copy=0, delete=0, bytes_in=10, \

@@ -42,7 +42,7 @@ UNKNOWN_TIME: Final = datetime.fromtimestamp(0, UTC)
 
 
 class ObjectInfo(Record):
-    """What a storage tells about an object without reading it."""
+    """The facts about an object that need no reading of its content."""
 
     key: str
     size_bytes: int
@@ -61,7 +61,7 @@ class Fetched(Record):
 
 
 class DeleteReport(Record):
-    """How a batch of deletions went; deleting what is absent counts as deleted."""
+    """The result of a batch of deletions; an absent object counts as deleted."""
 
     deleted: int
     failures: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class PutOptions(TypedDict, total=False):
 
 
 class ReadableBackend(Protocol):
-    """What can be read by key."""
+    """A store that can be read by key."""
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched:
         """Read an object, or one range of it; a range past the end is `InvalidInputError`."""

@@ -75,7 +75,7 @@ TUNING_OPTIONS: Final = frozenset(
 
 
 class _Shown(Record):
-    """How people see the description of a storage."""
+    """The printed description of a storage."""
 
     kind: ClassVar[str]
     function: ClassVar[str]
@@ -173,7 +173,7 @@ class S3Spec(_Shown):
 
     @property
     def endpoint(self) -> str | None:
-        """Where requests go, with the bucket in the host name unless it goes in the path."""
+        """The address of requests, with the bucket in the host name or in the path."""
         url = self.options.endpoint_url
         if url is None or self.uses_path_style:
             return url

@@ -97,7 +97,7 @@ class StorageObjectInfo(Value):
 
 
 class _Opened:
-    """What one process has open of a storage; a forked child starts again."""
+    """The open clients of a storage in a process; a forked child starts again."""
 
     def __init__(self) -> None:
         self.process = os.getpid()

@@ -67,7 +67,7 @@ class Origin(Record):
 
 
 class WebTimeouts(Record):
-    """How long to wait."""
+    """Timeouts of web requests."""
 
     connect_seconds: float
     stall_seconds: float
@@ -241,7 +241,7 @@ def _tls() -> ssl.SSLContext:
 
 
 class _TimedSocket:
-    """What `http.client` needs of a socket; no wait exceeds the deadline or the longest stall."""
+    """The part of a socket that `http.client` needs, with a deadline and a longest stall."""
 
     def __init__(self, opened: socket.socket, stall_seconds: float) -> None:
         self._opened = opened

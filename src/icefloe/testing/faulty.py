@@ -111,11 +111,11 @@ class FaultyBackend(BackendWrapper):
             return list(self._trace)
 
     async def freeze_lists(self) -> None:
-        """Let listings go on showing the present objects, whatever happens later."""
+        """Make listings show the present objects from now on, whatever happens later."""
         self._frozen_lists = [info async for batch in self.inner.list() for info in batch]
 
     def thaw_lists(self) -> None:
-        """Let listings tell the truth again."""
+        """Make listings show the real objects again."""
         self._frozen_lists = None
 
     async def around(self, verb: Verb, *arguments: Any, **options: Any) -> Any:

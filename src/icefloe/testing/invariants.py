@@ -1,4 +1,4 @@
-"""What must hold of every repository at every moment, seen in its stored files alone.
+"""Invariants of every repository at every moment, checked in its stored files alone.
 
 - Every file that can be reached from `repo` (or the refs of spec 1) exists, can be read, and
   holds the id that its name says.

@@ -35,7 +35,7 @@ MUTABLE_KEYS: Final = ("repo", "refs/", "config.yaml")
 
 
 class Outcome(Record):
-    """How one coroutine ended."""
+    """The result of a coroutine."""
 
     result: Any = None
     error: BaseException | None = None
@@ -50,7 +50,7 @@ class Outcome(Record):
 
 
 class ScheduleRun(Record):
-    """What happened under one schedule."""
+    """The result of a schedule."""
 
     outcomes: tuple[Outcome, ...]
     """In the order of the coroutines."""
@@ -173,7 +173,7 @@ class WrappedStorage(Storage):
 
     @property
     def backend(self) -> Backend:
-        """What all requests go through."""
+        """The backend that receives all requests."""
         if self._backend is None:
             self._backend = self._wrap(self._inner.open())
         return self._backend

@@ -1,4 +1,4 @@
-"""What every storage must do: the promises of `icefloe.storage.port`, as tests.
+"""The promises of `icefloe.storage.port`, as tests for every storage.
 
 Subclass, say how to make an empty backend, and pytest runs everything::
 
@@ -126,7 +126,7 @@ class StorageConformance:
     @pytest.mark.parametrize("size", [0, 1, 1000, BIG_BYTES])
     @driven
     async def test_round_trip(self, backend: Backend, size: int) -> None:
-        """What was put is got, with its size, version and time."""
+        """A stored object can be read, with its size, version and time."""
         data = random.Random(size).randbytes(size)  # noqa: S311 - not for secrets
         version = await backend.put("folder/object", data)
         fetched = await backend.get("folder/object")
@@ -170,7 +170,7 @@ class StorageConformance:
 
     @driven
     async def test_absence(self, backend: Backend) -> None:
-        """What is not there is `ObjectNotFoundError`, whatever is asked of it."""
+        """Every request for an absent object raises `ObjectNotFoundError`."""
         await backend.put("here/object", b"x")
         for key in ("absent", "here", "here/object/below", "here/other"):
             with pytest.raises(ObjectNotFoundError):
@@ -397,7 +397,7 @@ class StorageConformance:
 
     @driven
     async def test_empty_listing(self, backend: Backend) -> None:
-        """Where nothing is, nothing is listed."""
+        """An empty folder lists nothing."""
         assert await keys_of(backend) == []
         assert await keys_of(backend, "no/such/prefix") == []
 
@@ -429,7 +429,7 @@ class StorageConformance:
 
     @driven
     async def test_listing_follows_writes(self, backend: Backend) -> None:
-        """What was written is listed at once, what was deleted no longer."""
+        """A written object is listed at once, and a deleted object is not."""
         for number in range(5):
             await backend.put(f"object-{number}", b"x")
             assert len(await keys_of(backend)) == number + 1
@@ -518,7 +518,7 @@ class StorageConformance:
 
     @driven
     async def test_delete_many(self, backend: Backend) -> None:
-        """What is absent, or named twice, does not hinder; neighbours stay."""
+        """Absent keys and repeated keys do no harm; neighbours stay."""
         for key in ("a", "b", "c/d", "c/e"):
             await backend.put(key, b"x")
         report = await backend.delete_many(["a", "absent", "c/d", "a", "no/folder/here"])

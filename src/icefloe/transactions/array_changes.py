@@ -130,7 +130,7 @@ class ArrayChanges:
         """Older than the batches."""
 
     def begin_origin(self, origin: Origin) -> None:
-        """Let changes from now on have another origin."""
+        """Start another origin for the changes from now on."""
         self.settled()
         self.origin = origin
 

@@ -1,4 +1,4 @@
-"""Which changes a session knows of, so that two sessions find out what they have in common.
+"""The changes that a session knows of, so that two sessions find their common changes.
 
 Every session is a writer of its own, and so is every copy of a fork that was unpickled. A writer
 divides its work into periods: a period ends when its changes go elsewhere, by a fork, a pickle or

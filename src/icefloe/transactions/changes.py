@@ -1,4 +1,4 @@
-"""What a session changed and has not committed yet."""
+"""Uncommitted changes of a session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DeletedNode(Record):
 
 
 class NodeOrigins(MutableRecord):
-    """When the nodes of a change set were changed: origins in its history, by node."""
+    """The origins of changes in the history of a change set, by node."""
 
     created: dict[NodeId, Origin] = field(default_factory=dict)
     metadata: dict[NodeId, Origin] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class ChangeSet:
             return self.copy()
 
     def end_period(self) -> Clock:
-        """Let changes from now on be others than those until now; return what is known."""
+        """End a period of changes; return the known changes."""
         with self._lock:
             before = self.history.own
             origin = self.history.end_period()

@@ -24,7 +24,7 @@ _SHOWN_CHUNKS: Final = 20
 
 
 class ConflictType(NamedNumber):
-    """What kind of changes do not go together.
+    """The kind of a conflict between changes.
 
     >>> str(ConflictType.ChunkDoubleUpdate), ConflictType(6) is ConflictType.ChunkDoubleUpdate
     ('Chunk double update', True)
@@ -85,7 +85,7 @@ class Conflict:
 
     @property
     def conflict_type(self) -> ConflictType:
-        """What kind of conflict it is."""
+        """The kind of the conflict."""
         return self._type
 
     @property
@@ -108,7 +108,7 @@ class Conflict:
 
     @property
     def new_nodes(self) -> tuple[str, ...]:
-        """What the other commit created below the group that the session deleted."""
+        """The nodes that the other commit created below the group that the session deleted."""
         return self._new_nodes
 
     @property
@@ -164,7 +164,7 @@ class Conflict:
 
 
 class Resolution(Enum):
-    """What to do about a conflict."""
+    """The resolution of a conflict."""
 
     FAIL = "stop the rebase"
     USE_OURS = "keep the change of the session"

@@ -1,4 +1,4 @@
-"""What changed: between two snapshots, or in a session since its base."""
+"""Differences: between two snapshots, or between a session and its base."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -305,7 +305,7 @@ _HELD_BACK_BYTES: Final = 16 * 1024
 
 
 class ManifestChanges(Record):
-    """Where the references of arrays are in a new version."""
+    """The manifests of arrays in a new version."""
 
     refs: Mapping[NodeId, tuple[ManifestRef, ...]]
     """For all arrays that the session changed, and those whose manifests were rewritten too."""

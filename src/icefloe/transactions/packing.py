@@ -24,7 +24,7 @@ _MOST_SEALED_PACKS: Final = 8
 
 
 class PackingOptions(Record):
-    """How a session packs small chunks into shared chunk objects.
+    """Settings for packing small chunks into shared chunk objects.
 
     >>> PackingOptions(max_chunk_bytes=64 * 1024)
     PackingOptions(max_chunk_bytes=65536, pack_bytes=16777216)
@@ -45,7 +45,7 @@ class PackingOptions(Record):
 
 
 class ChunkSaver(Protocol):
-    """Where packs go: `Assets` in a session."""
+    """The receiver of packs: `Assets` in a session."""
 
     async def save_chunk(self, chunk_id: ChunkId, data: Buffer, /) -> None:
         """Store a chunk object whole."""

@@ -20,7 +20,7 @@ from icefloe.values import NamedNumber
 
 
 class SessionMode(NamedNumber):
-    """What a session may do; `rearrange` sessions can only move nodes."""
+    """The abilities of a session; a `rearrange` session can only move nodes."""
 
     readonly = 0
     writable = 1

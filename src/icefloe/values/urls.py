@@ -54,7 +54,7 @@ class Prefix(Record):
 
     @property
     def pieces(self) -> tuple[str, str | None, tuple[str, ...]]:
-        """What is compared; schemes that mean the same count as one."""
+        """The compared parts of a URL; schemes with the same meaning count as equal."""
         return family_of(self.scheme), self.host, self.segments
 
     @property

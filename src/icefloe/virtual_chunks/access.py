@@ -1,4 +1,4 @@
-"""What the reader authorised: locations of virtual chunks, each with a credential.
+"""The reader's authorisations: locations of virtual chunks, each with a credential.
 
 A container has two authors. The reader states, when opening, which URL prefixes may be read and
 with which credentials. The store that serves a prefix (endpoint, region, options) usually comes
@@ -180,7 +180,7 @@ class Grant(Record):
 
 
 class Access:
-    """All that the reader authorised: url prefix (a last slash may be missing) to credential.
+    """All authorisations of the reader: credentials by URL prefix (a last slash may be missing).
 
     Entries that are no prefixes of URLs authorise nothing.
     """

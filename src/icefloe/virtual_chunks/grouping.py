@@ -93,7 +93,7 @@ def canonical(location: str) -> str:
 
 
 class LocationQuery(Record):
-    """Which locations somebody asks for: all of those that meet every condition given.
+    """A query for locations: all locations that meet every condition.
 
     `prefix` is compared by whole segments, as those of containers are: `s3://bucket/era5` is that
     object or anything below it, never `s3://bucket/era5-old`. In `glob`, `*` and `?` stay within
@@ -169,7 +169,7 @@ type Grouped = tuple[BytesColumn, Ints]
 
 
 def by_file(locations: BytesColumn) -> Grouped:
-    """Let each canonical location be a place of its own."""
+    """Make each canonical location a group of its own."""
     places, rows = locations.distinct()
     return places, rows.astype(np.int64)
 
@@ -413,7 +413,7 @@ class PlaceIndex:
 
 
 class _Sorted(Record):
-    """What became of a column of locations: which are wanted, and where each of those belongs."""
+    """A classified column of locations: the selected rows, and the group of each of them."""
 
     locations: BytesColumn
     wanted: Ints

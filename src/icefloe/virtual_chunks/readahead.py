@@ -24,7 +24,7 @@ from icefloe.storage import ByteRange, Fetched
 
 
 class Limits(Record):
-    """How much is read at once, read ahead and held."""
+    """Limits on request size, read-ahead and buffered bytes."""
 
     gap_bytes: int = 8 << 10
     """Reads this far apart still share a request: headers and indexes lie between the chunks of
@@ -44,7 +44,7 @@ class Limits(Record):
 
 
 class Request(Record):
-    """What to fetch at once, and for which of the reads."""
+    """A range to fetch at once, and the reads that it serves."""
 
     start: int
     stop: int
@@ -63,12 +63,12 @@ class Request(Record):
 
     @property
     def size_bytes(self) -> int:
-        """How many that are."""
+        """The number of these bytes."""
         return self.end - self.start
 
     @property
     def ahead_bytes(self) -> int:
-        """How many of them nobody asked for yet."""
+        """The number of bytes that no read has requested yet."""
         return self.end - self.stop
 
     def ahead_of(self, byte_range: ByteRange) -> int:
@@ -82,7 +82,7 @@ class Request(Record):
 
 
 class Progress(Record):
-    """What is known about an object, and where it is being read."""
+    """The known size of an object and the position of its sequential reads."""
 
     streams: tuple[ByteRange, ...] = ()
     """The last requests, the newest first."""
@@ -136,7 +136,7 @@ def _may_join(request: Request, read: ByteRange, limits: Limits) -> bool:
 def read_ahead(
     progress: Progress, request: Request, limits: Limits, most_bytes: int
 ) -> tuple[Request, Progress]:
-    """Let a request that goes on where an earlier one ended ask for more, and remember it.
+    """Extend a request that continues an earlier request, and remember it.
 
     It gets twice the bytes of the earlier one, but not above `most_bytes`, nor beyond the end
     of the object; never less than it asks for itself.
@@ -197,7 +197,7 @@ class HeldWindows:
 
     @property
     def total_bytes(self) -> int:
-        """What is held or on its way."""
+        """The number of bytes that are buffered or being fetched."""
         return self._held_bytes + self._reserved_bytes
 
     def find(self, source: Hashable, byte_range: ByteRange, now: float) -> Fetched | None:
@@ -325,7 +325,7 @@ class Coalescer:
 
     @property
     def held_bytes(self) -> int:
-        """How much is kept for reads to come, or on its way for them."""
+        """The number of bytes that are buffered or being fetched for later reads."""
         with self._lock:
             return self._held.total_bytes
 

@@ -40,7 +40,7 @@ _ETAG_OF_FILE: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)")
 
 
 class Change(Record):
-    """How an object differs from what was recorded."""
+    """The difference between an object and its recorded state."""
 
     what: str
     recorded: str
@@ -141,7 +141,7 @@ _SMALL_BYTES: Final = 1 << 20
 
 
 class Fetching:
-    """What one process needs for reading; a forked child must have its own."""
+    """The clients and buffers of a process; a forked child needs its own."""
 
     def __init__(
         self, settings: StorageSettings | None = None, attribution: Attribution | None = None
@@ -153,7 +153,7 @@ class Fetching:
 
     @property
     def held_bytes(self) -> int:
-        """How much was read ahead and is kept."""
+        """The number of bytes that were read ahead and are buffered."""
         return self._coalescer.held_bytes
 
     async def read(
@@ -302,12 +302,12 @@ class VirtualReader:
 
     @property
     def clients_opened(self) -> int:
-        """How many storages this process has opened so far."""
+        """The number of storages that this process has opened."""
         return self._fetching.clients.opened
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes were read ahead and wait for being asked for."""
+        """The number of bytes that were read ahead and are buffered."""
         return self._fetching.held_bytes
 
     @property
@@ -349,7 +349,7 @@ class VirtualReader:
 
     @property
     def _fetching(self) -> Fetching:
-        """What this process has open; what a parent has stays with it."""
+        """The clients of this process; a forked child does not use those of its parent."""
         process = os.getpid()
         if (fetching := self._in_process.get(process)) is None:
             new = Fetching(self._settings, self._attribution)

@@ -36,7 +36,7 @@ _CONSOLIDATED: Final = "consolidated_metadata"
 
 
 class ExportRules(Record):
-    """What to write, and how to make sure of it."""
+    """The selection of data to write, and the checks of the result."""
 
     group: str = ROOT
     """The group, or array, that becomes the root."""
@@ -47,7 +47,7 @@ class ExportRules(Record):
 
 
 class ExportReport(FactsReport, Record):
-    """What `Repository.export_to_zarr` did."""
+    """The result of `Repository.export_to_zarr`."""
 
     snapshot_id: str
     groups: int
@@ -259,7 +259,7 @@ def _inline(documents: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Names(Record):
-    """What nodes and chunks are called below the group that becomes the root."""
+    """The names of nodes and chunks below the group that becomes the root."""
 
     group: str
 

@@ -20,7 +20,7 @@ from icefloe.zarr_store.keys import METADATA, ChunkKey, chunk_root, metadata_key
 
 
 class FlattenedIterator[T](AsyncCloseableIterator[T]):
-    """What batches hold, for `async for` and for `for`; most items cost no suspension.
+    """The items of batches, for `async for` and for `for`; most items cost no suspension.
 
     Loops walk over generators, which take a fraction of the time that a method needs for each
     item. A loop that stops can go on with the next item: the iterator owns the batches.

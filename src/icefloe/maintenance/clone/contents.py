@@ -257,7 +257,7 @@ class Selection(Record):
 
 
 class Done(MutableRecord):
-    """What was copied, by kind of object."""
+    """Numbers of copied objects, by kind."""
 
     copied: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_NAMES.values(), 0))
     present: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_NAMES.values(), 0))

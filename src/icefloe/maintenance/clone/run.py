@@ -207,7 +207,7 @@ async def _one_version_in_files(context: RepoContext, version: CloneVersion) -> 
 
 
 class CloneRules(Record):
-    """What to copy, and how to make sure of it."""
+    """The selection of versions to copy, and the checks of the copy."""
 
     version: CloneVersion | None = None
     """One version; None: all that branches and tags lead to."""
@@ -219,7 +219,7 @@ class CloneRules(Record):
 
 
 class CloneReport(FactsReport, Record):
-    """What `Repository.clone_to` did."""
+    """The result of `Repository.clone_to`."""
 
     spec_version: int
     versions: int
@@ -298,7 +298,7 @@ async def clone(
 
 
 class _Place(Record):
-    """What is in the place where a clone is to be."""
+    """The present content of a clone's destination."""
 
     has_repository: bool = False
     is_same: bool = False

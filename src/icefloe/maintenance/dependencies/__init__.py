@@ -1,1 +1,1 @@
-"""Which foreign objects a repository needs, and which credentials reading them takes."""
+"""The external objects that a repository needs, and the credentials that reading them takes."""

@@ -70,7 +70,7 @@ class ContainerAccess(Record):
 
 
 class AccessReport(Report, Record):
-    """What it takes to read the virtual chunks of a repository; see `Repository.describe_access`.
+    """The access that reading all virtual chunks needs; see `Repository.describe_access`.
 
     Print it, or let a notebook show it; `containers` has a row for each place.
     """
@@ -104,7 +104,7 @@ class AccessReport(Report, Record):
 
     @property
     def how_to_open(self) -> str | None:
-        """What to write to open the repository so that all its virtual chunks can be read.
+        """The code that opens the repository so that all its virtual chunks can be read.
 
         None if there are none.
         """

@@ -22,7 +22,7 @@ _FEW_SHARE: Final = 16
 
 @dataclass(slots=True)
 class _Columns:
-    """What is known of each place."""
+    """Columns with the facts about locations."""
 
     parts: Ints
     """How many parts of manifests of the present version have chunks there."""

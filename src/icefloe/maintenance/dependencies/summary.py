@@ -90,7 +90,7 @@ class VirtualDependency(Record):
 
 
 class VirtualDependencies(Report, Record, eq=False):
-    """Where virtual chunks lie, a row for each place; most bytes first.
+    """Locations of virtual chunks, a row for each location; most bytes first.
 
     Iterate over it for the rows, or take all as an Arrow table.
     """
@@ -135,7 +135,7 @@ class VirtualDependencies(Report, Record, eq=False):
 
     @property
     def bytes(self) -> int:
-        """What these chunks take."""
+        """The total size of these chunks in bytes."""
         return int(self.byte_counts.sum())
 
     def to_dicts(self) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ _MOST_NEW_CHUNKS: Final = 1_000_000
 
 
 class Rules(Record):
-    """What decides on the layout."""
+    """The rules that determine the layout."""
 
     split_sizes: EffectiveSplitSizes | None
     sets: EffectiveChunkManifests
@@ -90,7 +90,7 @@ class Cost(Record):
 
 
 class Growth(Record):
-    """How an array is usually extended: this many chunks in a commit, at the end of an axis."""
+    """The usual extension of an array: a number of chunks per commit, at the end of an axis."""
 
     axis: int
     num_chunks: int

@@ -1,4 +1,4 @@
-"""What the manifests of a snapshot hold of each array: how many references, in which boxes.
+"""References of each array in the manifests of a snapshot: their number and bounding boxes.
 
 A snapshot says so of manifests with one array. Those that arrays share, and those that reach
 beyond an array that shrank, are read to find out.
@@ -45,7 +45,7 @@ class Piece(Record):
 
     @property
     def link(self) -> ManifestRef:
-        """How the array should link to the manifest, if that stays."""
+        """The link from the array to the manifest, if the manifest stays."""
         return ManifestRef(self.ref.id, self.box)
 
     @property

@@ -48,7 +48,7 @@ class RepairStep(JsonReady, Record):
 
 
 class RepairReport(Report, Record):
-    """What was wrong, what repair did about it, and what is still wrong; print it.
+    """The damage before the repair, the repair's steps, and the remaining damage; print it.
 
     In a dry run everything happened in memory: `after` is what would be.
     """
@@ -100,7 +100,7 @@ class RepairReport(Report, Record):
 
 
 class RepairKind(StrEnum):
-    """What one step of a repair is."""
+    """The kind of a repair step."""
 
     RESTORE_REPO = "restore-repo-object"
     """A backup of the repo object takes its place again."""
@@ -119,7 +119,7 @@ class RepairKind(StrEnum):
 
 
 class RepairRules(Record):
-    """What may be done, beyond putting back what makes a repository one."""
+    """The repairs that are allowed beyond restoring a readable repository."""
 
     backup: str | None = None
     """The name of the backup to restore the repo object from, rather than the one we choose."""

@@ -349,7 +349,7 @@ class Backup(Record):
 
     @property
     def time(self) -> int:
-        """When its newest operation was, in microseconds."""
+        """The time of its newest operation, in microseconds."""
         return int(self.repo.updates.updated_at[0])
 
 

@@ -85,7 +85,7 @@ def _joined_along(firsts: Ints, lasts: Ints, axis: int) -> tuple[Ints, Ints]:
 
 
 class Harm(StrEnum):
-    """What a damage takes away."""
+    """The data that a damage makes unreadable."""
 
     DATA = "data"
     """Some version cannot be read, or reads as something else than was written."""
@@ -124,12 +124,12 @@ class DamageKind(StrEnum):
 
     @property
     def harm(self) -> Harm:
-        """What is lost by it."""
+        """The data that is lost."""
         return Harm.HISTORY if self in _HARMLESS else Harm.DATA
 
     @property
     def remedy(self) -> str:
-        """What can be done."""
+        """The possible remedy."""
         return _REMEDIES[self]
 
 
@@ -217,7 +217,7 @@ _MOST_UNCHECKED: Final = 1000
 
 
 class Site(Record):
-    """Where a damage lies: the references of arrays in one manifest."""
+    """The location of a damage: the references of arrays in a manifest."""
 
     manifest: ManifestId
     node: NodeId | None = None

@@ -1,4 +1,4 @@
-"""What must hold of manifests: by themselves, and as the arrays of versions use them."""
+"""Rules for manifests: on their own, and in relation to the arrays of versions."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -37,14 +37,14 @@ AT_ONCE: Final = 8
 
 
 class _File(Record):
-    """What is worth remembering of a manifest."""
+    """The facts about a manifest that later rules need."""
 
     size_bytes: int
     num_chunk_refs: int
 
 
 class _Part(Record):
-    """What is worth remembering of the references of one array in it."""
+    """The facts about an array's references in a manifest that later rules need."""
 
     rows: int
     dimensions: int
@@ -53,7 +53,7 @@ class _Part(Record):
 
 
 class _Examined(MutableRecord):
-    """What came of reading a manifest."""
+    """The result of reading a manifest."""
 
     manifest: ManifestId
     file: _File | None = None

@@ -35,7 +35,7 @@ _PIECE_BYTES: Final = 16 * 2**20
 
 
 class Fault(IntEnum):
-    """What is wrong with a chunk object."""
+    """A defect of a chunk object."""
 
     MISSING = 1
     SHORT = 2
@@ -192,7 +192,7 @@ type Checksum = tuple[str | None, int | None]
 
 
 class VirtualNeeds(Record):
-    """What one array in one manifest needs of foreign objects."""
+    """The external objects that an array's references in a manifest need."""
 
     locations: BytesColumn
     ends: Values
@@ -226,7 +226,7 @@ def _checksums(table: ChunkTable, rows: Ints, targets: Ints) -> Ints:
 
 
 class VirtualFault(Record):
-    """What is wrong with a foreign object."""
+    """A defect of an external object."""
 
     kind: DamageKind
     message: str
@@ -246,7 +246,7 @@ class _Outcome(MutableRecord):
 
 
 class VirtualReport(MutableRecord):
-    """What came of looking at all foreign objects."""
+    """The result of checking all external objects."""
 
     objects: int = 0
     faults: dict[bytes, VirtualFault] = field(default_factory=dict)

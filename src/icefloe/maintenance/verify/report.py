@@ -16,7 +16,7 @@ _SHOWN_BOXES: Final = 3
 
 
 class Verdict(StrEnum):
-    """What a repository was found to be."""
+    """The conclusion about a repository."""
 
     HEALTHY = "healthy"
     DAMAGED = "damaged"

@@ -82,7 +82,7 @@ _CHUNK_FAULTS: Final = {
 
 
 class VerificationRules(Record):
-    """How thoroughly to look."""
+    """The thoroughness of a verification."""
 
     deep: bool = False
     """Also read all chunk objects, look at all foreign objects, and read all backups."""

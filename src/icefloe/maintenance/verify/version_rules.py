@@ -1,4 +1,4 @@
-"""What must hold within one version: its nodes, its list of manifests, its place in history."""
+"""Rules for a single version: its nodes, its list of manifests, its position in the history."""
 
 import json
 from collections import Counter

@@ -37,7 +37,7 @@ _AT_ONCE: Final = 16
 
 
 class BackupRules(Record):
-    """How far to look into the past of the repo object."""
+    """The number of backups of the repo object to check."""
 
     most: int | None = 16
     """How many backups to read, newest first; None: all. The others must only be there.

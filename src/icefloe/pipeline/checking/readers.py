@@ -169,7 +169,7 @@ class Axis(Record):
 
 
 class ChunkPlace(Record):
-    """What our side says of a chunk; formats without names of arrays need it."""
+    """Our facts about a chunk; formats whose arrays have no names need them."""
 
     offset: int | None = None
     """Where it begins in the file; None for one that is not in it."""
@@ -180,7 +180,7 @@ class ChunkPlace(Record):
 
 
 class Expected(Record):
-    """What a reader reads, and how much another one may differ."""
+    """The value that a reader expects, and the tolerated difference."""
 
     values: NDArray[Any]
     tolerance: float = 0.0

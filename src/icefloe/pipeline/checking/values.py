@@ -309,7 +309,7 @@ _INDIRECT: Final = frozenset({Format.KERCHUNK_JSON, Format.KERCHUNK_PARQUET, For
 
 
 class CheckPlan(Record):
-    """What the check of any file must know."""
+    """The parameters of the check of any file."""
 
     arrays: tuple[TargetArray, ...]
     group: str = ""

@@ -172,7 +172,7 @@ def promoted_target(
 
 
 class Existing(Record):
-    """What is in the repository already, for files to be added to."""
+    """The present content of the repository that files are appended to."""
 
     schema: DatasetSchema
     lengths: Mapping[str, int]
@@ -181,7 +181,7 @@ class Existing(Record):
 
 
 class Combined(Record):
-    """How files make one dataset."""
+    """The combination of files to a dataset."""
 
     report: Report
     arrays: tuple[TargetArray, ...] = ()

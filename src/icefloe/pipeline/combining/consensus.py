@@ -1,4 +1,4 @@
-"""What files have in common: the expected schema, and attributes.
+"""The common schema and the common attributes of files.
 
 Files of different variables may be merged: those whose sets of variables have nothing in common
 are different *families*. Within a family the schema that most files have is the expected one, so

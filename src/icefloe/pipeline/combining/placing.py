@@ -1,4 +1,4 @@
-"""Where files go along all dimensions, by the values of their coordinates or by their order.
+"""The positions of files along all dimensions, by coordinate values or by order.
 
 Pure, and on columns. Along one dimension, each file holds a block: a run of coordinate values.
 Blocks that are equal share a place (files of other variables, or of other places along other
@@ -317,7 +317,7 @@ type Axes = Mapping[str, LoadedValues | int]
 
 
 class PlacedFiles(Record):
-    """Where each file begins along each dimension."""
+    """The start of each file along each dimension."""
 
     files: tuple[int, ...]
     starts: Mapping[str, NDArray[np.int64]]

@@ -1,4 +1,4 @@
-"""What does not fit and what is missing: as values, as a table, as JSON."""
+"""Misfits and gaps: as values, as a table, as JSON."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -43,7 +43,7 @@ class Hole(Record):
 
 
 class Coverage(Record):
-    """How much of each dimension there is."""
+    """The covered part of each dimension."""
 
     lengths: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Unchecked(Record, order=True):
 
 
 class CheckedValues(Record):
-    """How much was compared with independent readers, and what could not be."""
+    """The amount of data that was compared with independent readers, and the reasons for gaps."""
 
     files: int = 0
     chunks: int = 0
@@ -152,7 +152,7 @@ def sum_checks(checks: Iterable[CheckedValues]) -> CheckedValues:
 
 
 class Report(JsonReady, Record):
-    """What a scan of all files found.
+    """The result of a scan of all files.
 
     >>> Report(3, 2).summary()
     '2 of 3 files fit'

@@ -29,7 +29,7 @@ _FAR_IN_FLIGHT: Final = 8
 
 
 class LayoutOptions(Record):
-    """How the copies are to be stored."""
+    """Settings for the storage of copies."""
 
     chunks: Mapping[str, int] = field(default_factory=dict)
     """By dimension, the length of chunks; `-1` for one chunk. Others stay as they are."""
@@ -50,7 +50,7 @@ class LayoutOptions(Record):
 
 
 class CopyOptions(Record):
-    """How values are copied."""
+    """Settings for the copying of values."""
 
     layout: LayoutOptions
     memory_per_task: int = MEMORY_PER_TASK
@@ -91,7 +91,7 @@ class CopyOptions(Record):
 
 
 class SourceArray(Record):
-    """What of an array decides on the layout of its copy."""
+    """The facts about a source array that determine the layout of its copy."""
 
     path: str
     shape: tuple[int, ...]
@@ -216,7 +216,7 @@ class CopyShape(Record):
 
 
 class Limits(Record):
-    """What a plan has to keep to."""
+    """The limits of a plan."""
 
     memory_bytes: int
     """For one task; Python itself, and what it has loaded, come on top."""
@@ -488,7 +488,7 @@ class Regions(Record):
 
     @property
     def memory_bytes(self) -> int:
-        """What a task needs at most."""
+        """The largest memory need of a task."""
         return max((plan.memory_bytes for plan in self.plans), default=0)
 
     @property

@@ -1,4 +1,4 @@
-"""Where values are copied from: a version of a repository, any Zarr hierarchy, or files.
+"""Sources of copies: a version of a repository, any Zarr hierarchy, or files.
 
 All of them travel to workers, and open their clients there. Files are first virtualised, in a
 staging repository that lives as long as the job. It lies in the storage of the target, where

@@ -1,4 +1,4 @@
-"""What a worker does with regions: values out of the source, objects into the repository.
+"""The work of a Spark task on regions: read values of the source, write objects of the repository.
 
 Objects are named, and their names noted, before the first of them is written. What a task that
 failed left behind can be found that way, and removed. The two Zarr stores between which a task
@@ -41,7 +41,7 @@ from icefloe.transactions.packing import ChunkPacker, PackingOptions
 
 
 class _PlainStore(Store):
-    """What the two have in common: values by key, nothing to list."""
+    """The common base of both stores: values by key, no listing."""
 
     @property
     @override
@@ -227,7 +227,7 @@ class ArrayCopy(Record):
 
 
 class CopyPlan(Record):
-    """What all workers must know. Plain, and nothing in it is secret."""
+    """The parameters of all workers: plain values without secrets."""
 
     arrays: tuple[ArrayCopy, ...]
     regions: Regions
@@ -236,7 +236,7 @@ class CopyPlan(Record):
 
 
 class Copied(Record, eq=False):
-    """What became of some regions of an array."""
+    """The result of copying some regions of an array."""
 
     array: int
     references: References

@@ -83,7 +83,7 @@ class RawArray(Record):
 
 
 class ParsedFile(Record):
-    """Everything that was found in a file; only `facts` is small."""
+    """The content of a parsed file; only `facts` is small."""
 
     facts: FileFacts
     references: Mapping[str, References] = field(default_factory=dict)

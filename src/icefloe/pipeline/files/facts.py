@@ -82,7 +82,7 @@ class Difference(Record):
 
 
 class ArraySchema(Record):
-    """How the values of one array are stored; metadata in the terms of Zarr, version 3."""
+    """The storage of an array's values, in the terms of Zarr version 3."""
 
     path: str
     data_type: Any
@@ -242,7 +242,7 @@ def _validity(present: Sequence[bool]) -> "tuple[pa.Buffer | None, int]":
 
 
 class SourceState(Record):
-    """Which state of a file was parsed."""
+    """The state of a file at the time of its parsing."""
 
     url: str
     size: int | None = None
@@ -285,7 +285,7 @@ type Attributes = Mapping[str, Mapping[str, Any]]
 
 
 class FileFacts(Record, omit_defaults=True):
-    """What is known of one file."""
+    """The facts about a file."""
 
     state: SourceState
     format: str | None = None

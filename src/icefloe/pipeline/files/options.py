@@ -138,7 +138,7 @@ independent reader; `"all"` compares every chunk of every file."""
 
 
 class ParseOptions(Record):
-    """How files are parsed.
+    """Options of the parsers.
 
     >>> ParseOptions(("time",), drop=("time_bnds",)).format is None
     True
@@ -157,7 +157,7 @@ class ParseOptions(Record):
 
 
 class CombineOptions(Record):
-    """How files are put together.
+    """Options for the combination of files.
 
     >>> CombineOptions(("time",), on_misfit="skip").check_values
     2

@@ -1,4 +1,4 @@
-"""Where the chunks of one array of one file lie, as columns, and values read through them.
+"""Positions of an array's chunks in a file, as columns, and values read through them.
 
 Chunks that a file does not store have no row. Few distinct locations serve many rows (most often
 one), so rows hold their number. Data that a parser had to rewrite, as it cannot be referred to,
@@ -328,7 +328,7 @@ def _picked(access: SourceAccess, location: str, offsets: NDArray[np.int64], len
 def _through_zarr(
     metadata: Mapping[str, Any], references: References, access: SourceAccess
 ) -> NDArray[Any]:
-    """Let zarr decode, from a store that holds the chunks."""
+    """Decode with zarr, from a store that contains the chunks."""
     separator = metadata["chunk_key_encoding"].get("configuration", {}).get("separator", "/")
     content = {"zarr.json": canonical_json(metadata).encode()}
 

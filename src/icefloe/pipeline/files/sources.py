@@ -161,7 +161,7 @@ def _slashed(prefix: str) -> str:
 
 
 class Registry:
-    """What parsers ask for the client that reads a URL; opened when first asked for."""
+    """The clients by URL for parsers; a client opens on first use."""
 
     def __init__(self, access: SourceAccess) -> None:
         self._access = access

@@ -33,7 +33,7 @@ _EPOCH: Final = "microseconds since 1970-01-01"
 
 
 class TimeUnits(Record):
-    """What numbers of a time coordinate count, and from when on."""
+    """The unit and the origin of a time coordinate."""
 
     step: int
     """Microseconds in one unit."""

@@ -1,1 +1,1 @@
-"""What is written for a dataset: its metadata, the record of its files, its manifests."""
+"""The writing of a dataset: its metadata, the record of its files, its manifests."""

@@ -377,7 +377,7 @@ def _shortened(array: TargetArray, name: str, length: int) -> TargetArray:
 
 
 class BuiltRegion(Record, eq=False):
-    """What became of one region."""
+    """The result of building a region."""
 
     region: LinkedRegion
     changed: Coordinates
@@ -389,7 +389,7 @@ class BuiltRegion(Record, eq=False):
 
 
 class Notes:
-    """Where a task notes what it is about to write, so that it can be found if it is lost."""
+    """A record of objects that a task will write, so that lost objects can be found."""
 
     def __init__(self, backend: Backend, key: str) -> None:
         self._backend, self._key = backend, key
@@ -437,7 +437,7 @@ async def build(
 
 
 class Check(Record):
-    """What readers compare an object with, to notice that it changed."""
+    """The validator that readers compare an object with, to notice changes."""
 
     etag: str | None
     seconds: int
