@@ -390,18 +390,6 @@ COMMANDS: Final = (
             ),
         ],
     ),
-    TyperGroup(
-        name="audit",
-        help="What was done on the service.",
-        no_args_is_help=True,
-        commands=[
-            LazyCommand(
-                "verify",
-                "service:verify_audit",
-                "Check that nobody changed the service's audit, in the database itself.",
-            ),
-        ],
-    ),
     LazyCommand(
         "login",
         "login:login",
@@ -572,6 +560,11 @@ COMMANDS: Final = (
                 "audit:export",
                 "Write all entries of the audit to a file, a line of JSON for each, the newest"
                 " first.",
+            ),
+            LazyCommand(
+                "verify",
+                "service:verify_audit",
+                "Check that nobody changed the service's audit, in the database itself.",
             ),
         ],
     ),
