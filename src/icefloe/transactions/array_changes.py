@@ -104,6 +104,7 @@ type _Batch = tuple[ChunkTable | Coordinates, Origins | None]
 class ArrayChanges:
     """The chunks of one array that a session set or deleted; the newest change wins.
 
+    >>> from icefloe.format.chunk_table import InlineChunk
     >>> changes = ArrayChanges(1)
     >>> changes.set((0,), InlineChunk(b"a"))
     >>> changes.delete((1,))
