@@ -81,7 +81,7 @@ def test_a_backup_is_restored_with_its_key_only(folder: Path) -> None:
         assert "exists already" in run("service", "backup", "copy.db")[1]
         desk.ask("root", "POST", "/orgs", {"name": "zoo"})
         code, text = run("service", "restore", "copy.db", "--replace")
-        assert (code, "stop it first" in text) == (1, True), text
+        assert (code, "stop it first" in text) == (9, True), text
     assert "pass --replace" in run("service", "restore", "copy.db")[1]
     right = key.read_text()
     key.unlink()
@@ -129,7 +129,7 @@ def test_a_damaged_backup_is_refused(desk: Desk, folder: Path, damage: str) -> N
     monday = folder / "monday.db"
     Path("new.toml").write_text(f"database = 'sqlite:///{monday}'\nfolder = '{folder}'\n")
     code, text = run("service", "restore", "copy.db", "--config", "new.toml")
-    assert code == 1
+    assert code == 9
     assert {"half": "", "other": "cannot be copied", "changed": "tampered"}[damage] in text
     assert not monday.exists()
     assert not list(folder.glob("*.restoring*"))
@@ -183,7 +183,7 @@ def test_keys_from_a_command_and_from_a_variable(
     assert run("audit", "verify")[0] == 0
     config.write_text("key_command = ['sh', '-c', 'echo canary; exit 3']\n")
     code, text = run("audit", "verify")
-    assert (code, "exit code 3" in text, "canary" in text) == (1, True, False), text
+    assert (code, "exit code 3" in text, "canary" in text) == (9, True, False), text
     config.write_text("key_command = ['cat', '0.txt']\nkey_variable = 'THE_KEY'\n")
     assert "not several" in run("audit", "verify")[1]
 
@@ -202,7 +202,7 @@ def test_the_audit_is_checked_in_the_database(desk: Desk, folder: Path) -> None:
     connection.commit()
     connection.close()
     code, text = run("audit", "verify")
-    assert (code, "tampered" in text) == (1, True), text
+    assert (code, "tampered" in text) == (9, True), text
 
 
 def test_a_lost_password_and_an_older_schema(desk: Desk) -> None:
