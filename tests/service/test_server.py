@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 import pytest
 
-from icefloe.service.operation import verify_audit
+from icefloe.service.operation.upkeep import verify_audit
 from icefloe.service.settings import Settings
 from icefloe.version import VERSION
 from tests.support.browser import PASSWORD, Browser

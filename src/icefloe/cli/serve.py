@@ -48,8 +48,8 @@ def serve(
     """
     from icefloe.errors import ErrorKind, InvalidInputError
     from icefloe.service.logs import LogFormat
-    from icefloe.service.server import Announcement
-    from icefloe.service.server import serve as run
+    from icefloe.service.operation.server import Announcement
+    from icefloe.service.operation.server import serve as run
     from icefloe.service.settings import load_settings
 
     if log_format not in set(LogFormat):
@@ -57,7 +57,7 @@ def serve(
         raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
 
     if demo:
-        from icefloe.service.demo import run_demo
+        from icefloe.service.operation.demo import run_demo
 
         if config is not None or workers > 1 or insecure:
             problem = "--demo has settings of its own: leave out --config, --workers and --insecure"

@@ -14,10 +14,10 @@ def migrate(*, config: ConfigOption = None) -> None:
 
     `icefloe serve` does the same when it starts.
     """
-    from icefloe.service import operation
+    from icefloe.service.operation import upkeep
     from icefloe.service.settings import load_settings
 
-    echo(f"The schema has revision {operation.migrate(load_settings(config))}.")
+    echo(f"The schema has revision {upkeep.migrate(load_settings(config))}.")
 
 
 def backup(
@@ -29,10 +29,10 @@ def backup(
 
     Example: icefloe service backup /backups/icefloe-monday.db
     """
-    from icefloe.service import operation
+    from icefloe.service.operation import upkeep
     from icefloe.service.settings import load_settings
 
-    operation.back_up(load_settings(config), target)
+    upkeep.back_up(load_settings(config), target)
     echo(f"Wrote {target}. It opens with the master key only, which is not in it.")
 
 
@@ -48,10 +48,10 @@ def restore(
 
     The service must be stopped, and its master key must be the one of the backup.
     """
-    from icefloe.service import operation
+    from icefloe.service.operation import upkeep
     from icefloe.service.settings import load_settings
 
-    head = operation.restore(load_settings(config), source, replaces=replace)
+    head = upkeep.restore(load_settings(config), source, replaces=replace)
     echo(f"Restored {source}. Its audit is whole and ends with entry {head.number}.")
 
 
@@ -61,10 +61,10 @@ def rotate_key(*, config: ConfigOption = None) -> None:
     A key that the service made itself is replaced by a new one. Otherwise, set the new key in the
     settings and the old one among the former keys, and run this. A service that runs goes on.
     """
-    from icefloe.service import operation
+    from icefloe.service.operation import upkeep
     from icefloe.service.settings import load_settings
 
-    rotation = operation.rotate_key(load_settings(config))
+    rotation = upkeep.rotate_key(load_settings(config))
     echo(f"Sealed {rotation.secrets} secrets with the master key {rotation.key_id}.")
     if rotation.former_files:
         echo("These former keys open older backups only. Delete them together with the backups:")
@@ -78,10 +78,10 @@ def password_link(
     config: ConfigOption = None,
 ) -> None:
     """Print a link by which somebody who lost a password sets a new one. It works once."""
-    from icefloe.service import operation
+    from icefloe.service.operation import upkeep
     from icefloe.service.settings import load_settings
 
-    echo(operation.create_password_link(load_settings(config), person))
+    echo(upkeep.create_password_link(load_settings(config), person))
 
 
 def verify_audit(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -90,10 +90,10 @@ def verify_audit(*, config: ConfigOption = None, as_json: JsonOption = False) ->
     Prints the number and the code of the last entry. Write them down elsewhere: they show later
     that the whole database was not put back to an older copy.
     """
-    from icefloe.service import operation
+    from icefloe.service.operation import upkeep
     from icefloe.service.settings import load_settings
 
-    head = operation.verify_audit(load_settings(config))
+    head = upkeep.verify_audit(load_settings(config))
     if as_json:
         show_json({"number": head.number, "code": head.code})
     else:

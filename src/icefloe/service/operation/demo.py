@@ -58,10 +58,10 @@ from icefloe.service.database.facts import load_entry, load_offers
 from icefloe.service.domain.decide import Actor
 from icefloe.service.logs import LogFormat
 from icefloe.service.opening import Opener
+from icefloe.service.operation.server import Announcement, serve
 from icefloe.service.releasing import release
 from icefloe.service.requests import ask, missing_grants
 from icefloe.service.runtime import Service
-from icefloe.service.server import Announcement, serve
 from icefloe.service.settings import Settings
 from icefloe.storage import Storage
 from icefloe.storage.specs import s3_spec
