@@ -1,4 +1,4 @@
-"""What people manage on a service: organisations, buckets, policies, listings, and the audit."""
+"""Calls for the administration of a service: organisations, buckets, policies, listings, audit."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
@@ -246,14 +246,14 @@ class Administration:
     change_bucket = blocking(change_bucket_async)
 
     async def delete_bucket_async(self, organisation: str, name: str) -> None:
-        """Let the service forget a bucket that no repository is in; stored data stays."""
+        """Remove a bucket without repositories from the service; stored data stays."""
         path = f"/orgs/{_part(organisation)}/buckets/{_part(name)}"
         await self._transport.call(type(None), "DELETE", path)
 
     delete_bucket = blocking(delete_bucket_async)
 
     async def probe_bucket_async(self, organisation: str, name: str) -> ProbeReport:
-        """Let the service try whether credentials for a bucket allow what they say, and no more."""
+        """Ask the service to test whether a bucket's credentials allow only their own folder."""
         path = f"/orgs/{_part(organisation)}/buckets/{_part(name)}/probe"
         return await self._transport.call(ProbeReport, "POST", path)
 
@@ -286,7 +286,7 @@ class Administration:
         ends_at: datetime | None = None,
         confirm_prefix: str | None = None,
     ) -> Policy:
-        """Let virtual chunks below a prefix be read, by the organisation or by `anyone`.
+        """Allow reading virtual chunks below a prefix, for the organisation or for `anyone`.
 
         For `anyone`, `confirm_prefix` is the whole prefix once more, like `s3://bucket/folder/`.
         `shared_with` names other organisations whose members may read, too.
@@ -470,7 +470,7 @@ class Administration:
     async def set_embargo_async(
         self, repository: str, settings: EmbargoSettings, *, if_version: int | None = None
     ) -> Embargo:
-        """Let data of a repository become public when it is old enough."""
+        """Set a rolling embargo: data of a repository becomes public when it is old enough."""
         path = f"/repos/{checked_name(repository)}/embargo"
         return await self._transport.call(Embargo, "PUT", path, settings, if_version=if_version)
 
@@ -564,7 +564,7 @@ class Administration:
             query["before"] = page.items[-1].number
 
     async def verify_audit_async(self) -> AuditHead:
-        """Let the service check its audit for changes, and return the last entry."""
+        """Ask the service to check its audit for changes, and return the last entry."""
         return await self._transport.call(AuditHead, "GET", "/audit/verify")
 
     verify_audit = blocking(verify_audit_async)

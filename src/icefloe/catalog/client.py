@@ -305,7 +305,7 @@ class Client(Administration):
     change_repo = blocking(change_repo_async)
 
     async def delete_repo_async(self, name: str) -> None:
-        """Let the service forget a repository; its data stays in the bucket."""
+        """Remove a repository from the service; its data stays in the bucket."""
         path = f"/repos/{checked_name(name)}"
         await self._transport.call(type(None), "DELETE", path)
 

@@ -27,7 +27,7 @@ _REPOSITORY: Final = re.compile(REPOSITORY_NAME)
 
 
 class Handle(Record):
-    """What another process needs to open a repository itself: no secret is part of it."""
+    """The names that another process needs to open a repository itself: no secret is part of it."""
 
     service: str
     repository: str

@@ -64,7 +64,7 @@ def utc_now() -> datetime:
 
 
 class Lease:
-    """What the service answered last for a repository, in this process."""
+    """The last answer of the service for a repository, in this process."""
 
     def __init__(self, handle: Handle, transport: Transport, clock: Clock = utc_now) -> None:
         self.handle: Final = handle
@@ -161,7 +161,7 @@ class Vended:
 
 
 class Opened(Record):
-    """All that is needed to open a repository, or to do something else with its storage."""
+    """The storage, containers and credentials of a repository, ready for opening it."""
 
     handle: Handle
     lease: Lease

@@ -170,7 +170,7 @@ def current_service(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 class TokenSource:
-    """Where the token for a service comes from; it is looked up when it is first needed."""
+    """The source of the token for a service; it is looked up on first use."""
 
     def __init__(
         self,

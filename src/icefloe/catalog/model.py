@@ -36,7 +36,7 @@ type NodePath = Annotated[
 
 
 class Role(StrEnum):
-    """What a member may do in an organisation: a writer may do all that a reader may, and so on."""
+    """The rights of a member in an organisation; each role includes the rights of the role before."""
 
     READER = "reader"
     WRITER = "writer"
@@ -59,7 +59,7 @@ class Platform(StrEnum):
 
 
 class Delegation(StrEnum):
-    """How the service makes short-lived credentials for a bucket."""
+    """The method by which the service makes short-lived credentials for a bucket."""
 
     ROLE = "role"
     """AssumeRole with a session policy: AWS and other stores that speak STS."""
@@ -76,7 +76,7 @@ class Delegation(StrEnum):
 
 
 class BucketState(StrEnum):
-    """What the last probe of a bucket found."""
+    """The result of the last probe of a bucket."""
 
     UNPROVEN = "unproven"
     PROVEN = "proven"
@@ -86,7 +86,7 @@ class BucketState(StrEnum):
 
 
 class Visibility(StrEnum):
-    """Who may find and read a repository."""
+    """The people who may find and read a repository."""
 
     ORGANISATION = "organisation"
     EVERYONE = "everyone"
@@ -109,7 +109,7 @@ class PolicyScope(StrEnum):
 
 
 class SubscriptionKind(StrEnum):
-    """How a subscriber reads a listing."""
+    """The way in which a subscriber reads a listing."""
 
     DIRECT = "direct"
     """The provider's repository itself."""
@@ -157,7 +157,7 @@ class Member(Record):
 
 
 class TokenScope(Record):
-    """What a token may be used for, at most: never more than its person may do."""
+    """The limits of a token: it never allows more than its person may do."""
 
     actions: tuple[str, ...] = ("admin",)
     """Actions, or the bundles `read`, `write` and `admin`."""

@@ -1,4 +1,4 @@
-"""What goes over the wire between a client and the service, beside the records of the model."""
+"""Bodies of requests and answers between client and service, beside the records of the model."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -158,7 +158,7 @@ class CreatedInvitation(Record):
 
 
 class BucketSettings(Record, forbid_unknown_fields=True):
-    """All that may be set of a bucket. Secrets are written only; they are never shown."""
+    """All settings of a bucket. Secrets are write-only; they are never shown."""
 
     platform: Platform
     bucket: Annotated[str, Meta(max_length=63, examples=["ocean-data"])]
@@ -200,7 +200,7 @@ class ProbeCheck(Record):
 
 
 class ProbeReport(Record):
-    """What a probe of a bucket showed."""
+    """The result of a bucket's probe."""
 
     state: BucketState
     reason: str
@@ -229,7 +229,7 @@ class RepositoryChange(Record, forbid_unknown_fields=True):
 
 
 class PolicySettings(Record, forbid_unknown_fields=True):
-    """All that may be set of a policy."""
+    """All settings of a policy."""
 
     bucket: BucketLabel
     prefix: Prefix = ""
@@ -252,7 +252,7 @@ class PolicyTrial(Record, forbid_unknown_fields=True):
 
 
 class SimulationAnswer(Record):
-    """Who would gain and lose access by a change, and which repositories open or break."""
+    """The people who would gain or lose access, and the repositories that would open or break."""
 
     gains: tuple[tuple[str, str], ...]
     losses: tuple[tuple[str, str], ...]
@@ -273,7 +273,7 @@ class PolicyVersionAnswer(Record):
 
 
 class ListingSettings(Record, forbid_unknown_fields=True):
-    """All that may be set of a listing."""
+    """All settings of a listing."""
 
     repository: RepositoryName
     title: Text = ""
@@ -308,7 +308,7 @@ class NewSubscription(Record, forbid_unknown_fields=True):
 
 
 class SubscriptionDecision(Record, forbid_unknown_fields=True):
-    """What a provider decides about a subscription."""
+    """A provider's decision about a subscription."""
 
     grants: bool
     ends_at: datetime | None = None
@@ -316,7 +316,7 @@ class SubscriptionDecision(Record, forbid_unknown_fields=True):
 
 
 class FollowAnswer(Record):
-    """What an update of a filtered subscription did."""
+    """The result of an update of a filtered subscription."""
 
     version: str
     """The snapshot of the provider that is followed now."""
@@ -330,7 +330,7 @@ class FollowAnswer(Record):
 
 
 class EmbargoSettings(Record, forbid_unknown_fields=True):
-    """All that may be set of a rolling embargo."""
+    """All settings of a rolling embargo."""
 
     days: Annotated[float, Meta(ge=0, le=36_600)]
     bucket: BucketLabel
@@ -341,7 +341,7 @@ class EmbargoSettings(Record, forbid_unknown_fields=True):
 
 
 class ReleaseAnswer(Record):
-    """What a release did."""
+    """The result of a release."""
 
     until: datetime
     """Data up to this moment is public."""
@@ -377,7 +377,7 @@ class RequestProposal(Record):
 
 
 class RequestDecision(Record, forbid_unknown_fields=True):
-    """What an admin decides about a request."""
+    """An admin's decision about a request."""
 
     grants: bool
     policy: PolicySettings | None = None
@@ -391,20 +391,20 @@ class RequestDecision(Record, forbid_unknown_fields=True):
 
 
 class Access(StrEnum):
-    """What a repository is opened for."""
+    """The purpose of opening a repository: reading or writing."""
 
     READ = "read"
     WRITE = "write"
 
 
 class OpenRequest(Record, forbid_unknown_fields=True):
-    """How to open a repository."""
+    """The options for opening a repository."""
 
     access: Access = Access.READ
 
 
 class StoreAnswer(Record):
-    """Where something is stored: settings that the service vouches for."""
+    """The address of a stored object tree: settings that the service vouches for."""
 
     platform: Platform
     bucket: str
@@ -442,14 +442,14 @@ class ContainerAnswer(Record):
 
 
 class Refresh(Record):
-    """Where and when to renew the credentials."""
+    """The address for the renewal of credentials, and its time."""
 
     url: str
     after: datetime | None
 
 
 class OpenAnswer(Record):
-    """Everything that is needed to open a repository."""
+    """The settings and credentials that opening a repository takes."""
 
     repo: Repository
     config_version: str | None
@@ -461,7 +461,7 @@ class OpenAnswer(Record):
 
 
 class BucketCredentialRequest(Record, forbid_unknown_fields=True):
-    """What a credential for a bucket is to allow."""
+    """The rights that a credential for a bucket should have."""
 
     access: Access = Access.READ
     prefix: Prefix = ""
@@ -486,7 +486,7 @@ class Suspension(Record):
 
 
 class OwnershipProof(Record):
-    """What proves that a bucket is an organisation's own."""
+    """The proof that a bucket belongs to an organisation."""
 
     external_id: str
     """The id that the trust policy of a role must demand."""
@@ -497,7 +497,7 @@ class OwnershipProof(Record):
 
 
 class Me(Record):
-    """Who the service takes the caller for."""
+    """The caller, as the service knows them."""
 
     person: str
     display_name: str

@@ -108,7 +108,7 @@ def probe(
     service: ServiceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the service try whether credentials for a bucket allow what they say, and no more.
+    """Test whether a bucket's credentials allow only their own folder.
 
     Exit code 0: proven. 10: not proven.
 
@@ -125,7 +125,7 @@ def delete(
     service: ServiceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the service forget a bucket that no repository is in; stored data stays.
+    """Remove a bucket without repositories from the service; stored data stays.
 
     Example: icefloe bucket delete ocean-lab archive
     """

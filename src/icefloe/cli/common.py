@@ -67,7 +67,7 @@ DestinationArgument = Annotated[
 
 
 class Place(Record):
-    """Where a command finds a repository: a storage, or what a service vends for it."""
+    """The repository of a command: a storage, or the answer of a service."""
 
     storage: Storage
     config: RepositoryConfig | None = None

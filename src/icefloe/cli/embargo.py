@@ -37,7 +37,7 @@ def set_(
     service: ServiceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let data of a repository become public when it is old enough.
+    """Set a rolling embargo: data of a repository becomes public when it is old enough.
 
     Example: icefloe embargo set ocean-lab/live --days 5 --bucket open-data --prefix released/
     """

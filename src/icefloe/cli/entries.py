@@ -1,4 +1,4 @@
-"""What commands about a service share: its client, and its entries as tables, facts and JSON."""
+"""Shared parts of commands about a service: its client, and entries as tables, facts and JSON."""
 
 from __future__ import annotations
 

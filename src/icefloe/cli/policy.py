@@ -92,7 +92,7 @@ def create(
     service: ServiceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let virtual chunks below a prefix be read.
+    """Allow reading virtual chunks below a prefix.
 
     Example: icefloe policy create ocean-lab --bucket archive --prefix daily/ --dry-run
     """

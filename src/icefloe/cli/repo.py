@@ -111,7 +111,7 @@ def delete(
     service: ServiceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the service forget a repository; its data stays in the bucket.
+    """Remove a repository from the service; its data stays in the bucket.
 
     Example: icefloe repo delete ocean-lab/sst
     """

@@ -109,7 +109,7 @@ def update(
     service: ServiceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let filtered subscriptions follow their provider's newest version.
+    """Update filtered subscriptions to their provider's newest version.
 
     Example: icefloe subscription update zoo
     """

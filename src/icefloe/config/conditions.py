@@ -12,7 +12,7 @@ from icefloe.values.tree import StoredForm, Tagged, Tree
 
 
 class _ArrayCondition[C](Variant):
-    """What conditions on arrays have in common; `C` is the union that they belong to."""
+    """The common base of conditions on arrays; `C` is their union."""
 
     __slots__ = ()
 

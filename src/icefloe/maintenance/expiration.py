@@ -107,7 +107,7 @@ _RESOLUTION: Final = timedelta(seconds=2)
 
 
 class ExpirationRules(Record):
-    """Which versions expire."""
+    """The selection of versions to expire."""
 
     older_than: int
     """Microseconds since 1970: only versions written before expire."""

@@ -80,7 +80,7 @@ type _Phases = Mapping[Kind, AsyncIterator[Objects]]
 
 
 class GarbageRules(Record):
-    """Which files may be deleted, and how."""
+    """The selection of files to delete, and the limits of the deletion."""
 
     cutoffs: Mapping[Kind, datetime | None]
     """Only objects written before are deleted; None keeps all of a kind."""

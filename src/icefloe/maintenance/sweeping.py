@@ -80,7 +80,7 @@ class GCSummary(FactsReport, Record):
 
     @property
     def objects_deleted(self) -> int:
-        """How many objects were deleted, of all kinds."""
+        """The number of deleted objects of all kinds."""
         return (
             self.chunks_deleted
             + self.manifests_deleted
@@ -113,7 +113,7 @@ class Collected(MutableRecord):
 
     @property
     def total(self) -> int:
-        """How many objects were deleted."""
+        """The number of deleted objects."""
         return sum(self.objects.values())
 
     def summary(self) -> GCSummary:

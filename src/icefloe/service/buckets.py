@@ -139,7 +139,7 @@ async def bucket_credential(
 
 
 def suspend(connection: Connection, bucket: Bucket, person: str) -> Bucket:
-    """Let no further credential be made for a bucket, from this transaction on."""
+    """Stop making credentials for a bucket, from this transaction on."""
     reason = f"suspended by {person}"
     return _set_state(connection, bucket, BucketState.SUSPENDED, reason)
 

@@ -297,7 +297,7 @@ def _touched(
 
 
 class Plan(Record):
-    """Which nodes of a version are wanted, and which indices of their dimensions."""
+    """The selected nodes of a version, and the selected indices of their dimensions."""
 
     nodes: dict[str, Node]
     windows: dict[str, Window]

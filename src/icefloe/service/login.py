@@ -44,7 +44,7 @@ _OTHER_HASH: Final = (
 
 
 class Invitation(Record, omit_defaults=True):
-    """What somebody becomes who uses a one-time link."""
+    """The account and the roles that a one-time link creates."""
 
     person: str | None = None
     """The name of the account; None to let them choose."""

@@ -20,7 +20,7 @@ _SECRETS: Final = (
 
 
 class LogFormat(StrEnum):
-    """How lines of the log look."""
+    """The format of the log's lines."""
 
     TEXT = "text"
     JSON = "json"

@@ -1,4 +1,4 @@
-"""What the service counts, as Prometheus reads it.
+"""Counters of the service, in the format of Prometheus.
 
 With several worker processes, each of them writes its numbers to a folder that they share
 (`PROMETHEUS_MULTIPROC_DIR`), and any of them answers with the sums.

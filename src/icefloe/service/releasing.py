@@ -54,7 +54,7 @@ _AT_ONCE: Final = 16
 
 
 class Job(Record):
-    """What a release depends on."""
+    """The inputs of a release."""
 
     embargo: Embargo
     private: Entry
@@ -199,7 +199,7 @@ class Release:
         self._bytes += int(table.lengths.sum())
 
     def declare(self, repository: Repository) -> None:
-        """Let the private repository refer to the public place."""
+        """Allow the private repository to refer to the public bucket."""
         if self._moved:
             keep_config(repository, self._private)
 

@@ -128,7 +128,7 @@ class Journal:
 
 
 class Service:
-    """Everything that requests share."""
+    """The state that all requests share."""
 
     def __init__(self, settings: Settings, *, clock: Clock = utc_now) -> None:
         self.settings: Final = settings

@@ -1,4 +1,4 @@
-"""How an operator sets the service up: one TOML file, and the environment over it."""
+"""Settings of the service: one TOML file, and the environment over it."""
 
 import os
 import tomllib
@@ -21,7 +21,7 @@ type Hours = Annotated[int, Meta(ge=0, le=24 * 30)]
 
 
 class RateLimits(Record, forbid_unknown_fields=True):
-    """How often something may be done in a minute. Each worker process counts for itself."""
+    """Limits on requests in a minute. Each worker process counts for itself."""
 
     requests: PerMinute = 3000
     """Requests of one person."""
@@ -94,7 +94,7 @@ class Settings(Record, forbid_unknown_fields=True):
 
     @property
     def own_key_file(self) -> Path:
-        """Where the service keeps a master key that it made itself."""
+        """The file of a master key that the service made itself."""
         return self.folder / "key"
 
     @property

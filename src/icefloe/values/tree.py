@@ -28,7 +28,7 @@ class Unquoted(NamedTuple):
 
 
 class StoredForm(NamedTuple):
-    """How a class or a field is stored, where its fields or its type do not say it."""
+    """The stored form of a class or field, where fields and type do not determine it."""
 
     write: Callable[[Any], Tree]
     read: Callable[["TreeReader", Any, Tree, str], Any]
@@ -36,7 +36,7 @@ class StoredForm(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """How a field is stored, where its name, its place and its type do not say it."""
+    """The stored form of a field, where its name, position and type do not determine it."""
 
     key: str | None = None
     other_key: str | None = None

@@ -31,7 +31,7 @@ _DEFAULTS = PrefixTable(
 
 
 class ResolvedLocation(Record):
-    """Where the bytes of a location are, and by what they may be read."""
+    """The resolved position of a location, and the grant that allows reading it."""
 
     container: VirtualChunkContainer
     key: str

@@ -38,7 +38,7 @@ _MANY_REFS: Final = 100_000
 
 
 class ReadLimits(Record):
-    """How much to read at the same time, and whom to report progress to."""
+    """Limits on concurrent reads, and the receiver of progress."""
 
     snapshots: int = 50
     manifests: int = 500

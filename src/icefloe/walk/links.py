@@ -39,7 +39,7 @@ class ManifestPart(Record):
 
 
 class LinkStep(Record):
-    """How a version differs from the newer one before it; `added` and `removed` number parts."""
+    """The difference between a version and the newer version before it, in numbers of parts."""
 
     rank: int
     """The place of the version among all, newest first."""

@@ -1,4 +1,4 @@
-"""What a repository needs from outside: where its virtual chunks lie, and which versions use them.
+"""The external data of a repository: locations of virtual chunks, and the versions that use them.
 
 References are counted manifest by manifest, as columns, and each manifest is read once, however
 many versions link it. The counts of a manifest stay in memory only until the last version that
@@ -55,7 +55,7 @@ _WAITING_BYTES: Final = 64 * 2**20
 
 
 class VersionQuery(Record):
-    """Which versions to examine: one, with or without its ancestors, or all of every ref."""
+    """A selection of versions: a single version, its ancestry, or all of every ref."""
 
     branch: str | None = None
     tag: str | None = None

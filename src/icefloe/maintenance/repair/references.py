@@ -48,7 +48,7 @@ those it covered it had."""
 
 
 class _LinkState(MutableRecord):
-    """What an array has in one manifest."""
+    """The references of an array in a manifest."""
 
     node: ArrayNode
     ref: ManifestRef

@@ -27,7 +27,7 @@ MOST_REFS: Final = 8_000_000
 
 
 class CommitStep(Record):
-    """How a snapshot came from its parent."""
+    """The step from a parent snapshot to its child."""
 
     child: Snapshot
     parent: Snapshot

@@ -57,7 +57,7 @@ class ArrayToCopy(Record, eq=False):
 
 
 class GroupToCopy(Record, eq=False):
-    """Everything in a group that is to be copied."""
+    """The content of a group that will be copied."""
 
     attributes: Mapping[str, Mapping[str, Any]]
     """By path of group; the empty one is the group itself."""

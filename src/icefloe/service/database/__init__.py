@@ -1,1 +1,1 @@
-"""What the service remembers: tables, transactions, sealed secrets and the audit."""
+"""The database of the service: tables, transactions, sealed secrets and the audit."""

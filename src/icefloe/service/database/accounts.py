@@ -59,7 +59,7 @@ def roles_of(connection: Connection, person: str) -> dict[str, Role]:
 
 
 def disable_person(connection: Connection, name: str, now: datetime) -> None:
-    """Let somebody do nothing any more: all their tokens end, their name stays taken."""
+    """Disable a person: all their tokens end, and their name stays taken."""
     people, tokens = tables.people, tables.tokens
     connection.execute(update(people).where(people.c.name == name).values(disabled=True))
     living = update(tokens).where(tokens.c.person == name, tokens.c.revoked_at.is_(None))

@@ -1,4 +1,4 @@
-"""What decisions depend on, loaded from the database."""
+"""The facts that decisions depend on, loaded from the database."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

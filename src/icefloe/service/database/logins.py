@@ -16,7 +16,7 @@ from icefloe.service.database.tables import logins
 
 
 class LoginKind(StrEnum):
-    """What the secret of a row is for."""
+    """The purpose of a row's secret."""
 
     SESSION = "session"
     """The cookie of a browser."""

@@ -1,4 +1,4 @@
-"""What people do with the service, and which role an action needs: one table.
+"""Actions of people, and the role that each action needs: one table.
 
 Every route of the API declares one of these actions.
 """

@@ -56,7 +56,7 @@ PROVIDER_CONTAINER: Final = f"{RESERVED_NAMES}provider"
 
 
 class Actor(Record):
-    """Who asks: a person or a service account, perhaps through a token with less rights."""
+    """The caller: a person or a service account, perhaps through a token with fewer rights."""
 
     person: str
     kind: PersonKind = PersonKind.PERSON
@@ -66,7 +66,7 @@ class Actor(Record):
 
 
 class Resource(Record):
-    """What an action is done to: an organisation, or something in it."""
+    """The object of an action: an organisation, or something in it."""
 
     organisation: str | None = None
     repository: str | None = None
@@ -74,7 +74,7 @@ class Resource(Record):
 
 
 class Facts(Record):
-    """Everything that a decision may depend on, loaded for one actor and one resource."""
+    """All facts that a decision may depend on, loaded for one actor and one resource."""
 
     now: datetime
     roles: Mapping[str, Role]

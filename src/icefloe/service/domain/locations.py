@@ -1,4 +1,4 @@
-r"""Where containers and buckets are: parsed into plain pieces, compared piece by piece.
+r"""Locations of containers and buckets: parsed into plain pieces, compared piece by piece.
 
 A container comes out of a repository's configuration, which any writer of the repository can
 edit. Its prefix is screened before anything else happens: text that has more than one possible

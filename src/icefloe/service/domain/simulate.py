@@ -1,4 +1,4 @@
-"""What would happen if a policy changed: who gains, who loses, what opens and what breaks.
+"""The effects of a policy change: who gains, who loses, what opens and what breaks.
 
 A simulation is the same decision in two worlds, before and after. It never guesses.
 """

@@ -44,7 +44,7 @@ class _Offer(Record):
 
 
 class World:
-    """Everything that decisions about repositories depend on, indexed for many of them."""
+    """All facts that decisions about repositories depend on, indexed for many of them."""
 
     def __init__(
         self,

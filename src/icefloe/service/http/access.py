@@ -1,4 +1,4 @@
-"""Who asks, and may they: before a route does anything.
+"""Authentication and authorisation, before a route does anything.
 
 Every route declares its action by `Depends(may(Action.X))`. Refusals are written to the audit.
 """
@@ -43,7 +43,7 @@ def cookie_name(service: Service) -> str:
 
 
 def anybody() -> None:
-    """Let everybody pass: a route that depends on this one needs no login."""
+    """Admit every caller: a route that depends on this needs no login."""
 
 
 def caller_of(request: Request) -> Caller:

@@ -31,7 +31,7 @@ _TEMPLATE: Final = "#/components/schemas/{name}"
 
 
 class Codec:
-    """Lets a record stand where FastAPI expects a model: `Annotated[Bucket, Codec(), Body()]`."""
+    """Makes a record usable where FastAPI expects a model: `Annotated[Bucket, Codec(), Body()]`."""
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
         """Return a validator that makes the record of plain JSON values."""

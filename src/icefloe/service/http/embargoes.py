@@ -39,7 +39,7 @@ def set_embargo(
     settings: Annotated[EmbargoSettings, Codec(), Body()],
     if_match: IfMatch = None,
 ) -> Response:
-    """Let data of a repository become public when it is old enough. What is public stays so."""
+    """Set a rolling embargo: old enough data becomes public. Public data stays public."""
     check_filter(Filter(settings.nodes))
     embargo = Embargo(
         org,

@@ -1,4 +1,4 @@
-"""What happens to every request: an id, a limit of its body, a line in the log, plain headers.
+"""The treatment of every request: an id, a limit of its body, a line in the log, plain headers.
 
 A creation with an `Idempotency-Key` is done once. A client that lost the answer sends the same
 request again and gets the same answer.
@@ -135,7 +135,7 @@ class _Answer(Record):
 
 
 class Once:
-    """Lets a creation with an idempotency key happen once."""
+    """Makes a creation with an idempotency key happen once."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app: Final = app

@@ -79,7 +79,7 @@ def status_of(error: IcefloeError) -> int:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Let every error of an app have the one shape."""
+    """Answer every error of an app in the one shape."""
 
     @app.exception_handler(IcefloeError)
     def ours(request: Request, error: Exception) -> Response:

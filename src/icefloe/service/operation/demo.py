@@ -99,14 +99,14 @@ class DemoStore(Record):
 
     @property
     def options(self) -> S3Options:
-        """How to reach it."""
+        """The connection options of the store."""
         return S3Options(
             region=_REGION, endpoint_url=self.url, allow_http=True, force_path_style=True
         )
 
 
 class Demo(Record):
-    """What the guide of a demo needs to know."""
+    """The facts that the guide of a demo shows."""
 
     tokens: Mapping[str, str]
     request_id: str
@@ -372,7 +372,7 @@ def _write_days(storage: Storage, now: datetime) -> None:
 
 
 async def _ask(service: Service, now: datetime) -> str:
-    """Let bob be refused by lab/reef, and ask for access; return the id of the request."""
+    """Open lab/reef as bob, who is refused and requests access; return the id of the request."""
     with service.database.reading() as connection:
         caller = accounts.find_caller(connection, "bob")
         entry = load_entry(connection, "lab", "reef")

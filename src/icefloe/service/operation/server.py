@@ -35,7 +35,7 @@ _BACKLOG: Final = 2048
 
 
 class Announcement(Record):
-    """What a server that starts tells its operator."""
+    """The message of a starting server to its operator."""
 
     url: str
     first_link: str | None

@@ -1,4 +1,4 @@
-"""What operators do beside the running server: backups, another master key, the audit's check."""
+"""The work of operators beside the running server: backups, key rotation, audit check."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ _AUDIT_KEY: Final = "service/audit"
 
 
 class Rotation(Record):
-    """What a rotation of the master key did."""
+    """The result of a rotation of the master key."""
 
     key_id: str
     secrets: int

@@ -46,7 +46,7 @@ _KEY_SECONDS: Final = 3600
 
 
 class SigningKey(Record):
-    """What signs a query: a user delegation key with its fields, or an account key without any."""
+    """The key that signs a query: a user delegation key with its fields, or an account key."""
 
     value: bytes
     fields: Mapping[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a credential is to allow, in checked names only.
+"""The rights of a credential, in checked names only.
 
 A grant is made of what the service knows by itself: a registered bucket and a prefix in it. The
 names go into policies of clouds, some of which give `*`, `?` and `$` a meaning. So they are
@@ -23,7 +23,7 @@ LONGEST_SECONDS: Final = 3600
 
 
 class Grant(Record):
-    """What somebody may do with a part of a bucket, for a while."""
+    """The rights of a person in a part of a bucket, for a limited time."""
 
     bucket: Bucket
     prefix: str
@@ -36,7 +36,7 @@ class Grant(Record):
 
 
 class Secret(Record):
-    """What the service itself authenticates with, as the vault has it."""
+    """The keys that the service itself authenticates with, from the vault."""
 
     values: dict[str, str]
 

@@ -39,7 +39,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class AddressBook:
-    """Which hosts may have a private address, and the check of addresses."""
+    """The hosts that may have a private address, and the check of addresses."""
 
     def __init__(
         self, allowed_endpoints: Collection[str] = (), resolver: AsyncResolver = resolve
