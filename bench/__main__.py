@@ -33,7 +33,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a comparison should reach at most, as ratios to the reference."""
+    """The limits of a comparison, as ratios to the reference."""
 
     seconds: float | None = None
     rss: float | None = None

@@ -88,7 +88,7 @@ def small(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, flo
 
 
 def _zarr_alone(data: Any) -> dict[str, float]:
-    """What zarr itself takes when the store costs nothing: the floor for every small chunk."""
+    """Measure zarr itself with a store that costs nothing: the floor for every small chunk."""
     figures = {}
     for name, pipeline in (("batched", BATCHED), ("fused", FUSED)):
         with zarr.config.set({"codec_pipeline.path": pipeline}):

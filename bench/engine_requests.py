@@ -28,7 +28,7 @@ OPERATIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one operation asked of the storage."""
+    """The storage requests of an operation."""
 
     requests: int = 0
     bytes_in: int = 0

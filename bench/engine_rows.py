@@ -1,4 +1,4 @@
-"""What a group of comparisons is: one function for both sides, and the rows it fills."""
+"""Groups of comparisons: one function for both sides, and the rows that it fills."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ _CHUNKS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one writer did."""
+    """The commits of a writer."""
 
     seconds: tuple[float, ...]
     """Of every commit that began in time, the last of which may have ended late."""
@@ -79,7 +79,7 @@ def _commit_until(
 def fight(
     lib: ModuleType, location: Location, scale: Scale, *, shared: bool
 ) -> Mapping[str, float]:
-    """Let all writers commit for a while."""
+    """Run all writers for a while."""
     duration = scale.of(10, 2)
     repo = location.create(lib)
     session = repo.writable_session("main")

@@ -1,4 +1,4 @@
-"""What Spark's processes use: the driver, Java, and the Python workers, each for itself."""
+"""The memory of Spark's processes: the driver, Java, and the Python workers."""
 
 import os
 import sys

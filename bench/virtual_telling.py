@@ -1,4 +1,4 @@
-"""What a repository with a million virtual references says about them."""
+"""Reports about a million virtual references."""
 
 import asyncio
 from collections.abc import Mapping

@@ -56,7 +56,7 @@ def _figures(sample: Sample) -> Mapping[str, float]:
 
 
 def _same_call(per_file: int) -> Run:
-    """Let both sides do `set_virtual_refs_arr` with the same list, then commit."""
+    """Run `set_virtual_refs_arr` with the same list on both sides, then commit."""
 
     def run(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:
         archive = Archive(scale.of(1_000_000, 50_000), per_file)
@@ -78,7 +78,7 @@ def _same_call(per_file: int) -> Run:
 
 
 def _own_call(per_file: int) -> Run:
-    """Let us do `set_virtual_refs_columns` with Arrow; the reference does what it can do best."""
+    """Run `set_virtual_refs_columns` with Arrow, and the reference's best call beside it."""
     theirs = _same_call(per_file)
 
     def run(lib: ModuleType, location: Location, scale: Scale) -> Mapping[str, float]:

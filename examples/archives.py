@@ -28,7 +28,7 @@ _TIMES_PER_CHUNK: Final = 512
 
 
 class Fault(StrEnum):
-    """What can be wrong with a file; values are the kinds under which it is reported."""
+    """The defects of a file; the values are the kinds in reports."""
 
     TRUNCATED = "truncated"
     DTYPE = "dtype"

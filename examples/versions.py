@@ -121,7 +121,7 @@ def branch_off(console: Console, repository: icefloe.Repository) -> None:
 
 
 def settle_a_conflict(console: Console, repository: icefloe.Repository) -> None:
-    """Let two sessions change the same month."""
+    """Change the same month in two sessions, and resolve the conflict."""
     console.rule("Two people, one chunk")
     ana, ben = repository.writable_session("main"), repository.writable_session("main")
     zarr.open_array(ana.store, path="t2m")[0] = temperature(0) + 0.1
@@ -144,7 +144,7 @@ def settle_a_conflict(console: Console, repository: icefloe.Repository) -> None:
 def write_from_many_processes(
     console: Console, repository: icefloe.Repository, processes: int, commits: int
 ) -> None:
-    """Let processes commit to one branch in a plain folder; nothing may be lost."""
+    """Commit to one branch in a plain folder from several processes; nothing may be lost."""
     console.rule(f"{processes} processes at once")
     before = count(repository.ancestry(branch="main"))
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:

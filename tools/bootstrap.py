@@ -120,7 +120,7 @@ def is_current(stamp: Path, key: str) -> bool:
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """Let one setup run at a time; the lock ends with its process, however that ends."""
+    """Allow one setup at a time; the lock ends with its process, however that ends."""
     CACHE.mkdir(exist_ok=True)
     with (CACHE / "setup.lock").open("w") as lock:
         try:

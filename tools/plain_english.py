@@ -29,7 +29,10 @@ ODD_IN_PAGES: Final = re.compile(
     r"[Ww]hat (?:is|was) (?:asked|done|given|left|lost|missing|needed|new|wanted))\b"
 )
 """Of pages: these and more."""
-ODD_STARTS: Final = frozenset({"Give", "Gives", "Hold", "Say", "Says", "Tell", "Tells"})
+ODD_STARTS: Final = frozenset(
+    {"Give", "Gives", "Hold", "Let", "Lets", "Say", "Says", "Tell", "Tells", "What"}
+)
+"""Of docstrings: a function begins with another verb, a class or a module with a noun."""
 EMPTY_NAMES: Final = frozenset(
     {"each", "found", "given", "held", "one", "place", "thing", "wanted"}
 )
@@ -93,11 +96,14 @@ def odd_code(text: str) -> Iterator[tuple[int, str]]:
     [(1, "docstring of tip begins with 'Give'"), (1, "parameter 'one' of tip has no noun")]
     """
     for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             continue
+        name, line = getattr(node, "name", "the module"), getattr(node, "lineno", 1)
         words = (ast.get_docstring(node) or "").split()
         if words and words[0].rstrip(",.") in ODD_STARTS:
-            yield node.lineno, f"docstring of {node.name} begins with {words[0]!r}"
+            yield line, f"docstring of {name} begins with {words[0]!r}"
+        if isinstance(node, ast.ClassDef | ast.Module):
+            continue
         for argument in ast.walk(node.args):
             if isinstance(argument, ast.arg) and argument.arg in EMPTY_NAMES:
                 yield node.lineno, f"parameter {argument.arg!r} of {node.name} has no noun"

@@ -1,4 +1,4 @@
-"""Tell flaky tests from broken ones: run each test that failed once more, alone.
+"""Distinguish flaky tests from broken tests: run each failed test once more, alone.
 
     pytest -p tools.retest --outcome FILE ...    run tests and record in FILE how they ended
     python -m tools.retest FILE                  run the failed tests of FILE again, one by one

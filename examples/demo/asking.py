@@ -1,4 +1,4 @@
-"""What can be asked of the result: versions, the past, values, and who needs which file."""
+"""Questions about the result: versions, the past, values, and the uses of a file."""
 
 import numpy as np
 from rich.console import Console

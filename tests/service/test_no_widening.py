@@ -43,7 +43,7 @@ FOLDERS = frozenset(
 """All folders with data in them."""
 MEMBERS = {
     "ada": ("lab", Role.ADMIN),
-    "wil": ("lab", Role.WRITER),
+    "walt": ("lab", Role.WRITER),
     "bob": ("lab", Role.READER),
     "eve": ("archive", Role.ADMIN),
     "ron": ("archive", Role.WRITER),
@@ -53,7 +53,7 @@ MEMBERS = {
 OF_LAB = {f"{LAB}/sst/", f"{ARCHIVE}/daily/", f"{LAB}/private/"}
 READABLE = {
     "ada": OF_LAB | {f"{LAB}/raw/"},
-    "wil": OF_LAB | {f"{LAB}/raw/"},  # writers may get a credential for a whole bucket
+    "walt": OF_LAB | {f"{LAB}/raw/"},  # writers may get a credential for a whole bucket
     "bob": OF_LAB,
     "eve": {f"{ARCHIVE}/daily/", f"{ARCHIVE}/secret/", f"{ARCHIVE}/own/"},
     "ron": {f"{ARCHIVE}/daily/", f"{ARCHIVE}/secret/", f"{ARCHIVE}/own/"},
@@ -61,7 +61,7 @@ READABLE = {
     "ops": set(),
 }
 """The model: who can read what. `lab/sst` refers to `daily` and `private`, by policies."""
-ATTACKERS = ("wil", "bob", "ron", "mal")
+ATTACKERS = ("walt", "bob", "ron", "mal")
 ORGANISATIONS = ("lab", "archive", "mallory")
 PREFIXES = ("", "sst/", "private/", "raw/", "daily/", "secret/", "own/", "new/")
 
@@ -237,7 +237,7 @@ class NonAdmins(RuleBasedStateMachine):
         self.desk.ask(person, "POST", f"/orgs/{organisation}/repos", body)
 
     @rule(
-        person=st.sampled_from(("wil", "ron")),
+        person=st.sampled_from(("walt", "ron")),
         places=st.lists(st.sampled_from(sorted(FOLDERS)), max_size=3, unique=True),
     )
     def edit_configuration(self, person: str, places: list[str]) -> None:

@@ -77,13 +77,13 @@ class Town:
         )
         self.desk = Desk(settings, datetime.now(UTC))
         self.service: Service = self.desk.service
-        for name in ("ada", "wil", "bob", "eve", "mal"):
+        for name in ("ada", "walt", "bob", "eve", "mal"):
             self.desk.add_person(Person(name))
         with self.service.database.writing() as connection:
             for organisation, admin in (("lab", "ada"), ("archive", "eve"), ("mallory", "mal")):
                 made = Organisation(organisation)
                 accounts.create_organisation(connection, made, admin, self.desk.now)
-            accounts.set_member(connection, Member("lab", "wil", Role.WRITER))
+            accounts.set_member(connection, Member("lab", "walt", Role.WRITER))
             accounts.set_member(connection, Member("lab", "bob", Role.READER))
 
     def set_up(self) -> None:
@@ -779,15 +779,15 @@ def test_refusals_tell_nothing_about_others(town: Town) -> None:
 def test_a_writer_grants_nothing_by_a_configuration(town: Town) -> None:
     """Threat 27: what a configuration declares is a claim; admins of the data decide."""
     town.declare_s3(town.daily)
-    for person in ("wil", "ada", "bob"):
+    for person in ("walt", "ada", "bob"):
         assert town.refusals(person) == ["no_policy"]
     own = f"s3://{town.lab.bucket}/{town.root}private/"
     town.declare(DeclaredContainer(own, own, endpoint=town.lab.url))
-    assert town.refusals("wil") == ["no_policy"]
+    assert town.refusals("walt") == ["no_policy"]
     policy = {"bucket": "main", "prefix": "private/"}
-    assert town.try_("wil", "POST", "/orgs/lab/policies", policy).status_code == 403
+    assert town.try_("walt", "POST", "/orgs/lab/policies", policy).status_code == 403
     imported = {"name": "more", "bucket": "main", "prefix": "private/", "imports": True}
-    assert town.try_("wil", "POST", "/orgs/lab/repos", imported).status_code == 403
+    assert town.try_("walt", "POST", "/orgs/lab/repos", imported).status_code == 403
 
 
 def test_a_reader_gets_no_credential_to_write(town: Town) -> None:
@@ -796,7 +796,7 @@ def test_a_reader_gets_no_credential_to_write(town: Town) -> None:
     answer = town.try_("bob", "POST", "/repos/lab/sst/open", {"access": "write"})
     assert answer.status_code == 403
     assert town.service.broker.mints == mints
-    assert town.open("wil", "write")["credential"]["values"]
+    assert town.open("walt", "write")["credential"]["values"]
 
 
 def test_a_bucket_of_others_cannot_be_registered_and_shared(town: Town) -> None:

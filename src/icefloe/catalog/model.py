@@ -36,7 +36,7 @@ type NodePath = Annotated[
 
 
 class Role(StrEnum):
-    """The rights of a member in an organisation; each role includes the rights of the role before."""
+    """The rights of a member; each role includes the rights of the role before it."""
 
     READER = "reader"
     WRITER = "writer"

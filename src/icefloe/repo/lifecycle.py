@@ -54,7 +54,7 @@ EXPORT_MARKER: Final = "export-in-progress.json"
 
 
 class Marker(Record):
-    """Says what a place is being filled with; it goes when that is done."""
+    """A mark on a storage that is being filled; deleted at the end."""
 
     key: str
     what: dict[str, Any]
@@ -132,7 +132,7 @@ class _Found(Record):
     repo: StoredRepo | None
     """The repo object; None in spec 1."""
     config_file: RepositoryConfig | None = None
-    """What is in config.yaml in spec 1; None if there is no such file."""
+    """The content of config.yaml in spec 1; None if there is no such file."""
     config_version: Version | None = None
     """The state of that file."""
 

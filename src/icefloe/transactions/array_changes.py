@@ -25,7 +25,7 @@ from icefloe.transactions.causality import Origin
 
 
 class Missing(Enum):
-    """Says that a session did not touch a chunk, which is not the same as deleting it."""
+    """The sign that a session did not touch a chunk; a deleted chunk has None instead."""
 
     MISSING = 0
 
