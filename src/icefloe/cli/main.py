@@ -270,7 +270,7 @@ COMMANDS: Final = (
             LazyCommand(
                 "update",
                 "subscription:update",
-                "Let filtered subscriptions follow their provider's newest version.",
+                "Update filtered subscriptions to their provider's newest version.",
             ),
             LazyCommand(
                 "approve",
@@ -339,7 +339,7 @@ COMMANDS: Final = (
             LazyCommand(
                 "set",
                 "embargo:set_",
-                "Let data of a repository become public when it is old enough.",
+                "Set a rolling embargo: data of a repository becomes public when it is old enough.",
             ),
             LazyCommand(
                 "delete",
@@ -469,13 +469,12 @@ COMMANDS: Final = (
             LazyCommand(
                 "probe",
                 "bucket:probe",
-                "Let the service try whether credentials for a bucket allow what they say, and"
-                " no more.",
+                "Test whether a bucket's credentials allow only their own folder.",
             ),
             LazyCommand(
                 "delete",
                 "bucket:delete",
-                "Let the service forget a bucket that no repository is in; stored data stays.",
+                "Remove a bucket without repositories from the service; stored data stays.",
             ),
         ],
     ),
@@ -500,7 +499,7 @@ COMMANDS: Final = (
             LazyCommand(
                 "delete",
                 "repo:delete",
-                "Let the service forget a repository; its data stays in the bucket.",
+                "Remove a repository from the service; its data stays in the bucket.",
             ),
         ],
     ),
@@ -513,7 +512,7 @@ COMMANDS: Final = (
                 "list", "policy:list_", "List the policies on the buckets of an organisation."
             ),
             LazyCommand("show", "policy:show", "Show a policy."),
-            LazyCommand("create", "policy:create", "Let virtual chunks below a prefix be read."),
+            LazyCommand("create", "policy:create", "Allow reading virtual chunks below a prefix."),
             LazyCommand("change", "policy:change", "Replace a policy."),
             LazyCommand(
                 "delete",
