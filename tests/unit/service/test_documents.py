@@ -13,11 +13,11 @@ import pytest
 
 from icefloe.catalog.model import Bucket, Delegation, Platform
 from icefloe.catalog.wire import Access
-from icefloe.errors import AccessDeniedError
+from icefloe.errors import AccessDeniedError, InvalidInputError
 from icefloe.records import replace
 from icefloe.service.vending.azure import SigningKey, signed_query
 from icefloe.service.vending.gcs import access_boundary
-from icefloe.service.vending.grants import Grant
+from icefloe.service.vending.grants import Grant, Secret
 from icefloe.service.vending.r2 import temporary_access
 from icefloe.service.vending.sts import session_policy
 
@@ -149,3 +149,11 @@ def test_signed_queries_of_azure(
 def test_a_signed_query_without_listing() -> None:
     grant = Grant(replace(AZURE, hierarchical=True), "era5/daily/", "ada", may_list=False)
     assert parse_qs(signed_query(grant, ACCOUNT_KEY, END))["sp"] == ["r"]
+
+
+def test_a_bucket_without_its_secrets() -> None:
+    """The way of delegation may have changed after the secrets were stored."""
+    secret = Secret({"account_key": "a2V5"})
+    assert secret.require("account_key") == "a2V5"
+    with pytest.raises(InvalidInputError, match="no access_key_id for this bucket: an admin can"):
+        secret.require("access_key_id")

@@ -111,7 +111,7 @@ class AzureVendor:
         check_grant(grant)
         end = self._clock().replace(microsecond=0) + timedelta(seconds=grant.seconds)
         if "account_key" in secret.values:
-            key = SigningKey(_decoded(secret.values["account_key"]))
+            key = SigningKey(_decoded(secret.require("account_key")))
         else:
             key = await self._delegation_key(grant.bucket, secret)
         return CredentialAnswer("azure-sas", {"sas": signed_query(grant, key, end)}, end)
@@ -146,12 +146,12 @@ class AzureVendor:
         """Return a token of the organisation's application."""
         form = {
             "grant_type": "client_credentials",
-            "client_id": secret.values["client_id"],
-            "client_secret": secret.values["client_secret"],
+            "client_id": secret.require("client_id"),
+            "client_secret": secret.require("client_secret"),
             "scope": _AUDIENCE,
         }
         base = (bucket.sts_endpoint or _LOGIN).rstrip("/")
-        url = f"{base}/{quote(secret.values['tenant_id'], safe='')}/oauth2/v2.0/token"
+        url = f"{base}/{quote(secret.require('tenant_id'), safe='')}/oauth2/v2.0/token"
         response = await ask(self._client, bucket, _LOGIN_NAME, "POST", url, data=form)
         return text_field(response, bucket, _LOGIN_NAME, "access_token")
 

@@ -95,14 +95,14 @@ class GcsVendor:
         now = int((self._clock() - _MARGIN).timestamp())
         # The key names an address of its own for this, which nobody follows.
         claims = {
-            "iss": secret.values["client_email"],
+            "iss": secret.require("client_email"),
             "scope": _SCOPE,
             "aud": f"{_LOGIN}/token",
             "iat": now,
             "exp": now + 3600,
         }
         try:
-            key = RSAKey.import_key(secret.values["private_key"])
+            key = RSAKey.import_key(secret.require("private_key"))
             assertion = jwt.encode({"alg": "RS256", "typ": "JWT"}, claims, key)
         except (JoseError, ValueError, TypeError):
             problem = "the private key of the service account cannot be read: paste it as PEM"

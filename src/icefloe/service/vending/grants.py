@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from icefloe.catalog.model import BUCKET_NAME, PREFIX, Bucket
 from icefloe.catalog.wire import Access, CredentialAnswer
-from icefloe.errors import ErrorKind, InternalError
+from icefloe.errors import ErrorKind, InternalError, InvalidInputError
 from icefloe.records import Record
 
 _BUCKET: Final = re.compile(BUCKET_NAME)
@@ -39,6 +39,14 @@ class Secret(Record):
     """The keys that the service itself authenticates with, from the vault."""
 
     values: dict[str, str]
+
+    def require(self, name: str) -> str:
+        """Return a key; raise `InvalidInputError` if the bucket was registered without it."""
+        if name not in self.values:
+            problem = f"the service has no {name} for this bucket"
+            remedy = "an admin can set the secrets of the bucket again"
+            raise InvalidInputError(f"{problem}: {remedy}", ErrorKind.INVALID_CONFIG)
+        return self.values[name]
 
     def __repr__(self) -> str:
         return "Secret(***)"

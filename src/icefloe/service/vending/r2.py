@@ -60,10 +60,10 @@ class R2Vendor:
         """Return a credential that allows what a grant says, and nothing else."""
         del external_id
         bucket = grant.bucket
-        request = temporary_access(grant, secret.values["parent_access_key_id"])
+        request = temporary_access(grant, secret.require("parent_access_key_id"))
         base = (bucket.sts_endpoint or _API).rstrip("/")
         url = f"{base}/client/v4/accounts/{bucket.account}/r2/temp-access-credentials"
-        headers = {"authorization": f"Bearer {secret.values['api_token']}"}
+        headers = {"authorization": f"Bearer {secret.require('api_token')}"}
         now = self._clock()
         response = await ask(self._client, bucket, _WHO, "POST", url, json=request, headers=headers)
         values = {

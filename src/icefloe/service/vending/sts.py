@@ -96,8 +96,8 @@ class StsVendor:
         region = bucket.region or "us-east-1"
         url = bucket.sts_endpoint or f"https://sts.{region}.amazonaws.com/"
         keys = Credentials(
-            secret.values["access_key_id"],
-            secret.values["secret_access_key"],
+            secret.require("access_key_id"),
+            secret.require("secret_access_key"),
             secret.values.get("session_token"),
         )
         request = AWSRequest(
