@@ -192,7 +192,20 @@ class ObviousModel:
             )
         )
         declared = self.world.containers[repository.full_name]
-        return reads and all(self.reads(person, repository, c) for c in declared)
+        return (
+            reads
+            and not self.reaches_too_far(person, repository)
+            and all(self.reads(person, repository, c) for c in declared)
+        )
+
+    def reaches_too_far(self, person: str, repository: Repository) -> bool:
+        """Return whether somebody else would get static keys, which open the whole bucket."""
+        return not self.is_member(person, repository.organisation) and any(
+            bucket.organisation == repository.organisation
+            and bucket.name == repository.bucket
+            and bucket.delegation == "static"
+            for bucket in self.world.buckets
+        )
 
     def reads(self, person: str, repository: Repository, container: DeclaredContainer) -> bool:
         if container.name == PROVIDER_CONTAINER:
@@ -250,7 +263,7 @@ class ObviousModel:
             for bucket in self.world.buckets:
                 key = (provider.organisation, provider.bucket)
                 if not is_direct and (bucket.organisation, bucket.name) == key:
-                    return bucket.state == "proven"
+                    return bucket.state == "proven" and bucket.delegation != "static"
         return False
 
 

@@ -182,7 +182,7 @@ def test_every_command_about_a_service_is_here() -> None:
     names = {
         name
         for name, command in ALL.items()
-        if needs_service(name, command) and name.split()[0] not in RUN_A_SERVICE
+        if needs_service(name, command) and not name.startswith(RUN_A_SERVICE)
     }
     assert names == ARGUMENTS.keys()
 
