@@ -303,6 +303,11 @@ OLDER_THAN_HELP: Final = (
 )
 
 
+def optional_moment(text: str | None, option: str) -> datetime | None:
+    """Read the moment of an option; return None if the option is not set."""
+    return None if text is None else moment(text, option=option)
+
+
 def moment(text: str, now: datetime | None = None, *, option: str = "--older-than") -> datetime:
     """Read a moment, or a period before now.
 

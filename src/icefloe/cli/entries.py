@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icefloe.cli.common import echo, moment, present
+from icefloe.cli.common import echo, present
 from icefloe.reports import Report
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from icefloe.catalog.client import Client
 
 ServiceOption = Annotated[
@@ -96,11 +94,6 @@ def done(text: str, *, as_json: bool) -> None:
         present(Entry({"done": text}), as_json=True)
     else:
         echo(text)
-
-
-def moment_after(text: str | None, option: str) -> datetime | None:
-    """Read a date or time that an option has."""
-    return None if text is None else moment(text, option=option)
 
 
 def _plain(entry: object) -> Any:

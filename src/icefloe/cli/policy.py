@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icefloe.cli.common import JsonOption, require_consent
+from icefloe.cli.common import JsonOption, optional_moment, require_consent
 from icefloe.cli.entries import (
     OrganisationArgument,
     ServiceOption,
     YesOption,
     client_of,
     done,
-    moment_after,
     show_entries,
     show_entry,
 )
@@ -211,8 +210,8 @@ def _settings(
         bucket,
         prefix,
         chosen(PolicyScope, scope),
-        moment_after(embargoed_until, "--embargoed-until"),
-        moment_after(ends, "--ends"),
+        optional_moment(embargoed_until, "--embargoed-until"),
+        optional_moment(ends, "--ends"),
         tuple(share_with or ()),
         confirm_prefix,
     )

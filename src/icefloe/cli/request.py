@@ -4,13 +4,12 @@ from typing import Annotated
 
 import typer
 
-from icefloe.cli.common import JsonOption, echo, require_consent
+from icefloe.cli.common import JsonOption, echo, optional_moment, require_consent
 from icefloe.cli.entries import (
     OrganisationArgument,
     ServiceOption,
     YesOption,
     client_of,
-    moment_after,
     show_entries,
     show_entry,
 )
@@ -106,7 +105,7 @@ def grant(
     proposal = client.show_request(organisation, request)
     if proposal.obstacle is not None:
         raise InvalidInputError(proposal.obstacle, ErrorKind.INVALID_REQUEST)
-    ends_at, policy = moment_after(end, "--end"), proposal.policy
+    ends_at, policy = optional_moment(end, "--end"), proposal.policy
     if policy is not None:
         policy = replace(policy, ends_at=ends_at)
         if scope is not None:

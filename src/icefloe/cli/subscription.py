@@ -4,13 +4,12 @@ from typing import Annotated
 
 import typer
 
-from icefloe.cli.common import JsonOption, echo, require_consent
+from icefloe.cli.common import JsonOption, echo, optional_moment, require_consent
 from icefloe.cli.entries import (
     OrganisationArgument,
     ServiceOption,
     YesOption,
     client_of,
-    moment_after,
     show_entries,
     show_entry,
 )
@@ -138,7 +137,7 @@ def approve(
     """
     from icefloe.catalog.wire import SubscriptionDecision
 
-    decision = SubscriptionDecision(True, moment_after(end, "--end"), answer)  # noqa: FBT003
+    decision = SubscriptionDecision(True, optional_moment(end, "--end"), answer)  # noqa: FBT003
     changed = client_of(service).decide_subscription(organisation, subscription, decision)
     show_entry(changed, as_json=as_json)
 
