@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 from icefloe.credentials.refresh import checked_call, pickle_function
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
+from icefloe.values.model import signature_of
 
 
 class CredentialChoice(type):
@@ -24,8 +25,7 @@ class CredentialChoice(type):
         made_by = cls.__dict__.get("choose_variant")
         if made_by is not None:
             return inspect.signature(made_by)
-        of_method = inspect.signature(type.__getattribute__(cls, "__init__"))
-        return of_method.replace(parameters=list(of_method.parameters.values())[1:])
+        return signature_of(cls)
 
 
 class CredentialFamily[C, R](Record):

@@ -10,10 +10,11 @@ A value is a dataclass. This module gives it, from its fields alone:
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from datetime import datetime
 from enum import Enum, IntEnum
 from functools import cache
+from inspect import Parameter, Signature
 from textwrap import indent
 from typing import (
     Any,
@@ -86,9 +87,17 @@ class NamedNumber(IntEnum):
         return f"{type(self).__name__}.{self.name}"
 
 
+class _ConstructorSignature:
+    """The parameters of a value class, for `inspect.signature`."""
+
+    def __get__(self, _value: object, kind: type) -> Signature | None:
+        return signature_of(kind) if "__dataclass_fields__" in kind.__dict__ else None
+
+
 class Value:
     """Base of printable values, frozen and compared by their fields; see `value_class`."""
 
+    __signature__ = _ConstructorSignature()
     _positional: ClassVar[bool] = False
     _made_by: ClassVar[str | None] = None
     """The function of the union that makes this variant, where `repr` should show that."""
@@ -102,6 +111,21 @@ class Value:
         # A dataclass would write a `repr` that shows secrets, but spares one that it finds.
         if "__repr__" not in cls.__dict__:
             cls.__repr__ = Value.__repr__  # type: ignore[method-assign]
+
+    def __init__(self, *values: object, **named_values: object) -> None:
+        try:
+            arguments = signature_of(type(self)).bind(*values, **named_values).arguments
+        except TypeError as error:
+            raise TypeError(f"{public_name(type(self))}: {error}") from None
+        for field_ in fields(cast("Any", self)):
+            if field_.name in arguments:
+                content = arguments[field_.name]
+            elif field_.default_factory is not MISSING:
+                content = field_.default_factory()
+            else:
+                content = field_.default
+            setattr(self, field_.name, content)
+        self.__post_init__()
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in self.__dict__:
@@ -221,18 +245,36 @@ def union_of(variant: type[Variant]) -> type[Variant]:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value_class[V: Value](kind: type[V]) -> type[V]:
-    """Make a subclass of `Value` a dataclass, which gets a constructor and nothing else.
+    """Make a subclass of `Value` a dataclass.
 
-    What else a dataclass has is written once, in `Value`: `dataclass` would compile it for
-    each class, which takes most of the time that their modules need to load.
+    Its methods, the constructor included, are written once, in `Value`: `dataclass` would compile
+    them for each class, which takes most of the time that their modules need to load.
     """
-    return dataclass(eq=False, repr=False)(kind)
+    return dataclass(init=False, eq=False, repr=False)(kind)
 
 
 @dataclass_transform(field_specifiers=(field,))
 def settings_class[S: Settings](kind: type[S]) -> type[S]:
     """Make a subclass of `Settings` a dataclass, as `value_class` does."""
-    return dataclass(eq=False, repr=False)(kind)
+    return dataclass(init=False, eq=False, repr=False)(kind)
+
+
+@once_per_class
+def signature_of(kind: type) -> Signature:
+    """Return the parameters of the constructor of a value class: its fields, in their order."""
+    hints = hints_of(kind)
+    parameters = [
+        Parameter(
+            field_.name,
+            Parameter.KEYWORD_ONLY if field_.kw_only else Parameter.POSITIONAL_OR_KEYWORD,
+            default=Parameter.empty if field_.default is MISSING else field_.default,
+            annotation=hints[field_.name],
+        )
+        for field_ in fields(cast("Any", kind))
+        if field_.init
+    ]
+    # Parameters that are given by name only stand behind the others.
+    return Signature(sorted(parameters, key=lambda parameter: parameter.kind))
 
 
 @once_per_class
