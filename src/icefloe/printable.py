@@ -8,7 +8,7 @@ direction make a text look like another one.
 import re
 from typing import Final
 
-_COMMANDS: Final = re.compile(
+_COMMANDS: Final = (
     r"[\x00-\x1f\x7f-\x9f"  # control characters of C0 and C1, and DEL
     r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks of writing direction
     r"\u2028\u2029"  # ends of lines and paragraphs
@@ -26,7 +26,9 @@ def printable(text: str, *, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return _COMMANDS.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
+    return re.sub(
+        _COMMANDS, lambda match: match[0] if match[0] in keep else _escaped(match[0]), text
+    )
 
 
 def printable_json(document: str) -> str:
@@ -35,8 +37,10 @@ def printable_json(document: str) -> str:
     >>> print(printable_json('"\x7f\u202e"'))
     "\u007f\u202e"
     """
-    return _COMMANDS.sub(
-        lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", document
+    return re.sub(
+        _COMMANDS,
+        lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}",
+        document,
     )
 
 

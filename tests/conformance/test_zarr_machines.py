@@ -57,6 +57,13 @@ def hierarchy_keys(draw: st.DrawFn) -> str:
     return "/".join([*path.split("/")[1:], "c", *map(str, index)]).lstrip("/")
 
 
+def path_of(key: str) -> str:
+    """Return the path of the node that a key of the model belongs to."""
+    parsed = parse_key(key)
+    assert isinstance(parsed, MetadataKey | ChunkKey)
+    return parsed.path
+
+
 class KeyMachine(ZarrStoreStateMachine):
     """Keys and values, as long as they belong to a hierarchy."""
 
@@ -79,10 +86,11 @@ class KeyMachine(ZarrStoreStateMachine):
             if document not in self.model:
                 self.put(document, array_document((SIDE,) * ARRAYS[parsed.path]))
             self.put(key, data)
-        elif parsed == ("/group",):
+        elif parsed == MetadataKey("/group"):
             self.put(key, json.dumps(json.loads(GROUP) | {"attributes": data.hex()}).encode())
         else:
-            shape = (SIDE,) * ARRAYS[parsed[0]]
+            assert isinstance(parsed, MetadataKey)
+            shape = (SIDE,) * ARRAYS[parsed.path]
             self.put(key, array_document(shape, value=data.hex()))
 
     @rule(key=hierarchy_keys(), data=st.data())
@@ -104,9 +112,11 @@ class KeyMachine(ZarrStoreStateMachine):
         if isinstance(node := parse_key(key), MetadataKey):
             # Not by how keys begin: `c/c/0` may be of the array `/c`, which is not below `/c/c`.
             below = node.path.rstrip("/") + "/"
-            paths = {each: parse_key(each)[0] for each in self.model}
+            paths = {document: path_of(document) for document in self.model}
             gone = {
-                each for each, path in paths.items() if f"{path.rstrip('/')}/".startswith(below)
+                document
+                for document, path in paths.items()
+                if f"{path.rstrip('/')}/".startswith(below)
             }
         self.model = {each: value for each, value in self.model.items() if each not in gone}
 

@@ -11,10 +11,11 @@ to its parts over and over cannot grow into a large value.
 import math
 import struct
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.json_value import MAX_DEPTH, MAX_ENCODED_BYTES, MAX_VALUES, JsonValue
+from icefloe.records import Record
 
 NULL, INT, UINT, FLOAT, KEY, STRING = range(6)
 INDIRECT_INT, INDIRECT_UINT, INDIRECT_FLOAT, MAP, VECTOR, VECTOR_INT = range(6, 12)
@@ -58,7 +59,7 @@ def decode_flexbuffer(data: bytes | memoryview) -> JsonValue:
     return _Reader(bytes(data)).root()
 
 
-class _Element(NamedTuple):
+class _Element(Record):
     """A value on its way into a vector: a number, or the address of what was written before."""
 
     kind: int

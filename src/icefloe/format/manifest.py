@@ -1,7 +1,6 @@
 """Manifests: where the bytes of each chunk of some arrays are."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
 from operator import lt
@@ -51,7 +50,7 @@ MAX_APPARENT_BYTES: Final = 2**31 - 2**20
 _ROW_APPARENT_BYTES: Final = 64
 
 
-class _Manifest(IntEnum):
+class _Manifest:
     """Slots of the root table."""
 
     ID = 0
@@ -60,7 +59,7 @@ class _Manifest(IntEnum):
     COMPRESSION_ALGORITHM = 3
 
 
-class _Array(IntEnum):
+class _Array:
     """Slots of the references of one array."""
 
     NODE_ID = 0

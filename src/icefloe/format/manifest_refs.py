@@ -5,7 +5,6 @@ byte ranges of chunk objects without the coordinates of their chunks.
 """
 
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 from itertools import pairwise
 from struct import Struct
 from typing import Final
@@ -410,7 +409,7 @@ def _decode_checksums(
     return etags, etag_rows, modified if modified.any() else None
 
 
-class RefSlot(IntEnum):
+class RefSlot:
     """Slots of one reference."""
 
     INDEX = 0

@@ -6,7 +6,6 @@ Spec 1 encodes values as MessagePack, spec 2 as FlexBuffers.
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Final, Self
 
@@ -196,7 +195,7 @@ def _unsound(problem: str, position: int) -> FormatError:
 type Metadata = Mapping[str, JsonValue]
 
 
-class _Item(IntEnum):
+class _Item:
     """Slots of one item."""
 
     NAME = 0

@@ -279,7 +279,7 @@ def _concat[T: NodeTable](tables: Sequence[T]) -> T:
     )
 
 
-class NodeSlot(IntEnum):
+class NodeSlot:
     """Slots of one node."""
 
     ID = 0
@@ -296,7 +296,7 @@ class NodeKind(IntEnum):
     GROUP = 2
 
 
-class ArraySlot(IntEnum):
+class ArraySlot:
     """Slots of what is particular to an array."""
 
     SHAPE = 0

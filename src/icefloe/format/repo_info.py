@@ -1,7 +1,6 @@
 """The repo object of spec 2: refs, history, status, configuration and the log, in one file."""
 
 from collections.abc import Mapping
-from enum import IntEnum
 from functools import cache
 from typing import Final
 
@@ -22,7 +21,7 @@ SPEC_VERSION = 2
 MAIN_BRANCH = "main"
 
 
-class _Repo(IntEnum):
+class _Repo:
     """Slots of the root table."""
 
     SPEC_VERSION = 0

@@ -1,6 +1,5 @@
 """Snapshots: the whole state of a repository at one commit, with the list of its manifests."""
 
-from enum import IntEnum
 from typing import Final, Self
 
 import numpy as np
@@ -190,7 +189,7 @@ def _raw_id(file: ScalarTable) -> bytes:
     return file.struct(_FILE_ID, ManifestId.WIDTH)
 
 
-class _Snapshot(IntEnum):
+class _Snapshot:
     """Slots of the root table."""
 
     ID = 0

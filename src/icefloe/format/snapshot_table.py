@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from enum import IntEnum
 from operator import lt
 from typing import Final, Self, cast, overload
 
@@ -37,7 +36,7 @@ from icefloe.records import Record, field, force_setattr
 NO_PARENT = -1
 
 
-class _Info(IntEnum):
+class _Info:
     """Slots of one snapshot."""
 
     ID = 0

@@ -1,7 +1,6 @@
 """Transaction logs: which nodes and chunks a commit touched."""
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from struct import Struct
 from typing import Final
 
@@ -45,7 +44,7 @@ _NODE_ID, _CHUNKS = 0, 1
 _COORDINATES = 0
 
 
-class _Move(IntEnum):
+class _Move:
     """Slots of one moved node."""
 
     FROM = 0

@@ -72,7 +72,7 @@ class UpdateEntry(Record):
     status: Status | None = None
 
 
-class _Update(IntEnum):
+class _Update:
     """Slots of one entry."""
 
     KIND = 0
@@ -81,7 +81,7 @@ class _Update(IntEnum):
     BACKUP_PATH = 3
 
 
-class _Status(IntEnum):
+class _Status:
     AVAILABILITY = 0
     SET_AT = 1
     REASON = 2

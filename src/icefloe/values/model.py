@@ -20,7 +20,6 @@ from typing import (
     Any,
     ClassVar,
     Final,
-    NamedTuple,
     Self,
     cast,
     dataclass_transform,
@@ -28,13 +27,13 @@ from typing import (
 )
 
 from icefloe.printable import escaped_html, printable
+from icefloe.records import Record
 from icefloe.values.checks import Check, check_for
 from icefloe.values.tree import Stored, StoredForm
 
 MASK: Final = "***"
-_SECRET_NAME: Final = re.compile(
-    r"auth(?!ors?(?![a-z]))|token|secret|password|key|credential|sas|signature|cookie",
-    re.IGNORECASE,
+_HIDDEN_NAMES: Final = (
+    r"(?i)auth(?!ors?(?![a-z]))|token|secret|password|key|credential|sas|signature|cookie"
 )
 
 _PACKAGES_EXPORTED_AT_THE_TOP: Final = frozenset(
@@ -434,12 +433,12 @@ def _masked(content: object, field_: Field[Any]) -> str:
 
 def _without_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
     return {
-        key: MASK if isinstance(value, str) and _SECRET_NAME.search(str(key)) else value
+        key: MASK if isinstance(value, str) and re.search(_HIDDEN_NAMES, str(key)) else value
         for key, value in options.items()
     }
 
 
-class _Nested(NamedTuple):
+class _Nested(Record):
     """A value within another: its key in a mapping, and the defaults that apply in it."""
 
     key: str
@@ -480,11 +479,11 @@ def _text(value: Value, defaults: Value | None, *, is_default: bool = False) -> 
     yield f"<{public_name(type(value))}>"
     for name, text, nested in _rows(value, defaults, is_default=is_default):
         yield f"{name}: {text}" if not nested else f"{name}:"
-        for key, inner, inner_defaults, inner_is_default in nested:
-            lines = _text(inner, inner_defaults, is_default=inner_is_default)
-            if key:
-                yield f"    {key}:"
-            yield from (f"{'        ' if key else '    '}{line}" for line in lines)
+        for inner in nested:
+            lines = _text(inner.value, inner.defaults, is_default=inner.is_default)
+            if inner.key:
+                yield f"    {inner.key}:"
+            yield from (f"{'        ' if inner.key else '    '}{line}" for line in lines)
 
 
 def _is_short(value: Value) -> bool:
@@ -511,8 +510,8 @@ def _html(value: Value, defaults: Value | None, *, is_default: bool = False) -> 
             yield f"<div><span>{escaped_html(name)}:</span> {escaped_html(text)}</div>"
             continue
         yield f"<details><summary>{escaped_html(name)}</summary>"
-        for _, inner, inner_defaults, inner_is_default in nested:
-            yield from _html(inner, inner_defaults, is_default=inner_is_default)
+        for inner in nested:
+            yield from _html(inner.value, inner.defaults, is_default=inner.is_default)
         yield "</details>"
     yield "</div>"
 

@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from types import NoneType
-from typing import Any, Final, NamedTuple, cast, get_args
+from typing import Any, Final, cast, get_args
 
 from icefloe.errors import InvalidInputError
+from icefloe.records import Record
 from icefloe.values.model import (
     NamedNumber,
     Settings,
@@ -27,7 +28,7 @@ from icefloe.values.tree import Stored, Tagged, Tree, Unquoted, malformed
 _WORD_START: Final = r"(?<=[a-z0-9])(?=[A-Z])"
 
 
-class _Entry(NamedTuple):
+class _Entry(Record):
     """A field as it is stored."""
 
     name: str
@@ -66,9 +67,11 @@ def to_tree(value: Any) -> Tree:
             return name if content is None else Tagged(name, content)
         case Value():
             return {
-                key: to_tree(content) if stored.form is None else stored.form.write(content)
-                for name, key, unless, stored in stored_entries(type(value))
-                if (content := getattr(value, name)) != unless
+                entry.key: to_tree(content)
+                if (form := entry.stored.form) is None
+                else form.write(content)
+                for entry in stored_entries(type(value))
+                if (content := getattr(value, entry.name)) != entry.unless
             }
         case Mapping():
             return {key: to_tree(inner) for key, inner in value.items()}
@@ -119,7 +122,8 @@ class TreeReader:
         subtrees = self._subtrees(entries, tree, path)
         hints, checks = hints_of(kind), checks_of(kind)
         arguments: dict[str, Any] = {}
-        for name, key, _, stored in entries:
+        for entry in entries:
+            name, key, stored = entry.name, entry.key, entry.stored
             if key not in subtrees or (subtrees[key] is None and not stored.null_counts):
                 continue
             subtree, inner_path = subtrees[key], f"{path}.{key}" if path else key

@@ -1,9 +1,10 @@
 """Trees of plain values, as YAML and FlexBuffers hold them: how values are stored."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.records import Record
 
 if TYPE_CHECKING:
     from icefloe.values.stored import TreeReader
@@ -13,21 +14,21 @@ type Tree = (
 )
 
 
-class Tagged(NamedTuple):
+class Tagged(Record):
     """An alternative that carries data: `!name content`."""
 
     name: str
     content: "Tree"
 
 
-class Unquoted(NamedTuple):
+class Unquoted(Record):
     """A number or truth value that stood without quotes: text, where text is expected."""
 
     text: str
     value: bool | int | float
 
 
-class StoredForm(NamedTuple):
+class StoredForm(Record):
     """The stored form of a class or field, where fields and type do not determine it."""
 
     write: Callable[[Any], Tree]
@@ -35,7 +36,7 @@ class StoredForm(NamedTuple):
     """Takes the reader, the class to make, the tree and its path."""
 
 
-class Stored(NamedTuple):
+class Stored(Record):
     """The stored form of a field, where its name, position and type do not determine it."""
 
     key: str | None = None

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, ReadOnlyError
 from icefloe.format.paths import ROOT, check_path
+from icefloe.records import Record
 
 
 class ReadOnlyStoreError(ReadOnlyError, ValueError):
@@ -35,20 +36,20 @@ _LARGEST_INDEX: Final = 2**32 - 1
 _SAFE_DIGITS: Final = 10  # fewer make a number that is certainly below that
 
 
-class MetadataKey(NamedTuple):
+class MetadataKey(Record):
     """The `zarr.json` of a node."""
 
     path: str
 
 
-class ChunkKey(NamedTuple):
+class ChunkKey(Record):
     """One chunk of an array."""
 
     path: str
     coordinates: tuple[int, ...]
 
 
-class V2Key(NamedTuple):
+class V2Key(Record):
     """Metadata of Zarr v2, which no repository holds."""
 
     key: str

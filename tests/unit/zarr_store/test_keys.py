@@ -107,6 +107,6 @@ def test_any_text_is_a_key_or_refused(text: str) -> None:
     except InvalidInputError:
         return
     if isinstance(parsed, ChunkKey):
-        assert chunk_key(*parsed) == text.removeprefix("/")
+        assert chunk_key(parsed.path, parsed.coordinates) == text.removeprefix("/")
     elif isinstance(parsed, MetadataKey):
         assert metadata_key(parsed.path) == text.removeprefix("/")
