@@ -354,6 +354,11 @@ COMMANDS: Final = (
         ],
     ),
     LazyCommand(
+        "view",
+        "view:view",
+        "Look at a repository in a browser: its tree, pictures of its data, its history.",
+    ),
+    LazyCommand(
         "serve",
         "serve:serve",
         "Run the repository service: names instead of places, credentials that end soon.",

@@ -3,10 +3,9 @@
 import asyncio
 import ipaddress
 import os
-import socket
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,17 +20,15 @@ from icefloe.service.metrics import FOLDER_VARIABLE
 from icefloe.service.pages.site import create_site
 from icefloe.service.runtime import Service
 from icefloe.service.settings import DEFAULT_URL, Settings
+from icefloe.web.server import listening_socket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fastapi import FastAPI
 
 _STOP_SECONDS: Final = 30
 """How long requests may go on after the server was told to stop."""
 _START_SECONDS: Final = 60
 """How long a worker may not answer, while it imports, before another takes its place."""
-_BACKLOG: Final = 2048
 
 
 class Announcement(Record):
@@ -66,7 +63,7 @@ def serve(
         advice = "set `database` to a URL like postgresql://user@host/name"
         raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_CONFIG)
     with ExitStack() as stack:
-        listening = stack.enter_context(_listening(host, port))
+        listening = stack.enter_context(listening_socket(host, port))
         if settings.url == DEFAULT_URL:
             settings = replace(settings, url=_url_of(host, listening.getsockname()[1]))
         set_up_logs(log_format)
@@ -106,20 +103,6 @@ def _config(
         timeout_worker_healthcheck=_START_SECONDS,
         lifespan="on",
     )
-
-
-@contextmanager
-def _listening(host: str, port: int) -> "Iterator[socket.socket]":
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        problem = f"cannot listen on {host} port {port}: {error.strerror or error}"
-        advice = "choose another --port, or end the program that uses it"
-        raise InvalidInputError(f"{problem}; {advice}", ErrorKind.INVALID_CONFIG) from error
-    with listening:
-        listening.set_inheritable(True)
-        yield listening
 
 
 def _is_loopback(host: str) -> bool:

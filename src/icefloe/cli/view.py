@@ -1,0 +1,53 @@
+"""`icefloe view`: look at a repository in a browser."""
+
+from pathlib import PurePosixPath
+from typing import Annotated
+
+import typer
+
+from icefloe.cli.common import (
+    AnonymousOption,
+    AuthorizeAnonymousOption,
+    AuthorizeOption,
+    RepositoryArgument,
+    authorised,
+    echo,
+    open_repository,
+)
+
+
+def view(
+    url: RepositoryArgument,
+    *,
+    port: Annotated[
+        int, typer.Option(help="The port to listen on; 0 for any.", min=0, max=65535)
+    ] = 0,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+    authorize: AuthorizeOption = None,
+    authorize_anonymous: AuthorizeAnonymousOption = None,
+    anonymous: AnonymousOption = False,
+) -> None:
+    """Look at a repository in a browser: its tree, pictures of its data, its history.
+
+    The page is only for this machine, and changes nothing. Stop it with Ctrl-C. The same address
+    also serves all versions as Zarr over HTTP.
+
+    Example: icefloe view ./cube
+    """
+    from icefloe.web.server import serve
+    from icefloe.web.versions import Viewed
+
+    access = authorised(authorize or [], authorize_anonymous or [])
+    repository = open_repository(url, anonymous=anonymous, authorisations=access)
+    name = PurePosixPath(url.rstrip("/")).name or "repository"
+
+    def announce(address: str) -> None:
+        echo(f"{url} is shown at {address} until you press Ctrl-C")
+        if browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    serve(Viewed(repository, name, url), announce, port=port)

@@ -1,0 +1,11 @@
+"""Pages that show a repository in a browser: its tree, its data and its history.
+
+    versions      the repository that is shown, and the version that a page is about
+    nodes         groups and arrays as rows of the tree
+    chunks        how many chunks of each kind an array has, and where
+    pictures      coarse values for a map, an image or a line, with a limit on what is read
+    zarr_files    Zarr over HTTP
+    site          the application: routes, templates, headers
+
+The pages need no accounts and change nothing. `icefloe view` serves them for one repository.
+"""

@@ -1,0 +1,177 @@
+"""Groups and arrays as people want to see them: dimensions, type, chunks, units, size."""
+
+import json
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, Final
+
+from icefloe.errors import NodeNotFoundError
+from icefloe.format.nodes import ArrayNode, Node
+from icefloe.records import Record
+from icefloe.web.versions import Version
+
+MOST_CHILDREN: Final = 500
+"""How many nodes of a group a page shows."""
+
+
+class ArrayFacts(Record):
+    """What the metadata of an array says."""
+
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    num_chunks: tuple[int, ...]
+    data_type: str
+    chunk_shape: tuple[int, ...] | None
+    """None for a grid whose chunks have different sizes."""
+    units: str
+    long_name: str
+    fill_value: Any
+    codecs: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of all values in memory; None for values of different sizes."""
+        item = item_bytes(self.data_type)
+        return None if item is None else item * prod(self.shape)
+
+    @property
+    def grid_chunks(self) -> int:
+        """The number of chunks that the grid has room for."""
+        return prod(self.num_chunks)
+
+
+class NodeRow(Record):
+    """A node in the list of its group."""
+
+    path: str
+    name: str
+    facts: ArrayFacts | None
+    """None for a group."""
+    below: int = 0
+    """The number of nodes below a group."""
+
+
+class NodePage(Record):
+    """Some of the nodes of a group, in the order of their names."""
+
+    rows: tuple[NodeRow, ...]
+    total: int
+    next: str | None
+    """The name after which the next page begins."""
+
+
+def find_node(version: Version, path: str) -> Node:
+    """Return a node; raise `NodeNotFoundError` if the version has none at the path."""
+    node = version.state.tree.find(path)
+    if node is None:
+        raise NodeNotFoundError(f"there is no node {path} in {version.name}", path=path)
+    return node
+
+
+def document_of(node: Node) -> dict[str, Any]:
+    """Return the metadata of a node."""
+    document = json.loads(node.user_data)
+    return document if isinstance(document, dict) else {}
+
+
+def attributes_of(node: Node) -> dict[str, Any]:
+    """Return the attributes of a node."""
+    attributes = document_of(node).get("attributes")
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def facts_of(node: ArrayNode) -> ArrayFacts:
+    """Read what the metadata of an array says; what is missing or odd is left out."""
+    document, array = document_of(node), node.array
+    attributes = document.get("attributes")
+    if not isinstance(attributes, dict):
+        attributes = {}
+    names = array.dimension_names or (None,) * len(array.shape)
+    grid = document.get("chunk_grid")
+    configuration = grid.get("configuration", {}) if isinstance(grid, dict) else {}
+    chunk_shape = configuration.get("chunk_shape")
+    if not isinstance(chunk_shape, list) or not all(isinstance(n, int) for n in chunk_shape):
+        chunk_shape = None
+    return ArrayFacts(
+        tuple(name or f"dim_{number}" for number, name in enumerate(names)),
+        array.shape,
+        array.num_chunks,
+        _type_name(document.get("data_type")),
+        None if chunk_shape is None else tuple(chunk_shape),
+        _text(attributes.get("units")),
+        _text(attributes.get("long_name") or attributes.get("standard_name")),
+        document.get("fill_value"),
+        tuple(_codec_name(codec) for codec in document.get("codecs", ())),
+    )
+
+
+def children(version: Version, path: str, after: str | None = None) -> NodePage:
+    """Return the nodes directly below a group, at most `MOST_CHILDREN` of them."""
+    prefix = path.rstrip("/") + "/"
+    counts: dict[str, int] = {}
+    for node_path in version.state.tree.paths_below(path):
+        name = node_path[len(prefix) :].partition("/")[0]
+        if name:
+            counts[name] = counts.get(name, -1) + 1
+    names = sorted(counts)
+    chosen = [name for name in names if after is None or name > after][:MOST_CHILDREN]
+    rows = []
+    for name in chosen:
+        node = find_node(version, prefix + name)
+        facts = facts_of(node) if isinstance(node, ArrayNode) else None
+        rows.append(NodeRow(node.path, name, facts, counts[name]))
+    last = chosen[-1] if chosen and chosen[-1] != names[-1] else None
+    return NodePage(tuple(rows), len(names), last)
+
+
+def ancestors(path: str) -> list[tuple[str, str]]:
+    """Return name and path of the groups that lead to a node, and of the node itself.
+
+    >>> ancestors("/ocean/sst")
+    [('ocean', '/ocean'), ('sst', '/ocean/sst')]
+    """
+    names = [name for name in path.split("/") if name]
+    return [(name, "/" + "/".join(names[: number + 1])) for number, name in enumerate(names)]
+
+
+_ITEM_BYTES: Final = {"bool": 1, "complex64": 8, "complex128": 16}
+
+
+def item_bytes(data_type: str) -> int | None:
+    """Return the size of a value in bytes; None if values have different sizes.
+
+    >>> item_bytes("float32"), item_bytes("numpy.datetime64"), item_bytes("string")
+    (4, 8, None)
+    """
+    if data_type in _ITEM_BYTES:
+        return _ITEM_BYTES[data_type]
+    if data_type in ("numpy.datetime64", "numpy.timedelta64"):
+        return 8
+    for kind in ("uint", "int", "float", "bfloat", "r"):
+        bits = data_type.removeprefix(kind)
+        if bits != data_type and bits.isdigit():
+            return int(bits) // 8
+    return None
+
+
+def _type_name(data_type: Any) -> str:
+    if isinstance(data_type, Mapping):
+        data_type = data_type.get("name")
+    return _text(data_type) or "unknown"
+
+
+def _codec_name(codec: Any) -> str:
+    if not isinstance(codec, Mapping):
+        return _text(codec)
+    name, configuration = _text(codec.get("name")), codec.get("configuration")
+    if not isinstance(configuration, Mapping):
+        return name
+    inner = configuration.get("codecs")
+    if isinstance(inner, Sequence) and not isinstance(inner, str):
+        return f"{name} of {', '.join(_codec_name(part) for part in inner)}"
+    level = configuration.get("level", configuration.get("clevel"))
+    return name if level is None else f"{name} (level {level})"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

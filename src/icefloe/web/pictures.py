@@ -1,0 +1,432 @@
+"""Coarse values of an array for a picture: a map, an image or a line.
+
+The server sends numbers and the browser paints them. A picture reads whole chunks, so what it may
+read is limited: a plane that is too large is shown in part, and a chunk that is too large is not
+read at all. The page tells which.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from math import ceil, prod
+from typing import Any, Final
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from icefloe.errors import IcefloeError, InvalidInputError
+from icefloe.format.nodes import ArrayNode
+from icefloe.format.paths import parent_path
+from icefloe.pipeline.coverage import Axis
+from icefloe.pipeline.files.facts import LoadedValues
+from icefloe.records import Record
+from icefloe.web.nodes import ArrayFacts, attributes_of, facts_of, item_bytes
+from icefloe.web.versions import Version
+
+MOST_PIXELS: Final = 512
+"""How many values of a picture are beside each other, and one above the other."""
+MOST_BYTES: Final = 64 << 20
+"""How many bytes of decoded chunks a picture may need."""
+MOST_CHUNKS: Final = 1024
+"""How many chunks a picture may need."""
+_MOST_COORDINATES: Final = 1_000_000
+"""Coordinates of a longer dimension are not read; its steps are numbers then."""
+_REGULAR: Final = 0.01
+"""By which share of a step the steps of a regular grid may differ."""
+
+
+class PictureKind(StrEnum):
+    """How values are drawn."""
+
+    MAP = "map"
+    IMAGE = "image"
+    LINE = "line"
+    VALUE = "value"
+
+
+class NotDrawableError(InvalidInputError):
+    """An array, or a part of it, cannot be drawn; the message says why."""
+
+
+class Dimension(Record, eq=False):
+    """A dimension of an array, with its coordinate if there is one."""
+
+    name: str
+    length: int
+    values: NDArray[np.float64] | None
+    """The coordinates as numbers; None if there are none."""
+    units: str
+    role: str
+    """`latitude`, `longitude`, or nothing."""
+    axis: Axis
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the coordinates have a fixed step."""
+        if self.values is None or len(self.values) < 2 or not np.isfinite(self.values).all():
+            return False
+        steps = np.diff(self.values)
+        return bool(steps[0] != 0 and np.ptp(steps) <= _REGULAR * abs(steps.mean()))
+
+
+class Plan(Record, eq=False):
+    """What a picture shows: which dimensions, and where along the others."""
+
+    kind: PictureKind
+    dimensions: tuple[Dimension, ...]
+    rows: int | None
+    """The dimension drawn downwards; None for a line or a value."""
+    columns: int | None
+    """The dimension drawn to the right; None for a value."""
+    index: tuple[int, ...]
+    """The step along each dimension; that along a drawn one does not count."""
+    window: tuple[slice, ...]
+    """The part of each dimension that is read, with the stride."""
+    note: str = ""
+    """How the picture differs from the whole plane; empty if it does not."""
+
+
+class Picture(Record, eq=False):
+    """The values of a picture, and what a browser needs to label them."""
+
+    values: NDArray[np.float32]
+    header: Mapping[str, Any]
+
+    def to_bytes(self) -> bytes:
+        """Return the length of the header in 4 bytes, the header as JSON, and the values.
+
+        The header ends in blanks, so that the values begin at a multiple of 4 bytes. All numbers
+        have the lowest byte first.
+        """
+        import json
+
+        header = json.dumps(self.header, allow_nan=False).encode()
+        header += b" " * (-len(header) % 4)
+        return len(header).to_bytes(4, "little") + header + self.values.astype("<f4").tobytes()
+
+
+# Planning
+
+
+def dimensions_of(version: Version, node: ArrayNode) -> tuple[Dimension, ...]:
+    """Return the dimensions of an array with the coordinates beside it."""
+    facts = facts_of(node)
+    return tuple(
+        _dimension(version, node, name, length)
+        for name, length in zip(facts.dimensions, facts.shape, strict=True)
+    )
+
+
+def _dimension(version: Version, node: ArrayNode, name: str, length: int) -> Dimension:
+    plain = Dimension(name, length, None, "", "", Axis(name, length))
+    path = _coordinate_path(version, node.path, name)
+    coordinate = None if path is None else version.state.tree.find(path)
+    if not isinstance(coordinate, ArrayNode) or coordinate.array.shape != (length,):
+        return plain
+    if coordinate.path == node.path or length > _MOST_COORDINATES:
+        return plain
+    attributes = attributes_of(coordinate)
+    units, calendar = _text(attributes, "units"), _text(attributes, "calendar")
+    try:
+        raw = np.asarray(open_array(version, coordinate.path)[:])
+    except (IcefloeError, ValueError, OSError):
+        return plain  # a coordinate that cannot be read does not hide the data
+    if raw.dtype.kind not in "iuf":
+        return plain
+    values = _unpacked(raw, attributes)
+    axis = Axis.of(name, LoadedValues(raw, units or None, calendar or None))
+    return Dimension(name, length, values, units, _role(name, attributes), axis)
+
+
+def _coordinate_path(version: Version, path: str, name: str) -> str | None:
+    """Return the path of the nearest array with the name of a dimension, in a group above."""
+    group = parent_path(path)
+    while group is not None:
+        candidate = f"{group.rstrip('/')}/{name}"
+        if isinstance(version.state.tree.find(candidate), ArrayNode):
+            return candidate
+        group = parent_path(group)
+    return None
+
+
+def _role(name: str, attributes: Mapping[str, Any]) -> str:
+    """Return whether a coordinate is a latitude or a longitude, by the CF conventions.
+
+    >>> _role("y", {"units": "degrees_north"}), _role("longitude", {}), _role("time", {})
+    ('latitude', 'longitude', '')
+    """
+    words = {_text(attributes, key).lower() for key in ("standard_name", "units")} | {name.lower()}
+    if words & {"latitude", "lat"} or any(re.fullmatch("degrees?_?n(orth)?", w) for w in words):
+        return "latitude"
+    if words & {"longitude", "lon", "long"} or any(
+        re.fullmatch("degrees?_?e(ast)?", w) for w in words
+    ):
+        return "longitude"
+    return ""
+
+
+def make_plan(version: Version, node: ArrayNode, index: Sequence[int] | None = None) -> Plan:
+    """Decide how an array is drawn; raise `NotDrawableError` if it cannot be.
+
+    `index` has a step for each dimension; those of drawn dimensions do not count.
+    """
+    facts, dimensions = facts_of(node), dimensions_of(version, node)
+    _check_drawable(facts)
+    steps = tuple(index) if index is not None else (0,) * len(dimensions)
+    if len(steps) != len(dimensions):
+        problem = f"{node.path} has {len(dimensions)} dimensions, the index has {len(steps)}"
+        raise NotDrawableError(problem)
+    for step, dimension in zip(steps, dimensions, strict=True):
+        if not 0 <= step < dimension.length:
+            problem = f"{dimension.name} has the steps 0 to {dimension.length - 1}, not {step}"
+            raise NotDrawableError(problem)
+    kind, rows, columns = _choose_axes(dimensions)
+    if kind is PictureKind.LINE and columns is not None:
+        window, note = _fit(facts, [columns])
+    else:
+        window, note = _fit(facts, [axis for axis in (rows, columns) if axis is not None])
+    return Plan(kind, dimensions, rows, columns, steps, window, note)
+
+
+def _check_drawable(facts: ArrayFacts) -> None:
+    if item_bytes(facts.data_type) is None or facts.data_type.startswith(("r", "complex")):
+        raise NotDrawableError(f"values of the type {facts.data_type} are no numbers to draw")
+    if 0 in facts.shape:
+        raise NotDrawableError("the array is empty: a dimension has the length 0")
+
+
+def _choose_axes(
+    dimensions: tuple[Dimension, ...],
+) -> tuple[PictureKind, int | None, int | None]:
+    if not dimensions:
+        return PictureKind.VALUE, None, None
+    long = [number for number, dimension in enumerate(dimensions) if dimension.length > 1]
+    roles = {dimension.role: number for number, dimension in enumerate(dimensions)}
+    if "latitude" in roles and "longitude" in roles:
+        rows, columns = roles["latitude"], roles["longitude"]
+        if rows in long and columns in long:
+            is_regular = dimensions[rows].is_regular and dimensions[columns].is_regular
+            return (PictureKind.MAP if is_regular else PictureKind.IMAGE), rows, columns
+    if len(long) >= 2:
+        return PictureKind.IMAGE, long[-2], long[-1]
+    return PictureKind.LINE, None, long[0] if long else len(dimensions) - 1
+
+
+def _fit(facts: ArrayFacts, drawn: Sequence[int]) -> tuple[tuple[slice, ...], str]:
+    """Return the part of the drawn dimensions that a picture may read, and what it leaves out."""
+    chunks = facts.chunk_shape or tuple(
+        ceil(length / max(count, 1))
+        for length, count in zip(facts.shape, facts.num_chunks, strict=True)
+    )
+    chunk_bytes = (item_bytes(facts.data_type) or 1) * prod(chunks)
+    if chunk_bytes > MOST_BYTES:
+        problem = f"a chunk has {chunk_bytes >> 20} MiB, and a page reads {MOST_BYTES >> 20} MiB"
+        raise NotDrawableError(f"{problem} at most: read it in Python, or rechunk it")
+    counts = [ceil(facts.shape[axis] / chunks[axis]) for axis in drawn]
+    most = max(1, min(MOST_BYTES // chunk_bytes, MOST_CHUNKS))
+    whole = prod(counts)
+    while prod(counts) > most:
+        longest = counts.index(max(counts))
+        counts[longest] = max(1, min(counts[longest] - 1, counts[longest] * most // prod(counts)))
+    window = [slice(0, length) for length in facts.shape]
+    for axis, count in zip(drawn, counts, strict=True):
+        all_chunks = ceil(facts.shape[axis] / chunks[axis])
+        first = (all_chunks - count) // 2  # the middle, where most arrays are interesting
+        start = first * chunks[axis]
+        stop = min(facts.shape[axis], (first + count) * chunks[axis])
+        window[axis] = slice(start, stop, max(1, ceil((stop - start) / MOST_PIXELS)))
+    note = ""
+    if prod(counts) < whole:
+        note = f"The middle of the array: {prod(counts):,} of {whole:,} chunks."
+    return tuple(window), note
+
+
+# Reading
+
+
+def open_array(version: Version, path: str) -> zarr.Array[Any]:
+    """Open an array of a version with Zarr."""
+    return zarr.open_array(version.session.store, path=path.lstrip("/"), mode="r")
+
+
+def read_picture(version: Version, node: ArrayNode, plan: Plan) -> Picture:
+    """Read the values of a picture."""
+    drawn = [axis for axis in (plan.rows, plan.columns) if axis is not None]
+    selection = tuple(
+        plan.window[axis] if axis in drawn else plan.index[axis]
+        for axis in range(len(plan.dimensions))
+    )
+    attributes = attributes_of(node)
+    raw = np.asarray(open_array(version, node.path)[selection])
+    values = _unpacked(raw, attributes, facts_of(node).fill_value).astype(np.float32)
+    if plan.rows is not None and plan.columns is not None and plan.rows > plan.columns:
+        values = values.T
+    values = np.atleast_2d(values)
+    axes = {"rows": plan.rows, "columns": plan.columns}
+    header = {
+        "kind": plan.kind,
+        "path": node.path,
+        "units": _text(attributes, "units"),
+        "long_name": _text(attributes, "long_name") or _text(attributes, "standard_name"),
+        "shape": list(values.shape),
+        "range": _range(values),
+        "note": plan.note,
+        "axes": {
+            name: _axis_header(plan.dimensions[axis], plan.window[axis])
+            for name, axis in axes.items()
+            if axis is not None
+        },
+        "index": [
+            {"name": dimension.name, "step": step, "label": dimension.axis.label(step)}
+            for dimension, step in zip(plan.dimensions, plan.index, strict=True)
+        ],
+    }
+    return Picture(values, header)
+
+
+def _axis_header(dimension: Dimension, window: slice) -> dict[str, Any]:
+    steps = np.arange(window.start, window.stop, window.step)
+    values = steps.astype(np.float64) if dimension.values is None else dimension.values[steps]
+    label_steps = steps[np.unique(np.linspace(0, len(steps) - 1, min(len(steps), 7)).astype(int))]
+    return {
+        "name": dimension.name,
+        "units": dimension.units if dimension.axis.calendar is None else "",
+        "start": window.start,
+        "stride": window.step,
+        "values": [value if np.isfinite(value) else None for value in values.tolist()],
+        "labels": [[int(step), dimension.axis.label(int(step))] for step in label_steps],
+    }
+
+
+def _range(values: NDArray[np.float32]) -> dict[str, float | int] | None:
+    """Return the least and the greatest value, those that hide outliers, and what is missing."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    if not len(finite):
+        return None
+    low, high = np.percentile(finite, [2, 98]).tolist()
+    return {
+        "min": float(finite.min()),
+        "max": float(finite.max()),
+        "low": low,
+        "high": high,
+        "mean": float(finite.mean()),
+        "missing": int(values.size - len(finite)),
+    }
+
+
+def _unpacked(
+    raw: NDArray[Any], attributes: Mapping[str, Any], fill_value: Any = None
+) -> NDArray[np.float64]:
+    """Return values as the CF conventions mean them: missing ones as NaN, packed ones unpacked.
+
+    >>> _unpacked(np.array([1, -9], "i2"), {"_FillValue": -9, "scale_factor": 0.5}).tolist()
+    [0.5, nan]
+    """
+    if raw.dtype.kind in "mM":
+        missing_time = np.isnat(raw)
+        return np.where(missing_time, np.nan, raw.astype(np.int64).astype(np.float64))
+    values = raw.astype(np.float64)
+    markers = [attributes.get("_FillValue"), attributes.get("missing_value")]
+    if markers == [None, None] and raw.dtype.kind == "f":
+        markers = [fill_value]
+        if fill_value == 0:  # the default of Zarr marks nothing
+            markers = []
+    for marker in markers:
+        for number in marker if isinstance(marker, list) else [marker]:
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                values[raw == np.asarray(number).astype(raw.dtype)] = np.nan
+    scale, offset = attributes.get("scale_factor"), attributes.get("add_offset")
+    if isinstance(scale, int | float):
+        values *= scale
+    if isinstance(offset, int | float):
+        values += offset
+    return values
+
+
+def _text(attributes: Mapping[str, Any], key: str) -> str:
+    value = attributes.get(key)
+    return value if isinstance(value, str) else ""
+
+
+# Series
+
+
+def read_series(version: Version, node: ArrayNode, dimension: str, index: Sequence[int]) -> Picture:
+    """Read the values along a dimension at a point; every n-th step if they are in many chunks."""
+    plan = make_plan(version, node, index)
+    names = [d.name for d in plan.dimensions]
+    if dimension not in names:
+        problem = f"{node.path} has the dimensions {', '.join(names)}, not {dimension}"
+        raise NotDrawableError(problem)
+    axis = names.index(dimension)
+    facts = facts_of(node)
+    chunks = facts.chunk_shape or facts.shape
+    length, chunk = facts.shape[axis], chunks[axis]
+    chunk_bytes = (item_bytes(facts.data_type) or 1) * prod(chunks)
+    most = max(1, min(MOST_BYTES // max(1, chunk_bytes), MOST_CHUNKS))
+    needed = ceil(length / chunk)
+    stride = max(1, ceil(length / (2 * MOST_PIXELS)))
+    if needed > most:
+        stride = max(stride, chunk * ceil(needed / most))
+    note = "" if stride == 1 else f"Every {stride:,}th step of {length:,}."
+    window = list(plan.window)
+    window[axis] = slice(0, length, stride)
+    line = Plan(PictureKind.LINE, plan.dimensions, None, axis, plan.index, tuple(window), note)
+    return read_picture(version, node, line)
+
+
+# Statistics
+
+
+class Statistics(Record):
+    """Figures about the values of an array."""
+
+    is_exact: bool
+    """Whether all values were read; otherwise the figures are of a sample."""
+    values: int
+    missing: int
+    least: float | None
+    greatest: float | None
+    mean: float | None
+    deviation: float | None
+
+
+_SAMPLE_CHUNKS: Final = 16
+
+
+def read_statistics(version: Version, node: ArrayNode) -> Statistics:
+    """Compute figures about an array: of all values if they are few, else of some chunks."""
+    facts = facts_of(node)
+    _check_drawable(facts)
+    chunks = facts.chunk_shape or facts.shape
+    chunk_bytes = (item_bytes(facts.data_type) or 1) * prod(chunks)
+    if chunk_bytes > MOST_BYTES:
+        problem = f"a chunk has {chunk_bytes >> 20} MiB, and a page reads {MOST_BYTES >> 20} MiB"
+        raise NotDrawableError(f"{problem} at most")
+    total = facts.grid_chunks
+    most = max(1, min(_SAMPLE_CHUNKS, (MOST_BYTES // 4) // max(1, chunk_bytes)))
+    numbers = np.unique(np.linspace(0, total - 1, min(total, most)).astype(np.int64))
+    array, attributes = open_array(version, node.path), attributes_of(node)
+    values, missing, sums, squares = 0, 0, 0.0, 0.0
+    least, greatest = np.inf, -np.inf
+    for number in numbers.tolist():
+        position = np.unravel_index(number, facts.num_chunks) if facts.shape else ()
+        selection = tuple(
+            slice(int(p) * c, min(n, (int(p) + 1) * c))
+            for p, c, n in zip(position, chunks, facts.shape, strict=True)
+        )
+        part = _unpacked(np.asarray(array[selection]), attributes, facts.fill_value)
+        finite = part[np.isfinite(part)]
+        values += part.size
+        missing += part.size - finite.size
+        if finite.size:
+            sums += float(finite.sum())
+            squares += float(np.square(finite).sum())
+            least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
+    count = values - missing
+    if not count:
+        return Statistics(len(numbers) == total, values, missing, None, None, None, None)
+    mean = sums / count
+    deviation = max(0.0, squares / count - mean * mean) ** 0.5
+    return Statistics(len(numbers) == total, values, missing, least, greatest, mean, deviation)

@@ -1,0 +1,444 @@
+// Paints the numbers that the server sends: maps, images, lines and grids of chunks.
+"use strict";
+
+(() => {
+  const COLOURS = {
+    viridis: "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725",
+    magma: "000004 180f3d 440f76 721f81 9e2f7f cd4071 f1605d fd9668 feca8d fcfdbf",
+    balance: "053061 2166ac 4393c3 92c5de d1e5f0 f7f7f7 fddbc7 f4a582 d6604d b2182b 67001f",
+    grey: "101010 f5f5f5",
+  };
+
+  // A table of 256 colours between those that are named.
+  function colourTable(name) {
+    const stops = COLOURS[name].split(" ").map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+    const table = new Uint8ClampedArray(256 * 3);
+    for (let i = 0; i < 256; i++) {
+      const position = (i / 255) * (stops.length - 1);
+      const low = Math.min(Math.floor(position), stops.length - 2);
+      for (let k = 0; k < 3; k++) {
+        table[3 * i + k] = stops[low][k] + (position - low) * (stops[low + 1][k] - stops[low][k]);
+      }
+    }
+    return table;
+  }
+
+  // The answer begins with the length of its header; the values follow as 32-bit numbers.
+  async function readPicture(url, signal) {
+    const response = await fetch(url, { signal });
+    if (!response.ok) throw new Error(await response.text());
+    const buffer = await response.arrayBuffer();
+    const length = new DataView(buffer).getUint32(0, true);
+    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+    return { header, values: new Float32Array(buffer, 4 + length) };
+  }
+
+  const shown = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(6))) : "missing");
+
+  let land = null;
+  // The coast lines as lists of longitude and latitude, decoded from TopoJSON.
+  function readLand() {
+    land ??= fetch("/static/vendor/land-110m.json")
+      .then((response) => response.json())
+      .then(({ arcs, transform: { scale, translate } }) =>
+        arcs.map((arc) => {
+          let x = 0, y = 0;
+          return arc.map(([dx, dy]) => [(x += dx) * scale[0] + translate[0], (y += dy) * scale[1] + translate[1]]);
+        }));
+    return land;
+  }
+
+  const textColour = () => getComputedStyle(document.body).color;
+
+  // The colour that a variable of the style sheet has at present, in light or in dark.
+  function colourOf(name) {
+    const probe = document.createElement("span");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    const { color } = getComputedStyle(probe);
+    probe.remove();
+    return color;
+  }
+
+  class Picture {
+    constructor(element) {
+      this.element = element;
+      this.shape = element.dataset.shape ? element.dataset.shape.split(",").map(Number) : [];
+      this.dimensions = element.dataset.dimensions ? element.dataset.dimensions.split("\n") : [];
+      this.index = this.shape.map(() => 0);
+      this.status = element.querySelector(".status");
+      this.place = element.querySelector(".canvas");
+      this.series = element.querySelector(".series");
+      this.controls = element.querySelector(".controls");
+      this.cursor = null;
+      for (const slider of element.querySelectorAll("input[type=range]")) {
+        slider.addEventListener("input", () => {
+          this.index[Number(slider.dataset.axis)] = Number(slider.value);
+          clearTimeout(this.timer);
+          this.timer = setTimeout(() => this.load(), 60);
+        });
+      }
+      this.controls.addEventListener("submit", (event) => event.preventDefault());
+      for (const choice of this.controls.querySelectorAll("select")) {
+        choice.addEventListener("change", () => this.draw());
+      }
+      this.place.addEventListener("pointermove", (event) => this.point(event));
+      this.place.addEventListener("click", (event) => { this.point(event); this.showSeries(); });
+      this.place.addEventListener("keydown", (event) => this.key(event));
+      window.addEventListener("resize", () => this.draw());
+      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+      this.load();
+    }
+
+    url(base, more = "") {
+      const joint = base.includes("?") ? "&" : "?";
+      return `${base}${joint}index=${this.index.join(",")}${more}`;
+    }
+
+    async load() {
+      this.request?.abort();
+      this.request = new AbortController();
+      const begun = performance.now();
+      try {
+        const picture = await readPicture(this.url(this.element.dataset.picture), this.request.signal);
+        this.header = picture.header;
+        this.values = picture.values;
+      } catch (error) {
+        if (error.name !== "AbortError") this.status.textContent = error.message;
+        return;
+      }
+      for (const slider of this.element.querySelectorAll("input[type=range]")) {
+        slider.nextElementSibling.textContent = this.header.index[Number(slider.dataset.axis)].label;
+      }
+      await this.draw();
+      this.fillTable();
+      this.summary = this.describe();
+      this.status.textContent = this.summary;
+      this.element.dataset.milliseconds = Math.round(performance.now() - begun);
+      this.element.dataset.ready = "true";
+    }
+
+    describe() {
+      const { range, units, note } = this.header;
+      const missing = range && range.missing ? `, ${range.missing.toLocaleString("en")} missing` : "";
+      const text = range ? `${shown(range.min)} to ${shown(range.max)} ${units}${missing}.` : "All values are missing.";
+      return `${text} ${note}`.trim();
+    }
+
+    async draw() {
+      if (!this.values) return;
+      if (this.header.kind === "line") return this.drawLine(this.place, this.header, this.values);
+      if (this.header.kind === "value") {
+        this.place.textContent = `${shown(this.values[0])} ${this.header.units}`;
+        return;
+      }
+      const [rows, columns] = this.header.shape;
+      const { rows: down, columns: right } = this.header.axes;
+      const isMap = this.header.kind === "map";
+      // North is up and east is right; other images have their first row on top.
+      const flipY = isMap && down.values[0] < down.values[rows - 1];
+      const flipX = isMap && right.values[0] > right.values[columns - 1];
+      const available = Math.max(240, this.place.clientWidth - 90);
+      const aspect = isMap ? this.mapAspect(down, right) : rows / columns;
+      let width = Math.min(available, 1000), height = width * aspect;
+      if (height > 560) { height = 560; width = Math.max(60, height / aspect); }
+      if (height < 40) height = 40;
+      this.frame = { x: 70, y: 10, width: Math.min(width, available), height, flipX, flipY };
+      const canvas = this.canvas(this.frame.width + 160, height + 45);
+      const context = canvas.getContext("2d");
+      context.drawImage(this.image(rows, columns, flipX, flipY), 70, 10, this.frame.width, height);
+      if (isMap) await this.drawCoast(context, down, right);
+      this.drawAxes(context, down, right);
+      this.drawColourBar(context);
+      this.place.replaceChildren(canvas);
+    }
+
+    mapAspect(down, right) {
+      const span = (axis) => Math.abs(axis.values.at(-1) - axis.values[0]) || 1;
+      return Math.min(2, Math.max(0.2, span(down) / span(right)));
+    }
+
+    canvas(width, height) {
+      const canvas = document.createElement("canvas");
+      const ratio = devicePixelRatio || 1;
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+      const context = canvas.getContext("2d");
+      context.scale(ratio, ratio);
+      context.imageSmoothingEnabled = false;
+      context.font = "12px system-ui, sans-serif";
+      context.fillStyle = textColour();
+      context.strokeStyle = textColour();
+      return canvas;
+    }
+
+    limits() {
+      const range = this.header.range;
+      if (!range) return [0, 1];
+      const isRobust = this.controls.querySelector("[name=range]")?.value !== "full";
+      let [low, high] = isRobust ? [range.low, range.high] : [range.min, range.max];
+      if (this.controls.querySelector("[name=colours]")?.value === "balance" && low < 0 && high > 0) {
+        high = Math.max(high, -low);
+        low = -high;
+      }
+      return low === high ? [low - 0.5, high + 0.5] : [low, high];
+    }
+
+    image(rows, columns, flipX, flipY) {
+      const table = colourTable(this.controls.querySelector("[name=colours]").value);
+      const [low, high] = this.limits();
+      const image = new ImageData(columns, rows);
+      for (let row = 0; row < rows; row++) {
+        for (let column = 0; column < columns; column++) {
+          const value = this.values[(flipY ? rows - 1 - row : row) * columns + (flipX ? columns - 1 - column : column)];
+          if (!Number.isFinite(value)) continue; // missing values stay transparent
+          const colour = Math.max(0, Math.min(255, Math.round((255 * (value - low)) / (high - low))));
+          const pixel = 4 * (row * columns + column);
+          for (let k = 0; k < 3; k++) image.data[pixel + k] = table[3 * colour + k];
+          image.data[pixel + 3] = 255;
+        }
+      }
+      const canvas = document.createElement("canvas");
+      canvas.width = columns;
+      canvas.height = rows;
+      canvas.getContext("2d").putImageData(image, 0, 0);
+      return canvas;
+    }
+
+    // The edges of the picture: half a step beyond the first and the last value.
+    edges(axis) {
+      const first = axis.values[0], last = axis.values.at(-1);
+      const half = axis.values.length > 1 ? (last - first) / (axis.values.length - 1) / 2 : 0.5;
+      return [Math.min(first - half, last + half), Math.max(first - half, last + half)];
+    }
+
+    async drawCoast(context, down, right) {
+      const [south, north] = this.edges(down), [west, east] = this.edges(right);
+      const { x, y, width, height } = this.frame;
+      const arcs = await readLand();
+      context.save();
+      context.beginPath();
+      context.rect(x, y, width, height);
+      context.clip();
+      context.strokeStyle = "rgba(0, 0, 0, 0.75)";
+      context.lineWidth = 1;
+      for (const shift of [-360, 0, 360]) {
+        if (east < -180 + shift || west > 180 + shift) continue;
+        context.beginPath();
+        for (const arc of arcs) {
+          arc.forEach(([longitude, latitude], number) => {
+            // A line that leaves the world on one side goes on at the other one.
+            const jumps = number && Math.abs(longitude - arc[number - 1][0]) > 180;
+            const px = x + ((longitude + shift - west) / (east - west)) * width;
+            const py = y + ((north - latitude) / (north - south)) * height;
+            if (number && !jumps) context.lineTo(px, py); else context.moveTo(px, py);
+          });
+        }
+        context.stroke();
+      }
+      context.restore();
+    }
+
+    drawAxes(context, down, right) {
+      const { x, y, width, height, flipX, flipY } = this.frame;
+      context.strokeRect(x, y, width, height);
+      context.textAlign = "center";
+      const across = Math.max(1, Math.ceil(right.labels.length / Math.max(1, Math.floor(width / 90))));
+      right.labels.forEach(([step, label], number) => {
+        if (number % across) return;
+        const share = ((step - right.start) / right.stride + 0.5) / right.values.length;
+        context.fillText(label, x + (flipX ? 1 - share : share) * width, y + height + 16);
+      });
+      context.fillText(`${right.name} ${right.units}`.trim(), x + width / 2, y + height + 32);
+      context.textAlign = "right";
+      const along = Math.max(1, Math.ceil(down.labels.length / Math.max(1, Math.floor(height / 24))));
+      down.labels.forEach(([step, label], number) => {
+        if (number % along) return;
+        const share = ((step - down.start) / down.stride + 0.5) / down.values.length;
+        context.fillText(label.slice(0, 10), x - 6, y + (flipY ? 1 - share : share) * height + 4);
+      });
+    }
+
+    drawColourBar(context) {
+      const table = colourTable(this.controls.querySelector("[name=colours]").value);
+      const [low, high] = this.limits();
+      const { x, y, width, height } = this.frame;
+      const left = x + width + 14;
+      for (let i = 0; i < 256; i++) {
+        const k = 3 * (255 - i);
+        context.fillStyle = `rgb(${table[k]}, ${table[k + 1]}, ${table[k + 2]})`;
+        context.fillRect(left, y + (i * height) / 256, 14, height / 256 + 1);
+      }
+      context.fillStyle = textColour();
+      context.textAlign = "left";
+      const marks = height > 100 ? 4 : 1;
+      for (let i = 0; i <= marks; i++) {
+        const value = high + ((low - high) * i) / marks;
+        context.fillText(shown(Number(value.toPrecision(4))), left + 18, y + (i * height) / marks + (i ? (i === marks ? 0 : 4) : 9));
+      }
+      context.fillText(this.header.units.slice(0, 12), left, y + height + 16);
+    }
+
+    point(event) {
+      if (!this.frame || !this.values || this.header.kind === "line") return;
+      const box = this.place.firstElementChild.getBoundingClientRect();
+      const scale = box.width / (this.frame.width + 160);
+      const across = ((event.clientX - box.left) / scale - this.frame.x) / this.frame.width;
+      const along = ((event.clientY - box.top) / scale - this.frame.y) / this.frame.height;
+      if (across < 0 || across >= 1 || along < 0 || along >= 1) {
+        this.status.textContent = this.summary;
+        return;
+      }
+      const [rows, columns] = this.header.shape;
+      const row = Math.floor(along * rows), column = Math.floor(across * columns);
+      this.moveTo(this.frame.flipY ? rows - 1 - row : row, this.frame.flipX ? columns - 1 - column : column);
+    }
+
+    moveTo(row, column) {
+      const [rows, columns] = this.header.shape;
+      row = Math.max(0, Math.min(rows - 1, row));
+      column = Math.max(0, Math.min(columns - 1, column));
+      this.cursor = [row, column];
+      const { rows: down, columns: right } = this.header.axes;
+      const at = (axis, step) => `${axis.name} ${axis.values[step] === null ? "?" : shown(axis.values[step])}`;
+      const value = this.values[row * columns + column];
+      this.status.textContent = `${shown(value)} ${Number.isFinite(value) ? this.header.units : ""} at ${at(down, row)}, ${at(right, column)}`;
+    }
+
+    key(event) {
+      if (!this.frame || this.header.kind === "line") return;
+      const [rows, columns] = this.header.shape;
+      const [row, column] = this.cursor ?? [rows >> 1, columns >> 1];
+      const up = this.frame.flipY ? 1 : -1, right = this.frame.flipX ? -1 : 1;
+      const moves = { ArrowUp: [up, 0], ArrowDown: [-up, 0], ArrowLeft: [0, -right], ArrowRight: [0, right] };
+      if (event.key in moves) {
+        event.preventDefault();
+        this.moveTo(row + moves[event.key][0], column + moves[event.key][1]);
+      } else if (event.key === "Enter") {
+        this.showSeries();
+      }
+    }
+
+    // The values along the first dimension that has a slider, at the point of the cursor.
+    async showSeries() {
+      const slider = this.element.querySelector("input[type=range]");
+      if (!slider || !this.cursor) return;
+      const along = this.dimensions[Number(slider.dataset.axis)];
+      const index = [...this.index];
+      const { rows: down, columns: right } = this.header.axes;
+      const [row, column] = this.cursor;
+      index[this.dimensions.indexOf(down.name)] = down.start + row * down.stride;
+      index[this.dimensions.indexOf(right.name)] = right.start + column * right.stride;
+      const base = this.element.dataset.series;
+      const joint = base.includes("?") ? "&" : "?";
+      const caption = this.series.querySelector("figcaption");
+      this.series.hidden = false;
+      caption.textContent = "Reading …";
+      try {
+        const { header, values } = await readPicture(`${base}${joint}index=${index.join(",")}&along=${encodeURIComponent(along)}`);
+        this.drawLine(this.series.querySelector(".plot"), header, values);
+        caption.textContent = `Along ${along} at this point. ${header.note}`;
+        this.series.dataset.ready = "true";
+      } catch (error) {
+        caption.textContent = error.message;
+      }
+    }
+
+    drawLine(place, header, values) {
+      const axis = header.axes.columns;
+      const steps = axis.values.map((value, number) => axis.start + number * axis.stride);
+      const labels = new Map(axis.labels);
+      const name = header.path.split("/").pop();
+      const plot = {
+        width: Math.max(240, Math.min(1000, place.clientWidth || this.element.clientWidth)),
+        height: 260,
+        scales: { x: { time: false } },
+        axes: [
+          {
+            label: `${axis.name} ${axis.units}`.trim(),
+            stroke: textColour(),
+            grid: { stroke: colourOf("--line") },
+            splits: () => axis.labels.map(([step]) => step),
+            values: (_, splits) => splits.map((step) => labels.get(step) ?? step),
+          },
+          { stroke: textColour(), grid: { stroke: colourOf("--line") }, size: 70 },
+        ],
+        series: [
+          { label: axis.name },
+          { label: header.units ? `${name} (${header.units})` : name, stroke: colourOf("--accent"), width: 2, spanGaps: false },
+        ],
+      };
+      const data = Array.from(values, (value) => (Number.isFinite(value) ? value : null));
+      place.replaceChildren();
+      new uPlot(plot, [steps, data], place);
+    }
+
+    // At most 24 values in each direction, as a table for screen readers and for copying.
+    fillTable() {
+      const target = this.element.querySelector(".values div");
+      const [rows, columns] = this.header.shape;
+      const some = (count) => Array.from({ length: Math.min(24, count) }, (_, i) => Math.floor((i * count) / Math.min(24, count)));
+      const table = document.createElement("table");
+      const { rows: down, columns: right } = this.header.axes;
+      const head = table.createTHead().insertRow();
+      const cell = (row, text) => { const th = document.createElement("th"); th.textContent = text; th.scope = row; return th; };
+      head.append(cell("col", down ? `${down.name} \\ ${right.name}` : right?.name ?? ""));
+      for (const column of some(columns)) head.append(cell("col", right ? shown(right.values[column] ?? NaN) : ""));
+      const body = table.createTBody();
+      for (const row of some(rows)) {
+        const line = body.insertRow();
+        line.append(cell("row", down ? shown(down.values[row] ?? NaN) : this.header.units || "value"));
+        for (const column of some(columns)) line.insertCell().textContent = shown(this.values[row * columns + column]);
+      }
+      target.replaceChildren(table);
+    }
+  }
+
+  // A cell has the colour of what most of its chunks are; it is paler the more are missing.
+  function drawGrid(canvas) {
+    const grid = JSON.parse(canvas.dataset.grid);
+    const rows = grid.room.length, columns = grid.room[0].length;
+    const size = Math.max(3, Math.min(14, Math.floor(900 / columns)));
+    canvas.width = columns * size;
+    canvas.height = rows * size;
+    const context = canvas.getContext("2d");
+    const gap = size > 4 ? 1 : 0;
+    const colours = Object.fromEntries(["native", "virtual", "inline", "missing"].map((kind) => [kind, colourOf(`--${kind}`)]));
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) {
+        const kinds = ["native", "virtual", "inline"].map((kind) => [grid[kind][row][column], kind]);
+        const present = kinds.reduce((sum, [count]) => sum + count, 0);
+        const kind = kinds.reduce((most, other) => (other[0] > most[0] ? other : most))[1];
+        context.globalAlpha = present ? 0.3 + 0.7 * Math.min(1, present / grid.room[row][column]) : 0.25;
+        context.fillStyle = colours[present ? kind : "missing"];
+        context.fillRect(column * size, row * size, size - gap, size - gap);
+      }
+    }
+  }
+
+  function addCopyButton(figure) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(figure.querySelector("code").textContent);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
+    figure.querySelector("figcaption").append(button);
+  }
+
+  function begin(root) {
+    for (const figure of root.querySelectorAll(".recipes figure")) addCopyButton(figure);
+    for (const element of root.querySelectorAll(".picture")) new Picture(element);
+    for (const canvas of root.querySelectorAll("canvas[data-grid]")) drawGrid(canvas);
+  }
+
+  document.addEventListener("DOMContentLoaded", () => begin(document));
+  document.addEventListener("htmx:afterSettle", (event) => {
+    for (const canvas of event.target.querySelectorAll("canvas[data-grid]")) drawGrid(canvas);
+  });
+})();

@@ -1,0 +1,127 @@
+"""Pages over HTTP: what they show, what they never run, how they fail."""
+
+import re
+
+import httpx2 as httpx
+import pytest
+
+import icefloe
+from tests.web.conftest import HOSTILE
+
+PAGES = [
+    "/",
+    "/?version=v1",
+    "/node/t2m",
+    "/node/names",
+    "/node/ocean",
+    "/node/ocean/sparse",
+    "/history",
+    "/fragment/chunks/t2m",
+    "/fragment/statistics/t2m",
+]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_answer_with_a_strict_policy(client: httpx.Client, path: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 200
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "<style" not in response.text
+    assert not re.search(r"<script(?! src=\"/static/)", response.text)
+    assert not re.search(r"\s(on\w+|style)=", response.text)
+
+
+def test_the_root_lists_groups_and_arrays(client: httpx.Client) -> None:
+    text = client.get("/").text
+    assert "Example" in text
+    for name in ("t2m", "image", "line", "names", "ocean/"):
+        assert f">{name}</a>" in text
+    assert "time: 20" in text
+    assert "degrees_north" in text
+    assert 'xr.open_dataset("./cube", engine="icefloe")' in text
+
+
+def test_hostile_texts_stay_text(client: httpx.Client, repository: icefloe.Repository) -> None:
+    commit = client.get(f"/commit/{repository.lookup_tag('v1')}").text
+    for text in (client.get("/").text, commit, client.get("/history").text):
+        assert "<script>alert" not in text
+        assert "\u202e" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in commit
+    assert len(client.get("/").text) < 20_000  # a long attribute is cut
+    assert HOSTILE not in commit
+
+
+def test_an_array_page_shows_dimensions_and_encoding(client: httpx.Client) -> None:
+    text = client.get("/node/t2m").text
+    assert "20 steps, 4 chunks: 2024-01-01 to 2024-01-20" in text
+    assert "-90 to 90 degrees_north" in text
+    assert "float32" in text
+    assert 'data-kind="map"' in text
+    assert 'type="range" min="0" max="19"' in text
+
+
+def test_an_array_that_cannot_be_drawn_says_why(client: httpx.Client) -> None:
+    assert "no numbers to draw" in client.get("/node/names").text
+
+
+def test_chunks_are_counted(client: httpx.Client) -> None:
+    sparse = client.get("/fragment/chunks/ocean/sparse?short=1").text
+    assert "10 inline" in sparse or "10 native" in sparse
+    assert "90 missing" in sparse
+    assert "1 virtual" in client.get("/fragment/chunks/ocean/virtual").text
+
+
+def test_statistics_tell_whether_they_are_exact(client: httpx.Client) -> None:
+    text = client.get("/fragment/statistics/image").text
+    assert "<strong>Exact</strong>: 1,200 values" in text
+    assert "1199" in text
+    assert "599.5" in text
+
+
+def test_history_and_commits(client: httpx.Client, repository: icefloe.Repository) -> None:
+    history = client.get("/history").text
+    assert "a correction" in history
+    assert "Repository initialized" in history
+    assert client.get("/history.svg").headers["content-type"] == "image/svg+xml"
+    commit = client.get(f"/commit/{repository.lookup_branch('main')}").text
+    assert "Chunks written or deleted" in commit
+    assert "/t2m: 4" in commit
+
+
+def test_versions_by_name(client: httpx.Client, repository: icefloe.Repository) -> None:
+    first = repository.lookup_tag("v1")
+    assert first in client.get("/?version=v1").text
+    assert first in client.get(f"/?version={first}").text
+    assert repository.lookup_branch("main") in client.get("/?version=2999-01-01").text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/node/nope", 404),
+        ("/nothing/here", 404),
+        ("/?version=no%20such", 400),
+        ("/fragment/chunks/ocean", 404),
+        ("/commit/garbage", 400),
+        ("/picture/names", 422),
+        ("/picture/t2m?index=1,2", 422),
+        ("/picture/t2m?index=99,0,0", 422),
+        ("/picture/t2m?index=x", 422),
+        ("/series/t2m?index=0,0,0&along=depth", 422),
+    ],
+)
+def test_problems_are_answers(client: httpx.Client, path: str, status: int) -> None:
+    response = client.get(path)
+    assert response.status_code == status
+    assert "Traceback" not in response.text
+
+
+def test_other_host_names_are_refused(client: httpx.Client) -> None:
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
+
+
+def test_nothing_can_be_changed(client: httpx.Client) -> None:
+    for path in ("/", "/node/t2m", "/zarr/cube@main/zarr.json"):
+        assert client.post(path).status_code == 405

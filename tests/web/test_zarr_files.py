@@ -1,0 +1,73 @@
+"""Zarr over HTTP, read by Zarr itself, whose store knows nothing of Icefloe."""
+
+import httpx2 as httpx
+import numpy as np
+import pytest
+import zarr
+from obstore.store import HTTPStore
+from zarr.storage import ObjectStore
+
+import icefloe
+from tests.web.conftest import example_data
+
+
+def opened(address: str, version: str) -> zarr.Group:
+    url = f"{address}/zarr/cube@{version}"
+    store = ObjectStore(HTTPStore(url, client_options={"allow_http": True}), read_only=True)
+    return zarr.open_group(store, mode="r", use_consolidated=True)
+
+
+@pytest.mark.parametrize("version", ["main", "v1"])
+def test_zarr_reads_a_version(address: str, version: str) -> None:
+    group = opened(address, version)
+    assert {"t2m", "image", "line", "names", "ocean"} <= set(group.keys())
+    values = group["t2m"][:]  # type: ignore[index]
+    expected = example_data()["t2m"].to_numpy().copy()
+    if version == "main":
+        expected[0] = 5
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(group["ocean/virtual"][:], [0, 1, 2, 3])  # type: ignore[index]
+    assert group["ocean/sparse"][25, 3] == 7  # type: ignore[index]
+    assert group["ocean/sparse"][0, 0] == 0  # type: ignore[index]
+
+
+def test_ranges(client: httpx.Client) -> None:
+    path = "/zarr/cube@v1/image/c/0/0"
+    whole = client.get(path).content
+    for header, expected in {
+        "bytes=0-3": whole[:4],
+        "bytes=5-": whole[5:],
+        "bytes=-7": whole[-7:],
+        "bytes=10-99999999": whole[10:],
+    }.items():
+        response = client.get(path, headers={"range": header})
+        assert response.status_code == 206
+        assert response.content == expected
+        assert response.headers["content-range"].endswith(f"/{len(whole)}")
+    behind = client.get(path, headers={"range": f"bytes={len(whole)}-"})
+    assert behind.status_code == 416
+    document = client.get("/zarr/cube@v1/zarr.json")
+    part = client.get("/zarr/cube@v1/zarr.json", headers={"range": "bytes=2-8"})
+    assert part.content == document.content[2:9]
+
+
+def test_head_and_missing_keys(client: httpx.Client) -> None:
+    response = client.head("/zarr/cube@main/image/c/0/0")
+    assert response.status_code == 200
+    assert int(response.headers["content-length"]) > 0
+    for key in ("nope/zarr.json", "image/c/99/0", "image/c/x", "..%2f..%2fetc"):
+        assert client.get(f"/zarr/cube@main/{key}").status_code == 404
+    assert client.get("/zarr/other@main/zarr.json").status_code == 404
+
+
+def test_clients_may_keep_what_never_changes(
+    client: httpx.Client, repository: icefloe.Repository
+) -> None:
+    tag = client.get("/zarr/cube@v1/zarr.json")
+    assert "immutable" in tag.headers["cache-control"]
+    branch = client.get("/zarr/cube@main/zarr.json")
+    assert branch.headers["cache-control"] == "no-cache"
+    again = client.get(
+        "/zarr/cube@main/zarr.json", headers={"if-none-match": branch.headers["etag"]}
+    )
+    assert again.status_code == 304
