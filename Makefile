@@ -65,5 +65,5 @@ lock: ## Recompile the pinned requirement files from pyproject.toml
 
 clean: ## Remove everything that was made here, the environment included
 	rm -rf .venv .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	rm -rf build dist tools/azurite/node_modules spark-warehouse metastore_db derby.log
+	rm -rf build dist tools/azurite/node_modules tools/browser/node_modules spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

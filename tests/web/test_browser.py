@@ -1,0 +1,144 @@
+"""The pages in a real browser: pictures are painted, keys and pointers work, nothing is loaded."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize, expect
+
+from tests.support.browser import chromium, serious_problems
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+PAGES = ["/", "/node/t2m", "/node/image", "/node/line", "/node/names", "/node/ocean", "/history"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """A page that fails the test for every message of the console and every foreign request."""
+    viewport: ViewportSize = {"width": 1100, "height": 900}
+    context = browser.new_context(base_url=address, viewport=viewport, locale="en-US")
+    page = context.new_page()
+    problems: list[str] = []
+    page.on(
+        "console",
+        lambda m: problems.append(m.text) if m.type in ("error", "warning") else None,
+    )
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "request",
+        lambda r: None if r.url.startswith((address, "data:")) else problems.append(r.url),
+    )
+    page.on("dialog", lambda dialog: problems.append(dialog.message))
+    yield page
+    context.close()
+    assert problems == []
+
+
+def open_picture(page: Page, path: str) -> None:
+    page.goto(path)
+    expect(page.locator(".picture")).to_have_attribute("data-ready", "true", timeout=60_000)
+
+
+def colours(page: Page) -> int:
+    """Return how many different colours the canvas of the picture has."""
+    return int(
+        page.evaluate(
+            """() => {
+                const canvas = document.querySelector('.canvas canvas');
+                const { width, height } = canvas;
+                const data = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+                return new Set(new Uint32Array(data.buffer)).size;
+            }"""
+        )
+    )
+
+
+def test_a_map_is_painted_and_answers_the_pointer(page: Page) -> None:
+    open_picture(page, "/node/t2m")
+    assert colours(page) > 50
+    status = page.locator(".picture .status")
+    expect(status).to_contain_text("K")
+    page.locator(".canvas canvas").hover(position={"x": 300, "y": 100})
+    expect(status).to_contain_text("at lat")
+    expect(status).to_contain_text("lon")
+
+
+def test_a_slider_shows_another_step(page: Page) -> None:
+    open_picture(page, "/node/t2m")
+    before = page.locator(".picture .status").inner_text()
+    page.locator("input[type=range]").fill("7")
+    expect(page.locator("output")).to_have_text("2024-01-08")
+    expect(page.locator(".picture .status")).not_to_have_text(before)
+
+
+def test_a_click_shows_the_series_at_a_point(page: Page) -> None:
+    open_picture(page, "/node/t2m")
+    page.locator(".canvas canvas").click(position={"x": 300, "y": 100})
+    expect(page.locator(".series")).to_have_attribute("data-ready", "true", timeout=60_000)
+    expect(page.locator(".series canvas")).to_be_visible()
+    expect(page.locator(".series figcaption")).to_contain_text("Along time")
+
+
+def test_the_keyboard_moves_the_pointer(page: Page) -> None:
+    open_picture(page, "/node/t2m")
+    page.locator(".canvas").focus()
+    page.keyboard.press("ArrowUp")
+    expect(page.locator(".picture .status")).to_contain_text("at lat 10")
+    page.keyboard.press("Enter")
+    expect(page.locator(".series")).to_be_visible()
+
+
+def test_values_are_also_a_table(page: Page) -> None:
+    open_picture(page, "/node/image")
+    page.get_by_text("Values as a table").click()
+    expect(page.locator(".values tbody tr")).to_have_count(24)
+    expect(page.locator(".values tbody td").first).to_have_text("0")
+
+
+def test_lines_chunks_and_statistics(page: Page) -> None:
+    open_picture(page, "/node/line")
+    expect(page.locator(".canvas .uplot canvas")).to_be_visible()
+    page.locator("#chunks").scroll_into_view_if_needed()
+    expect(page.locator("canvas[data-grid]")).to_be_visible()
+    expect(page.get_by_text("Exact")).to_be_visible()
+
+
+def test_the_picker_opens_another_version(page: Page) -> None:
+    page.goto("/")
+    page.get_by_label("Version").fill("v1")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("footer")).to_contain_text("tag v1")
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible(page: Page, path: str, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(path)
+    page.wait_for_load_state("networkidle")
+    assert serious_problems(page) == []
+
+
+def test_pages_fit_on_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    for path in PAGES:
+        page.goto(path)
+        page.wait_for_load_state("networkidle")
+        width = page.evaluate("() => document.documentElement.scrollWidth")
+        assert width <= 390, path
+
+
+def test_text_is_readable_without_scripts(browser: Browser, address: str) -> None:
+    context = browser.new_context(base_url=address, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/")
+    expect(page.get_by_role("link", name="t2m")).to_be_visible()
+    page.goto("/node/t2m")
+    expect(page.get_by_text("20 steps, 4 chunks")).to_be_visible()
+    context.close()
