@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
-from tests.support.browser import chromium, serious_problems
+from tests.support.chromium import chromium, serious_problems
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 

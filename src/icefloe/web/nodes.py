@@ -15,7 +15,7 @@ MOST_CHILDREN: Final = 500
 
 
 class ArrayFacts(Record):
-    """What the metadata of an array says."""
+    """The facts in the metadata of an array."""
 
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]

@@ -71,7 +71,7 @@ class Dimension(Record, eq=False):
 
 
 class Plan(Record, eq=False):
-    """What a picture shows: which dimensions, and where along the others."""
+    """The part of an array that a picture shows: some dimensions, at a step of the others."""
 
     kind: PictureKind
     dimensions: tuple[Dimension, ...]

@@ -27,7 +27,7 @@ class Version(Record, eq=False):
 
     @property
     def state(self) -> SessionState:
-        """What the session is based on."""
+        """The state that the session reads."""
         return self.session._session  # noqa: SLF001 - the pages read what the session reads
 
     @property
