@@ -19,7 +19,8 @@ _OPTIONS = ("--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 def chromium() -> Iterator[Browser]:
     """Run a browser without a window."""
     program = _unpack()
-    environment: dict[str, str | float | bool] = dict(os.environ) | {
+    environment: dict[str, str | float | bool] = {
+        **os.environ,
         "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib"),
         "FONTCONFIG_PATH": str(UNPACKED / "fonts"),
         "HOME": str(UNPACKED),
