@@ -430,7 +430,7 @@ def test_containers_are_replaced(lab: Database) -> None:
         assert entry is not None
         assert entry.config_version == "v1"
         assets.set_containers(connection, entry.repository, "v2", [one])
-        assert assets.containers_of(connection)["lab/sst"] == [one]
+        assert assets.all_containers(connection)["lab/sst"] == [one]
         entry = facts.load_entry(connection, "lab", "sst")
         assert entry is not None
         assert entry.config_version == "v2"

@@ -29,9 +29,8 @@ from icefloe.errors import (
 from icefloe.records import Record, replace
 from icefloe.service.configuration import SeenConfiguration, read_configuration
 from icefloe.service.database.accounts import Caller
-from icefloe.service.database.assets import containers_of, set_containers
+from icefloe.service.database.assets import last_containers, set_containers
 from icefloe.service.database.facts import Entry, load_facts
-from icefloe.service.database.tables import containers as container_table
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import (
     Actor,
@@ -126,12 +125,7 @@ class Opener:
         repository, settings = entry.repository, self._service.settings
         with self._service.database.reading() as connection:
             if containers is None:
-                conditions = (
-                    container_table.c.organisation == repository.organisation,
-                    container_table.c.repository == repository.name,
-                )
-                seen = containers_of(connection, *conditions)
-                containers = seen.get(repository.full_name, [])
+                containers = last_containers(connection, repository)
             return load_facts(
                 connection,
                 entry,
