@@ -49,11 +49,11 @@ def create_person(
 
 # A row for each role; one row without a role for somebody who is in no organisation.
 _CALLER: Final = select(
-    *rows.labelled(tables.people), tables.members.c.organisation, tables.members.c.role
+    *rows.labelled(tables.people, Person), tables.members.c.organisation, tables.members.c.role
 ).select_from(tables.people.outerjoin(tables.members))
 _CALLER_BY_NAME: Final = _CALLER.where(tables.people.c.name == bindparam("name"))
 _CALLER_BY_TOKEN: Final = (
-    _CALLER.add_columns(*rows.labelled(tables.tokens))
+    _CALLER.add_columns(tables.tokens.c.digest, *rows.labelled(tables.tokens, Token))
     .join(tables.tokens, tables.tokens.c.person == tables.people.c.name)
     .where(tables.tokens.c.id == bindparam("token_id"))
 )
@@ -179,7 +179,7 @@ def find_caller_by_token(
 ) -> Caller | None:
     """Return who a token acts for; None if it is unknown, revoked or at its end."""
     of_token = connection.execute(_CALLER_BY_TOKEN, {"token_id": token_id}).all()
-    if not of_token or not hmac.compare_digest(bytes(of_token[0].tokens_digest), digest):
+    if not of_token or not hmac.compare_digest(bytes(of_token[0].digest), digest):
         return None
     token = rows.record_of(Token, of_token[0], tables.tokens)
     if token.revoked_at is not None or (token.expires_at and now >= token.expires_at):

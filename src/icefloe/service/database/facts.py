@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, or_, select, tuple_
+from sqlalchemy import Connection, and_, bindparam, or_, select
 
 from icefloe.catalog.model import (
     Bucket,
@@ -37,7 +37,7 @@ class Entry(Record):
 
 # The queries are made once: that takes longer than running them.
 _ENTRY: Final = (
-    select(tables.repositories, *rows.labelled(tables.buckets))
+    select(tables.repositories, *rows.labelled(tables.buckets, Bucket))
     .join(
         tables.buckets,
         and_(
@@ -53,9 +53,8 @@ _ENTRY: Final = (
 _POLICIES: Final = (
     select(tables.policies)
     .where(
-        tuple_(tables.policies.c.organisation, tables.policies.c.bucket).in_(
-            bindparam("buckets", expanding=True)
-        )
+        tables.policies.c.organisation.in_(bindparam("organisations", expanding=True)),
+        tables.policies.c.bucket.in_(bindparam("buckets", expanding=True)),
     )
     .order_by(tables.policies.c.id)
 )
@@ -63,12 +62,13 @@ _BUCKETS: Final = (
     select(tables.buckets)
     .where(
         or_(
-            tuple_(tables.buckets.c.platform, tables.buckets.c.bucket).in_(
-                bindparam("places", expanding=True)
+            and_(
+                tables.buckets.c.platform.in_(bindparam("platforms", expanding=True)),
+                tables.buckets.c.bucket.in_(bindparam("buckets", expanding=True)),
             ),
             and_(
-                tables.buckets.c.organisation == bindparam("provider"),
-                tables.buckets.c.name == bindparam("bucket"),
+                tables.buckets.c.organisation == bindparam("organisation"),
+                tables.buckets.c.name == bindparam("name"),
             ),
         )
     )
@@ -86,9 +86,8 @@ _SUBSCRIPTIONS: Final = (
     select(tables.subscriptions)
     .where(
         tables.subscriptions.c.kind == SubscriptionKind.DIRECT,
-        tuple_(tables.subscriptions.c.provider, tables.subscriptions.c.listing).in_(
-            bindparam("listings", expanding=True)
-        ),
+        tables.subscriptions.c.provider == bindparam("provider"),
+        tables.subscriptions.c.listing.in_(bindparam("listings", expanding=True)),
     )
     .order_by(tables.subscriptions.c.id)
 )
@@ -113,12 +112,17 @@ def load_facts(
 ) -> Facts:
     """Add the containers of a repository, and what they depend on, to the facts about it."""
     buckets = _load_buckets(connection, entry, containers, offers.provider)
-    names = [(bucket.organisation, bucket.name) for bucket in buckets]
+    names = {(bucket.organisation, bucket.name) for bucket in buckets}
+    choice = {
+        "organisations": sorted({organisation for organisation, _ in names}),
+        "buckets": sorted({bucket for _, bucket in names}),
+    }
+    policies = rows.records_of(Policy, connection.execute(_POLICIES, choice))
     return replace(
         offers,
         containers=tuple(containers),
         buckets=tuple(buckets),
-        policies=tuple(rows.records_of(Policy, connection.execute(_POLICIES, {"buckets": names}))),
+        policies=tuple(p for p in policies if (p.organisation, p.bucket) in names),
         allows_anonymous=allows_anonymous,
     )
 
@@ -138,12 +142,19 @@ def _load_buckets(
     if not places and provider is None:
         return [entry.bucket]
     own = (entry.bucket.organisation, entry.bucket.name)
+    behind = (provider.organisation, provider.bucket) if provider else ("", "")
     choice = {
-        "places": sorted(places),
-        "provider": provider.organisation if provider else "",
-        "bucket": provider.bucket if provider else "",
+        "platforms": sorted({platform for platform, _ in places}),
+        "buckets": sorted({bucket for _, bucket in places}),
+        "organisation": behind[0],
+        "name": behind[1],
     }
-    others = rows.records_of(Bucket, connection.execute(_BUCKETS, choice))
+    others = [
+        bucket
+        for bucket in rows.records_of(Bucket, connection.execute(_BUCKETS, choice))
+        if (bucket.platform, bucket.bucket) in places
+        or (bucket.organisation, bucket.name) == behind
+    ]
     return [entry.bucket, *(b for b in others if (b.organisation, b.name) != own)]
 
 
@@ -163,8 +174,9 @@ def load_offers(
     )
     subscriptions: list[Subscription] = []
     if listings:
-        names = [(listing.organisation, listing.name) for listing in listings]
-        result = connection.execute(_SUBSCRIPTIONS, {"listings": names})
+        names = [listing.name for listing in listings]
+        choice = {"provider": repository.organisation, "listings": names}
+        result = connection.execute(_SUBSCRIPTIONS, choice)
         subscriptions = rows.records_of(Subscription, result)
     provider = None
     if own is not None:

@@ -30,12 +30,13 @@ def row_of(record: Record, table: Table) -> dict[str, Any]:
     return {name: value for name, value in asdict(record).items() if name in names}
 
 
-def labelled(table: Table) -> list[Label[Any]]:
-    """Return the columns of a table under names that begin with its own, for joins.
+def labelled(table: Table, kind: type[Record]) -> list[Label[Any]]:
+    """Return the columns of a record for a join, under names that begin with the table's.
 
     `record_of` finds them by the table.
     """
-    return [column.label(f"{table.name}_{column.name}") for column in table.c]
+    names = [name for name in kind.__struct_fields__ if name in table.c]
+    return [table.c[name].label(f"{table.name}_{name}") for name in names]
 
 
 def record_of[T: Record](kind: type[T], row: Row[Any], table: Table | None = None) -> T:
