@@ -1,12 +1,16 @@
 """Opening a repository: one request, whole or not at all.
 
-The service reads the repository's configuration with a credential for this repository only, while
-it loads the policies that could matter. Every container must have a grant. Only then credentials
-are made, for all containers at the same time.
+The service reads the repository's configuration with a credential for this repository only. Every
+container must have a grant. Only then credentials are made, for all containers at the same time.
+
+Nearly always, the configuration is the one that was seen last. So the containers seen last are
+decided about first. If all of them have a grant, their credentials are made while the
+configuration is read. A configuration that has changed is decided about anew; credentials that it
+does not ask for are handed out to nobody.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer
@@ -66,27 +70,46 @@ class Opener:
 
     def __init__(self, service: Service) -> None:
         self._service: Final = service
+        self.made: Final[list[dict[str, str | None]]] = []
+        """The credentials that were made, whoever gets them, as the audit tells of them."""
 
     async def open(
-        self, actor: Actor, caller: Caller, entry: Entry, access: Access, offers: Facts
+        self,
+        actor: Actor,
+        caller: Caller,
+        entry: Entry,
+        access: Access,
+        offers: Facts,
+        remembered: Facts | None = None,
     ) -> Opened:
         """Return all that is needed to open a repository.
 
-        `offers` are the facts about the repository apart from its containers. Raise
-        `AccessDeniedError` if any container of it has no grant.
+        `offers` are the facts about the repository apart from its containers, `remembered` those
+        with the containers that were seen last, if they are loaded. Raise `AccessDeniedError` if
+        any container has no grant.
         """
         require_proven(entry.bucket)
         # Before anything is minted: may they do this at all?
-        self._decide(actor, entry, access, replace(offers, buckets=(entry.bucket,)))
+        allowed = replace(offers, buckets=(entry.bucket,))
+        self._require(entry, _decide(actor, entry, access, allowed))
+        if remembered is None:
+            remembered = await asyncio.to_thread(self.facts_of, entry, None, offers)
+        verdict = _decide(actor, entry, access, remembered)
         prefix = entry.bucket.prefix + entry.repository.prefix
         grant = self._grant(entry.bucket, prefix, caller, access)
-        (own, seen), facts = await asyncio.gather(
-            self._read(entry, grant), asyncio.to_thread(self.facts_of, entry, None, offers)
+        # Nothing is granted unless everything is.
+        reading, results = await asyncio.gather(
+            _outcome(self._read(entry, grant)), self._mint_all(verdict.granted, caller)
         )
+        own, seen = _result(reading)
+        credentials = dict(zip(verdict.granted, results, strict=True))
         if seen.containers is not None and seen.version != entry.config_version:
             facts = await asyncio.to_thread(self._remember, entry, seen, offers)
-        verdict = self._decide(actor, entry, access, facts)
-        minted = await asyncio.gather(*(self._mint(one, caller) for one in verdict.granted))
+            verdict = _decide(actor, entry, access, facts)
+        self._require(entry, verdict)
+        others = [granted for granted in verdict.granted if granted not in credentials]
+        credentials |= zip(others, await self._mint_all(others, caller), strict=True)
+        minted = [_result(credentials[granted]) for granted in verdict.granted]
         answers = tuple(
             _container_answer(granted, credential.credential)
             for granted, credential in zip(verdict.granted, minted, strict=True)
@@ -105,15 +128,24 @@ class Opener:
     async def _read(self, entry: Entry, grant: Grant) -> tuple[Minted, SeenConfiguration]:
         """Make the credential of the repository, and read its configuration with it."""
         own = await self._credential(grant)
+        seen = await self._service.rounds.ask(
+            ("configuration", grant, entry.config_version),
+            lambda: self._read_with(own.credential, entry, grant),
+        )
+        return own, seen
+
+    async def _read_with(
+        self, credential: CredentialAnswer, entry: Entry, grant: Grant
+    ) -> SeenConfiguration:
         store = store_answer(entry.bucket, grant.prefix)
-        reader = StoreClient(self._service.client, store, own.credential)
+        reader = StoreClient(self._service.client, store, credential)
         try:
             async with asyncio.timeout(_READING_SECONDS):
-                return own, await read_configuration(reader, entry.config_version)
+                return await read_configuration(reader, entry.config_version)
         except RepositoryNotFoundError:
             if grant.access is Access.READ:
                 raise
-            return own, SeenConfiguration(None, ())  # to be created by the writer
+            return SeenConfiguration(None, ())  # to be created by the writer
         except TimeoutError:
             problem = f"the bucket of {entry.repository.full_name} did not answer in time"
             raise StorageError(problem, retryable=True) from None
@@ -143,17 +175,12 @@ class Opener:
 
     # The decision
 
-    def _decide(self, actor: Actor, entry: Entry, access: Access, facts: Facts) -> Verdict:
-        repository = entry.repository
-        writes = access is Access.WRITE
-        action = Action.WRITE_REPOSITORY if writes else Action.OPEN_REPOSITORY
-        resource = Resource(repository.organisation, repository.name)
-        verdict = decide(actor, action, resource, facts)
+    def _require(self, entry: Entry, verdict: Verdict) -> None:
         if verdict.missing:
-            raise _refusal(self._service.settings.url, repository.full_name, verdict.missing)
+            name = entry.repository.full_name
+            raise _refusal(self._service.settings.url, name, verdict.missing)
         if not verdict.allowed:
             raise AccessDeniedError("; ".join(verdict.reasons))
-        return verdict
 
     # Credentials
 
@@ -168,6 +195,12 @@ class Opener:
     ) -> Grant:
         seconds = 60 * self._service.settings.credential_minutes
         return Grant(bucket, prefix, caller.person.name, access, may_list, seconds)
+
+    async def _mint_all(
+        self, grants: Sequence[Granted], caller: Caller
+    ) -> list[Minted | IcefloeError]:
+        """Make the credentials of containers at the same time."""
+        return await asyncio.gather(*(_outcome(self._mint(granted, caller)) for granted in grants))
 
     async def _mint(self, granted: Granted, caller: Caller) -> Minted:
         if granted.bucket is None:
@@ -193,7 +226,34 @@ class Opener:
     async def _credential(self, grant: Grant) -> Minted:
         bucket, service = grant.bucket, self._service
         external_id = service.external_id(bucket.organisation)
-        return await service.broker.get(grant, lambda: service.bucket_secret(bucket), external_id)
+        minted = await service.broker.get(grant, lambda: service.load_secret(bucket), external_id)
+        if minted.is_new:
+            end = minted.credential.expires_at
+            place = f"{bucket.organisation}/{bucket.name}/{grant.prefix}"
+            self.made.append({"place": place, "until": str(end) if end else None})
+        return minted
+
+
+def _decide(actor: Actor, entry: Entry, access: Access, facts: Facts) -> Verdict:
+    writes = access is Access.WRITE
+    action = Action.WRITE_REPOSITORY if writes else Action.OPEN_REPOSITORY
+    resource = Resource(entry.repository.organisation, entry.repository.name)
+    return decide(actor, action, resource, facts)
+
+
+async def _outcome[T](work: Awaitable[T]) -> T | IcefloeError:
+    """Return what work returns, or the error that it raises."""
+    try:
+        return await work
+    except IcefloeError as error:
+        return error
+
+
+def _result[T](outcome: T | IcefloeError) -> T:
+    """Return the result of work; raise the error if it had none."""
+    if isinstance(outcome, IcefloeError):
+        raise outcome
+    return outcome
 
 
 def store_answer(bucket: Bucket, prefix: str) -> StoreAnswer:

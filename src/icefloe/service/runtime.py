@@ -32,6 +32,7 @@ from icefloe.service.database.vault import (
 )
 from icefloe.service.limits import Limits
 from icefloe.service.metrics import Metrics
+from icefloe.service.rounds import Rounds
 from icefloe.service.settings import Settings
 from icefloe.service.vending.azure import AzureVendor
 from icefloe.service.vending.broker import Broker
@@ -135,6 +136,7 @@ class Service:
         self.clock: Final = clock
         self.limits: Final = Limits()
         self.metrics: Final = Metrics()
+        self.rounds: Final = Rounds()
         self.vault: Final = Vault(load_master_keys(settings), lambda: load_master_keys(settings))
         self.database: Final = Database(settings.database_url)
         self.database.migrate()
@@ -192,6 +194,11 @@ class Service:
         """Return until when credentials that were issued before now may live, at the latest."""
         return self.clock() + timedelta(minutes=self.settings.credential_minutes)
 
+    async def load_secret(self, bucket: Bucket) -> Secret:
+        """Return what the service authenticates with at a bucket, read once for many grants."""
+        key = ("secret", bucket.organisation, bucket.name)
+        return await self.rounds.ask(key, lambda: asyncio.to_thread(self.bucket_secret, bucket))
+
     def bucket_secret(self, bucket: Bucket) -> Secret:
         """Return what the service authenticates with at a bucket."""
         name = secret_name(bucket.organisation, bucket.name)
@@ -206,16 +213,18 @@ class Service:
         name, content = secret_name(bucket.organisation, bucket.name), json.dumps(dict(values))
         put_secret(connection, self.vault, name, content.encode(), self.clock())
 
-    def find_caller(self, token: str) -> Caller | None:
+    def find_caller(self, connection: Connection, token: str) -> Caller | None:
         """Return who a token acts for; None if it is not valid."""
         try:
             identifier = token_id(token)
         except InvalidInputError:
             return None
-        now, digest = self.clock(), self.digest(token)
-        with self.database.reading() as connection:
-            caller = accounts.find_caller_by_token(connection, identifier, digest, now)
-        if caller is not None and caller.token and accounts.is_use_noteworthy(caller.token, now):
+        digest = self.digest(token)
+        return accounts.find_caller_by_token(connection, identifier, digest, self.clock())
+
+    def note_use(self, caller: Caller | None) -> None:
+        """Remember that a token was used, unless that was noted a moment ago."""
+        token, now = caller.token if caller else None, self.clock()
+        if token is not None and accounts.is_use_noteworthy(token, now):
             with self.database.writing() as connection:
-                accounts.note_token_use(connection, caller.token, now)
-        return caller
+                accounts.note_token_use(connection, token, now)

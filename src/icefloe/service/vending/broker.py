@@ -1,7 +1,7 @@
 """The keeping of credentials: made once for all who wait, used until shortly before their end."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -41,7 +41,7 @@ class Broker:
         """How many credentials were made."""
 
     async def get(
-        self, grant: Grant, load_secret: Callable[[], Secret], external_id: str
+        self, grant: Grant, load_secret: Callable[[], Awaitable[Secret]], external_id: str
     ) -> Minted:
         """Return a credential for a grant; `load_secret` is called only if a new one is made."""
         check_grant(grant)
@@ -58,14 +58,14 @@ class Broker:
         return Minted(await asyncio.shield(task), is_new=is_first)
 
     async def _mint(
-        self, grant: Grant, load_secret: Callable[[], Secret], external_id: str
+        self, grant: Grant, load_secret: Callable[[], Awaitable[Secret]], external_id: str
     ) -> CredentialAnswer:
         vendor = self._vendors.get(grant.bucket.delegation)
         if vendor is None:
             problem = f"this service makes no credentials by {grant.bucket.delegation.value!r}"
             raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
         self._before_mint(grant)
-        secret = await asyncio.to_thread(load_secret)
+        secret = await load_secret()
         credential = await vendor.vend(grant, secret, external_id)
         self.mints += 1
         self._forget_ended()
