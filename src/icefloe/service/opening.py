@@ -54,7 +54,7 @@ from icefloe.service.vending.objects import StoreClient
 
 _READING_SECONDS: Final = 10.0
 """How long the configuration of a repository may take to be read."""
-_ANONYMOUS: Final = CredentialAnswer("anonymous")
+_ANONYMOUS: Final = Minted(CredentialAnswer("anonymous"), is_new=False)
 
 
 class Opened(Record):
@@ -199,15 +199,21 @@ class Opener:
     async def _mint_all(
         self, grants: Sequence[Granted], caller: Caller
     ) -> list[Minted | IcefloeError]:
-        """Make the credentials of containers at the same time."""
-        return await asyncio.gather(*(_outcome(self._mint(granted, caller)) for granted in grants))
+        """Return credentials for containers; those that are not kept are made at the same time."""
+        kept = [self._kept(granted, caller) for granted in grants]
+        new = await asyncio.gather(
+            *(_outcome(self._credential(grant)) for grant in kept if isinstance(grant, Grant))
+        )
+        made = iter(new)
+        return [next(made) if isinstance(known, Grant) else known for known in kept]
 
-    async def _mint(self, granted: Granted, caller: Caller) -> Minted:
+    def _kept(self, granted: Granted, caller: Caller) -> Minted | Grant:
+        """Return the credential for a container; the grant for it if it is to be made."""
         if granted.bucket is None:
-            return Minted(_ANONYMOUS, is_new=False)
+            return _ANONYMOUS
         prefix = granted.location.prefix
         grant = self._grant(granted.bucket, prefix, caller, may_list=granted.may_list)
-        return await self._credential(grant)
+        return self._service.broker.kept(grant) or grant
 
     async def own_credential(
         self, entry: Entry, caller: Caller, access: Access
@@ -225,6 +231,8 @@ class Opener:
 
     async def _credential(self, grant: Grant) -> Minted:
         bucket, service = grant.bucket, self._service
+        if (kept := service.broker.kept(grant)) is not None:
+            return kept
         external_id = service.external_id(bucket.organisation)
         minted = await service.broker.get(grant, lambda: service.load_secret(bucket), external_id)
         if minted.is_new:
