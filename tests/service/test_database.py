@@ -305,7 +305,7 @@ def test_a_token_is_known_until_its_end(lab: Database) -> None:
     assert person(token_id="t2") is None
     assert person(now=NOW + HOUR) is None
     with lab.writing() as connection:
-        accounts.note_token_use(connection, token, NOW)
+        accounts.note_token_use(connection, token.id, NOW)
         used = rows.require(connection, tables.tokens, Token, id="t1")
         assert not accounts.is_use_noteworthy(used, NOW)
         assert accounts.is_use_noteworthy(used, NOW + HOUR)

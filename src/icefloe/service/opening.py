@@ -10,7 +10,7 @@ does not ask for are handed out to nobody.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Any, Final
 
 from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer
@@ -70,8 +70,8 @@ class Opener:
 
     def __init__(self, service: Service) -> None:
         self._service: Final = service
-        self.made: Final[list[dict[str, str | None]]] = []
-        """The credentials that were made, whoever gets them, as the audit tells of them."""
+        self._made: Final[dict[Grant, CredentialAnswer]] = {}
+        """The credentials that were made for this opener, whoever gets them."""
 
     async def open(
         self,
@@ -121,7 +121,11 @@ class Opener:
             min(ends) - MARGIN if ends else None,
         )
         answer = OpenAnswer(entry.repository, seen.version, store, own.credential, answers, refresh)
-        return Opened(answer, verdict, _audited(access, own, verdict, minted))
+        details = _audited(access, own, verdict, minted)
+        used = {grant, *(self._grant_of(granted, caller) for granted in verdict.granted)}
+        if withheld := self.withheld(used):
+            details["withheld"] = withheld
+        return Opened(answer, verdict, details)
 
     # The configuration
 
@@ -200,20 +204,30 @@ class Opener:
         self, grants: Sequence[Granted], caller: Caller
     ) -> list[Minted | IcefloeError]:
         """Return credentials for containers; those that are not kept are made at the same time."""
-        kept = [self._kept(granted, caller) for granted in grants]
-        new = await asyncio.gather(
-            *(_outcome(self._credential(grant)) for grant in kept if isinstance(grant, Grant))
-        )
-        made = iter(new)
-        return [next(made) if isinstance(known, Grant) else known for known in kept]
+        wanted = [self._grant_of(granted, caller) for granted in grants]
+        kept = [self._service.broker.kept(grant) if grant else _ANONYMOUS for grant in wanted]
+        missing = [grant for grant, known in zip(wanted, kept, strict=True) if grant and not known]
+        made = await asyncio.gather(*(_outcome(self._credential(grant)) for grant in missing))
+        new = iter(made)
+        return [known or next(new) for known in kept]
 
-    def _kept(self, granted: Granted, caller: Caller) -> Minted | Grant:
-        """Return the credential for a container; the grant for it if it is to be made."""
+    def _grant_of(self, granted: Granted, caller: Caller) -> Grant | None:
+        """Return the grant for a container; None for public data."""
         if granted.bucket is None:
-            return _ANONYMOUS
+            return None
         prefix = granted.location.prefix
-        grant = self._grant(granted.bucket, prefix, caller, may_list=granted.may_list)
-        return self._service.broker.kept(grant) or grant
+        return self._grant(granted.bucket, prefix, caller, may_list=granted.may_list)
+
+    def withheld(self, used: Collection[Grant | None] = ()) -> list[dict[str, str | None]]:
+        """Return what the audit keeps of credentials that were made, but not for the answer."""
+        return [
+            {
+                "place": f"{grant.bucket.organisation}/{grant.bucket.name}/{grant.prefix}",
+                "until": _end_of(credential),
+            }
+            for grant, credential in self._made.items()
+            if grant not in used
+        ]
 
     async def own_credential(
         self, entry: Entry, caller: Caller, access: Access
@@ -236,9 +250,7 @@ class Opener:
         external_id = service.external_id(bucket.organisation)
         minted = await service.broker.get(grant, lambda: service.load_secret(bucket), external_id)
         if minted.is_new:
-            end = minted.credential.expires_at
-            place = f"{bucket.organisation}/{bucket.name}/{grant.prefix}"
-            self.made.append({"place": place, "until": str(end) if end else None})
+            self._made[grant] = minted.credential
         return minted
 
 
@@ -322,14 +334,17 @@ def _refusal(url: str, name: str, missing: Sequence[Missing]) -> IcefloeError:
     return AccessDeniedError(text, ErrorKind.VIRTUAL_ACCESS_REQUIRED, missing=grants)
 
 
+def _end_of(credential: CredentialAnswer) -> str | None:
+    return str(credential.expires_at) if credential.expires_at else None
+
+
 def _audited(
     access: Access, own: Minted, verdict: Verdict, minted: Sequence[Minted]
 ) -> dict[str, Any]:
     """Return what the audit keeps: grants and their ends, never a credential."""
 
     def told(source: str, credential: Minted) -> dict[str, Any]:
-        end = credential.credential.expires_at
-        return {"by": source, "until": str(end) if end else None, "new": credential.is_new}
+        return {"by": source, "until": _end_of(credential.credential), "new": credential.is_new}
 
     containers = {
         granted.container.url_prefix: told(f"{granted.kind} {granted.source}".strip(), credential)

@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from icefloe.catalog.model import Bucket, Delegation
+from icefloe.catalog.model import Bucket, Delegation, Token
 from icefloe.catalog.tokens import token_id
 from icefloe.catalog.wire import AuditEntry
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -98,13 +98,13 @@ class Journal:
     def __init__(self, database: Database, key: bytes) -> None:
         self._database: Final = database
         self._key: Final = key
-        self._waiting: list[tuple[AuditEntry, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[AuditEntry, Token | None, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def write(self, entry: AuditEntry) -> None:
-        """Write an entry; return when it is stored for good."""
+    async def write(self, entry: AuditEntry, token: Token | None = None) -> None:
+        """Write an entry, and the last use of its token; return when it is stored for good."""
         written = asyncio.get_running_loop().create_future()
-        self._waiting.append((entry, written))
+        self._waiting.append((entry, token, written))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain())
         await written
@@ -113,19 +113,26 @@ class Journal:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             try:
-                await asyncio.to_thread(self._append, [entry for entry, _ in batch])
+                await asyncio.to_thread(self._append, [(entry, token) for entry, token, _ in batch])
             except Exception as error:  # noqa: BLE001 - every waiting request raises it
-                for _, written in batch:
+                for *_, written in batch:
                     if not written.done():
                         written.set_exception(error)
             else:
-                for _, written in batch:
+                for *_, written in batch:
                     if not written.done():
                         written.set_result(None)
 
-    def _append(self, entries: list[AuditEntry]) -> None:
+    def _append(self, entries: list[tuple[AuditEntry, Token | None]]) -> None:
+        uses = {
+            token.id: entry.at
+            for entry, token in entries
+            if token is not None and accounts.is_use_noteworthy(token, entry.at)
+        }
         with self._database.writing() as connection:
-            audit.append(connection, self._key, entries)
+            audit.append(connection, self._key, [entry for entry, _ in entries])
+            for identifier, at in uses.items():
+                accounts.note_token_use(connection, identifier, at)
 
 
 class Service:
@@ -227,4 +234,4 @@ class Service:
         token, now = caller.token if caller else None, self.clock()
         if token is not None and accounts.is_use_noteworthy(token, now):
             with self.database.writing() as connection:
-                accounts.note_token_use(connection, token, now)
+                accounts.note_token_use(connection, token.id, now)

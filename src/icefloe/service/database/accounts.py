@@ -187,10 +187,10 @@ def find_caller_by_token(
     return _caller_of(of_token, token)
 
 
-def note_token_use(connection: Connection, token: Token, now: datetime) -> None:
+def note_token_use(connection: Connection, token_id: str, now: datetime) -> None:
     """Remember that a token was used."""
     table = tables.tokens
-    connection.execute(update(table).where(table.c.id == token.id).values(last_used_at=now))
+    connection.execute(update(table).where(table.c.id == token_id).values(last_used_at=now))
 
 
 def is_use_noteworthy(token: Token, now: datetime) -> bool:

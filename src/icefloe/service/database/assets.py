@@ -59,6 +59,14 @@ def set_containers(
     declared: Sequence[DeclaredContainer],
 ) -> None:
     """Remember the containers that a repository's configuration was last seen with."""
+    repositories = tables.repositories
+    of_repository = (
+        repositories.c.organisation == repository.organisation,
+        repositories.c.name == repository.name,
+    )
+    # This comes first, as it locks the repository: others may see the same at the same time.
+    query = update(repositories).where(*of_repository)
+    connection.execute(query.values(config_version=config_version))
     table = tables.containers
     key = {"organisation": repository.organisation, "repository": repository.name}
     where = [table.c[name] == value for name, value in key.items()]
@@ -69,13 +77,6 @@ def set_containers(
     ]
     if new:
         connection.execute(insert(table), new)
-    repositories = tables.repositories
-    of_repository = (
-        repositories.c.organisation == repository.organisation,
-        repositories.c.name == repository.name,
-    )
-    query = update(repositories).where(*of_repository)
-    connection.execute(query.values(config_version=config_version))
 
 
 _CONTAINERS: Final = (

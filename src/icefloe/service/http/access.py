@@ -128,7 +128,8 @@ class Permit(Record):
 
     async def record_later(self, what: str, details: Mapping[str, Any] | None = None) -> None:
         """Write an action that changed nothing here to the audit, and wait until it is there."""
-        await self.service.journal.write(self.audit_entry(what, details))
+        entry = self.audit_entry(what, details)
+        await self.service.journal.write(entry, self.caller.token)
 
     def audit_entry(self, what: str, details: Mapping[str, Any] | None = None) -> AuditEntry:
         """Return what the audit is to keep of this request."""
@@ -282,9 +283,8 @@ def _load_for_open(service: Service, request: Request, resource: Resource) -> _K
                 known.facts,
                 allows_anonymous=service.settings.allows_anonymous,
             )
-            known = replace(known, remembered=remembered)
-    service.note_use(caller)
-    return known
+            return replace(known, remembered=remembered)
+        return known
 
 
 def refusal_of(permit: Permit) -> Exception:

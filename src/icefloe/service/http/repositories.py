@@ -197,11 +197,11 @@ async def _open(permit: Permit, request: OpenRequest) -> Opened:
     except AccessDeniedError as error:
         missing = [{"container": m.container, "reason": m.reason} for m in error.missing]
         refused = replace(permit, verdict=replace(permit.verdict, allowed=False))
-        details = {"access": access.value, "missing": missing, "withheld": opener.made}
+        details = {"access": access.value, "missing": missing, "withheld": opener.withheld()}
         await refused.record_later(what, details)
         raise
     except IcefloeError as error:
-        details = {"access": access.value, "failed": error.kind, "withheld": opener.made}
+        details = {"access": access.value, "failed": error.kind, "withheld": opener.withheld()}
         await permit.record_later(what, details)
         raise
     await permit.record_later(what, opened.details)
