@@ -93,7 +93,7 @@ class Opener:
         allowed = replace(offers, buckets=(entry.bucket,))
         self._require(entry, _decide(actor, entry, access, allowed))
         if remembered is None:
-            remembered = await asyncio.to_thread(self.facts_of, entry, None, offers)
+            remembered = await self._service.database.run(self.facts_of, entry, None, offers)
         verdict = _decide(actor, entry, access, remembered)
         prefix = entry.bucket.prefix + entry.repository.prefix
         grant = self._grant(entry.bucket, prefix, caller, access)
@@ -104,7 +104,7 @@ class Opener:
         own, seen = _result(reading)
         credentials = dict(zip(verdict.granted, results, strict=True))
         if seen.containers is not None and seen.version != entry.config_version:
-            facts = await asyncio.to_thread(self._remember, entry, seen, offers)
+            facts = await self._service.database.run(self._remember, entry, seen, offers)
             verdict = _decide(actor, entry, access, facts)
         self._require(entry, verdict)
         others = [granted for granted in verdict.granted if granted not in credentials]

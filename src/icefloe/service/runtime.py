@@ -113,7 +113,8 @@ class Journal:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             try:
-                await asyncio.to_thread(self._append, [(entry, token) for entry, token, _ in batch])
+                entries = [(entry, token) for entry, token, _ in batch]
+                await self._database.run(self._append, entries)
             except Exception as error:  # noqa: BLE001 - every waiting request raises it
                 for *_, written in batch:
                     if not written.done():
@@ -204,7 +205,7 @@ class Service:
     async def load_secret(self, bucket: Bucket) -> Secret:
         """Return what the service authenticates with at a bucket, read once for many grants."""
         key = ("secret", bucket.organisation, bucket.name)
-        return await self.rounds.ask(key, lambda: asyncio.to_thread(self.bucket_secret, bucket))
+        return await self.rounds.ask(key, lambda: self.database.run(self.bucket_secret, bucket))
 
     def bucket_secret(self, bucket: Bucket) -> Secret:
         """Return what the service authenticates with at a bucket."""

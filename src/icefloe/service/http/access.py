@@ -3,7 +3,6 @@
 Every route declares its action by `Depends(may(Action.X))`. Refusals are written to the audit.
 """
 
-import asyncio
 import hmac
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -200,7 +199,7 @@ async def may_open(request: Request) -> Permit:
     headers = tuple(map(request.headers.get, ("authorization", "cookie", "x-csrf-token")))
     known = await service.rounds.ask(
         ("open", headers, resource),
-        lambda: asyncio.to_thread(_load_for_open, service, request, resource),
+        lambda: service.database.run(_load_for_open, service, request, resource),
     )
     if known is None:
         raise _stranger(service, request)
