@@ -5,7 +5,7 @@ container must have a grant. Only then credentials are made, for all containers 
 
 Nearly always, the configuration is the one that was seen last. So the containers seen last are
 decided about first. If all of them have a grant, their credentials are made while the
-configuration is read. A configuration that has changed is decided about anew; credentials that it
+configuration is read. A configuration that has changed is decided about again; credentials that it
 does not ask for are handed out to nobody.
 """
 
@@ -71,7 +71,7 @@ class Opener:
     def __init__(self, service: Service) -> None:
         self._service: Final = service
         self._made: Final[dict[Grant, CredentialAnswer]] = {}
-        """The credentials that were made for this opener, whoever gets them."""
+        """The credentials that were made for this opener, also those that nobody gets."""
 
     async def open(
         self,

@@ -22,7 +22,7 @@ class Rounds:
     async def ask[T](self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of work that begins after this call, or raise its error.
 
-        Work with an equal key must be the same, whoever asks for it.
+        Work with an equal key must be the same for all who ask for it.
         """
         task = self._next.get(key)
         if task is None:

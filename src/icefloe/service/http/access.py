@@ -188,7 +188,7 @@ def may(action: Action) -> Callable[..., Permit]:
 
 
 async def may_open(request: Request) -> Permit:
-    """Let a request pass if its caller may open the repository of its path.
+    """Return the permit of a request to open a repository; refuse who may not do it.
 
     All that the database knows about it is read at one moment. Requests that ask the same at the
     same time, with the same token, share that. Each of them is counted, decided and audited.
