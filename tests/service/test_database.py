@@ -305,7 +305,7 @@ def test_a_token_is_known_until_its_end(lab: Database) -> None:
     assert person(token_id="t2") is None
     assert person(now=NOW + HOUR) is None
     with lab.writing() as connection:
-        accounts.note_token_use(connection, token, NOW)
+        accounts.note_token_use(connection, token.id, NOW)
         used = rows.require(connection, tables.tokens, Token, id="t1")
         assert not accounts.is_use_noteworthy(used, NOW)
         assert accounts.is_use_noteworthy(used, NOW + HOUR)
@@ -430,7 +430,7 @@ def test_containers_are_replaced(lab: Database) -> None:
         assert entry is not None
         assert entry.config_version == "v1"
         assets.set_containers(connection, entry.repository, "v2", [one])
-        assert assets.containers_of(connection)["lab/sst"] == [one]
+        assert assets.all_containers(connection)["lab/sst"] == [one]
         entry = facts.load_entry(connection, "lab", "sst")
         assert entry is not None
         assert entry.config_version == "v2"

@@ -135,7 +135,7 @@ async def bucket_credential(
     seconds = 60 * service.settings.credential_minutes
     grant = Grant(bucket, bucket.prefix + prefix, person, access, seconds=seconds)
     external_id = service.external_id(bucket.organisation)
-    return await service.broker.get(grant, lambda: service.bucket_secret(bucket), external_id)
+    return await service.broker.get(grant, lambda: service.load_secret(bucket), external_id)
 
 
 def suspend(connection: Connection, bucket: Bucket, person: str) -> Bucket:

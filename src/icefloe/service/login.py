@@ -288,12 +288,11 @@ def start_session(service: Service, person: str, how: str, request_id: str) -> s
     return secret
 
 
-def find_session(service: Service, secret: str) -> Session | None:
+def find_session(service: Service, connection: Connection, secret: str) -> Session | None:
     """Return the session with a secret; None if it has ended."""
     digest = digest_of(service, LoginKind.SESSION, secret)
-    with service.database.reading() as connection:
-        login = logins.find(connection, LoginKind.SESSION, digest, service.clock())
-        caller = login and login.person and accounts.find_caller(connection, login.person)
+    login = logins.find(connection, LoginKind.SESSION, digest, service.clock())
+    caller = login and login.person and accounts.find_caller(connection, login.person)
     return Session(caller, secret) if caller else None
 
 

@@ -1,12 +1,16 @@
 """Opening a repository: one request, whole or not at all.
 
-The service reads the repository's configuration with a credential for this repository only, while
-it loads the policies that could matter. Every container must have a grant. Only then credentials
-are made, for all containers at the same time.
+The service reads the repository's configuration with a credential for this repository only. Every
+container must have a grant. Only then credentials are made, for all containers at the same time.
+
+Nearly always, the configuration is the one that was seen last. So the containers seen last are
+decided about first. If all of them have a grant, their credentials are made while the
+configuration is read. A configuration that has changed is decided about again; credentials that it
+does not ask for are handed out to nobody.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Any, Final
 
 from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer
@@ -29,9 +33,8 @@ from icefloe.errors import (
 from icefloe.records import Record, replace
 from icefloe.service.configuration import SeenConfiguration, read_configuration
 from icefloe.service.database.accounts import Caller
-from icefloe.service.database.assets import containers_of, set_containers
+from icefloe.service.database.assets import last_containers, set_containers
 from icefloe.service.database.facts import Entry, load_facts
-from icefloe.service.database.tables import containers as container_table
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import (
     Actor,
@@ -51,7 +54,7 @@ from icefloe.service.vending.objects import StoreClient
 
 _READING_SECONDS: Final = 10.0
 """How long the configuration of a repository may take to be read."""
-_ANONYMOUS: Final = CredentialAnswer("anonymous")
+_ANONYMOUS: Final = Minted(CredentialAnswer("anonymous"), is_new=False)
 
 
 class Opened(Record):
@@ -67,27 +70,46 @@ class Opener:
 
     def __init__(self, service: Service) -> None:
         self._service: Final = service
+        self._made: Final[dict[Grant, CredentialAnswer]] = {}
+        """The credentials that were made for this opener, also those that nobody gets."""
 
     async def open(
-        self, actor: Actor, caller: Caller, entry: Entry, access: Access, offers: Facts
+        self,
+        actor: Actor,
+        caller: Caller,
+        entry: Entry,
+        access: Access,
+        offers: Facts,
+        remembered: Facts | None = None,
     ) -> Opened:
         """Return all that is needed to open a repository.
 
-        `offers` are the facts about the repository apart from its containers. Raise
-        `AccessDeniedError` if any container of it has no grant.
+        `offers` are the facts about the repository apart from its containers, `remembered` those
+        with the containers that were seen last, if they are loaded. Raise `AccessDeniedError` if
+        any container has no grant.
         """
         require_proven(entry.bucket)
         # Before anything is minted: may they do this at all?
-        self._decide(actor, entry, access, replace(offers, buckets=(entry.bucket,)))
+        allowed = replace(offers, buckets=(entry.bucket,))
+        self._require(entry, _decide(actor, entry, access, allowed))
+        if remembered is None:
+            remembered = await self._service.database.run(self.facts_of, entry, None, offers)
+        verdict = _decide(actor, entry, access, remembered)
         prefix = entry.bucket.prefix + entry.repository.prefix
         grant = self._grant(entry.bucket, prefix, caller, access)
-        (own, seen), facts = await asyncio.gather(
-            self._read(entry, grant), asyncio.to_thread(self.facts_of, entry, None, offers)
+        # Nothing is granted unless everything is.
+        reading, results = await asyncio.gather(
+            _outcome(self._read(entry, grant)), self._mint_all(verdict.granted, caller)
         )
+        own, seen = _result(reading)
+        credentials = dict(zip(verdict.granted, results, strict=True))
         if seen.containers is not None and seen.version != entry.config_version:
-            facts = await asyncio.to_thread(self._remember, entry, seen, offers)
-        verdict = self._decide(actor, entry, access, facts)
-        minted = await asyncio.gather(*(self._mint(one, caller) for one in verdict.granted))
+            facts = await self._service.database.run(self._remember, entry, seen, offers)
+            verdict = _decide(actor, entry, access, facts)
+        self._require(entry, verdict)
+        others = [granted for granted in verdict.granted if granted not in credentials]
+        credentials |= zip(others, await self._mint_all(others, caller), strict=True)
+        minted = [_result(credentials[granted]) for granted in verdict.granted]
         answers = tuple(
             _container_answer(granted, credential.credential)
             for granted, credential in zip(verdict.granted, minted, strict=True)
@@ -99,22 +121,35 @@ class Opener:
             min(ends) - MARGIN if ends else None,
         )
         answer = OpenAnswer(entry.repository, seen.version, store, own.credential, answers, refresh)
-        return Opened(answer, verdict, _audited(access, own, verdict, minted))
+        details = _audited(access, own, verdict, minted)
+        used = {grant, *(self._grant_of(granted, caller) for granted in verdict.granted)}
+        if withheld := self.withheld(used):
+            details["withheld"] = withheld
+        return Opened(answer, verdict, details)
 
     # The configuration
 
     async def _read(self, entry: Entry, grant: Grant) -> tuple[Minted, SeenConfiguration]:
         """Make the credential of the repository, and read its configuration with it."""
         own = await self._credential(grant)
+        seen = await self._service.rounds.ask(
+            ("configuration", grant, entry.config_version),
+            lambda: self._read_with(own.credential, entry, grant),
+        )
+        return own, seen
+
+    async def _read_with(
+        self, credential: CredentialAnswer, entry: Entry, grant: Grant
+    ) -> SeenConfiguration:
         store = store_answer(entry.bucket, grant.prefix)
-        reader = StoreClient(self._service.client, store, own.credential)
+        reader = StoreClient(self._service.client, store, credential)
         try:
             async with asyncio.timeout(_READING_SECONDS):
-                return own, await read_configuration(reader, entry.config_version)
+                return await read_configuration(reader, entry.config_version)
         except RepositoryNotFoundError:
             if grant.access is Access.READ:
                 raise
-            return own, SeenConfiguration(None, ())  # to be created by the writer
+            return SeenConfiguration(None, ())  # to be created by the writer
         except TimeoutError:
             problem = f"the bucket of {entry.repository.full_name} did not answer in time"
             raise StorageError(problem, retryable=True) from None
@@ -126,12 +161,7 @@ class Opener:
         repository, settings = entry.repository, self._service.settings
         with self._service.database.reading() as connection:
             if containers is None:
-                conditions = (
-                    container_table.c.organisation == repository.organisation,
-                    container_table.c.repository == repository.name,
-                )
-                seen = containers_of(connection, *conditions)
-                containers = seen.get(repository.full_name, [])
+                containers = last_containers(connection, repository)
             return load_facts(
                 connection,
                 entry,
@@ -149,17 +179,12 @@ class Opener:
 
     # The decision
 
-    def _decide(self, actor: Actor, entry: Entry, access: Access, facts: Facts) -> Verdict:
-        repository = entry.repository
-        writes = access is Access.WRITE
-        action = Action.WRITE_REPOSITORY if writes else Action.OPEN_REPOSITORY
-        resource = Resource(repository.organisation, repository.name)
-        verdict = decide(actor, action, resource, facts)
+    def _require(self, entry: Entry, verdict: Verdict) -> None:
         if verdict.missing:
-            raise _refusal(self._service.settings.url, repository.full_name, verdict.missing)
+            name = entry.repository.full_name
+            raise _refusal(self._service.settings.url, name, verdict.missing)
         if not verdict.allowed:
             raise AccessDeniedError("; ".join(verdict.reasons))
-        return verdict
 
     # Credentials
 
@@ -175,12 +200,34 @@ class Opener:
         seconds = 60 * self._service.settings.credential_minutes
         return Grant(bucket, prefix, caller.person.name, access, may_list, seconds)
 
-    async def _mint(self, granted: Granted, caller: Caller) -> Minted:
+    async def _mint_all(
+        self, grants: Sequence[Granted], caller: Caller
+    ) -> list[Minted | IcefloeError]:
+        """Return credentials for containers; those that are not kept are made at the same time."""
+        wanted = [self._grant_of(granted, caller) for granted in grants]
+        kept = [self._service.broker.kept(grant) if grant else _ANONYMOUS for grant in wanted]
+        missing = [grant for grant, known in zip(wanted, kept, strict=True) if grant and not known]
+        made = await asyncio.gather(*(_outcome(self._credential(grant)) for grant in missing))
+        new = iter(made)
+        return [known or next(new) for known in kept]
+
+    def _grant_of(self, granted: Granted, caller: Caller) -> Grant | None:
+        """Return the grant for a container; None for public data."""
         if granted.bucket is None:
-            return Minted(_ANONYMOUS, is_new=False)
+            return None
         prefix = granted.location.prefix
-        grant = self._grant(granted.bucket, prefix, caller, may_list=granted.may_list)
-        return await self._credential(grant)
+        return self._grant(granted.bucket, prefix, caller, may_list=granted.may_list)
+
+    def withheld(self, used: Collection[Grant | None] = ()) -> list[dict[str, str | None]]:
+        """Return what the audit keeps of credentials that were made, but not for the answer."""
+        return [
+            {
+                "place": f"{grant.bucket.organisation}/{grant.bucket.name}/{grant.prefix}",
+                "until": _end_of(credential),
+            }
+            for grant, credential in self._made.items()
+            if grant not in used
+        ]
 
     async def own_credential(
         self, entry: Entry, caller: Caller, access: Access
@@ -198,8 +245,35 @@ class Opener:
 
     async def _credential(self, grant: Grant) -> Minted:
         bucket, service = grant.bucket, self._service
+        if (kept := service.broker.kept(grant)) is not None:
+            return kept
         external_id = service.external_id(bucket.organisation)
-        return await service.broker.get(grant, lambda: service.bucket_secret(bucket), external_id)
+        minted = await service.broker.get(grant, lambda: service.load_secret(bucket), external_id)
+        if minted.is_new:
+            self._made[grant] = minted.credential
+        return minted
+
+
+def _decide(actor: Actor, entry: Entry, access: Access, facts: Facts) -> Verdict:
+    writes = access is Access.WRITE
+    action = Action.WRITE_REPOSITORY if writes else Action.OPEN_REPOSITORY
+    resource = Resource(entry.repository.organisation, entry.repository.name)
+    return decide(actor, action, resource, facts)
+
+
+async def _outcome[T](work: Awaitable[T]) -> T | IcefloeError:
+    """Return what work returns, or the error that it raises."""
+    try:
+        return await work
+    except IcefloeError as error:
+        return error
+
+
+def _result[T](outcome: T | IcefloeError) -> T:
+    """Return the result of work; raise the error if it had none."""
+    if isinstance(outcome, IcefloeError):
+        raise outcome
+    return outcome
 
 
 def store_answer(bucket: Bucket, prefix: str) -> StoreAnswer:
@@ -260,14 +334,17 @@ def _refusal(url: str, name: str, missing: Sequence[Missing]) -> IcefloeError:
     return AccessDeniedError(text, ErrorKind.VIRTUAL_ACCESS_REQUIRED, missing=grants)
 
 
+def _end_of(credential: CredentialAnswer) -> str | None:
+    return str(credential.expires_at) if credential.expires_at else None
+
+
 def _audited(
     access: Access, own: Minted, verdict: Verdict, minted: Sequence[Minted]
 ) -> dict[str, Any]:
     """Return what the audit keeps: grants and their ends, never a credential."""
 
     def told(source: str, credential: Minted) -> dict[str, Any]:
-        end = credential.credential.expires_at
-        return {"by": source, "until": str(end) if end else None, "new": credential.is_new}
+        return {"by": source, "until": _end_of(credential.credential), "new": credential.is_new}
 
     containers = {
         granted.container.url_prefix: told(f"{granted.kind} {granted.source}".strip(), credential)

@@ -23,7 +23,7 @@ from icefloe.catalog.model import (
 from icefloe.catalog.wire import PolicySettings
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError, ServiceError
 from icefloe.service.database import accounts, rows, tables
-from icefloe.service.database.assets import containers_of, new_id
+from icefloe.service.database.assets import last_containers, new_id
 from icefloe.service.database.facts import load_entry, load_facts, load_offers
 from icefloe.service.domain.decide import (
     PROVIDER_CONTAINER,
@@ -143,16 +143,11 @@ class Case:
         return None
 
     def _facts(self) -> Facts:
-        table, repository = tables.containers, self._entry.repository
-        seen = containers_of(
-            self._connection,
-            table.c.organisation == repository.organisation,
-            table.c.repository == repository.name,
-        ).get(repository.full_name, [])
+        repository = self._entry.repository
         return load_facts(
             self._connection,
             self._entry,
-            seen,
+            last_containers(self._connection, repository),
             load_offers(self._connection, repository, self.roles, self._now),
             allows_anonymous=self._allows_anonymous,
         )

@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from icefloe.catalog.model import Bucket, Delegation
+from icefloe.catalog.model import Bucket, Delegation, Token
 from icefloe.catalog.tokens import token_id
 from icefloe.catalog.wire import AuditEntry
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -32,6 +32,7 @@ from icefloe.service.database.vault import (
 )
 from icefloe.service.limits import Limits
 from icefloe.service.metrics import Metrics
+from icefloe.service.rounds import Rounds
 from icefloe.service.settings import Settings
 from icefloe.service.vending.azure import AzureVendor
 from icefloe.service.vending.broker import Broker
@@ -97,13 +98,13 @@ class Journal:
     def __init__(self, database: Database, key: bytes) -> None:
         self._database: Final = database
         self._key: Final = key
-        self._waiting: list[tuple[AuditEntry, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[AuditEntry, Token | None, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def write(self, entry: AuditEntry) -> None:
-        """Write an entry; return when it is stored for good."""
+    async def write(self, entry: AuditEntry, token: Token | None = None) -> None:
+        """Write an entry, and the last use of its token; return when it is stored for good."""
         written = asyncio.get_running_loop().create_future()
-        self._waiting.append((entry, written))
+        self._waiting.append((entry, token, written))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain())
         await written
@@ -112,19 +113,27 @@ class Journal:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             try:
-                await asyncio.to_thread(self._append, [entry for entry, _ in batch])
+                entries = [(entry, token) for entry, token, _ in batch]
+                await self._database.run(self._append, entries)
             except Exception as error:  # noqa: BLE001 - every waiting request raises it
-                for _, written in batch:
+                for *_, written in batch:
                     if not written.done():
                         written.set_exception(error)
             else:
-                for _, written in batch:
+                for *_, written in batch:
                     if not written.done():
                         written.set_result(None)
 
-    def _append(self, entries: list[AuditEntry]) -> None:
+    def _append(self, entries: list[tuple[AuditEntry, Token | None]]) -> None:
+        uses = {
+            token.id: entry.at
+            for entry, token in entries
+            if token is not None and accounts.is_use_noteworthy(token, entry.at)
+        }
         with self._database.writing() as connection:
-            audit.append(connection, self._key, entries)
+            audit.append(connection, self._key, [entry for entry, _ in entries])
+            for identifier, at in uses.items():
+                accounts.note_token_use(connection, identifier, at)
 
 
 class Service:
@@ -135,6 +144,7 @@ class Service:
         self.clock: Final = clock
         self.limits: Final = Limits()
         self.metrics: Final = Metrics()
+        self.rounds: Final = Rounds()
         self.vault: Final = Vault(load_master_keys(settings), lambda: load_master_keys(settings))
         self.database: Final = Database(settings.database_url)
         self.database.migrate()
@@ -192,6 +202,11 @@ class Service:
         """Return until when credentials that were issued before now may live, at the latest."""
         return self.clock() + timedelta(minutes=self.settings.credential_minutes)
 
+    async def load_secret(self, bucket: Bucket) -> Secret:
+        """Return what the service authenticates with at a bucket, read once for many grants."""
+        key = ("secret", bucket.organisation, bucket.name)
+        return await self.rounds.ask(key, lambda: self.database.run(self.bucket_secret, bucket))
+
     def bucket_secret(self, bucket: Bucket) -> Secret:
         """Return what the service authenticates with at a bucket."""
         name = secret_name(bucket.organisation, bucket.name)
@@ -206,16 +221,18 @@ class Service:
         name, content = secret_name(bucket.organisation, bucket.name), json.dumps(dict(values))
         put_secret(connection, self.vault, name, content.encode(), self.clock())
 
-    def find_caller(self, token: str) -> Caller | None:
+    def find_caller(self, connection: Connection, token: str) -> Caller | None:
         """Return who a token acts for; None if it is not valid."""
         try:
             identifier = token_id(token)
         except InvalidInputError:
             return None
-        now, digest = self.clock(), self.digest(token)
-        with self.database.reading() as connection:
-            caller = accounts.find_caller_by_token(connection, identifier, digest, now)
-        if caller is not None and caller.token and accounts.is_use_noteworthy(caller.token, now):
+        digest = self.digest(token)
+        return accounts.find_caller_by_token(connection, identifier, digest, self.clock())
+
+    def note_use(self, caller: Caller | None) -> None:
+        """Remember that a token was used, unless that was noted a moment ago."""
+        token, now = caller.token if caller else None, self.clock()
+        if token is not None and accounts.is_use_noteworthy(token, now):
             with self.database.writing() as connection:
-                accounts.note_token_use(connection, caller.token, now)
-        return caller
+                accounts.note_token_use(connection, token.id, now)

@@ -1,9 +1,11 @@
 """People, organisations, members and tokens in the database."""
 
+import hmac
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from icefloe.catalog.model import Member, Organisation, Person, PersonKind, Role, Token
 from icefloe.errors import AlreadyExistsError, ConflictError, ErrorKind
@@ -12,6 +14,8 @@ from icefloe.service.database import rows, tables
 
 _LAST_USE_STEP: Final = timedelta(minutes=1)
 """How exactly the last use of a token is kept: not every request writes."""
+
+type _Row = Row[*tuple[Any, ...]]
 
 
 class Caller(Record):
@@ -43,19 +47,39 @@ def create_person(
     )
 
 
-def find_caller(connection: Connection, name: str, token: Token | None = None) -> Caller | None:
+# A row for each role; one row without a role for somebody who is in no organisation.
+_CALLER: Final = select(
+    *rows.labelled(tables.people, Person), tables.members.c.organisation, tables.members.c.role
+).select_from(tables.people.outerjoin(tables.members))
+_CALLER_BY_NAME: Final = _CALLER.where(tables.people.c.name == bindparam("name"))
+_CALLER_BY_TOKEN: Final = (
+    _CALLER.add_columns(tables.tokens.c.digest, *rows.labelled(tables.tokens, Token))
+    .join(tables.tokens, tables.tokens.c.person == tables.people.c.name)
+    .where(tables.tokens.c.id == bindparam("token_id"))
+)
+_ROLES: Final = select(tables.members.c.organisation, tables.members.c.role).where(
+    tables.members.c.person == bindparam("person")
+)
+
+
+def find_caller(connection: Connection, name: str) -> Caller | None:
     """Return somebody with all roles; None if unknown or disabled."""
-    person = rows.find(connection, tables.people, Person, name=name)
-    if person is None or person.disabled:
-        return None
-    return Caller(person, roles_of(connection, name), token)
+    of_person = connection.execute(_CALLER_BY_NAME, {"name": name}).all()
+    return _caller_of(of_person, None) if of_person else None
+
+
+def _caller_of(of_person: Sequence[_Row], token: Token | None) -> Caller | None:
+    person = rows.record_of(Person, of_person[0], tables.people)
+    return None if person.disabled else Caller(person, _roles_in(of_person), token)
 
 
 def roles_of(connection: Connection, person: str) -> dict[str, Role]:
     """Return somebody's roles, by organisation."""
-    table = tables.members
-    query = select(table.c.organisation, table.c.role).where(table.c.person == person)
-    return {row.organisation: Role(row.role) for row in connection.execute(query)}
+    return _roles_in(connection.execute(_ROLES, {"person": person}).all())
+
+
+def _roles_in(of_person: Sequence[_Row]) -> dict[str, Role]:
+    return {row.organisation: Role(row.role) for row in of_person if row.role is not None}
 
 
 def disable_person(connection: Connection, name: str, now: datetime) -> None:
@@ -154,21 +178,19 @@ def find_caller_by_token(
     connection: Connection, token_id: str, digest: bytes, now: datetime
 ) -> Caller | None:
     """Return who a token acts for; None if it is unknown, revoked or at its end."""
-    import hmac
-
-    row = connection.execute(select(tables.tokens).where(tables.tokens.c.id == token_id)).first()
-    if row is None or not hmac.compare_digest(bytes(row.digest), digest):
+    of_token = connection.execute(_CALLER_BY_TOKEN, {"token_id": token_id}).all()
+    if not of_token or not hmac.compare_digest(bytes(of_token[0].digest), digest):
         return None
-    token = rows.record_of(Token, row)
+    token = rows.record_of(Token, of_token[0], tables.tokens)
     if token.revoked_at is not None or (token.expires_at and now >= token.expires_at):
         return None
-    return find_caller(connection, token.person, token)
+    return _caller_of(of_token, token)
 
 
-def note_token_use(connection: Connection, token: Token, now: datetime) -> None:
+def note_token_use(connection: Connection, token_id: str, now: datetime) -> None:
     """Remember that a token was used."""
     table = tables.tokens
-    connection.execute(update(table).where(table.c.id == token.id).values(last_used_at=now))
+    connection.execute(update(table).where(table.c.id == token_id).values(last_used_at=now))
 
 
 def is_use_noteworthy(token: Token, now: datetime) -> bool:

@@ -3,10 +3,10 @@
 import secrets as random
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from icefloe.catalog.model import Bucket, DeclaredContainer, Policy, Repository
 from icefloe.errors import ConflictError, ErrorKind
@@ -59,6 +59,14 @@ def set_containers(
     declared: Sequence[DeclaredContainer],
 ) -> None:
     """Remember the containers that a repository's configuration was last seen with."""
+    repositories = tables.repositories
+    of_repository = (
+        repositories.c.organisation == repository.organisation,
+        repositories.c.name == repository.name,
+    )
+    # This comes first, as it locks the repository: others may see the same at the same time.
+    query = update(repositories).where(*of_repository)
+    connection.execute(query.values(config_version=config_version))
     table = tables.containers
     key = {"organisation": repository.organisation, "repository": repository.name}
     where = [table.c[name] == value for name, value in key.items()]
@@ -69,19 +77,28 @@ def set_containers(
     ]
     if new:
         connection.execute(insert(table), new)
-    repositories = tables.repositories
-    of_repository = (
-        repositories.c.organisation == repository.organisation,
-        repositories.c.name == repository.name,
+
+
+_CONTAINERS: Final = (
+    select(tables.containers)
+    .where(
+        tables.containers.c.organisation == bindparam("organisation"),
+        tables.containers.c.repository == bindparam("repository"),
     )
-    query = update(repositories).where(*of_repository)
-    connection.execute(query.values(config_version=config_version))
+    .order_by(tables.containers.c.position)
+)
 
 
-def containers_of(connection: Connection, *conditions: Any) -> dict[str, list[DeclaredContainer]]:
+def last_containers(connection: Connection, repository: Repository) -> list[DeclaredContainer]:
+    """Return the containers that a repository's configuration was last seen with."""
+    key = {"organisation": repository.organisation, "repository": repository.name}
+    return rows.records_of(DeclaredContainer, connection.execute(_CONTAINERS, key))
+
+
+def all_containers(connection: Connection) -> dict[str, list[DeclaredContainer]]:
     """Return the containers that repositories were last seen with, by full name."""
     table = tables.containers
-    query = select(table).where(*conditions).order_by(*table.primary_key)
+    query = select(table).order_by(*table.primary_key)
     answer: dict[str, list[DeclaredContainer]] = {}
     for row in connection.execute(query):
         name = f"{row.organisation}/{row.repository}"

@@ -23,11 +23,15 @@ from icefloe.service.database.tables import audit, audit_head
 _FIRST: Final = b"icefloe audit"
 _PAGE: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCKED_HEAD: Final = select(audit_head).with_for_update()
+_NEW_ENTRY: Final = insert(audit)
+_NEW_HEAD: Final = insert(audit_head).values(id=1)
+_NEXT_HEAD: Final = update(audit_head)
 
 
 def append(connection: Connection, key: bytes, entries: Sequence[AuditEntry]) -> None:
     """Write entries at the end of the chain, in this transaction."""
-    head = connection.execute(select(audit_head).with_for_update()).first()
+    head = connection.execute(_LOCKED_HEAD).first()
     number, mac = (0, _FIRST) if head is None else (head.number, bytes(head.mac))
     rows = []
     for entry in entries:
@@ -47,12 +51,9 @@ def append(connection: Connection, key: bytes, entries: Sequence[AuditEntry]) ->
         rows.append(row | {"mac": mac})
     if not rows:
         return
-    connection.execute(insert(audit), rows)
+    connection.execute(_NEW_ENTRY, rows)
     last = {"number": number, "mac": mac, "seal": _seal(key, number, mac)}
-    if head is None:
-        connection.execute(insert(audit_head).values(last | {"id": 1}))
-    else:
-        connection.execute(update(audit_head).values(last))
+    connection.execute(_NEW_HEAD if head is None else _NEXT_HEAD, last)
 
 
 def verify(connection: Connection, key: bytes) -> AuditHead:

@@ -1,7 +1,10 @@
 """The database: SQLite in a file by default, PostgreSQL for several servers."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +19,8 @@ from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, ServiceE
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _BUSY_MILLISECONDS: Final = 10_000
+_THREADS: Final = 8
+"""How many requests that are handled without a thread ask the database at the same time."""
 _QUIET: Final[dict[str, Any]] = {"hide_parameters": True}
 """Errors of the database show no values of rows, which would go to the log."""
 _MIGRATION_LOCK: Final = 4_212_731_006  # any number that nobody else locks
@@ -46,6 +51,7 @@ class Database:
         self.is_sqlite: Final = parsed.get_backend_name() == "sqlite"
         self._is_stored: Final = parsed.database not in {None, "", ":memory:"}
         self.engine: Final = _make_engine(parsed, is_sqlite=self.is_sqlite)
+        self._threads: Final = ThreadPoolExecutor(_THREADS, thread_name_prefix="database")
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -60,6 +66,11 @@ class Database:
             connection = plain.execution_options(icefloe_writes=True)
             with connection.begin():
                 yield connection
+
+    async def run[**P, T](self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Do work with the database in a thread that does nothing else, and return its result."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(work, *arguments, **options))
 
     def migrate(self, revision: str = "head") -> None:
         """Bring the schema to a revision: upwards by default; `base` removes everything.
@@ -87,6 +98,7 @@ class Database:
 
     def close(self) -> None:
         """Close all connections."""
+        self._threads.shutdown()
         self.engine.dispose()
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import Connection, and_, bindparam, or_, select
 
 from icefloe.catalog.model import (
     Bucket,
@@ -19,7 +20,7 @@ from icefloe.catalog.model import (
 )
 from icefloe.records import Record, replace
 from icefloe.service.database import rows, tables
-from icefloe.service.database.assets import containers_of
+from icefloe.service.database.assets import all_containers
 from icefloe.service.domain.decide import Facts
 from icefloe.service.domain.locations import Location, screen_all
 from icefloe.service.domain.world import World
@@ -34,29 +35,71 @@ class Entry(Record):
     """The version of the configuration whose containers the database knows."""
 
 
-def load_entry(connection: Connection, organisation: str, name: str) -> Entry | None:
-    """Return a repository and its bucket; None if there is no such repository."""
-    repositories, buckets = tables.repositories, tables.buckets
-    joined = repositories.join(
-        buckets,
+# The queries are made once: that takes longer than running them.
+_ENTRY: Final = (
+    select(tables.repositories, *rows.labelled(tables.buckets, Bucket))
+    .join(
+        tables.buckets,
         and_(
-            repositories.c.organisation == buckets.c.organisation,
-            repositories.c.bucket == buckets.c.name,
+            tables.repositories.c.organisation == tables.buckets.c.organisation,
+            tables.repositories.c.bucket == tables.buckets.c.name,
         ),
     )
-    query = (
-        select(repositories, *(column.label(f"bucket_{column.name}") for column in buckets.c))
-        .select_from(joined)
-        .where(repositories.c.organisation == organisation, repositories.c.name == name)
+    .where(
+        tables.repositories.c.organisation == bindparam("organisation"),
+        tables.repositories.c.name == bindparam("name"),
     )
-    row = connection.execute(query).first()
+)
+_POLICIES: Final = (
+    select(tables.policies)
+    .where(
+        tables.policies.c.organisation.in_(bindparam("organisations", expanding=True)),
+        tables.policies.c.bucket.in_(bindparam("buckets", expanding=True)),
+    )
+    .order_by(tables.policies.c.id)
+)
+_BUCKETS: Final = (
+    select(tables.buckets)
+    .where(
+        or_(
+            and_(
+                tables.buckets.c.platform.in_(bindparam("platforms", expanding=True)),
+                tables.buckets.c.bucket.in_(bindparam("buckets", expanding=True)),
+            ),
+            and_(
+                tables.buckets.c.organisation == bindparam("organisation"),
+                tables.buckets.c.name == bindparam("name"),
+            ),
+        )
+    )
+    .order_by(tables.buckets.c.organisation, tables.buckets.c.name)
+)
+_LISTINGS: Final = (
+    select(tables.listings)
+    .where(
+        tables.listings.c.organisation == bindparam("organisation"),
+        tables.listings.c.repository == bindparam("repository"),
+    )
+    .order_by(tables.listings.c.name)
+)
+_SUBSCRIPTIONS: Final = (
+    select(tables.subscriptions)
+    .where(
+        tables.subscriptions.c.kind == SubscriptionKind.DIRECT,
+        tables.subscriptions.c.provider == bindparam("provider"),
+        tables.subscriptions.c.listing.in_(bindparam("listings", expanding=True)),
+    )
+    .order_by(tables.subscriptions.c.id)
+)
+
+
+def load_entry(connection: Connection, organisation: str, name: str) -> Entry | None:
+    """Return a repository and its bucket; None if there is no such repository."""
+    row = connection.execute(_ENTRY, {"organisation": organisation, "name": name}).first()
     if row is None:
         return None
-    values = row._asdict()
-    of_bucket = {column.name: values[f"bucket_{column.name}"] for column in buckets.c}
-    return Entry(
-        rows.convert(Repository, values), rows.convert(Bucket, of_bucket), row.config_version
-    )
+    repository = rows.record_of(Repository, row)
+    return Entry(repository, rows.record_of(Bucket, row, tables.buckets), row.config_version)
 
 
 def load_facts(
@@ -69,16 +112,17 @@ def load_facts(
 ) -> Facts:
     """Add the containers of a repository, and what they depend on, to the facts about it."""
     buckets = _load_buckets(connection, entry, containers, offers.provider)
-    table = tables.policies
-    keys = [
-        and_(table.c.organisation == bucket.organisation, table.c.bucket == bucket.name)
-        for bucket in buckets
-    ]
+    names = {(bucket.organisation, bucket.name) for bucket in buckets}
+    choice = {
+        "organisations": sorted({organisation for organisation, _ in names}),
+        "buckets": sorted({bucket for _, bucket in names}),
+    }
+    policies = rows.records_of(Policy, connection.execute(_POLICIES, choice))
     return replace(
         offers,
         containers=tuple(containers),
         buckets=tuple(buckets),
-        policies=tuple(rows.find_all(connection, table, Policy, or_(*keys))),
+        policies=tuple(p for p in policies if (p.organisation, p.bucket) in names),
         allows_anonymous=allows_anonymous,
     )
 
@@ -90,24 +134,27 @@ def _load_buckets(
     provider: Repository | None,
 ) -> list[Bucket]:
     """Return the repository's own bucket, the provider's, and all that could cover a container."""
-    table = tables.buckets
     places = {
         (location.platform, location.bucket)
         for location in screen_all(containers)
         if isinstance(location, Location)
     }
-    conditions = [
-        and_(table.c.platform == platform, table.c.bucket == bucket) for platform, bucket in places
-    ]
-    if provider is not None:
-        of_provider = and_(
-            table.c.organisation == provider.organisation, table.c.name == provider.bucket
-        )
-        conditions.append(of_provider)
-    if not conditions:
+    if not places and provider is None:
         return [entry.bucket]
     own = (entry.bucket.organisation, entry.bucket.name)
-    others = rows.find_all(connection, table, Bucket, or_(*conditions))
+    behind = (provider.organisation, provider.bucket) if provider else ("", "")
+    choice = {
+        "platforms": sorted({platform for platform, _ in places}),
+        "buckets": sorted({bucket for _, bucket in places}),
+        "organisation": behind[0],
+        "name": behind[1],
+    }
+    others = [
+        bucket
+        for bucket in rows.records_of(Bucket, connection.execute(_BUCKETS, choice))
+        if (bucket.platform, bucket.bucket) in places
+        or (bucket.organisation, bucket.name) == behind
+    ]
     return [entry.bucket, *(b for b in others if (b.organisation, b.name) != own)]
 
 
@@ -115,17 +162,11 @@ def load_offers(
     connection: Connection, repository: Repository, roles: Mapping[str, Role], now: datetime
 ) -> Facts:
     """Return what a decision about a repository depends on, apart from its containers."""
-    listing_table, subscription_table = tables.listings, tables.subscriptions
-    listings = rows.find_all(
-        connection,
-        listing_table,
-        Listing,
-        listing_table.c.organisation == repository.organisation,
-        listing_table.c.repository == repository.name,
-    )
+    key = {"organisation": repository.organisation, "repository": repository.name}
+    listings = rows.records_of(Listing, connection.execute(_LISTINGS, key))
     own = rows.find(
         connection,
-        subscription_table,
+        tables.subscriptions,
         Subscription,
         subscriber=repository.organisation,
         repository=repository.name,
@@ -133,22 +174,15 @@ def load_offers(
     )
     subscriptions: list[Subscription] = []
     if listings:
-        of_listings = [
-            and_(
-                subscription_table.c.provider == listing.organisation,
-                subscription_table.c.listing == listing.name,
-            )
-            for listing in listings
-        ]
-        is_direct = subscription_table.c.kind == SubscriptionKind.DIRECT
-        subscriptions = rows.find_all(
-            connection, subscription_table, Subscription, is_direct, or_(*of_listings)
-        )
+        names = [listing.name for listing in listings]
+        choice = {"provider": repository.organisation, "listings": names}
+        result = connection.execute(_SUBSCRIPTIONS, choice)
+        subscriptions = rows.records_of(Subscription, result)
     provider = None
     if own is not None:
         subscriptions.append(own)
         key = {"organisation": own.provider, "name": own.listing}
-        behind = rows.require(connection, listing_table, Listing, **key)
+        behind = rows.require(connection, tables.listings, Listing, **key)
         listings.append(behind)
         key = {"organisation": behind.organisation, "name": behind.repository}
         provider = rows.find(connection, tables.repositories, Repository, **key)
@@ -170,7 +204,7 @@ def load_world(connection: Connection, now: datetime, *, allows_anonymous: bool 
         members=rows.find_all(connection, tables.members, Member),
         buckets=rows.find_all(connection, tables.buckets, Bucket),
         repositories=rows.find_all(connection, tables.repositories, Repository),
-        containers={name: tuple(of) for name, of in containers_of(connection).items()},
+        containers={name: tuple(of) for name, of in all_containers(connection).items()},
         policies=rows.find_all(connection, tables.policies, Policy),
         listings=rows.find_all(connection, tables.listings, Listing),
         subscriptions=rows.find_all(connection, tables.subscriptions, Subscription),

@@ -1,10 +1,24 @@
 """Records as rows: every table of the model is read and written in the same few ways."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, Table, and_, delete, insert, select, update
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Label,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from icefloe.errors import AlreadyExistsError, ConflictError, ErrorKind, NotFoundError
 from icefloe.records import Record, asdict
@@ -16,15 +30,40 @@ def row_of(record: Record, table: Table) -> dict[str, Any]:
     return {name: value for name, value in asdict(record).items() if name in names}
 
 
-def record_of[T: Record](kind: type[T], row: Row[Any]) -> T:
-    """Make a record of a row that has its fields among its columns."""
-    return convert(kind, row._asdict())
+def labelled(table: Table, kind: type[Record]) -> list[Label[Any]]:
+    """Return the columns of a record for a join, under names that begin with the table's.
+
+    `record_of` finds them by the table.
+    """
+    names = [name for name in kind.__struct_fields__ if name in table.c]
+    return [table.c[name].label(f"{table.name}_{name}") for name in names]
 
 
-def convert[T: Record](kind: type[T], values: Mapping[str, Any]) -> T:
-    """Make a record of the values of its fields, by name; others are left out."""
-    fields = {name: values[name] for name in kind.__struct_fields__ if name in values}
-    return msgspec.convert(fields, kind, strict=False)
+def record_of[T: Record](kind: type[T], row: Row[Any], table: Table | None = None) -> T:
+    """Make a record of a row that has its fields among its columns; of a table's in a join."""
+    prefix = "" if table is None else f"{table.name}_"
+    positions = _positions(kind, row._fields, prefix)
+    return msgspec.convert({name: row[index] for name, index in positions}, kind, strict=False)
+
+
+def records_of[T: Record](kind: type[T], result: CursorResult[Any]) -> list[T]:
+    """Make a record of each row of a result that has its fields among its columns."""
+    positions = _positions(kind, tuple(result.keys()), "")
+    return [
+        msgspec.convert({name: row[index] for name, index in positions}, kind, strict=False)
+        for row in result
+    ]
+
+
+@cache
+def _positions(kind: type[Record], columns: tuple[str, ...], prefix: str) -> list[tuple[str, int]]:
+    """Return the fields of a record with the positions of their columns, if they have any."""
+    positions = {column: index for index, column in enumerate(columns)}
+    return [
+        (name, positions[prefix + name])
+        for name in kind.__struct_fields__
+        if prefix + name in positions
+    ]
 
 
 def add(connection: Connection, table: Table, record: Record, **columns: Any) -> None:
@@ -80,7 +119,7 @@ def find_all[T: Record](
         query = query.where(_after(tuple(table.primary_key), after))
     if limit is not None:
         query = query.limit(limit)
-    return [record_of(kind, row) for row in connection.execute(query)]
+    return records_of(kind, connection.execute(query))
 
 
 def _after(columns: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
@@ -123,8 +162,13 @@ def remove(connection: Connection, table: Table, /, **key: object) -> None:
 def _row(
     connection: Connection, table: Table, key: Mapping[str, object], *, for_update: bool = False
 ) -> Row[Any] | None:
-    condition = and_(*(table.c[name] == value for name, value in key.items()))
-    query = select(table).where(condition)
+    query = _by_key(table, tuple(key))
     if for_update:
         query = query.with_for_update()  # which SQLite neither has nor needs
-    return connection.execute(query).first()
+    return connection.execute(query, key).first()
+
+
+@cache
+def _by_key(table: Table, names: tuple[str, ...]) -> Select[Any]:
+    """Return the query for a row by some columns: made once, as that takes longer than running."""
+    return select(table).where(*(table.c[name] == bindparam(name) for name in names))

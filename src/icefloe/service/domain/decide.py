@@ -9,6 +9,7 @@ data? A single container without an answer makes the whole verdict negative, so 
 half of a repository.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -285,12 +286,13 @@ def match_containers(facts: Facts) -> list[Granted | Missing]:
     """Return for every container of a repository by what it may be read, or what is missing."""
     bound = [c for c in facts.containers if c.name == PROVIDER_CONTAINER]
     declared = [c for c in facts.containers if c.name != PROVIDER_CONTAINER]
+    areas = _areas_of(facts)
     return [
         *(_bind(container, facts) for container in bound),
         *(
             _missing(container, screened.reason, None, screened.detail)
             if isinstance(screened, Refusal)
-            else _match(container, screened, facts)
+            else _match(container, screened, areas, facts)
             for container, screened in zip(declared, screen_all(declared), strict=True)
         ),
     ]
@@ -318,12 +320,36 @@ def _bind(container: DeclaredContainer, facts: Facts) -> Granted | Missing:
     return _missing(container, Reason.BUCKET_UNKNOWN, provider.organisation, "")
 
 
-def _match(container: DeclaredContainer, location: Location, facts: Facts) -> Granted | Missing:
+class _Area(Record):
+    """A bucket with its policies, and where they are."""
+
+    bucket: Bucket
+    location: Location
+    policies: tuple[tuple[Policy, Location], ...]
+
+
+def _areas_of(facts: Facts) -> list[_Area]:
+    """Return the buckets with their policies, parsed once for all containers."""
+    policies: defaultdict[tuple[str, str], list[Policy]] = defaultdict(list)
+    for policy in facts.policies:
+        policies[policy.organisation, policy.bucket].append(policy)
+    areas = []
+    for bucket in facts.buckets:
+        location = bucket_location(bucket)
+        own = policies[bucket.organisation, bucket.name]
+        below = tuple((policy, location.below(policy.prefix)) for policy in own)
+        areas.append(_Area(bucket, location, below))
+    return areas
+
+
+def _match(
+    container: DeclaredContainer, location: Location, areas: list[_Area], facts: Facts
+) -> Granted | Missing:
     """Find the grant for a container; organisations that the actor is closest to come first."""
     home = facts.repository.organisation if facts.repository else ""
     misses: list[Missing] = []
-    for bucket in _covering(location, home, facts):
-        answer = _match_bucket(container, location, bucket, facts)
+    for area in _covering(location, home, areas, facts):
+        answer = _match_bucket(container, location, area, facts)
         if isinstance(answer, Granted):
             return answer
         misses.append(answer)
@@ -334,7 +360,7 @@ def _match(container: DeclaredContainer, location: Location, facts: Facts) -> Gr
     return _missing(container, Reason.BUCKET_UNKNOWN, None, "")
 
 
-def _covering(location: Location, home: str, facts: Facts) -> list[Bucket]:
+def _covering(location: Location, home: str, areas: list[_Area], facts: Facts) -> list[_Area]:
     """Return the buckets that cover a location and whose organisation has a say in it.
 
     A bucket of the repository's own organisation may have another endpoint than the container
@@ -342,34 +368,35 @@ def _covering(location: Location, home: str, facts: Facts) -> list[Bucket]:
     store that the container names, and be proven: otherwise anybody could register a bucket of
     the same name elsewhere, and serve false data.
     """
-    homes: list[Bucket] = []
-    others: list[Bucket] = []
-    for bucket in facts.buckets:
-        place = bucket_location(bucket)
+    homes: list[_Area] = []
+    others: list[_Area] = []
+    for area in areas:
+        bucket, store = area.bucket, area.location.store
         if bucket.organisation == home:
-            here = Location(location.platform, place.store, location.bucket, location.segments)
-            if place.covers(here):
-                homes.append(bucket)
+            here = Location(location.platform, store, location.bucket, location.segments)
+            if area.location.covers(here):
+                homes.append(area)
         # Public data on a well-known endpoint belongs to nobody here.
         elif bucket.delegation is Delegation.ANONYMOUS and location.is_well_known:
             continue
-        elif bucket.state is BucketState.PROVEN and place.covers(location):
-            others.append(bucket)
-    homes.sort(key=lambda bucket: (bucket_location(bucket).store != location.store, bucket.name))
+        elif bucket.state is BucketState.PROVEN and area.location.covers(location):
+            others.append(area)
+    homes.sort(key=lambda area: (area.location.store != location.store, area.bucket.name))
     others.sort(
-        key=lambda bucket: (
-            bucket.organisation not in facts.roles,
-            bucket.organisation,
-            bucket.name,
+        key=lambda area: (
+            area.bucket.organisation not in facts.roles,
+            area.bucket.organisation,
+            area.bucket.name,
         )
     )
     return list(chain(homes, others))
 
 
 def _match_bucket(
-    container: DeclaredContainer, location: Location, bucket: Bucket, facts: Facts
+    container: DeclaredContainer, location: Location, area: _Area, facts: Facts
 ) -> Granted | Missing:
     """Decide whether the policies of one bucket let the actor read a container."""
+    bucket, store = area.bucket, area.location.store
     owner = bucket.organisation
     is_home = facts.repository is not None and owner == facts.repository.organisation
     is_member = owner in facts.roles
@@ -377,14 +404,11 @@ def _match_bucket(
         return _missing(container, Reason.BUCKET_UNPROVEN, owner, "")
     if bucket.delegation is Delegation.STATIC and not (is_home and is_member):
         return _missing(container, Reason.NOT_SCOPED, owner, "")
-    place = bucket_location(bucket)
-    here = Location(place.platform, place.store, location.bucket, location.segments)
-    is_subscriber = _reads_by_subscription(bucket, here, facts)
+    here = Location(area.location.platform, store, location.bucket, location.segments)
+    is_subscriber = _reads_by_subscription(area, here, facts)
     reason = Reason.NO_POLICY
-    for policy in facts.policies:
-        if (policy.organisation, policy.bucket) != (owner, bucket.name):
-            continue
-        if not place.below(policy.prefix).covers(here) or _has_ended(policy, facts.now):
+    for policy, policy_location in area.policies:
+        if not policy_location.covers(here) or _has_ended(policy, facts.now):
             continue
         is_shared = not facts.roles.keys().isdisjoint(policy.shared_with)
         is_reader = is_member or is_shared or policy.scope is PolicyScope.ANYONE
@@ -396,8 +420,8 @@ def _match_bucket(
             reason = _worse(reason, Reason.NOT_SCOPED)
         else:
             difference = None
-            if place.store != location.store:
-                difference = f"the container names {location.store}, the bucket is on {place.store}"
+            if store != location.store:
+                difference = f"the container names {location.store}, the bucket is on {store}"
             kind, source = GrantKind.POLICY, policy.id
             # Who reads by a listing gets the chunks that manifests name, and no list of others.
             return Granted(
@@ -406,18 +430,18 @@ def _match_bucket(
     return _missing(container, reason, owner, "")
 
 
-def _reads_by_subscription(bucket: Bucket, location: Location, facts: Facts) -> bool:
+def _reads_by_subscription(area: _Area, location: Location, facts: Facts) -> bool:
     """Return whether the owner of a bucket shares a location with the actor by a listing.
 
     Writers cannot change a listing, so a new container in a listed repository shares nothing.
     """
-    place = bucket_location(bucket)
+    bucket = area.bucket
     listings = {
         (listing.organisation, listing.name)
         for listing in facts.listings
         if listing.organisation == bucket.organisation
         for shared in listing.virtual_chunks
-        if shared.bucket == bucket.name and place.below(shared.prefix).covers(location)
+        if shared.bucket == bucket.name and area.location.below(shared.prefix).covers(location)
     }
     return any(
         (subscription.provider, subscription.listing) in listings

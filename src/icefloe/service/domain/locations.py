@@ -28,10 +28,11 @@ _SCHEMES: Final = {
     "abfs": Platform.AZURE,
 }
 _FORBIDDEN_SCHEMES: Final = frozenset({"file", "memory", "http", "https", "vcc"})
-_PREFIX_CHARACTER: Final = re.compile(r"[A-Za-z0-9._=,:@+~/-]")
+_PREFIX_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._=,:@+~/-]*")
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9._=,:@+~-]{1,255}")
 _BUCKET: Final = re.compile(BUCKET_NAME)
 _AMAZON: Final = re.compile(r"s3([.-][a-z0-9-]+)*\.amazonaws\.com(\.cn)?")
+_ENDPOINT: Final = re.compile(r"(https?)://([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?")
 _AZURE_ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 _WELL_KNOWN: Final = {
     Platform.S3: "amazonaws.com",
@@ -126,9 +127,7 @@ def store_name(platform: Platform, endpoint: str | None, account: str | None) ->
         if platform is not Platform.AZURE:
             return known
         return f"{account}.{known}" if _AZURE_ACCOUNT.fullmatch(account or "") else None
-    match = re.fullmatch(
-        r"(https?)://([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?", endpoint
-    )
+    match = _ENDPOINT.fullmatch(endpoint)
     if match is None:
         return None
     scheme, host, port = match[1], match[2].lower().rstrip("."), match[3] or ""
@@ -187,9 +186,8 @@ def _name_fault(name: str | None) -> str | None:
 
 def _path_fault(bucket: str, slash: str, path: str) -> str | None:
     """Return why a bucket and a path are not in plain pieces, if so."""
-    for character in bucket + path:
-        if not _PREFIX_CHARACTER.fullmatch(character):
-            return f"the prefix contains the character {character!r}"
+    if rest := _PREFIX_CHARACTERS.sub("", bucket + path, count=1):
+        return f"the prefix contains the character {rest[0]!r}"
     if not bucket:
         return "the prefix names no bucket"
     if not _BUCKET.fullmatch(bucket):

@@ -33,6 +33,8 @@ from icefloe.service.domain.decide import Actor, Facts, Resource, Verdict, decid
 from icefloe.service.domain.locations import Location, bucket_location, screen_all
 
 _ROLES = {rank: role for role, rank in RANK.items()}
+type _Division = tuple[list[dict[str, Role]], NDArray[np.int64]]
+"""The different roles that people have in some organisations, and whose are which."""
 
 
 class _Offer(Record):
@@ -134,24 +136,34 @@ class World:
         Rows have the order of `people`, columns that of the repositories named, or of all.
         """
         names = list(self.repositories if repositories is None else repositories)
-        ranks, columns = self._rank_table
+        _, columns = self._rank_table
         is_able = np.array([not person.disabled for person in self.people.values()], np.bool_)
-        answer = np.zeros((len(self.people), len(names)), np.bool_)
+        answer = np.zeros((len(names), len(self.people)), np.bool_)
+        divisions: dict[tuple[str, ...], _Division] = {}
         for index, name in enumerate(names):
-            organisations = [org for org in self._organisations_in(name) if org in columns]
-            table = ranks[:, [columns[org] for org in organisations]]
-            # People with the same roles in these organisations are decided about once.
-            kinds, kind_of_person = np.unique(table, axis=0, return_inverse=True)
-            allowed = [self._is_open(name, organisations, kind) for kind in kinds.tolist()]
-            answer[:, index] = np.array(allowed, np.bool_)[kind_of_person]
-        return answer & is_able[:, None]
+            organisations = tuple(org for org in self._organisations_in(name) if org in columns)
+            if organisations not in divisions:
+                divisions[organisations] = self._divide(organisations)
+            kinds, kind_of_person = divisions[organisations]
+            allowed = [self._is_open(name, roles) for roles in kinds]
+            answer[index] = np.array(allowed, np.bool_)[kind_of_person]
+        return (answer & is_able).T
 
-    def _is_open(self, name: str, organisations: list[str], kind: list[int]) -> bool:
-        roles = {
-            organisation: _ROLES[rank]
-            for organisation, rank in zip(organisations, kind, strict=True)
-            if rank
-        }
+    def _divide(self, organisations: tuple[str, ...]) -> _Division:
+        """Divide people by their roles in organisations: who has the same is decided about once."""
+        ranks, columns = self._rank_table
+        kind_of_person = np.zeros(len(ranks), np.int64)
+        for organisation in organisations:
+            codes = kind_of_person * (len(RANK) + 1) + ranks[:, columns[organisation]]
+            _, kind_of_person = np.unique(codes, return_inverse=True)
+        _, examples = np.unique(kind_of_person, return_index=True)
+        kinds = [
+            {org: _ROLES[rank] for org in organisations if (rank := int(ranks[row, columns[org]]))}
+            for row in examples
+        ]
+        return kinds, kind_of_person
+
+    def _is_open(self, name: str, roles: Mapping[str, Role]) -> bool:
         facts = self.facts(name, roles)
         return decide(_ANYBODY, Action.OPEN_REPOSITORY, resource_of(name), facts).allowed
 

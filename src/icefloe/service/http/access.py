@@ -18,7 +18,8 @@ from icefloe.records import Record, replace
 from icefloe.service import login
 from icefloe.service.database import audit, rows, tables
 from icefloe.service.database.accounts import Caller
-from icefloe.service.database.facts import Entry, load_entry, load_offers
+from icefloe.service.database.assets import last_containers
+from icefloe.service.database.facts import Entry, load_entry, load_facts, load_offers
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.decide import Actor, Facts, Resource, Verdict, decide
 from icefloe.service.runtime import Service
@@ -46,29 +47,31 @@ def anybody() -> None:
     """Admit every caller: a route that depends on this needs no login."""
 
 
-def caller_of(request: Request) -> Caller:
-    """Return who sent a request; raise `NotLoggedInError` if nobody known."""
-    service = service_of(request)
-    limits = service.settings.limits
-    caller = find_caller(service, request)
-    if caller is None:
-        # Guesses of tokens come from an address.
-        service.limits.take("refusal", address_of(request), per_minute=limits.refusals)
-        problem = "send a token that is still valid, like `Authorization: Bearer icefloe_...`"
-        raise NotLoggedInError(problem)
-    service.limits.take("request", caller.person.name, per_minute=limits.requests)
+def _stranger(service: Service, request: Request) -> NotLoggedInError:
+    """Return the error for a request of nobody known; raise `ServiceError` after many of them."""
+    # Guesses of tokens come from an address.
+    limit = service.settings.limits.refusals
+    service.limits.take("refusal", address_of(request), per_minute=limit)
+    problem = "send a token that is still valid, like `Authorization: Bearer icefloe_...`"
+    return NotLoggedInError(problem)
+
+
+def _count(service: Service, request: Request, caller: Caller) -> None:
+    """Raise `ServiceError` if a caller sends too many requests."""
+    limit = service.settings.limits.requests
+    service.limits.take("request", caller.person.name, per_minute=limit)
     request.state.person = caller.person.name
-    return caller
 
 
-def find_caller(service: Service, request: Request) -> Caller | None:
+def find_caller(service: Service, connection: Connection, request: Request) -> Caller | None:
     """Return who sent a request, by a token or by the cookie of a session; None if unknown."""
     header = request.headers.get("authorization")
     if header is not None:
         scheme, _, token = header.partition(" ")
-        return service.find_caller(token.strip()) if scheme.lower() == "bearer" else None
+        is_token = scheme.lower() == "bearer"
+        return service.find_caller(connection, token.strip()) if is_token else None
     secret = request.cookies.get(cookie_name(service))
-    session = login.find_session(service, secret) if secret else None
+    session = login.find_session(service, connection, secret) if secret else None
     if session is None:
         return None
     if request.method not in _SAFE_METHODS:
@@ -95,11 +98,18 @@ class Permit(Record):
     """What the decision depended on."""
     entry: Entry | None = None
     """The repository that the path names."""
+    remembered: Facts | None = None
+    """For an open: the facts together with the containers that the repository last had."""
 
     @property
     def person(self) -> str:
         """The name of the caller."""
         return self.caller.person.name
+
+    @property
+    def resource_name(self) -> str:
+        """The organisation, or the repository with its organisation, as the audit names it."""
+        return "/".join(filter(None, (self.resource.organisation, self.resource.repository)))
 
     def also(self, action: Action) -> None:
         """Raise an error unless the caller may do another action, too, which needs no facts."""
@@ -117,7 +127,8 @@ class Permit(Record):
 
     async def record_later(self, what: str, details: Mapping[str, Any] | None = None) -> None:
         """Write an action that changed nothing here to the audit, and wait until it is there."""
-        await self.service.journal.write(self.audit_entry(what, details))
+        entry = self.audit_entry(what, details)
+        await self.service.journal.write(entry, self.caller.token)
 
     def audit_entry(self, what: str, details: Mapping[str, Any] | None = None) -> AuditEntry:
         """Return what the audit is to keep of this request."""
@@ -139,6 +150,15 @@ def actor_of(caller: Caller) -> Actor:
     return Actor(caller.person.name, caller.person.kind, caller.person.operator, scope)
 
 
+class _Known(Record):
+    """All that the database knows about a request."""
+
+    caller: Caller
+    facts: Facts
+    entry: Entry | None = None
+    remembered: Facts | None = None
+
+
 def may(action: Action) -> Callable[..., Permit]:
     """Return a dependency that lets a request pass if its caller may do an action.
 
@@ -147,21 +167,69 @@ def may(action: Action) -> Callable[..., Permit]:
     """
 
     def permit(request: Request) -> Permit:
-        caller = caller_of(request)
         service, path = service_of(request), request.path_params
         resource = Resource(path.get("org"), path.get("name") if _is_repository(request) else None)
-        now = service.clock()
-        request_id = request.state.request_id
-        entry, facts = _load(service, caller, resource, path.get("listing"), now)
-        verdict = decide(actor_of(caller), action, resource, facts)
-        permit = Permit(service, caller, action, resource, verdict, now, request_id, facts, entry)
-        if verdict.allowed:
+        with service.database.reading() as connection:
+            caller = find_caller(service, connection, request)
+            if caller is None:
+                raise _stranger(service, request)
+            _count(service, request, caller)
+            known = _load(service, connection, caller, resource, path.get("listing"))
+        service.note_use(caller)
+        permit = _decide(service, request, action, resource, known)
+        if permit.verdict.allowed:
             return permit
-        _record_refusal(permit)
+        with service.database.writing() as connection:
+            permit.record(connection, permit.resource_name)
         raise refusal_of(permit)
 
     permit.action = action  # type: ignore[attr-defined]
     return permit
+
+
+async def may_open(request: Request) -> Permit:
+    """Return the permit of a request to open a repository; refuse who may not do it.
+
+    All that the database knows about it is read at one moment. Requests that ask the same at the
+    same time, with the same token, share that. Each of them is counted, decided and audited.
+    """
+    service, path = service_of(request), request.path_params
+    resource = Resource(path["org"], path["name"])
+    # All of a request that the authentication looks at.
+    headers = tuple(map(request.headers.get, ("authorization", "cookie", "x-csrf-token")))
+    known = await service.rounds.ask(
+        ("open", headers, resource),
+        lambda: service.database.run(_load_for_open, service, request, resource),
+    )
+    if known is None:
+        raise _stranger(service, request)
+    _count(service, request, known.caller)
+    permit = _decide(service, request, Action.OPEN_REPOSITORY, resource, known)
+    if permit.verdict.allowed:
+        return permit
+    await permit.record_later(permit.resource_name)
+    raise refusal_of(permit)
+
+
+may_open.action = Action.OPEN_REPOSITORY  # type: ignore[attr-defined]
+
+
+def _decide(
+    service: Service, request: Request, action: Action, resource: Resource, known: _Known
+) -> Permit:
+    verdict = decide(actor_of(known.caller), action, resource, known.facts)
+    return Permit(
+        service,
+        known.caller,
+        action,
+        resource,
+        verdict,
+        known.facts.now,
+        request.state.request_id,
+        known.facts,
+        known.entry,
+        known.remembered,
+    )
 
 
 def _is_repository(request: Request) -> bool:
@@ -169,36 +237,53 @@ def _is_repository(request: Request) -> bool:
 
 
 def _load(
-    service: Service, caller: Caller, resource: Resource, listing: str | None, now: datetime
-) -> tuple[Entry | None, Facts]:
-    settings = service.settings
+    service: Service,
+    connection: Connection,
+    caller: Caller,
+    resource: Resource,
+    listing: str | None = None,
+) -> _Known:
+    now, settings = service.clock(), service.settings
     facts = Facts(now, caller.roles, allows_organisations=settings.allows_organisations)
     if listing is not None:
         key = {"organisation": resource.organisation, "name": listing}
-        with service.database.reading() as connection:
-            offer = rows.find(connection, tables.listings, Listing, **key)
-        return None, replace(facts, listings=() if offer is None else (offer,))
+        offer = rows.find(connection, tables.listings, Listing, **key)
+        return _Known(caller, replace(facts, listings=() if offer is None else (offer,)))
     if resource.organisation is None or resource.repository is None:
-        return None, facts
+        return _Known(caller, facts)
+    entry = load_entry(connection, resource.organisation, resource.repository)
+    # Of a repository that does not exist, the same questions are asked: their number must not
+    # tell whether there is one.
+    repository = (
+        entry.repository
+        if entry
+        else Repository(resource.organisation, resource.repository, "", "")
+    )
+    # Containers are looked at when the repository is opened, with its configuration at hand.
+    offers = load_offers(connection, repository, caller.roles, now)
+    return _Known(caller, offers, entry) if entry else _Known(caller, facts)
+
+
+def _load_for_open(service: Service, request: Request, resource: Resource) -> _Known | None:
+    """Return all that opening a repository depends on; None for a caller whom nobody knows."""
     with service.database.reading() as connection:
-        entry = load_entry(connection, resource.organisation, resource.repository)
-        # Of a repository that does not exist, the same questions are asked: their number must
-        # not tell whether there is one.
-        repository = (
-            entry.repository
-            if entry
-            else Repository(resource.organisation, resource.repository, "", "")
-        )
-        # Containers are looked at when the repository is opened, with its configuration at hand.
-        offers = load_offers(connection, repository, caller.roles, now)
-        return (entry, offers) if entry else (None, facts)
-
-
-def _record_refusal(permit: Permit) -> None:
-    resource = permit.resource
-    what = "/".join(part for part in (resource.organisation, resource.repository) if part)
-    with permit.service.database.writing() as connection:
-        permit.record(connection, what)
+        caller = find_caller(service, connection, request)
+        if caller is None:
+            return None
+        known = _load(service, connection, caller, resource)
+        verdict = decide(actor_of(caller), Action.OPEN_REPOSITORY, resource, known.facts)
+        # For who may not open it, a repository takes as long as one that does not exist.
+        if known.entry is not None and verdict.allowed:
+            containers = last_containers(connection, known.entry.repository)
+            remembered = load_facts(
+                connection,
+                known.entry,
+                containers,
+                known.facts,
+                allows_anonymous=service.settings.allows_anonymous,
+            )
+            return replace(known, remembered=remembered)
+        return known
 
 
 def refusal_of(permit: Permit) -> Exception:
@@ -211,7 +296,6 @@ def refusal_of(permit: Permit) -> Exception:
             problem = f"{permit.resource.organisation} offers no such listing to you"
             return NotFoundError(problem, ErrorKind.ENTRY_NOT_FOUND)
         noun = "repository" if permit.resource.repository else "organisation"
-        name = "/".join(filter(None, (permit.resource.organisation, permit.resource.repository)))
-        problem = f"there is no {noun} {name}, or you may not see it"
+        problem = f"there is no {noun} {permit.resource_name}, or you may not see it"
         return NotFoundError(problem, ErrorKind.ENTRY_NOT_FOUND)
     return AccessDeniedError("; ".join(permit.verdict.reasons))

@@ -30,13 +30,13 @@ from icefloe.service.runtime import Service
 from icefloe.version import VERSION
 
 ROUTERS: Final = (
+    repositories.router,  # asked most, and routes are tried in this order
     health.router,
     device.router,
     people.router,
     organisations.router,
     buckets.router,
     policies.router,
-    repositories.router,
     listings.router,
     subscriptions.router,
     embargoes.router,

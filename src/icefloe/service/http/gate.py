@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from icefloe.errors import ConflictError, ErrorKind, IcefloeError, InvalidInputError
 from icefloe.records import Record
 from icefloe.service.database import tables
+from icefloe.service.database.accounts import Caller
 from icefloe.service.database.vault import decrypt, encrypt
 from icefloe.service.http.access import find_caller, service_of
 from icefloe.service.runtime import Service
@@ -150,7 +151,7 @@ class Once:
         service = service_of(request)
         caller = None
         if key is not None:
-            caller = await asyncio.to_thread(find_caller, service, request)
+            caller = await asyncio.to_thread(_find_caller, service, request)
         if key is None or caller is None:  # who is not logged in creates nothing
             await self._app(scope, receive, send)
             return
@@ -192,6 +193,11 @@ class Once:
             await asyncio.to_thread(entry.end, answer)
         for message in messages:
             await send(message)
+
+
+def _find_caller(service: Service, request: Request) -> Caller | None:
+    with service.database.reading() as connection:
+        return find_caller(service, connection, request)
 
 
 class _Entry:

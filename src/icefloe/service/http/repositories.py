@@ -22,7 +22,7 @@ from icefloe.errors import AccessDeniedError, ErrorKind, IcefloeError, InvalidIn
 from icefloe.records import replace
 from icefloe.service.database import accounts, assets, rows, tables
 from icefloe.service.domain.actions import Action
-from icefloe.service.http.access import Permit, actor_of, may
+from icefloe.service.http.access import Permit, actor_of, may, may_open
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.people import make_token
@@ -143,7 +143,7 @@ def delete_repository(
 @router.post("/repos/{org}/{name}/open", response_model=Annotated[OpenAnswer, Codec()])
 @router.post("/repos/{org}/{name}/credentials", response_model=Annotated[OpenAnswer, Codec()])
 async def open_repository(
-    permit: Annotated[Permit, Depends(may(Action.OPEN_REPOSITORY))],
+    permit: Annotated[Permit, Depends(may_open)],
     org: str,
     name: str,
     request: Annotated[OpenRequest | None, Codec(), Body()] = None,
@@ -189,17 +189,20 @@ async def _open(permit: Permit, request: OpenRequest) -> Opened:
     entry = permit.entry
     assert entry is not None
     what = entry.repository.full_name
+    opener = Opener(permit.service)
     try:
-        opened = await Opener(permit.service).open(
-            actor_of(permit.caller), permit.caller, entry, access, permit.facts
+        opened = await opener.open(
+            actor_of(permit.caller), permit.caller, entry, access, permit.facts, permit.remembered
         )
     except AccessDeniedError as error:
         missing = [{"container": m.container, "reason": m.reason} for m in error.missing]
         refused = replace(permit, verdict=replace(permit.verdict, allowed=False))
-        await refused.record_later(what, {"access": access.value, "missing": missing})
+        details = {"access": access.value, "missing": missing, "withheld": opener.withheld()}
+        await refused.record_later(what, details)
         raise
     except IcefloeError as error:
-        await permit.record_later(what, {"access": access.value, "failed": error.kind})
+        details = {"access": access.value, "failed": error.kind, "withheld": opener.withheld()}
+        await permit.record_later(what, details)
         raise
     await permit.record_later(what, opened.details)
     return opened

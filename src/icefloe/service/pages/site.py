@@ -53,7 +53,8 @@ def visit_of(request: Request, fields: Annotated[dict[str, str], Depends(form_fi
     """Return the visit that a request is; raise `AccessDeniedError` for a form of another site."""
     service = service_of(request)
     cookie = request.cookies.get(cookie_name(service), "")
-    session = login.find_session(service, cookie) if cookie else None
+    with service.database.reading() as connection:
+        session = login.find_session(service, connection, cookie) if cookie else None
     if request.method == "POST":
         expected = login.csrf_token(service, cookie)
         if not cookie or not hmac.compare_digest(

@@ -1,7 +1,7 @@
 """The keeping of credentials: made once for all who wait, used until shortly before their end."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,6 +13,7 @@ from icefloe.service.vending.grants import Grant, Secret, Vendor, check_grant
 
 MARGIN: Final = timedelta(minutes=5)
 """How long before its end a credential is not handed out any more."""
+_FORGETTING_STEP: Final = timedelta(minutes=1)
 
 
 class Minted(Record):
@@ -37,17 +38,24 @@ class Broker:
         self._clock: Final = clock
         self._kept: Final[dict[Grant, CredentialAnswer]] = {}
         self._waiting: Final[dict[Grant, asyncio.Task[CredentialAnswer]]] = {}
+        self._forgot_at: datetime | None = None
         self.mints = 0
         """How many credentials were made."""
 
+    def kept(self, grant: Grant) -> Minted | None:
+        """Return the credential that was made for a grant before; None if there is no good one."""
+        check_grant(grant)
+        credential = self._kept.get(grant)
+        if credential is None or not self._is_good(credential):
+            return None
+        return Minted(credential, is_new=False)
+
     async def get(
-        self, grant: Grant, load_secret: Callable[[], Secret], external_id: str
+        self, grant: Grant, load_secret: Callable[[], Awaitable[Secret]], external_id: str
     ) -> Minted:
         """Return a credential for a grant; `load_secret` is called only if a new one is made."""
-        check_grant(grant)
-        kept = self._kept.get(grant)
-        if kept is not None and self._is_good(kept):
-            return Minted(kept, is_new=False)
+        if (kept := self.kept(grant)) is not None:
+            return kept
         task = self._waiting.get(grant)
         is_first = task is None
         if task is None:
@@ -58,14 +66,14 @@ class Broker:
         return Minted(await asyncio.shield(task), is_new=is_first)
 
     async def _mint(
-        self, grant: Grant, load_secret: Callable[[], Secret], external_id: str
+        self, grant: Grant, load_secret: Callable[[], Awaitable[Secret]], external_id: str
     ) -> CredentialAnswer:
         vendor = self._vendors.get(grant.bucket.delegation)
         if vendor is None:
             problem = f"this service makes no credentials by {grant.bucket.delegation.value!r}"
             raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
         self._before_mint(grant)
-        secret = await asyncio.to_thread(load_secret)
+        secret = await load_secret()
         credential = await vendor.vend(grant, secret, external_id)
         self.mints += 1
         self._forget_ended()
@@ -77,5 +85,10 @@ class Broker:
         return end is None or self._clock() < end - MARGIN
 
     def _forget_ended(self) -> None:
+        """Forget the credentials that nobody gets any more, once in a while."""
+        now = self._clock()
+        if self._forgot_at is not None and now - self._forgot_at < _FORGETTING_STEP:
+            return
+        self._forgot_at = now
         for grant in [g for g, credential in self._kept.items() if not self._is_good(credential)]:
             del self._kept[grant]
