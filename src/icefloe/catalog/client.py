@@ -224,7 +224,7 @@ class Client(Administration):
         new = NewRepository(short, bucket, description=description, visibility=seen_by)
         path = f"/orgs/{organisation}/repos"
         try:
-            await self._transport.call(model.Repository, "POST", path, new)
+            await self._transport.create(model.Repository, path, new)
         except AlreadyExistsError:
             if (await self._open(name, "write")).exists:
                 raise
@@ -262,7 +262,7 @@ class Client(Administration):
         seen_by = chosen(Visibility, visibility)
         new = NewRepository(short, bucket, folder, description, seen_by, imports=True)
         path = f"/orgs/{organisation}/repos"
-        return await self._transport.call(model.Repository, "POST", path, new)
+        return await self._transport.create(model.Repository, path, new)
 
     import_repo = blocking(import_repo_async)
 
