@@ -531,13 +531,14 @@ def test_credentials_of_a_bucket_reach_a_folder(here: World) -> None:
     made = here.client("bob").bucket_credentials("lab", "main", prefix="raw/")
     assert made.is_scoped
     assert made.credential.values["secret_access_key"] not in repr(made)
+    values: dict[str, Any] = dict(made.credential.values)
     store = S3Store(
         made.store.bucket,
         prefix=made.store.prefix,
         endpoint=made.store.endpoint,
         region=made.store.region,
         client_options={"allow_http": True},
-        **made.credential.values,
+        **values,
     )
     assert [entry["path"] for page in store.list() for entry in page] == ["a.txt"]
     with pytest.raises(obstore.exceptions.BaseError):

@@ -67,6 +67,7 @@ _REASONS: Final = {
     "bucket_unknown": "no organisation has registered this bucket",
     "bucket_unproven": "the service has not proved yet that the bucket is its owner's",
     "embargoed": "it is under embargo",
+    "not_scoped": "credentials for it would reach more than its folder",
     "forbidden_scheme": "data of this kind is never read through a service",
     "invalid": "its address is not valid",
 }
