@@ -194,7 +194,10 @@ def test_every_example_is_true(desk: Desk, schema: Any) -> None:
             desk.ask("ada", "POST", where.removeprefix("/api/v1").replace("resume", "suspend"))
         response = send(desk, person, method, where, operation)
         if short.endswith(ASKS_A_STORE) or short == "/device/token":
-            assert response.status_code in {200, 400, 403, 404, 422, 502, 503}, (label, response.text)
+            assert response.status_code in {200, 400, 403, 404, 422, 502, 503}, (
+                label,
+                response.text,
+            )
             continue
         assert response.is_success, (label, response.text)
         content = operation["responses"][str(response.status_code)].get("content")
