@@ -1,6 +1,7 @@
 """The client of a service: real requests, real stores, real credentials."""
 
 import asyncio
+import json
 import os
 import pickle
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import xarray
 import zarr
 from obstore.store import S3Store
+from typer.testing import CliRunner
 
 import icefloe
 from icefloe.catalog.wire import (
@@ -27,6 +29,7 @@ from icefloe.catalog.wire import (
     RequestDecision,
     SubscriptionDecision,
 )
+from icefloe.cli.main import app
 from icefloe.service import device, login
 from icefloe.xarray import to_icechunk
 from tests.service.client_world import CHUNK, LENGTH, World, bucket_at, check_cube, make_cube, world
@@ -418,7 +421,14 @@ def test_a_program_logs_in_after_an_approval_in_the_browser(here: World) -> None
     assert links[0].startswith(f"{here.desk.url}/device?user_code=")
     # A second login finds the token of the first, and so do other programs.
     icefloe.Client(here.desk.url).login(show=approve)
+    icefloe.Client(here.desk.url).login(show=approve, scope="write")
     assert len(links) == 1
+    # Another scope takes another approval.
+    with pytest.raises(icefloe.AccessDeniedError, match="log in with a wider one"):
+        client.create_token("laptop")
+    client.login(show=approve, scope="admin")
+    client.revoke_token(client.create_token("laptop").id)
+    assert len(links) == 2
     assert icefloe.Client().whoami().person == "cid"
     client.logout()
     with pytest.raises(icefloe.NotLoggedInError):
@@ -547,6 +557,29 @@ def test_credentials_of_a_bucket_reach_a_folder(here: World) -> None:
         here.client("bob").bucket_credentials("lab", "main", access="write")
     with pytest.raises(icefloe.AccessDeniedError):
         here.client("cid").bucket_credentials("lab", "main")
+
+
+def test_commands_cut_a_bucket_off_prove_it_and_print_credentials(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEFLOE_SERVICE", here.desk.url)
+    monkeypatch.setenv("ICEFLOE_TOKEN", here.desk.tokens["ada"])
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["bucket", *arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    shown = run("credentials", "lab", "main", "--prefix", "raw/")
+    assert f"{here.prefix}/lab/raw/" in shown
+    assert "session_token" in shown.replace(" ", "_")
+    assert json.loads(run("credentials", "lab", "main", "--json"))["is_scoped"] is True
+    assert ".icefloe-challenge" in run("prove", "lab", "main")
+    assert "main is suspended; credentials made before live until" in run(
+        "suspend", "lab", "main", "--yes"
+    )
+    assert here.client("ada").show_bucket("lab", "main").state == "suspended"
+    assert "main is proven" in run("resume", "lab", "main")
 
 
 def test_a_token_of_a_job_opens_one_repository(here: World) -> None:

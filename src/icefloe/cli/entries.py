@@ -52,7 +52,7 @@ class Entries(Report):
 
 
 class Entry(Report):
-    """One entry of a service, with a line for each field."""
+    """One entry of a service, with a line for each field, also of the records in it."""
 
     __slots__ = ("_entry", "_sentences")
 
@@ -66,8 +66,7 @@ class Entry(Report):
         return ("field", "value")
 
     def _rows(self) -> Iterable[Iterable[object]]:
-        fields = _plain(self._entry).items()
-        return ([name.replace("_", " "), _shown(value)] for name, value in fields)
+        return _facts(self._entry)
 
     def _notes(self) -> Iterable[str]:
         return self._sentences
@@ -102,12 +101,27 @@ def _plain(entry: object) -> Any:
     return entry if isinstance(entry, dict) else msgspec.to_builtins(entry)
 
 
+def _facts(entry: object, prefix: str = "") -> Iterable[tuple[str, object]]:
+    """Iterate over the names and the values of fields; those of a record within come alone."""
+    from icefloe.records import Record
+
+    for name, value in _plain(entry).items():
+        label = prefix + name.replace("_", " ")
+        part = getattr(entry, name, None)
+        if isinstance(part, Record):
+            yield from _facts(part, f"{label} ")
+        else:
+            yield label, _shown(value)
+
+
 def _shown(value: object) -> object:
     match value:
         case None:
             return ""
         case bool():
             return "yes" if value else "no"
+        case [[*_], *_]:
+            return ", ".join(" ".join(map(str, item)) for item in value)
         case list() | tuple():
             return ", ".join(str(_shown(item)) for item in value)
         case Mapping():

@@ -112,6 +112,7 @@ def service(
         monkeypatch.setenv("ICEFLOE_SERVICE", service.url)
         monkeypatch.setenv("ICEFLOE_TOKEN", new_token())
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
         yield service
 
 
