@@ -135,7 +135,7 @@ def _add_shares(connection: Connection, now: datetime) -> None:
 
 def path_of(template: str, **others: str) -> str:
     """Return the path of a route with the names of the examples, or with other ones."""
-    values = PARAMETERS | others
+    values = {**PARAMETERS, **others}
     return re.sub(r"\{(\w+)\}", lambda match: str(values[match[1]]), template)
 
 

@@ -120,12 +120,15 @@ def _shown(value: object) -> object:
             return ""
         case bool():
             return "yes" if value else "no"
-        case [[*_], *_]:
-            return ", ".join(" ".join(map(str, item)) for item in value)
         case list() | tuple():
-            return ", ".join(str(_shown(item)) for item in value)
+            return ", ".join(_item(item) for item in value)
         case Mapping():
             return ", ".join(f"{name}: {_shown(item)}" for name, item in value.items())
         case int():
             return value
     return str(value)
+
+
+def _item(value: object) -> str:
+    """Return an item of a list as text; the parts of a pair stand side by side."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(_shown(value))
