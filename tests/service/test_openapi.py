@@ -18,7 +18,7 @@ from schemathesis.core.failures import FailureGroup
 from icefloe.catalog.model import Person, Role
 from icefloe.service.http.app import create_app
 from icefloe.service.http.codec import KINDS
-from icefloe.service.http.examples import PARAMETERS, PROBLEMS, RECORDS
+from icefloe.service.http.examples import PARAMETERS, PROBLEMS, RECORDS, example_of
 from icefloe.service.runtime import Service
 from icefloe.service.settings import RateLimits, Settings
 from tests.support.desk import Desk
@@ -170,6 +170,31 @@ def test_no_example_is_left_over(schema: Any) -> None:
     assert used == {*RECORDS, "Problem"}
     statuses = {int(s) for *_, o in operations_of(schema.raw_schema) for s in o["responses"]}
     assert {status for status in statuses if status >= 400} == PROBLEMS.keys()
+
+
+def test_the_errors_of_the_examples_are_true(desk: Desk) -> None:
+    fill(desk)
+    org, policy = "/orgs/ocean-lab", PARAMETERS["policy"]
+    settings = example_of("PolicySettings")
+    version = {"if-match": '"1"'}
+    desk.ask("root", "POST", "/orgs", {"name": "reef-lab"})
+    token = {"authorization": f"Bearer {desk.tokens['root']}"}
+    deep = {"content": b"[" * 100_000, "headers": token | {"content-type": "application/json"}}
+    answers = {
+        400: desk.client.post("/api/v1/orgs", **deep),
+        401: desk.ask(None, "GET", org),
+        403: desk.ask("bob", "PATCH", org, example_of("OrganisationChange")),
+        404: desk.ask("root", "GET", org),
+        409: desk.ask("root", "POST", "/orgs", {"name": "reef-lab"}),
+        412: desk.ask("ada", "PUT", f"{org}/policies/{policy}", settings, headers=version),
+        413: desk.ask("root", "POST", "/orgs", {"name": "x" * 2_000_000}),
+        422: desk.ask("root", "POST", "/orgs", {}),
+        502: desk.ask("ada", "POST", f"{org}/buckets/tapes/credentials", {}),
+    }
+    for status, response in answers.items():
+        problem = response.json()
+        shown = (response.status_code, problem["code"], problem["message"])
+        assert shown == (status, PROBLEMS[status].code, PROBLEMS[status].message)
 
 
 SENT_BY = {

@@ -85,8 +85,8 @@ def _resolve(value: Any) -> Any:
             return {"$ref": _TEMPLATE.format(name=value[REFERENCE])}
         if "prefixItems" in value:
             first, *others = value["prefixItems"]
-            assert all(other == first for other in others)
-            value = {k: v for k, v in value.items() if k != "prefixItems"} | {"items": first}
+            if all(other == first for other in others):
+                value = {k: v for k, v in value.items() if k != "prefixItems"} | {"items": first}
         return {key: _resolve(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_resolve(inner) for inner in value]

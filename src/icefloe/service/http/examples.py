@@ -140,7 +140,7 @@ _BUCKET: Final = Bucket(
     region="eu-west-1",
     role=_ROLE,
     state=BucketState.PROVEN,
-    state_reason="all attempts went as they should",
+    state_reason="2 checks passed",
     probed_at=_NOW,
 )
 _REPOSITORY: Final = Repository(
@@ -257,10 +257,17 @@ _RECORDS: Final[tuple[Record, ...]] = (
     _BUCKET,
     ProbeReport(
         BucketState.PROVEN,
-        "all attempts went as they should",
-        (ProbeCheck("read inside", passed=True), ProbeCheck("read outside", passed=True)),
+        "2 checks passed",
+        (
+            ProbeCheck("read inside", passed=True, detail="status 200"),
+            ProbeCheck("read outside", passed=True),
+        ),
     ),
-    OwnershipProof("icefloe-3d1f", ".icefloe-challenge", "icefloe-9b2e"),
+    OwnershipProof(
+        "3d1f0c6b9a2e47581b6d0f3c8a5e9274",
+        ".icefloe-challenge",
+        "icefloe-challenge-9b2e41d07c6f8a35e1b09d24c7f3a6580e1d2b4c",
+    ),
     Suspension(_BUCKET, _SOON),
     BucketCredential(_TAPES_STORE, _CREDENTIAL, is_scoped=True),
     _REPOSITORY,
@@ -356,7 +363,9 @@ PROBLEMS: Final[Mapping[int, Problem]] = {
     500: _problem(
         ErrorKind.UNKNOWN, "the service failed; its operators find the reason in the log"
     ),
-    502: _problem(ErrorKind.OBJECT_STORE, "the object store of the bucket tapes cannot be reached"),
+    502: _problem(
+        ErrorKind.INVALID_CREDENTIALS, "the STS of bucket ocean-lab/tapes cannot be reached"
+    ),
     503: _problem(
         ErrorKind.SERVICE_UNAVAILABLE,
         "the schema of the database is that of another version of the service: run"
