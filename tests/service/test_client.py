@@ -1,6 +1,7 @@
 """The client of a service: real requests, real stores, real credentials."""
 
 import asyncio
+import json
 import os
 import pickle
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import xarray
 import zarr
 from obstore.store import S3Store
+from typer.testing import CliRunner
 
 import icefloe
 from icefloe.catalog.wire import (
@@ -27,9 +29,12 @@ from icefloe.catalog.wire import (
     RequestDecision,
     SubscriptionDecision,
 )
-from icefloe.service import device
+from icefloe.cli.main import app
+from icefloe.service import device, login
 from icefloe.xarray import to_icechunk
 from tests.service.client_world import CHUNK, LENGTH, World, bucket_at, check_cube, make_cube, world
+from tests.support.desk import root_of
+from tests.support.proxy import LoseResponse, cutting_proxy
 from tests.support.servers import VENDOR, S3Endpoint
 
 pytestmark = pytest.mark.server
@@ -416,7 +421,14 @@ def test_a_program_logs_in_after_an_approval_in_the_browser(here: World) -> None
     assert links[0].startswith(f"{here.desk.url}/device?user_code=")
     # A second login finds the token of the first, and so do other programs.
     icefloe.Client(here.desk.url).login(show=approve)
+    icefloe.Client(here.desk.url).login(show=approve, scope="write")
     assert len(links) == 1
+    # Another scope takes another approval.
+    with pytest.raises(icefloe.AccessDeniedError, match="log in with a wider one"):
+        client.create_token("laptop")
+    client.login(show=approve, scope="admin")
+    client.revoke_token(client.create_token("laptop").id)
+    assert len(links) == 2
     assert icefloe.Client().whoami().person == "cid"
     client.logout()
     with pytest.raises(icefloe.NotLoggedInError):
@@ -484,6 +496,118 @@ def test_everything_of_the_model_can_be_managed(here: World) -> None:
     assert root.verify_audit().number == next(iter(root.audit())).number
 
 
+def test_people_without_an_account_are_invited(here: World) -> None:
+    root, ada, cid = here.client("root"), here.client("ada"), here.client("cid")
+    made = ada.invite_member("lab", role="writer", person="dora")
+    secret = made.link.removeprefix(f"{here.desk.url}/join/")
+    assert secret not in repr(made)
+    service = here.desk.service
+    login.accept_by_password(service, secret, "", "a long enough password", "test")
+    roles = {member.person: member.role for member in ada.list_members("lab")}
+    assert roles["dora"] == "writer"
+    with pytest.raises(icefloe.AlreadyExistsError):
+        ada.invite_member("lab", person="dora")
+    with pytest.raises(icefloe.AccessDeniedError):
+        cid.invite_member("lab")
+    link = root.invite_person(operator=True).link
+    secret = link.removeprefix(f"{here.desk.url}/join/")
+    login.accept_by_password(service, secret, "emil", "a long enough password", "test")
+    here.desk.tokens["emil"] = here.desk.add_token("emil")
+    assert here.client("emil").whoami().operator
+    with pytest.raises(icefloe.AccessDeniedError):
+        ada.invite_person()
+
+
+def test_a_bucket_is_cut_off_and_comes_back(here: World) -> None:
+    ada, cid = here.client("ada"), here.client("cid")
+    ada.create_repo("lab/sst", bucket="main")
+    suspension = ada.suspend_bucket("lab", "main")
+    assert suspension.bucket.state == "suspended"
+    assert suspension.issued_until > here.desk.now
+    with pytest.raises(icefloe.IcefloeError, match="suspended"):
+        cid.get_repo("lab/sst")
+    with pytest.raises(icefloe.InvalidInputError, match="resume it"):
+        ada.probe_bucket("lab", "main")
+    assert ada.resume_bucket("lab", "main").state == "unproven"
+    assert ada.probe_bucket("lab", "main").state == "proven"
+    cid.get_repo("lab/sst")
+    proof = ada.bucket_ownership("lab", "main")
+    assert proof.challenge_key == f"{here.prefix}/lab/.icefloe-challenge"
+    assert proof.external_id != here.client("eve").bucket_ownership("archive", "main").external_id
+
+
+def test_credentials_of_a_bucket_reach_a_folder(here: World) -> None:
+    root_of(here.lab_store).put(f"{here.prefix}/lab/raw/a.txt", b"a")
+    made = here.client("bob").bucket_credentials("lab", "main", prefix="raw/")
+    assert made.is_scoped
+    assert made.credential.values["secret_access_key"] not in repr(made)
+    values: dict[str, Any] = dict(made.credential.values)
+    store = S3Store(
+        made.store.bucket,
+        prefix=made.store.prefix,
+        endpoint=made.store.endpoint,
+        region=made.store.region,
+        client_options={"allow_http": True},
+        **values,
+    )
+    assert [entry["path"] for page in store.list() for entry in page] == ["a.txt"]
+    with pytest.raises(obstore.exceptions.BaseError):
+        store.put("b.txt", b"b")
+    with pytest.raises(icefloe.AccessDeniedError):
+        here.client("bob").bucket_credentials("lab", "main", access="write")
+    with pytest.raises(icefloe.AccessDeniedError):
+        here.client("cid").bucket_credentials("lab", "main")
+
+
+def test_commands_cut_a_bucket_off_prove_it_and_print_credentials(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEFLOE_SERVICE", here.desk.url)
+    monkeypatch.setenv("ICEFLOE_TOKEN", here.desk.tokens["ada"])
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["bucket", *arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    shown = run("credentials", "lab", "main", "--prefix", "raw/")
+    assert f"{here.prefix}/lab/raw/" in shown
+    assert "session_token" in shown.replace(" ", "_")
+    assert json.loads(run("credentials", "lab", "main", "--json"))["is_scoped"] is True
+    assert ".icefloe-challenge" in run("prove", "lab", "main")
+    assert "main is suspended; credentials made before live until" in run(
+        "suspend", "lab", "main", "--yes"
+    )
+    assert here.client("ada").show_bucket("lab", "main").state == "suspended"
+    assert "main is proven" in run("resume", "lab", "main")
+
+
+def test_a_token_of_a_job_opens_one_repository(here: World) -> None:
+    ada = here.client("ada")
+    for name in ("sst", "wind"):
+        ada.create_repo(f"lab/{name}", bucket="main")
+    made = here.client("bob").create_job_token("lab/sst", "means", access="write", hours=2)
+    job = icefloe.Client(here.desk.url, token=made.secret)
+    job.get_repo("lab/sst", access="write")
+    with pytest.raises(icefloe.AccessDeniedError):
+        job.get_repo("lab/wind")
+    with pytest.raises(icefloe.InvalidInputError, match="there are read, write"):
+        ada.create_job_token("lab/sst", "means", access="all")
+
+
+def test_a_creation_whose_answer_is_lost_happens_once(here: World) -> None:
+    with cutting_proxy(here.desk.url) as proxy:
+        client = icefloe.Client(proxy.url, token=here.desk.tokens["ada"])
+        proxy.plan(LoseResponse(method="POST", path="/me/tokens"))
+        made = client.create_token("laptop")
+        proxy.plan(LoseResponse(method="POST", path="/policies"))
+        policy = client.create_policy("lab", bucket="main", prefix="x/")
+    assert icefloe.Client(here.desk.url, token=made.secret).whoami().person == "ada"
+    ada = here.client("ada")
+    assert [token.id for token in ada.list_tokens() if token.name == "laptop"] == [made.id]
+    assert [entry.id for entry in ada.list_policies("lab")] == [policy.id]
+
+
 def test_a_listing_is_offered_subscribed_and_asked_for(here: World) -> None:
     ada, mia = here.client("ada"), here.client("mia")
     ada.create_repo("lab/sst", bucket="main")
@@ -496,7 +620,10 @@ def test_a_listing_is_offered_subscribed_and_asked_for(here: World) -> None:
     with pytest.raises(icefloe.NotFoundError):
         mia.get_repo("lab/sst")
     (waiting,) = ada.list_subscriptions("lab", state="pending")
-    ada.decide_subscription("lab", waiting.id, SubscriptionDecision(grants=True))
+    decision = SubscriptionDecision(grants=True)
+    with pytest.raises(icefloe.ConflictError):
+        ada.decide_subscription("lab", waiting.id, decision, if_version=waiting.version + 1)
+    ada.decide_subscription("lab", waiting.id, decision, if_version=waiting.version)
     mia.get_repo("lab/sst")
     assert mia.show_subscription("museum", waiting.id).state == "granted"
     mia.end_subscription("museum", waiting.id)

@@ -42,6 +42,7 @@ def test_the_commands_of_the_demo_work_when_pasted(tmp_path: Path) -> None:
         finally:
             demo.send_signal(signal.SIGTERM)
     assert pasted.returncode == 0, pasted.stderr
+    assert any(line.startswith("# http://127.0.0.1:") and "/join/" in line for line in lines)
     printed = pasted.stdout.splitlines()
     all_days = "[ 0.  1.  2.  3.  4.  5.  6.  7.  8.  9. 10. 11.]"
     assert printed.count(all_days) == 2

@@ -1,8 +1,10 @@
 """The API: who asks, what they may, and how errors look."""
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
@@ -80,6 +82,69 @@ def test_every_error_has_one_shape(desk: Desk) -> None:
         body = response.json()
         assert {"code", "message", "request_id", "missing", "details"} == body.keys()
         assert body["message"]
+
+
+MALFORMED: dict[str, tuple[str, str, dict[str, Any], int]] = {
+    "no such path": ("GET", "/api/v1/nowhere", {}, 404),
+    "a double slash": ("GET", "/api/v1//me", {}, 404),
+    "the root of the API": ("GET", "/api/v1/", {}, 404),
+    "a slash too many": ("GET", "/api/v1/me/", {}, 404),
+    "wrong method": ("DELETE", "/api/v1/orgs", {}, 405),
+    "unknown method": ("BREW", "/api/v1/orgs", {}, 405),
+    "no body": ("POST", "/api/v1/orgs", {}, 422),
+    "no JSON": ("POST", "/api/v1/orgs", {"content": b"{name"}, 422),
+    "no text": ("POST", "/api/v1/orgs", {"content": b"\xff\xfe{}"}, 422),
+    "too deep": ("POST", "/api/v1/orgs", {"content": b"[" * 100_000}, 400),
+    "another kind": ("POST", "/api/v1/orgs", {"json": ["name"]}, 422),
+    "a field too many": ("POST", "/api/v1/orgs", {"json": {"name": "x1", "x": 1}}, 422),
+    "a form": ("POST", "/api/v1/orgs", {"data": {"name": "x1"}}, 422),
+    "plain text": (
+        "POST",
+        "/api/v1/orgs",
+        {"content": b'{"name": "x1"}', "headers": {"content-type": "text/plain"}},
+        422,
+    ),
+    "no content type": ("POST", "/api/v1/orgs", {"content": b'{"name": "x1"}'}, 422),
+    "too large": ("POST", "/api/v1/orgs", {"content": b" " * 2_000_000}, 413),
+    "wrong query": ("GET", "/api/v1/orgs", {"params": {"limit": "many"}}, 422),
+    "wrong version": (
+        "PATCH",
+        "/api/v1/repos/lab/sst",
+        {"json": {"description": "x"}, "headers": {"if-match": "3"}},
+        422,
+    ),
+    "wrong key": (
+        "POST",
+        "/api/v1/orgs",
+        {"json": {"name": "x1"}, "headers": {"idempotency-key": "a b"}},
+        422,
+    ),
+    "no form": ("POST", "/api/v1/device/code", {"json": {}}, 400),
+    "a large form": ("POST", "/api/v1/device/code", {"data": {"client_id": "x" * 2_000_000}}, 413),
+    "metrics": ("POST", "/metrics", {}, 405),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_request_gets_an_error_of_the_one_shape(desk: Desk, name: str) -> None:
+    method, path, options, status = MALFORMED[name]
+    add_repository(desk, "sst")
+    token = desk.tokens["ada" if "/repos/" in path else "root"]
+    headers = {"authorization": f"Bearer {token}", **options.get("headers", {})}
+    if "content" in options:
+        headers.setdefault("content-type", "application/json")
+    if name == "no content type":
+        del headers["content-type"]
+    response = desk.client.request(method, path, **(options | {"headers": headers}))
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    problem = response.json()
+    shape = {"code", "message", "request_id", "missing", "details"}
+    extra = {"error", "error_description"} if "device" in path and status == 400 else set()
+    assert problem.keys() == shape | extra
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", problem["code"])
+    assert problem["message"]
+    assert problem["request_id"] == response.headers["x-request-id"]
 
 
 def test_absent_and_forbidden_look_the_same(desk: Desk) -> None:

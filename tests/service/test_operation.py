@@ -205,10 +205,23 @@ def test_the_audit_is_checked_in_the_database(desk: Desk, folder: Path) -> None:
     assert (code, "tampered" in text) == (9, True), text
 
 
+def test_no_command_of_operators_begins_a_service(folder: Path) -> None:
+    for command in (
+        ("service", "password-link", "root"),
+        ("service", "rotate-key"),
+        ("service", "backup", "copy.db"),
+        ("audit", "verify"),
+    ):
+        code, text = run(*command)
+        assert (code, "there is no service in icefloe-service" in text) == (5, True), text
+    assert list(folder.parent.iterdir()) == []
+
+
 def test_a_lost_password_and_an_older_schema(desk: Desk) -> None:
     code, text = run("service", "password-link", "root")
     assert (code, "/join/" in text) == (0, True), text
-    assert run("service", "password-link", "nobody")[0] == 3
+    code, text = run("service", "password-link", "nobody")
+    assert (code, "there is no person nobody" in text) == (3, True), text
     assert "revision" in run("service", "migrate")[1]
     desk.service.database.migrate("base")
     assert desk.client.get("/api/v1/health").status_code == 200

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import icefloe
 from icefloe.cli.main import app
 from icefloe.service.settings import Settings
 from tests.service.sharing_world import TAPES, populate
@@ -38,6 +39,26 @@ def run(desk: ServedDesk) -> Run:
         return json.loads(result.stdout) if not fails and typed is None else result.output
 
     return run
+
+
+def test_a_listing_is_changed_one_setting_at_a_time(run: Run) -> None:
+    made = run("ada", "listing", "create", "lab/waves", "sst", "--title", "Waves")
+    changed = run("ada", "listing", "change", "lab/waves", "--needs-approval", "--licence", "CC0")
+    assert changed == made | {"needs_approval": True, "licence": "CC0", "version": 2}
+    again = run("ada", "listing", "change", "lab/waves", "--no-approval", "--offered-to", "zoo")
+    assert again == changed | {"needs_approval": False, "offered_to": ["zoo"], "version": 3}
+    run("ada", "listing", "delete", "lab/waves", "--yes")
+
+
+def test_people_are_invited_and_jobs_get_tokens(run: Run, desk: ServedDesk) -> None:
+    made = run("ada", "member", "invite", "lab", "--role", "writer", "--person", "dora")
+    assert made["link"].startswith(f"{desk.url}/join/")
+    assert "operators have no organisation" in run(
+        "ada", "member", "invite", "lab", "--operator", fails=2
+    )
+    run("ada", "member", "invite", fails=8)  # only operators invite to the service alone
+    token = run("ada", "token", "create-for-job", "lab/sst", "means", "--hours", "2")
+    assert icefloe.Client(desk.url, token=token["secret"]).show_repo("lab/sst").name == "sst"
 
 
 def test_listings_and_subscriptions(run: Run, tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Calls for the administration of a service: organisations, buckets, policies, listings, audit."""
+"""Calls for the administration of a service: organisations, buckets, policies, listings, audit.
+
+In the examples, `client` acts for an admin of the organisation `lab`, `operator` for somebody who
+runs the service.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
@@ -23,9 +27,13 @@ from icefloe.catalog.model import (
 )
 from icefloe.catalog.transport import Transport
 from icefloe.catalog.wire import (
+    Access,
     AuditEntry,
     AuditHead,
+    BucketCredential,
+    BucketCredentialRequest,
     BucketSettings,
+    CreatedInvitation,
     CreatedToken,
     EmbargoSettings,
     FollowAnswer,
@@ -33,12 +41,16 @@ from icefloe.catalog.wire import (
     MemberRole,
     NewAccessRequest,
     NewBucket,
+    NewDelegation,
+    NewInvitation,
     NewListing,
+    NewMemberInvitation,
     NewOrganisation,
     NewServiceAccount,
     NewSubscription,
     NewToken,
     OrganisationChange,
+    OwnershipProof,
     Page,
     PolicySettings,
     PolicyTrial,
@@ -49,6 +61,7 @@ from icefloe.catalog.wire import (
     RequestProposal,
     SimulationAnswer,
     SubscriptionDecision,
+    Suspension,
 )
 from icefloe.effects import AsyncCloseableIterator, blocking
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -89,7 +102,7 @@ class Administration:
     async def create_org_async(self, name: str, *, display_name: str = "") -> Organisation:
         """Create an organisation; the caller becomes its first admin."""
         new = NewOrganisation(name, display_name)
-        return await self._transport.call(Organisation, "POST", "/orgs", new)
+        return await self._transport.create(Organisation, "/orgs", new)
 
     create_org = blocking(create_org_async)
 
@@ -138,6 +151,51 @@ class Administration:
 
     remove_member = blocking(remove_member_async)
 
+    async def invite_member_async(
+        self, organisation: str, *, role: str = "reader", person: str | None = None
+    ) -> CreatedInvitation:
+        """Invite somebody who has no account yet to an organisation.
+
+        The answer has a link that works once, for three days, and is shown this once: send it to
+        the person. Set the role of people who have an account with `set_member`.
+
+        Args:
+            organisation: its name.
+            role: `reader`, `writer` or `admin`.
+            person: the name of the new account; the invited person chooses if not given.
+
+        >>> invitation = client.invite_member("lab", role="writer", person="dora")
+        >>> invitation.link
+        'http://127.0.0.1:.../join/...'
+        >>> invitation
+        CreatedInvitation(link='***', expires_at=datetime.datetime(...))
+        """
+        path = f"/orgs/{_part(organisation)}/invitations"
+        new = NewMemberInvitation(chosen(Role, role), person)
+        return await self._transport.create(CreatedInvitation, path, new)
+
+    invite_member = blocking(invite_member_async)
+
+    async def invite_person_async(
+        self, *, person: str | None = None, operator: bool = False
+    ) -> CreatedInvitation:
+        """Invite somebody to the service; only operators may.
+
+        The answer has a link that works once, for three days, and is shown this once.
+
+        Args:
+            person: the name of the new account; the invited person chooses if not given.
+            operator: whether they are to run the service, too.
+
+        >>> invitation = operator.invite_person(person="emil")
+        >>> operator.url in invitation.link
+        True
+        """
+        new = NewInvitation(person, operator)
+        return await self._transport.create(CreatedInvitation, "/invitations", new)
+
+    invite_person = blocking(invite_person_async)
+
     async def list_service_accounts_async(self, organisation: str) -> list[Person]:
         """List the service accounts of an organisation."""
         return await self._list(Person, f"/orgs/{_part(organisation)}/service-accounts")
@@ -150,7 +208,7 @@ class Administration:
         """Create a service account: a person without a login, in whose name tokens act."""
         path = f"/orgs/{_part(organisation)}/service-accounts"
         new = NewServiceAccount(name, chosen(Role, role), display_name)
-        return await self._transport.call(Person, "POST", path, new)
+        return await self._transport.create(Person, path, new)
 
     create_service_account = blocking(create_service_account_async)
 
@@ -192,9 +250,36 @@ class Administration:
         if service_account is not None:
             organisation, account = map(_part, service_account)
             path = f"/orgs/{organisation}/service-accounts/{account}/tokens"
-        return await self._transport.call(CreatedToken, "POST", path, new)
+        return await self._transport.create(CreatedToken, path, new)
 
     create_token = blocking(create_token_async)
+
+    async def create_job_token_async(
+        self, repository: str, name: str, *, access: str = "read", hours: int = 24
+    ) -> CreatedToken:
+        """Create a token for a job: it opens one repository, and does nothing else.
+
+        Its secret is in this answer only. It ends no later than the token of this client.
+
+        Args:
+            repository: `org/name`.
+            name: what it is for.
+            access: `read` or `write`.
+            hours: how long it lives.
+
+        >>> token = client.create_job_token("lab/sst", "monthly means", hours=2)
+        >>> job = icefloe.Client(client.url, token=token.secret)
+        >>> job.show_repo("lab/sst").full_name
+        'lab/sst'
+        >>> job.list_members("lab")
+        Traceback (most recent call last):
+        icefloe.errors.AccessDeniedError: ...
+        """
+        path = f"/repos/{checked_name(repository)}/tokens"
+        new = NewDelegation(chosen(Access, access), name, hours)
+        return await self._transport.create(CreatedToken, path, new)
+
+    create_job_token = blocking(create_job_token_async)
 
     async def revoke_token_async(self, token_id: str) -> None:
         """End a token at once."""
@@ -215,9 +300,7 @@ class Administration:
     ) -> Bucket:
         """Register a bucket; it is unproven until it is probed."""
         new = NewBucket(name=name, **_fields(settings))
-        return await self._transport.call(
-            Bucket, "POST", f"/orgs/{_part(organisation)}/buckets", new
-        )
+        return await self._transport.create(Bucket, f"/orgs/{_part(organisation)}/buckets", new)
 
     register_bucket = blocking(register_bucket_async)
 
@@ -258,6 +341,72 @@ class Administration:
         return await self._transport.call(ProbeReport, "POST", path)
 
     probe_bucket = blocking(probe_bucket_async)
+
+    async def bucket_ownership_async(self, organisation: str, name: str) -> OwnershipProof:
+        """Return what proves that a bucket is the organisation's own.
+
+        The trust policy of a role must demand `external_id`. The owner of a public bucket writes
+        the text `challenge` to the object `challenge_key`, and probes the bucket.
+
+        >>> proof = client.bucket_ownership("lab", "main")
+        >>> proof.challenge_key
+        '.../lab/.icefloe-challenge'
+        """
+        path = f"/orgs/{_part(organisation)}/buckets/{_part(name)}/ownership"
+        return await self._transport.call(OwnershipProof, "GET", path)
+
+    bucket_ownership = blocking(bucket_ownership_async)
+
+    async def suspend_bucket_async(self, organisation: str, name: str) -> Suspension:
+        """Cut a bucket off: no further credential is made for it, for anybody.
+
+        Credentials that were made before may live until `issued_until`.
+
+        >>> suspension = client.suspend_bucket("lab", "spare")
+        >>> suspension.bucket.state
+        <BucketState.SUSPENDED: 'suspended'>
+        >>> client.resume_bucket("lab", "spare").state
+        <BucketState.UNPROVEN: 'unproven'>
+        """
+        path = f"/orgs/{_part(organisation)}/buckets/{_part(name)}/suspend"
+        return await self._transport.call(Suspension, "POST", path)
+
+    suspend_bucket = blocking(suspend_bucket_async)
+
+    async def resume_bucket_async(self, organisation: str, name: str) -> Bucket:
+        """End the suspension of a bucket; it is unproven until it is probed.
+
+        >>> suspension = client.suspend_bucket("lab", "spare")
+        >>> client.resume_bucket("lab", "spare").state_reason
+        'no probe has run since it was suspended'
+        """
+        path = f"/orgs/{_part(organisation)}/buckets/{_part(name)}/resume"
+        return await self._transport.call(Bucket, "POST", path)
+
+    resume_bucket = blocking(resume_bucket_async)
+
+    async def bucket_credentials_async(
+        self, organisation: str, name: str, *, prefix: str = "", access: str = "read"
+    ) -> BucketCredential:
+        """Return a short-lived credential for a bucket or a folder of it, to list its files say.
+
+        Args:
+            organisation: its name.
+            name: the name under which it registered the bucket.
+            prefix: the folder, below the prefix of the bucket.
+            access: `read`, for writers; or `write`, for admins.
+
+        >>> made = client.bucket_credentials("lab", "main", prefix="raw/")
+        >>> made.credential.kind, sorted(made.credential.values)
+        ('s3', ['access_key_id', 'secret_access_key', 'session_token'])
+        >>> made.is_scoped
+        True
+        """
+        path = f"/orgs/{_part(organisation)}/buckets/{_part(name)}/credentials"
+        wanted = BucketCredentialRequest(chosen(Access, access), prefix)
+        return await self._transport.call(BucketCredential, "POST", path, wanted)
+
+    bucket_credentials = blocking(bucket_credentials_async)
 
     # -- policies --------------------------------------------------------------------------
 
@@ -301,7 +450,7 @@ class Administration:
             confirm_prefix,
         )
         path = f"/orgs/{_part(organisation)}/policies"
-        return await self._transport.call(Policy, "POST", path, settings)
+        return await self._transport.create(Policy, path, settings)
 
     create_policy = blocking(create_policy_async)
 
@@ -374,9 +523,7 @@ class Administration:
     ) -> Listing:
         """Offer a repository, or a part of it, to other organisations."""
         new = NewListing(name=name, **_fields(settings))
-        return await self._transport.call(
-            Listing, "POST", f"/orgs/{_part(organisation)}/listings", new
-        )
+        return await self._transport.create(Listing, f"/orgs/{_part(organisation)}/listings", new)
 
     create_listing = blocking(create_listing_async)
 
@@ -420,7 +567,7 @@ class Administration:
     async def subscribe_async(self, organisation: str, new: NewSubscription) -> Subscription:
         """Subscribe an organisation to a listing, and accept its licence and terms."""
         path = f"/orgs/{_part(organisation)}/subscriptions"
-        return await self._transport.call(Subscription, "POST", path, new)
+        return await self._transport.create(Subscription, path, new)
 
     subscribe = blocking(subscribe_async)
 
@@ -434,18 +581,27 @@ class Administration:
     show_subscription = blocking(show_subscription_async)
 
     async def decide_subscription_async(
-        self, organisation: str, subscription_id: str, decision: SubscriptionDecision
+        self,
+        organisation: str,
+        subscription_id: str,
+        decision: SubscriptionDecision,
+        *,
+        if_version: int | None = None,
     ) -> Subscription:
         """Grant or decline a subscription to a listing of the organisation."""
         path = f"/orgs/{_part(organisation)}/subscriptions/{_part(subscription_id)}/decision"
-        return await self._transport.call(Subscription, "POST", path, decision)
+        return await self._transport.call(
+            Subscription, "POST", path, decision, if_version=if_version
+        )
 
     decide_subscription = blocking(decide_subscription_async)
 
-    async def end_subscription_async(self, organisation: str, subscription_id: str) -> Subscription:
+    async def end_subscription_async(
+        self, organisation: str, subscription_id: str, *, if_version: int | None = None
+    ) -> Subscription:
         """End a subscription, as its subscriber or as its provider."""
         path = f"/orgs/{_part(organisation)}/subscriptions/{_part(subscription_id)}"
-        return await self._transport.call(Subscription, "DELETE", path)
+        return await self._transport.call(Subscription, "DELETE", path, if_version=if_version)
 
     end_subscription = blocking(end_subscription_async)
 
@@ -501,7 +657,7 @@ class Administration:
         """
         path = f"/repos/{checked_name(repository)}/requests"
         new = NewAccessRequest(container, message)
-        return list((await self._transport.call(Page[AccessRequest], "POST", path, new)).items)
+        return list((await self._transport.create(Page[AccessRequest], path, new)).items)
 
     ask_for_access = blocking(ask_for_access_async)
 

@@ -70,9 +70,8 @@ class Client(Administration):
         service = current_service() if url is None else service_origin(url)
         if service is None:
             problem = "no service is named: give its address, like https://data.example.org"
-            raise InvalidInputError(
-                f"{problem}, or set {SERVICE_VARIABLE}", ErrorKind.NOT_LOGGED_IN
-            )
+            advice = f"set {SERVICE_VARIABLE}, or log in with `icefloe login ADDRESS`"
+            raise InvalidInputError(f"{problem}, {advice}", ErrorKind.NOT_LOGGED_IN)
         self.url: Final = service
         """The address of the service."""
         if token is not None and token_command is not None:
@@ -92,21 +91,23 @@ class Client(Administration):
     # -- login -----------------------------------------------------------------------------
 
     async def login_async(
-        self, *, scope: str = "write", show: "Callable[[str, str], None] | None" = None
+        self, *, scope: str | None = None, show: "Callable[[str, str], None] | None" = None
     ) -> Self:
         """Log in, unless a token that is still valid is known; return this client.
+
+        A token that was made for another scope than the given one is replaced.
 
         Shows a link and a code, and waits until somebody has approved the code on the page of the
         link. The token is kept for later processes of this person.
 
         Args:
             scope: what the token may be used for: `read`, `write` or `admin`, and repositories
-                like `lab/*`, with spaces between.
+                like `lab/*`, with spaces between; that of a known token, or `write`, if not given.
             show: is called with the link and the code; prints both if not given.
         """
-        if await self._is_logged_in():
+        if await self._is_logged_in(scope):
             return self
-        start = await self._start_login(scope)
+        start = await self._start_login(scope or "write")
         (show or _show_code)(start["verification_uri_complete"], start["user_code"])
         token = Secret(await self._wait_for_approval(start))
         self._transport.tokens.use(token)
@@ -116,14 +117,25 @@ class Client(Administration):
 
     login = blocking(login_async)
 
-    async def _is_logged_in(self) -> bool:
+    async def _is_logged_in(self, scope: str | None) -> bool:
+        """Return whether there is a token, made for a scope if one is named."""
         if self._transport.tokens.get() is None:
             return False
         try:
-            await self.whoami_async()
+            me = await self.whoami_async()
+            if scope is None:
+                return True
+            tokens = await self.list_tokens_async()
         except NotLoggedInError:
             return False
-        return True
+        words = scope.split()
+        actions = {word for word in words if "/" not in word} or {"write"}
+        repositories = {word for word in words if "/" in word} or {"*/*"}
+        return any(
+            ({*token.scope.actions}, {*token.scope.repositories}) == (actions, repositories)
+            for token in tokens
+            if token.id == me.token
+        )
 
     async def _start_login(self, scope: str) -> dict[str, Any]:
         program = f"icefloe of {getpass.getuser()} on {platform.node()}"[:100]
@@ -224,7 +236,7 @@ class Client(Administration):
         new = NewRepository(short, bucket, description=description, visibility=seen_by)
         path = f"/orgs/{organisation}/repos"
         try:
-            await self._transport.call(model.Repository, "POST", path, new)
+            await self._transport.create(model.Repository, path, new)
         except AlreadyExistsError:
             if (await self._open(name, "write")).exists:
                 raise
@@ -262,7 +274,7 @@ class Client(Administration):
         seen_by = chosen(Visibility, visibility)
         new = NewRepository(short, bucket, folder, description, seen_by, imports=True)
         path = f"/orgs/{organisation}/repos"
-        return await self._transport.call(model.Repository, "POST", path, new)
+        return await self._transport.create(model.Repository, path, new)
 
     import_repo = blocking(import_repo_async)
 

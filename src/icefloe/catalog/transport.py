@@ -67,6 +67,7 @@ _REASONS: Final = {
     "bucket_unknown": "no organisation has registered this bucket",
     "bucket_unproven": "the service has not proved yet that the bucket is its owner's",
     "embargoed": "it is under embargo",
+    "not_scoped": "credentials for it would reach more than its folder",
     "forbidden_scheme": "data of this kind is never read through a service",
     "invalid": "its address is not valid",
 }
@@ -107,9 +108,17 @@ class Transport:
         response = await self._with_token(
             method, path, body, params, headers, may_repeat=may_repeat
         )
-        if response.is_success:
-            return self._decoded(kind, response.content)
-        raise self._error(response)
+        return self._answer(kind, response)
+
+    async def create[T](self, kind: type[T], path: str, body: object) -> T:
+        """Send a request that creates something, and return what the service answers.
+
+        It carries a key of its own. So it is sent again after a failure that may pass, and the
+        service creates one thing.
+        """
+        headers = {"idempotency-key": random.token_urlsafe(24)}
+        response = await self._with_token("POST", path, body, None, headers, may_repeat=True)
+        return self._answer(kind, response)
 
     async def call_openly(self, path: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
         """Send a form without a token, as those do who are about to log in."""
@@ -145,9 +154,11 @@ class Transport:
                 if response.status_code == 401 and not is_renewed and self.tokens.renew():
                     is_renewed = True
                     continue
-                if is_last or response.status_code not in _RETRYABLE:
-                    return response
                 retry_after = response.headers.get("retry-after")
+                # Another request with the same key may still be running.
+                is_running = response.status_code == 409 and retry_after is not None
+                if is_last or not (is_running or response.status_code in _RETRYABLE):
+                    return response
             await sleep(min(_pause_of(retry_after, pause), _LONGEST_PAUSE_SECONDS))
             pause *= 2
         return response
@@ -185,6 +196,11 @@ class Transport:
             problem = f"the service {self.service} cannot be reached ({result})"
             raise ServiceError(f"{problem}: check the address and the network", retryable=True)
         return result
+
+    def _answer[T](self, kind: type[T], response: "httpx.Response") -> T:
+        if response.is_success:
+            return self._decoded(kind, response.content)
+        raise self._error(response)
 
     def _decoded[T](self, kind: type[T], content: bytes) -> T:
         try:

@@ -117,6 +117,90 @@ def probe(
     _probe(service, organisation, name, as_json=as_json)
 
 
+def prove(
+    organisation: OrganisationArgument,
+    name: NameArgument,
+    *,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what proves that a bucket is the organisation's own.
+
+    The trust policy of a role demands the external id. The owner of a public bucket writes the
+    text of the challenge to the object that is named.
+
+    Example: icefloe bucket prove ocean-lab archive
+    """
+    proof = client_of(service).bucket_ownership(organisation, name)
+    note = f"then probe the bucket: icefloe bucket probe {organisation} {name}"
+    show_entry(proof, note, as_json=as_json)
+
+
+def suspend(
+    organisation: OrganisationArgument,
+    name: NameArgument,
+    *,
+    yes: YesOption = False,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut a bucket off: no further credential is made for it, for anybody.
+
+    Credentials that were made before live on, until the time that is printed at the latest.
+
+    Example: icefloe bucket suspend ocean-lab archive
+    """
+    require_consent(f"make no further credential for the bucket {name}?", is_given=yes)
+    suspension = client_of(service).suspend_bucket(organisation, name)
+    if as_json:
+        show_entry(suspension, as_json=True)
+        return
+    until = suspension.issued_until.isoformat(" ", "seconds")
+    done(f"{name} is suspended; credentials made before live until {until}", as_json=False)
+
+
+def resume(
+    organisation: OrganisationArgument,
+    name: NameArgument,
+    *,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End the suspension of a bucket, and probe it.
+
+    Exit code 0: proven. 10: not proven.
+
+    Example: icefloe bucket resume ocean-lab archive
+    """
+    client_of(service).resume_bucket(organisation, name)
+    _probe(service, organisation, name, as_json=as_json)
+
+
+def credentials(
+    organisation: OrganisationArgument,
+    name: NameArgument,
+    *,
+    prefix: Annotated[str, typer.Option(help="A folder below the prefix of the bucket.")] = "",
+    access: Annotated[str, typer.Option(help="read, for writers; write, for admins.")] = "read",
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a short-lived credential for a bucket or a folder of it, to list its files say.
+
+    Example: icefloe bucket credentials ocean-lab archive --prefix raw/ --json
+    """
+    made = client_of(service).bucket_credentials(organisation, name, prefix=prefix, access=access)
+    if as_json:
+        show_entry(made, as_json=True)
+        return
+    store, credential = made.store, made.credential
+    place = {"bucket": store.bucket, "prefix": store.prefix, "region": store.region}
+    facts = {**place, "endpoint": store.endpoint, "account": store.account, **credential.values}
+    facts["expires_at"] = str(credential.expires_at or "never")
+    note = [] if made.is_scoped else ["this credential reaches the whole bucket, not one folder"]
+    show_entry({k: v for k, v in facts.items() if v is not None}, *note, as_json=False)
+
+
 def delete(
     organisation: OrganisationArgument,
     name: NameArgument,

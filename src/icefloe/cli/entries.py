@@ -52,7 +52,7 @@ class Entries(Report):
 
 
 class Entry(Report):
-    """One entry of a service, with a line for each field."""
+    """One entry of a service, with a line for each field, also of the records in it."""
 
     __slots__ = ("_entry", "_sentences")
 
@@ -66,8 +66,7 @@ class Entry(Report):
         return ("field", "value")
 
     def _rows(self) -> Iterable[Iterable[object]]:
-        fields = _plain(self._entry).items()
-        return ([name.replace("_", " "), _shown(value)] for name, value in fields)
+        return _facts(self._entry)
 
     def _notes(self) -> Iterable[str]:
         return self._sentences
@@ -102,6 +101,19 @@ def _plain(entry: object) -> Any:
     return entry if isinstance(entry, dict) else msgspec.to_builtins(entry)
 
 
+def _facts(entry: object, prefix: str = "") -> Iterable[tuple[str, object]]:
+    """Iterate over the names and the values of fields; those of a record within come alone."""
+    from icefloe.records import Record
+
+    for name, value in _plain(entry).items():
+        label = prefix + name.replace("_", " ")
+        part = getattr(entry, name, None)
+        if isinstance(part, Record):
+            yield from _facts(part, f"{label} ")
+        else:
+            yield label, _shown(value)
+
+
 def _shown(value: object) -> object:
     match value:
         case None:
@@ -109,9 +121,14 @@ def _shown(value: object) -> object:
         case bool():
             return "yes" if value else "no"
         case list() | tuple():
-            return ", ".join(str(_shown(item)) for item in value)
+            return ", ".join(_item(item) for item in value)
         case Mapping():
             return ", ".join(f"{name}: {_shown(item)}" for name, item in value.items())
         case int():
             return value
     return str(value)
+
+
+def _item(value: object) -> str:
+    """Return an item of a list as text; the parts of a pair stand side by side."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(_shown(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,24 @@ from icefloe.cli.entries import (
 if TYPE_CHECKING:
     from icefloe.catalog.model import Filter, SharedPrefix
 
+TitleOption = Annotated[str | None, typer.Option(help="What it is, in a line.")]
+LicenceOption = Annotated[str | None, typer.Option(help="The licence, like CC-BY-4.0.")]
+TermsOption = Annotated[
+    Path | None, typer.Option(help="A text file with the terms that subscribers accept.")
+]
+OfferedToOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An organisation that may subscribe, or * for all; several times for several."
+    ),
+]
+VirtualChunksOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Where subscribers may also read virtual chunks, as bucket/prefix/, where"
+        " policies of the organisation allow it to its members."
+    ),
+]
 ListingArgument = Annotated[str, typer.Argument(help="The listing, as organisation/name.")]
 NodeOption = Annotated[
     list[str] | None,
@@ -67,27 +85,14 @@ def create(
     listing: ListingArgument,
     repository: Annotated[str, typer.Argument(help="The organisation's repository to offer.")],
     *,
-    title: Annotated[str, typer.Option(help="What it is, in a line.")] = "",
-    licence: Annotated[str, typer.Option(help="The licence, like CC-BY-4.0.")] = "",
-    terms: Annotated[
-        Path | None, typer.Option(help="A text file with the terms that subscribers accept.")
-    ] = None,
-    offered_to: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An organisation that may subscribe; several times for several. [default: all]"
-        ),
-    ] = None,
+    title: TitleOption = None,
+    licence: LicenceOption = None,
+    terms: TermsOption = None,
+    offered_to: OfferedToOption = None,
     needs_approval: Annotated[
         bool, typer.Option("--needs-approval", help="Subscriptions wait for an admin.")
     ] = False,
-    virtual_chunks: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Where subscribers may also read virtual chunks, as bucket/prefix/, where"
-            " policies of the organisation allow it to its members."
-        ),
-    ] = None,
+    virtual_chunks: VirtualChunksOption = None,
     node: NodeOption = None,
     ranges: RangeOption = None,
     service: ServiceOption = None,
@@ -99,19 +104,47 @@ def create(
     """
     from icefloe.catalog.wire import ListingSettings
 
-    settings = ListingSettings(
-        repository,
-        title,
-        licence,
-        terms.read_text() if terms is not None else "",
-        tuple(offered_to or ["*"]),
-        needs_approval,
-        tuple(_shared(text) for text in virtual_chunks or ()),
-        filter_of(node, ranges),
-    )
+    given = _given(title, licence, terms, offered_to, virtual_chunks, filter_of(node, ranges))
+    settings = ListingSettings(repository, needs_approval=needs_approval, **given)
     organisation, name = two_names(listing)
     created = client_of(service).create_listing(organisation, name, settings)
     show_entry(created, as_json=as_json)
+
+
+def change(
+    listing: ListingArgument,
+    *,
+    title: TitleOption = None,
+    licence: LicenceOption = None,
+    terms: TermsOption = None,
+    offered_to: OfferedToOption = None,
+    needs_approval: Annotated[
+        bool | None,
+        typer.Option("--needs-approval/--no-approval", help="Subscriptions wait for an admin."),
+    ] = None,
+    virtual_chunks: VirtualChunksOption = None,
+    node: NodeOption = None,
+    ranges: RangeOption = None,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change a listing; what no option names stays, and so do subscriptions.
+
+    Example: icefloe listing change ocean-lab/sst --offered-to zoo --offered-to archive
+    """
+    from icefloe.catalog.wire import ListingSettings
+    from icefloe.records import replace
+
+    client = client_of(service)
+    organisation, name = two_names(listing)
+    present = client.show_listing(organisation, name)
+    fields = {field: getattr(present, field) for field in ListingSettings.__struct_fields__}
+    given = _given(title, licence, terms, offered_to, virtual_chunks, filter_of(node, ranges))
+    if needs_approval is not None:
+        given["needs_approval"] = needs_approval
+    settings = replace(ListingSettings(**fields), **given)
+    changed = client.change_listing(organisation, name, settings, if_version=present.version)
+    show_entry(changed, as_json=as_json)
 
 
 def delete(
@@ -128,6 +161,26 @@ def delete(
     require_consent(f"delete {listing} with all subscriptions to it?", is_given=yes)
     client_of(service).delete_listing(*two_names(listing))
     done(f"{listing} was deleted", as_json=as_json)
+
+
+def _given(
+    title: str | None,
+    licence: str | None,
+    terms: Path | None,
+    offered_to: list[str] | None,
+    virtual_chunks: list[str] | None,
+    part: Filter | None,
+) -> dict[str, Any]:
+    """Return the settings that options name."""
+    settings = {
+        "title": title,
+        "licence": licence,
+        "terms": None if terms is None else terms.read_text(),
+        "offered_to": tuple(offered_to) if offered_to else None,
+        "virtual_chunks": tuple(map(_shared, virtual_chunks)) if virtual_chunks else None,
+        "filter": part,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def two_names(text: str) -> tuple[str, str]:

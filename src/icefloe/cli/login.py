@@ -12,17 +12,18 @@ def login(
     url: Annotated[str, typer.Argument(help="The address, like https://data.example.org.")],
     *,
     scope: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="What the token may be used for: read, write or admin, and perhaps repositories"
-            " like lab/*, with spaces between."
+            " like lab/*, with spaces between. [default: write]"
         ),
-    ] = "write",
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Log in at a repository service, and keep the token for later commands and programs.
 
     Prints a link and a code. Open the link in any browser, log in there, and approve the code.
+    To manage organisations, buckets and policies takes --scope admin.
 
     Example: icefloe login https://data.example.org
     """

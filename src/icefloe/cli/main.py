@@ -241,6 +241,11 @@ COMMANDS: Final = (
                 "Offer a repository, or a part of it, to other organisations.",
             ),
             LazyCommand(
+                "change",
+                "listing:change",
+                "Change a listing; what no option names stays, and so do subscriptions.",
+            ),
+            LazyCommand(
                 "delete",
                 "listing:delete",
                 "Delete a listing; all subscriptions to it end.",
@@ -436,6 +441,11 @@ COMMANDS: Final = (
                 "Add somebody to an organisation, or change the role of a member.",
             ),
             LazyCommand(
+                "invite",
+                "member:invite",
+                "Invite somebody who has no account yet, and print a link that works once.",
+            ),
+            LazyCommand(
                 "remove",
                 "member:remove",
                 "Take somebody out of an organisation; no credential is made for them from now on.",
@@ -475,6 +485,23 @@ COMMANDS: Final = (
                 "probe",
                 "bucket:probe",
                 "Test whether a bucket's credentials allow only their own folder.",
+            ),
+            LazyCommand(
+                "prove",
+                "bucket:prove",
+                "Show what proves that a bucket is the organisation's own.",
+            ),
+            LazyCommand(
+                "suspend",
+                "bucket:suspend",
+                "Cut a bucket off: no further credential is made for it, for anybody.",
+            ),
+            LazyCommand("resume", "bucket:resume", "End the suspension of a bucket, and probe it."),
+            LazyCommand(
+                "credentials",
+                "bucket:credentials",
+                "Print a short-lived credential for a bucket or a folder of it, to list its files"
+                " say.",
             ),
             LazyCommand(
                 "delete",
@@ -544,6 +571,12 @@ COMMANDS: Final = (
             LazyCommand("list", "token:list_", "List your tokens, without their secrets."),
             LazyCommand(
                 "create", "token:create", "Create a token, and print its secret this once."
+            ),
+            LazyCommand(
+                "create-for-job",
+                "token:create_for_job",
+                "Create a token that opens one repository for hours, and print its secret this"
+                " once.",
             ),
             LazyCommand("revoke", "token:revoke", "End a token at once."),
         ],

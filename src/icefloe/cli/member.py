@@ -48,6 +48,38 @@ def set_(
     show_entry(client_of(service).set_member(organisation, person, role=role), as_json=as_json)
 
 
+def invite(
+    organisation: Annotated[
+        str | None, typer.Argument(help="The organisation; none to invite to the service alone.")
+    ] = None,
+    *,
+    person: Annotated[
+        str | None, typer.Option(help="The name of the account. [default: they choose]")
+    ] = None,
+    role: RoleOption = "reader",
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Without an organisation: they run the service, too.")
+    ] = False,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Invite somebody who has no account yet, and print a link that works once.
+
+    Admins invite to their organisation, operators to the service.
+
+    Example: icefloe member invite ocean-lab --role writer
+    """
+    if organisation is not None and operator:
+        raise typer.BadParameter("operators have no organisation", param_hint="--operator")
+    client = client_of(service)
+    if organisation is None:
+        created = client.invite_person(person=person, operator=operator)
+    else:
+        created = client.invite_member(organisation, role=role, person=person)
+    note = "send the link to the person now: nobody can show it again"
+    show_entry(created, note, as_json=as_json)
+
+
 def remove(
     organisation: OrganisationArgument,
     person: PersonArgument,

@@ -32,7 +32,9 @@ SharedOption = Annotated[
     list[str] | None,
     typer.Option("--share-with", help="Another organisation. Can be repeated."),
 ]
-EndsOption = Annotated[str | None, typer.Option("--ends", help="A date or time of its end.")]
+EndsOption = Annotated[
+    str | None, typer.Option("--end", "--ends", help="A date or time of its end.")
+]
 EmbargoOption = Annotated[
     str | None, typer.Option("--embargoed-until", help="A date or time before which it is void.")
 ]
@@ -211,7 +213,7 @@ def _settings(
         prefix,
         chosen(PolicyScope, scope),
         optional_moment(embargoed_until, "--embargoed-until"),
-        optional_moment(ends, "--ends"),
+        optional_moment(ends, "--end"),
         tuple(share_with or ()),
         confirm_prefix,
     )

@@ -7,6 +7,8 @@ import typer
 from icefloe.cli.common import JsonOption
 from icefloe.cli.entries import ServiceOption, client_of, done, show_entries, show_entry
 
+_NOTE = "keep the secret now: nobody can show it again"
+
 
 def list_(*, service: ServiceOption = None, as_json: JsonOption = False) -> None:
     """List your tokens, without their secrets.
@@ -53,8 +55,25 @@ def create(
         days=days,
         service_account=owner,
     )
-    note = "keep the secret now: nobody can show it again"
-    show_entry(created, note, as_json=as_json)
+    show_entry(created, _NOTE, as_json=as_json)
+
+
+def create_for_job(
+    repository: Annotated[str, typer.Argument(help="The repository, as org/name.")],
+    name: Annotated[str, typer.Argument(help="What the token is for.")],
+    *,
+    access: Annotated[str, typer.Option(help="read or write.")] = "read",
+    hours: Annotated[int, typer.Option(help="How long it lives.", min=1, max=168)] = 24,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a token that opens one repository for hours, and print its secret this once.
+
+    Example: icefloe token create-for-job ocean-lab/sst 'monthly means' --hours 2
+    """
+    client = client_of(service)
+    created = client.create_job_token(repository, name, access=access, hours=hours)
+    show_entry(created, _NOTE, as_json=as_json)
 
 
 def revoke(

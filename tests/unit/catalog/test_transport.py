@@ -60,6 +60,7 @@ class Scripted(LoopbackHandler):
 
     def respond(self) -> None:
         self.server.seen.append((self.command, self.path, self.headers.get("authorization")))
+        self.server.keys.append(self.headers.get("idempotency-key"))
         self.read_body()
         status, body, headers = self.server.answers.pop(0)
         self.answer(status, body, {"content-type": "application/json", **headers})
@@ -75,6 +76,7 @@ class Script(LoopbackServer):
             for status, body, headers in answers
         ]
         self.seen: list[tuple[str, str, str | None]] = []
+        self.keys: list[str | None] = []
 
 
 @contextmanager
@@ -95,10 +97,30 @@ def test_a_reading_request_is_repeated_while_the_service_is_busy() -> None:
 
 
 def test_a_changing_request_is_not_repeated() -> None:
-    with script((503, BUSY), (201, {"name": "lab"})) as server:
+    with script((503, BUSY), (200, {"name": "lab"})) as server:
         with pytest.raises(icefloe.ServiceError) as error:
-            icefloe.Client(server.url, token=new_token()).create_org("lab")
+            icefloe.Client(server.url, token=new_token()).set_member("lab", "ada", role="reader")
         assert error.value.retryable
+    assert server.keys == [None]
+
+
+def test_a_creation_is_repeated_with_the_key_that_it_has() -> None:
+    running = Problem("entry-in-use", "a request with this key is running", "r")
+    with script((503, b"busy"), (409, running), (201, {"name": "lab"})) as server:
+        client = icefloe.Client(server.url, token=new_token())
+        assert client.create_org("lab").name == "lab"
+    (key,) = set(server.keys)
+    assert key
+    assert len(server.keys) == 3
+    with script((201, {"name": "lab"})) as server:
+        icefloe.Client(server.url, token=new_token()).create_org("lab")
+    assert server.keys != [key]
+
+
+def test_a_conflict_that_stays_is_not_repeated() -> None:
+    taken = msgspec.json.encode(Problem("entry-already-exists", "there is one", "r"))
+    with serving(Script([(409, taken, {})])) as server, pytest.raises(icefloe.AlreadyExistsError):
+        icefloe.Client(server.url, token=new_token()).create_org("lab")
     assert len(server.seen) == 1
 
 

@@ -57,8 +57,12 @@ def raw(text: str, allowed: str = "\n") -> set[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Write a repository in which every text is hostile, past what is checked where it can be."""
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a repository in which every text is hostile, past what is checked where it can be.
+
+    Commands run in the temporary folder: what they write by default does not stay.
+    """
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "repo"
     repository = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder)))
     for number in range(2):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import (
@@ -98,9 +98,18 @@ def require[T: Record](connection: Connection, table: Table, kind: type[T], /, *
     return record
 
 
+_NOUNS: Final = {
+    "embargoes": "embargo",
+    "people": "person",
+    "policies": "policy",
+    "repositories": "repository",
+}
+"""What one entry of a table is called, unless the table has the same name with an `s`."""
+
+
 def not_found(table: Table, key: Mapping[str, object]) -> NotFoundError:
     """Return the error for something that the database does not contain."""
-    noun = table.name.replace("_", " ").removesuffix("s").replace("repositorie", "repository")
+    noun = _NOUNS.get(table.name) or table.name.replace("_", " ").removesuffix("s")
     shown = "/".join(str(value) for value in key.values())
     return NotFoundError(f"there is no {noun} {shown}", ErrorKind.ENTRY_NOT_FOUND)
 

@@ -146,7 +146,7 @@ class Verdict(Record):
 def decide(actor: Actor, action: Action, resource: Resource, facts: Facts) -> Verdict:
     """Return whether an actor may do an action, with the reasons."""
     if not scope_allows(actor.scope, action, resource.organisation, resource.repository):
-        scope_reason = f"the token's scope does not include {action} on this resource"
+        scope_reason = f"the token's scope does not include {action} here: log in with a wider one"
         return _no(scope_reason, visible=_is_visible(actor, resource, facts))
     if action in FOR_EVERYBODY:
         return _yes("everybody who is logged in may do this")

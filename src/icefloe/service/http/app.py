@@ -23,7 +23,7 @@ from icefloe.service.http import (
     requests,
     subscriptions,
 )
-from icefloe.service.http.codec import openapi_of
+from icefloe.service.http.document import openapi_of
 from icefloe.service.http.gate import API, Gate, Once
 from icefloe.service.http.problems import add_handlers
 from icefloe.service.runtime import Service

@@ -1,33 +1,25 @@
-"""Records as bodies of requests and answers, and in the OpenAPI document.
+"""Records as bodies of requests and answers.
 
-`msgspec` reads and writes them. FastAPI only learns their names: their schemas are put into the
-document in the end.
+`msgspec` reads and writes them. FastAPI only learns their names: `document` puts their schemas into
+the OpenAPI document in the end.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, get_args
 from urllib.parse import parse_qsl
 
 import msgspec
-from fastapi import FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
+from fastapi import Request, Response
 
 FORM: Final = "application/x-www-form-urlencoded"
 PUBLIC: Final = "public"
 """The tag of routes that need no login."""
-_SECURITY: Final = {
-    "token": {"type": "http", "scheme": "bearer", "bearerFormat": "icefloe_..."},
-    "session": {
-        "type": "apiKey",
-        "in": "cookie",
-        "name": "__Host-icefloe",
-        "description": "The session of a browser; changes also need the header X-CSRF-Token.",
-    },
-}
-_REFERENCE: Final = "x-record"
-_TEMPLATE: Final = "#/components/schemas/{name}"
+REFERENCE: Final = "x-record"
+"""Where FastAPI writes the name of a record."""
+KINDS: Final[dict[str, Any]] = {}
+"""All records that are bodies, by the name of their schema."""
 
 
 class Codec:
@@ -47,12 +39,9 @@ class Codec:
         # A body that may be missing has the same schema as one that may not.
         records = [part for part in get_args(kind) if part is not NoneType]
         record = records[0] if isinstance(kind, UnionType) else kind
-        _KINDS[_name(record)] = record
-        metadata = {"pydantic_js_functions": [lambda *_: {_REFERENCE: _name(record)}]}
+        KINDS[_name(record)] = record
+        metadata = {"pydantic_js_functions": [lambda *_: {REFERENCE: _name(record)}]}
         return core_schema.no_info_plain_validator_function(convert, metadata=metadata)
-
-
-_KINDS: Final[dict[str, Any]] = {}
 
 
 @cache
@@ -76,41 +65,3 @@ async def form_fields(request: Request) -> dict[str, str]:
     except ValueError:
         return {}
     return dict(pairs)
-
-
-def openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """Return a function that makes the OpenAPI document of an app, once."""
-
-    @cache
-    def document() -> dict[str, Any]:
-        document = get_openapi(
-            title=app.title,
-            version=app.version,
-            description=app.description,
-            routes=app.routes,
-            tags=app.openapi_tags,
-        )
-        _, schemas = msgspec.json.schema_components(_KINDS.values(), ref_template=_TEMPLATE)
-        components = document.setdefault("components", {}).setdefault("schemas", {})
-        components.update(schemas)
-        for name in ("HTTPValidationError", "ValidationError"):
-            components.pop(name, None)
-        document["components"]["securitySchemes"] = _SECURITY
-        for operation in (o for path in document["paths"].values() for o in path.values()):
-            is_public = PUBLIC in operation["tags"]
-            operation["security"] = [] if is_public else [{name: []} for name in _SECURITY]
-        resolved: dict[str, Any] = _resolve(document)
-        return resolved
-
-    return document
-
-
-def _resolve(value: Any) -> Any:
-    """Put references to records where FastAPI wrote their names."""
-    if isinstance(value, dict):
-        if _REFERENCE in value:
-            return {"$ref": _TEMPLATE.format(name=value[_REFERENCE])}
-        return {key: _resolve(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_resolve(inner) for inner in value]
-    return value

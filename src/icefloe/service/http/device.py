@@ -21,7 +21,9 @@ _MESSAGES: Final = {
 }
 _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": Annotated[DeviceProblem, Codec()], "description": "No token, and why"},
+    413: PROBLEMS[413],
     429: PROBLEMS[429],
+    500: PROBLEMS[500],
     503: PROBLEMS[503],
 }
 
@@ -30,12 +32,10 @@ router = APIRouter(tags=["login", PUBLIC], responses=_REFUSED, dependencies=[Dep
 
 def _form_of(required: tuple[str, ...], **properties: str) -> dict[str, Any]:
     """Return the description of a form for the OpenAPI document."""
-    fields = {
-        name: {"type": "string", "example": example, "maxLength": 1000}
-        for name, example in properties.items()
-    }
+    fields = {name: {"type": "string", "maxLength": 1000} for name in properties}
     schema = {"type": "object", "properties": fields, "required": list(required)}
-    return {"requestBody": {"required": True, "content": {FORM: {"schema": schema}}}}
+    content = {FORM: {"schema": schema, "example": properties}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 Fields = Annotated[dict[str, str], Depends(form_fields)]

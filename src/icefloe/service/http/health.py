@@ -13,7 +13,9 @@ from icefloe.service.http.problems import PROBLEMS
 from icefloe.version import VERSION
 
 router = APIRouter(
-    tags=["health", PUBLIC], dependencies=[Depends(anybody)], responses={503: PROBLEMS[503]}
+    tags=["health", PUBLIC],
+    dependencies=[Depends(anybody)],
+    responses={status: PROBLEMS[status] for status in (500, 503)},
 )
 metrics_router = APIRouter(include_in_schema=False)
 

@@ -25,6 +25,7 @@ from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.people import make_invitation, make_token
 from icefloe.service.http.problems import PROBLEMS
+from icefloe.service.http.versions import ISSUED_UNTIL
 from icefloe.service.login import Invitation
 
 router = APIRouter(tags=["organisations"], responses=PROBLEMS)
@@ -142,7 +143,7 @@ def set_member(
     return answer(member)
 
 
-@router.delete("/orgs/{org}/members/{person}", status_code=204)
+@router.delete("/orgs/{org}/members/{person}", status_code=204, responses=ISSUED_UNTIL)
 def remove_member(
     permit: Annotated[Permit, Depends(may(Action.CHANGE_MEMBERS))], org: str, person: str
 ) -> Response:
@@ -210,40 +211,40 @@ def create_service_account(
     return answer(person, 201)
 
 
-@router.delete("/orgs/{org}/service-accounts/{person}", status_code=204)
+@router.delete("/orgs/{org}/service-accounts/{account}", status_code=204)
 def disable_service_account(
-    permit: Annotated[Permit, Depends(may(Action.CHANGE_MEMBERS))], org: str, person: str
+    permit: Annotated[Permit, Depends(may(Action.CHANGE_MEMBERS))], org: str, account: str
 ) -> Response:
     """Disable a service account for good; all its tokens end at once."""
     with permit.service.database.writing() as connection:
-        _require_account(connection, org, person)
-        accounts.disable_person(connection, person, permit.now)
-        permit.record(connection, f"service account {person}")
+        _require_account(connection, org, account)
+        accounts.disable_person(connection, account, permit.now)
+        permit.record(connection, f"service account {account}")
     return Response(status_code=204)
 
 
 @router.post(
-    "/orgs/{org}/service-accounts/{person}/tokens",
+    "/orgs/{org}/service-accounts/{account}/tokens",
     response_model=Annotated[CreatedToken, Codec()],
     status_code=201,
 )
 def create_service_token(
     permit: Annotated[Permit, Depends(may(Action.CHANGE_MEMBERS))],
     org: str,
-    person: str,
+    account: str,
     new: Annotated[NewToken, Codec(), Body()],
 ) -> Response:
     """Create a token for a service account. Its secret is in this answer only."""
-    token, secret = make_token(permit, person, new.name, new.scope, days=new.days)
+    token, secret = make_token(permit, account, new.name, new.scope, days=new.days)
     with permit.service.database.writing() as connection:
-        _require_account(connection, org, person)
+        _require_account(connection, org, account)
         accounts.create_token(connection, token, permit.service.digest(secret))
-        permit.record(connection, f"token {token.id}", {"name": token.name, "for": person})
+        permit.record(connection, f"token {token.id}", {"name": token.name, "for": account})
     return answer(CreatedToken(token.id, secret, token.expires_at), 201)
 
 
-def _require_account(connection: Connection, org: str, person: str) -> None:
+def _require_account(connection: Connection, org: str, account: str) -> None:
     """Raise `NotFoundError` unless an organisation has such a service account."""
-    key = {"name": person, "organisation": org, "kind": PersonKind.SERVICE, "disabled": False}
+    key = {"name": account, "organisation": org, "kind": PersonKind.SERVICE, "disabled": False}
     if rows.find(connection, tables.people, Person, **key) is None:
-        raise NotFoundError(f"{org} has no service account {person}", ErrorKind.ENTRY_NOT_FOUND)
+        raise NotFoundError(f"{org} has no service account {account}", ErrorKind.ENTRY_NOT_FOUND)

@@ -25,7 +25,7 @@ from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
-from icefloe.service.http.versions import IfMatch, etag, expected_version
+from icefloe.service.http.versions import ISSUED_UNTIL, IfMatch, etag, expected_version
 
 router = APIRouter(tags=["policies"], responses=PROBLEMS)
 
@@ -98,7 +98,7 @@ def change_policy(
     return answer(changed, headers=etag(changed.version))
 
 
-@router.delete("/orgs/{org}/policies/{policy}", status_code=204)
+@router.delete("/orgs/{org}/policies/{policy}", status_code=204, responses=ISSUED_UNTIL)
 def delete_policy(
     permit: Annotated[Permit, Depends(may(Action.CHANGE_POLICIES))], org: str, policy: str
 ) -> Response:

@@ -22,7 +22,9 @@ from icefloe.errors import (
     ServiceError,
     StorageError,
 )
+from icefloe.service.http import examples
 from icefloe.service.http.codec import Codec, answer
+from icefloe.service.http.examples import plain
 
 _log: Final = logging.getLogger(__name__)
 
@@ -64,11 +66,18 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
         413: "The body is too large",
         422: "Not understood",
         429: "Too many requests",
+        500: "The service failed",
         502: "The object store failed",
         503: "Not available at present",
     }.items()
 }
 """The errors that any route may answer with."""
+
+REFUSED_OPENING: Final[dict[int | str, dict[str, Any]]] = {
+    403: PROBLEMS[403]
+    | {"content": {"application/json": {"example": plain(examples.REFUSED_OPENING)}}}
+}
+"""The error of a repository that does not open whole: it names what is missing."""
 
 
 def status_of(error: IcefloeError) -> int:

@@ -26,7 +26,7 @@ from icefloe.service.http.access import Permit, actor_of, may, may_open
 from icefloe.service.http.codec import Codec, answer
 from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.people import make_token
-from icefloe.service.http.problems import PROBLEMS
+from icefloe.service.http.problems import PROBLEMS, REFUSED_OPENING
 from icefloe.service.http.versions import IfMatch, etag, expected_version
 from icefloe.service.opening import Opened, Opener
 
@@ -140,8 +140,16 @@ def delete_repository(
     return Response(status_code=204)
 
 
-@router.post("/repos/{org}/{name}/open", response_model=Annotated[OpenAnswer, Codec()])
-@router.post("/repos/{org}/{name}/credentials", response_model=Annotated[OpenAnswer, Codec()])
+@router.post(
+    "/repos/{org}/{name}/open",
+    response_model=Annotated[OpenAnswer, Codec()],
+    responses=REFUSED_OPENING,
+)
+@router.post(
+    "/repos/{org}/{name}/credentials",
+    response_model=Annotated[OpenAnswer, Codec()],
+    responses=REFUSED_OPENING,
+)
 async def open_repository(
     permit: Annotated[Permit, Depends(may_open)],
     org: str,

@@ -1,7 +1,9 @@
-"""Versions of entries as ETags: who changes an entry says which version they saw."""
+"""Headers of entries: versions as ETags, by which who changes an entry says what they saw; and
+until when credentials live.
+"""
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Header
 
@@ -10,6 +12,18 @@ from icefloe.errors import ErrorKind, InvalidInputError
 IfMatch = Annotated[
     str | None, Header(description='The ETag of the version to change, like `"3"`', max_length=100)
 ]
+ISSUED_UNTIL: Final[dict[int | str, dict[str, Any]]] = {
+    204: {
+        "headers": {
+            "X-Issued-Until": {
+                "description": "Until when credentials that were made before may live",
+                "required": True,
+                "schema": {"type": "string"},
+            }
+        }
+    }
+}
+"""The description of an answer after which no further credential is made."""
 _ETAG: Final = re.compile(r'(?:W/)?"([0-9]{1,9})"')
 
 

@@ -125,7 +125,7 @@ def run_demo(tell: Callable[[str], None], *, port: int, log_format: LogFormat) -
         demo = populate(settings, store)
 
         def announce(announcement: Announcement) -> None:
-            tell(guide(demo, announcement.url))
+            tell(guide(demo, announcement.url, announcement.first_link))
 
         serve(settings, announce, host=_LOOPBACK, port=port, log_format=log_format)
 
@@ -388,7 +388,7 @@ async def _ask(service: Service, now: datetime) -> str:
     return request.id
 
 
-def guide(demo: Demo, url: str) -> str:
+def guide(demo: Demo, url: str, link: str | None) -> str:
     """Return what to try, as commands of a shell."""
     tokens = "\n".join(f"export {name.upper()}={token}" for name, token in demo.tokens.items())
     return f"""\
@@ -397,6 +397,9 @@ def guide(demo: Demo, url: str) -> str:
 export ICEFLOE_SERVICE={url}
 {tokens}
 READ='{_READ}'
+
+# For the pages, and for `icefloe login {url}`, make an account of your own in a browser:
+# {link}
 
 # Bob reads a private repository of his lab, and Zoe a public one.
 ICEFLOE_TOKEN=$BOB python -c "$READ" lab/ocean

@@ -75,6 +75,7 @@ def rotate_key(settings: Settings) -> Rotation:
 
 def create_password_link(settings: Settings, person: str) -> str:
     """Return a link by which somebody sets a new password."""
+    _open(settings).close()  # an error if there is no database
     service = Service(settings)
     try:
         return login.create_password_link(service, person)
