@@ -6,7 +6,8 @@ are made, for all containers at the same time.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer
@@ -52,6 +53,8 @@ from icefloe.service.vending.objects import StoreClient
 _READING_SECONDS: Final = 10.0
 """How long the configuration of a repository may take to be read."""
 _ANONYMOUS: Final = CredentialAnswer("anonymous")
+_REFUSALS: Final = frozenset({400, 401, 403})
+"""What stores answer to a credential that they do not accept."""
 
 
 class Opened(Record):
@@ -69,12 +72,20 @@ class Opener:
         self._service: Final = service
 
     async def open(
-        self, actor: Actor, caller: Caller, entry: Entry, access: Access, offers: Facts
+        self,
+        actor: Actor,
+        caller: Caller,
+        entry: Entry,
+        access: Access,
+        offers: Facts,
+        refused: Mapping[str, str] = MappingProxyType({}),
     ) -> Opened:
         """Return all that is needed to open a repository.
 
-        `offers` are the facts about the repository apart from its containers. Raise
-        `AccessDeniedError` if any container of it has no grant.
+        `offers` are the facts about the repository apart from its containers. `refused` has
+        fingerprints of credentials that stores refused, by the prefix of the container; that of
+        the repository itself has the prefix ''. Raise `AccessDeniedError` if any container has no
+        grant.
         """
         require_proven(entry.bucket)
         # Before anything is minted: may they do this at all?
@@ -82,39 +93,59 @@ class Opener:
         prefix = entry.bucket.prefix + entry.repository.prefix
         grant = self._grant(entry.bucket, prefix, caller, access)
         (own, seen), facts = await asyncio.gather(
-            self._read(entry, grant), asyncio.to_thread(self.facts_of, entry, None, offers)
+            self._read(entry, grant, refused.get("")),
+            asyncio.to_thread(self.facts_of, entry, None, offers),
         )
         if seen.containers is not None and seen.version != entry.config_version:
             facts = await asyncio.to_thread(self._remember, entry, seen, offers)
         verdict = self._decide(actor, entry, access, facts)
-        minted = await asyncio.gather(*(self._mint(one, caller) for one in verdict.granted))
+        minted = await asyncio.gather(
+            *(
+                self._mint(granted, caller, refused.get(_prefix_of(granted)))
+                for granted in verdict.granted
+            )
+        )
         answers = tuple(
             _container_answer(granted, credential.credential)
             for granted, credential in zip(verdict.granted, minted, strict=True)
         )
         store = store_answer(entry.bucket, prefix)
         ends = [m.credential.expires_at for m in (own, *minted) if m.credential.expires_at]
+        lives = [m.seconds_left for m in (own, *minted) if m.seconds_left is not None]
         refresh = Refresh(
             f"{self._service.settings.url}/api/v1/repos/{entry.repository.full_name}/credentials",
             min(ends) - MARGIN if ends else None,
+            min(lives, default=None),
         )
         answer = OpenAnswer(entry.repository, seen.version, store, own.credential, answers, refresh)
         return Opened(answer, verdict, _audited(access, own, verdict, minted))
 
     # The configuration
 
-    async def _read(self, entry: Entry, grant: Grant) -> tuple[Minted, SeenConfiguration]:
+    async def _read(
+        self, entry: Entry, grant: Grant, refused: str | None
+    ) -> tuple[Minted, SeenConfiguration]:
         """Make the credential of the repository, and read its configuration with it."""
-        own = await self._credential(grant)
+        own = await self._credential(grant, refused)
+        try:
+            return own, await self._read_with(own, entry, grant)
+        except StorageError as error:
+            if own.is_new or error.context.get("status") not in _REFUSALS:
+                raise
+        # The store has ended the credential that was kept: another one decides.
+        own = await self._credential(grant, own.credential.fingerprint)
+        return own, await self._read_with(own, entry, grant)
+
+    async def _read_with(self, own: Minted, entry: Entry, grant: Grant) -> SeenConfiguration:
         store = store_answer(entry.bucket, grant.prefix)
         reader = StoreClient(self._service.client, store, own.credential)
         try:
             async with asyncio.timeout(_READING_SECONDS):
-                return own, await read_configuration(reader, entry.config_version)
+                return await read_configuration(reader, entry.config_version)
         except RepositoryNotFoundError:
             if grant.access is Access.READ:
                 raise
-            return own, SeenConfiguration(None, ())  # to be created by the writer
+            return SeenConfiguration(None, ())  # to be created by the writer
         except TimeoutError:
             problem = f"the bucket of {entry.repository.full_name} did not answer in time"
             raise StorageError(problem, retryable=True) from None
@@ -175,12 +206,12 @@ class Opener:
         seconds = 60 * self._service.settings.credential_minutes
         return Grant(bucket, prefix, caller.person.name, access, may_list, seconds)
 
-    async def _mint(self, granted: Granted, caller: Caller) -> Minted:
+    async def _mint(self, granted: Granted, caller: Caller, refused: str | None) -> Minted:
         if granted.bucket is None:
             return Minted(_ANONYMOUS, is_new=False)
         prefix = granted.location.prefix
         grant = self._grant(granted.bucket, prefix, caller, may_list=granted.may_list)
-        return await self._credential(grant)
+        return await self._credential(grant, refused)
 
     async def own_credential(
         self, entry: Entry, caller: Caller, access: Access
@@ -196,10 +227,12 @@ class Opener:
         require_proven(bucket)
         return (await self._credential(self._grant(bucket, prefix, caller, access))).credential
 
-    async def _credential(self, grant: Grant) -> Minted:
+    async def _credential(self, grant: Grant, refused: str | None = None) -> Minted:
         bucket, service = grant.bucket, self._service
         external_id = service.external_id(bucket.organisation)
-        return await service.broker.get(grant, lambda: service.bucket_secret(bucket), external_id)
+        return await service.broker.get(
+            grant, lambda: service.bucket_secret(bucket), external_id, refused=refused
+        )
 
 
 def store_answer(bucket: Bucket, prefix: str) -> StoreAnswer:
@@ -226,10 +259,15 @@ def _container_answer(granted: Granted, credential: CredentialAnswer) -> Contain
     else:
         store = store_answer(granted.bucket, location.prefix)
         source = f"{granted.kind} {granted.source} of {granted.bucket.organisation}"
+    prefix = _prefix_of(granted)
+    return ContainerAnswer(prefix, container.name, store, credential, source, granted.difference)
+
+
+def _prefix_of(granted: Granted) -> str:
+    """Return the prefix by which clients know a container."""
     # The name of a provider's container is bound now: the stored prefix says nothing.
     is_bound = granted.kind is GrantKind.SUBSCRIPTION
-    prefix = location_url(location) if is_bound else container.url_prefix
-    return ContainerAnswer(prefix, container.name, store, credential, source, granted.difference)
+    return location_url(granted.location) if is_bound else granted.container.url_prefix
 
 
 def require_proven(bucket: Bucket) -> None:

@@ -191,7 +191,7 @@ async def _open(permit: Permit, request: OpenRequest) -> Opened:
     what = entry.repository.full_name
     try:
         opened = await Opener(permit.service).open(
-            actor_of(permit.caller), permit.caller, entry, access, permit.facts
+            actor_of(permit.caller), permit.caller, entry, access, permit.facts, request.refused
         )
     except AccessDeniedError as error:
         missing = [{"container": m.container, "reason": m.reason} for m in error.missing]
