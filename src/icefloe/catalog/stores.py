@@ -23,6 +23,7 @@ from icefloe.credentials import (
     s3_credentials,
 )
 from icefloe.errors import ErrorKind, ServiceError
+from icefloe.records import replace
 from icefloe.storage import Storage
 from icefloe.storage.specs import azure_spec, gcs_spec, s3_spec
 
@@ -100,8 +101,12 @@ class _Renewal:
     def __call__(self) -> Any:
         return _static(self._renew())
 
-    def replace_refused(self, refused: object) -> Any:
-        return _static(self._renew.replace(lambda credential: _static(credential) == refused))
+    def replace_refused(self, refused: Any) -> Any:
+        def is_refused(credential: CredentialAnswer) -> bool:
+            # Its end was told anew by every answer of the service.
+            return bool(_static(replace(credential, expires_at=refused.expires_after)) == refused)
+
+        return _static(self._renew.replace(is_refused))
 
 
 def _static(credential: CredentialAnswer) -> Any:
