@@ -41,6 +41,7 @@ _KINDS: Final = {
     507: ErrorKind.STORAGE_FULL,
 }
 _BAD_REQUEST: Final = 400
+_NOT_ALLOWED: Final = frozenset({401, 403})
 _CONFLICT: Final = 409
 _PASSING: Final = frozenset({408, _CONFLICT, 425, 429})
 _LASTING: Final = frozenset({501, 505, 507})
@@ -148,9 +149,9 @@ def may_be_of_credentials(error: Exception) -> bool:
     """
     if isinstance(error, (foreign.PermissionDeniedError, foreign.UnauthenticatedError)):
         return True
-    code = _CODE.search(str(error))
+    status, code = _status(error), _CODE.search(str(error))
     is_told = code is None or code.group(1) in _CODES_OF_CREDENTIALS
-    return _status(error) == _BAD_REQUEST and is_told
+    return status in _NOT_ALLOWED or (status == _BAD_REQUEST and is_told)
 
 
 def refusal(status: int, what: str, key: str, detail: str) -> StorageError:
