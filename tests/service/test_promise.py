@@ -167,7 +167,7 @@ def read_independently(places: list[Place], prefix: str) -> Any:
     """Open the repository with the reference implementation and the keys of all owners."""
     import icechunk
 
-    def keys(endpoint: S3Endpoint) -> dict[str, str]:
+    def keys(endpoint: S3Endpoint) -> dict[str, Any]:
         return {
             "access_key_id": endpoint.access_key_id,
             "secret_access_key": endpoint.secret_access_key,
@@ -228,7 +228,7 @@ def test_a_name_is_all_that_a_reader_needs(
     monkeypatch.setenv("ICEFLOE_SERVICE", desk.url)
     desk.forget_requests()
     url = f"icefloe://{desk.url.partition('://')[2]}/lab/sky"
-    with xarray.open_dataset(url, engine="icefloe", consolidated=False) as dataset:
+    with xarray.open_dataset(url, engine="icefloe") as dataset:
         for name, values in VALUES.items():
             np.testing.assert_array_equal(dataset[name].values, values)
     assert desk.requests == [("POST", "/api/v1/repos/lab/sky/open")]
