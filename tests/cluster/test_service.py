@@ -96,8 +96,5 @@ def test_a_job_outlives_its_credentials(
     # Neither tokens nor credentials are in what workers have written.
     kept = contents(*(worker.folder for worker in cluster.workers))
     assert any(path.name == "stderr" for path in kept)
-    spec: Any = mine.storage.spec
-    keys = spec.credentials.get_credentials()
-    secrets = (token, keys.secret_access_key, keys.session_token, VENDOR["secret_access_key"])
-    for secret in (*secrets, "icefloe_"):
+    for secret in {*here.desk.minted, token, VENDOR["secret_access_key"], "icefloe_"}:
         assert_not_told(secret, kept)

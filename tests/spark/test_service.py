@@ -52,6 +52,20 @@ class Onlooker:
         self.seen |= contents(*self.folders)
 
 
+def assert_no_secret(here: World, kept: dict[Path, bytes]) -> None:
+    """Check that no token, no key of a bucket and no vended credential is in some files.
+
+    Nor is any of them in the files of the service itself: its database and its settings.
+    """
+    minted = here.desk.minted
+    assert len(minted) >= 4
+    secrets = {*minted, *here.desk.tokens.values(), VENDOR["secret_access_key"]}
+    service = contents(here.desk.service.settings.folder)
+    for secret in secrets:
+        assert_not_told(secret, kept | service)
+    assert_not_told("icefloe_", kept)
+
+
 def test_a_job_writes_and_reads_with_tokens_of_its_own(
     spark: Any, event_logs: Path, here: World, tmp_path: Path
 ) -> None:
@@ -92,11 +106,7 @@ def test_a_job_writes_and_reads_with_tokens_of_its_own(
     # Neither tokens nor credentials are in plans, logs and files of Spark.
     wait_for_events(spark)
     kept = {**contents(event_logs), **contents(*onlooker.folders), **onlooker.seen}
-    spec: Any = series.storage.spec
-    keys = spec.credentials.get_credentials()
-    secrets = [keys.secret_access_key, keys.session_token, *here.desk.tokens.values()]
-    for secret in [*secrets, "icefloe_"]:
-        assert_not_told(secret, kept)
+    assert_no_secret(here, kept)
 
 
 def upload(here: World, archive: Archive, numbers: range) -> str:
@@ -171,6 +181,4 @@ def test_archives_are_ingested_and_read_by_name(
     assert_same_as_files(copied, archive, range(6))
 
     wait_for_events(spark)
-    kept = contents(event_logs)
-    for secret in (*here.desk.tokens.values(), VENDOR["secret_access_key"], "icefloe_"):
-        assert_not_told(secret, kept)
+    assert_no_secret(here, {**contents(event_logs), **contents(*Onlooker(spark).folders)})
