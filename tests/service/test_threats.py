@@ -59,6 +59,7 @@ from icefloe.service.domain.actions import Action
 from icefloe.service.domain.filters import chosen_nodes
 from icefloe.service.domain.locations import Location
 from icefloe.service.domain.scopes import is_within, scope_allows
+from icefloe.service.operation.upkeep import back_up
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
 from icefloe.service.vending.azure import SigningKey, signed_query
@@ -746,8 +747,8 @@ def test_filters_are_exact_paths() -> None:
 # Secrets
 
 
-def test_secrets_show_nowhere(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    """Threat 19: not in a repr, a pickle, a log, the database or its files."""
+def test_secrets_show_nowhere(town: Town, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Threat 19: not in a repr, a pickle, a log, an error, the database, its files or a backup."""
     caplog.set_level(logging.DEBUG)
     secret = Secret({"secret_access_key": "s3cr3t"})
     credential = CredentialAnswer("s3", {"secret_access_key": "s3cr3t"})
@@ -759,9 +760,24 @@ def test_secrets_show_nowhere(town: Town, caplog: pytest.LogCaptureFixture) -> N
         pickle.dumps(secret)
     answer = town.open("bob")
     vended = answer["credential"]["values"]
+    canary = f"canary-{uuid.uuid4().hex}"
+    body = bucket_body("main", town.lab, town.root)
+    body["secrets"] = {"access_key_id": "nobody", "secret_access_key": canary}
+    del body["name"]
+    town.ask("ada", "PUT", "/orgs/lab/buckets/main", body)
+    errors = [
+        town.try_("ada", "POST", "/orgs/lab/buckets/main/probe").text,
+        town.try_("ada", "POST", "/repos/lab/sst/open").text,
+        town.try_("ada", "PUT", "/orgs/lab/buckets/main", body | {"secrets": [canary]}).text,
+    ]
+    back_up(town.service.settings, tmp_path / "copy.db")
     hidden = [VENDOR["secret_access_key"], vended["secret_access_key"], vended["session_token"]]
+    hidden.append(canary)
+    assert not any(text in error for text in hidden for error in errors)
     stored = b"".join(
-        file.read_bytes() for file in town.service.settings.folder.iterdir() if file.is_file()
+        file.read_bytes()
+        for file in (*town.service.settings.folder.iterdir(), tmp_path / "copy.db")
+        if file.is_file()
     )
     for text in hidden:
         assert text not in caplog.text
