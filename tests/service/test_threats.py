@@ -677,7 +677,7 @@ def test_damaged_tables_are_an_error_of_the_format_or_a_claim() -> None:
     file = own_repo_file()
     whole = decompress(memoryview(file)[HEADER_BYTES:])
     choose = random.Random(15)
-    claims = set()
+    claims: set[object] = set()
     for _ in range(400):
         damaged = bytearray(whole)
         for _ in range(choose.randrange(1, 5)):

@@ -103,7 +103,7 @@ class _Renewal:
 
     def replace_refused(self, refused: Any) -> Any:
         def is_refused(credential: CredentialAnswer) -> bool:
-            # Its end was told anew by every answer of the service.
+            # Every answer of the service states its end again.
             return bool(_static(replace(credential, expires_at=refused.expires_after)) == refused)
 
         return _static(self._renew.replace(is_refused))
