@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import pickle
+import random
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ import botocore.session
 import msgspec
 import obstore
 import pytest
+import zstandard
 from sqlalchemy import event
 
 import icefloe
@@ -29,6 +31,7 @@ from icefloe.catalog.model import (
     BucketState,
     DeclaredContainer,
     Delegation,
+    Filter,
     Member,
     Organisation,
     Person,
@@ -38,13 +41,25 @@ from icefloe.catalog.model import (
     TokenScope,
 )
 from icefloe.catalog.wire import BucketSettings, CredentialAnswer, OpenAnswer, StoreAnswer
-from icefloe.errors import AccessDeniedError, IcefloeError, InternalError, StorageError
+from icefloe.effects import run_blocking
+from icefloe.errors import (
+    AccessDeniedError,
+    FormatError,
+    IcefloeError,
+    InternalError,
+    StorageError,
+)
+from icefloe.format.envelope import HEADER_BYTES, decompress
+from icefloe.format.repo_info import open_repo_info
 from icefloe.records import replace
-from icefloe.service.configuration import LARGEST_FILE, read_configuration
+from icefloe.repo.repo_changes import stored_config
+from icefloe.service.configuration import LARGEST_FILE, declared_containers, read_configuration
 from icefloe.service.database import accounts, assets, rows, tables
 from icefloe.service.domain.actions import Action
+from icefloe.service.domain.filters import chosen_nodes
 from icefloe.service.domain.locations import Location
-from icefloe.service.domain.scopes import scope_allows
+from icefloe.service.domain.scopes import is_within, scope_allows
+from icefloe.service.operation.upkeep import back_up
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
 from icefloe.service.vending.azure import SigningKey, signed_query
@@ -238,6 +253,25 @@ def test_the_service_reads_with_a_credential_for_the_repository_only(
         connection.execute(proven.values(state=BucketState.PROVEN))
     answer = town.try_("bob", "POST", "/repos/lab/sst/open")
     assert (answer.status_code, answer.json()["code"]) == (502, "invalid-credentials")
+
+
+def test_the_service_asks_stores_with_no_other_keys(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threat 3: only the bucket's own keys ask for credentials, and only these read."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, f"ambient-{name.lower()}")
+    signed: list[tuple[str, str]] = []
+
+    async def note(request: Any) -> None:
+        authorization = request.headers["authorization"]
+        key = authorization.partition("Credential=")[2].partition("/")[0]
+        signed.append((request.method, key))
+
+    town.service.client.event_hooks["request"].append(note)
+    answer = town.open("ada")
+    vended = answer["credential"]["values"]["access_key_id"]
+    assert signed == [("POST", VENDOR["access_key_id"]), ("GET", vended)]
 
 
 def test_the_credential_of_a_repository_reads_no_other(town: Town) -> None:
@@ -613,21 +647,80 @@ def test_hostile_bytes_are_an_error_of_the_format(content: bytes) -> None:
         reading(script)
 
 
-def test_a_bomb_of_aliases_in_yaml_is_refused() -> None:
-    """Threat 16 and 17: a configuration of spec 1 is YAML, and a small text may mean a huge one."""
+def own_repo_file() -> bytes:
+    """Return the file of a repository that has a container in its configuration."""
+    config = icefloe.RepositoryConfig.default()
+    container = icefloe.VirtualChunkContainer("s3://data/x/", icefloe.s3_store())
+    config.set_virtual_chunk_container(container)
+    storage = icefloe.in_memory_storage()
+    icefloe.Repository.create(storage, config)
+    return bytes(run_blocking(storage.open().get("repo")).data)
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_a_small_file_that_expands_to_a_huge_one_is_refused(*, is_announced: bool) -> None:
+    """Threat 14: whether the file says how large it is, or not."""
+    zeros = bytes(128 * 2**20)
+    frame = zstandard.ZstdCompressor().compressobj(size=len(zeros) if is_announced else -1)
+    bomb = own_repo_file()[:HEADER_BYTES] + frame.compress(zeros) + frame.flush()
+    assert len(bomb) < 100_000
+
+    def script(handler: ScriptedHandler) -> None:
+        handler.answer(HTTPStatus.OK, bomb, {"ETag": '"x"'})
+
+    with pytest.raises(FormatError, match="refused as damaged or hostile"):
+        reading(script)
+
+
+def test_damaged_tables_are_an_error_of_the_format_or_a_claim() -> None:
+    """Threat 15: whatever the offsets say, nothing is read outside of the file."""
+    file = own_repo_file()
+    whole = decompress(memoryview(file)[HEADER_BYTES:])
+    choose = random.Random(15)
+    claims: set[object] = set()
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for _ in range(choose.randrange(1, 5)):
+            damaged[choose.randrange(len(damaged))] = choose.choice((0, 1, 0x7F, 0x80, 0xFF))
+        data = file[:HEADER_BYTES] + zstandard.ZstdCompressor().compress(damaged)
+        try:
+            containers = declared_containers(stored_config(open_repo_info(data)))
+        except IcefloeError as error:
+            claims.add(type(error))
+        else:
+            claims.update(container.platform for container in containers)
+    assert {FormatError, "s3"} <= claims
+
+
+def bomb_of_aliases() -> str:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     for level in range(1, 12):
         names = ", ".join([f"*a{level - 1}"] * 10)
         lines.append(f"a{level}: &a{level} [{names}]")
-    lines.append("virtual_chunk_containers: *a11")
+    return "\n".join([*lines, "virtual_chunk_containers: *a11"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (bomb_of_aliases(), "it uses an alias"),
+        ("a: " + "[" * 101 + "]" * 101, "nested deeper than 100 levels"),
+        ("a: " + "[" * 50_000, "nested deeper than 100 levels"),
+        ("a: " + "x" * 2**20, "more than the 1048576 allowed"),
+        ("a: 1\na: 2", "appears twice"),
+    ],
+    ids=["aliases", "depth", "unclosed", "size", "twice"],
+)
+def test_a_bomb_in_yaml_is_refused(text: str, reason: str) -> None:
+    """Threat 16 and 17: a configuration of spec 1 is YAML, and a small text may mean a huge one."""
 
     def script(handler: ScriptedHandler) -> None:
         if handler.path.endswith("config.yaml"):
-            handler.answer(HTTPStatus.OK, "\n".join(lines).encode(), {"ETag": '"x"'})
+            handler.answer(HTTPStatus.OK, text.encode(), {"ETag": '"x"'})
         else:
             handler.answer(HTTPStatus.NOT_FOUND)
 
-    with pytest.raises(IcefloeError):
+    with pytest.raises(FormatError, match=reason):
         reading(script)
 
 
@@ -638,13 +731,24 @@ def test_patterns_of_people_are_no_regular_expressions() -> None:
         assert not scope_allows(scope, Action.OPEN_REPOSITORY, "lab", "sst"), pattern
     exact = TokenScope(("read",), ("lab/sst",))
     assert scope_allows(exact, Action.OPEN_REPOSITORY, "lab", "sst")
+    for pattern in ("lab/.*", "lab/s*", "(a+)+/sst"):
+        wide, narrow = TokenScope(("read",), (pattern,)), TokenScope(("read",), ("lab/sst",))
+        assert not is_within(narrow, wide), pattern
+
+
+def test_filters_are_exact_paths() -> None:
+    """Threat 18: a filter is no pattern, and what it names is compared by whole segments."""
+    paths = ["/", "/sea", "/sea/sst", "/seaside", "/sea.sst"]
+    for node in ("/s.*", "/se?", "/sea/*", "/se", "/(a+)+", "/sea/ss"):
+        assert chosen_nodes([Filter((node,))], paths) <= {"/"}, node
+    assert chosen_nodes([Filter(("/sea",))], paths) == {"/", "/sea", "/sea/sst"}
 
 
 # Secrets
 
 
-def test_secrets_show_nowhere(town: Town, caplog: pytest.LogCaptureFixture) -> None:
-    """Threat 19: not in a repr, a pickle, a log, the database or its files."""
+def test_secrets_show_nowhere(town: Town, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Threat 19: not in a repr, a pickle, a log, an error, the database, its files or a backup."""
     caplog.set_level(logging.DEBUG)
     secret = Secret({"secret_access_key": "s3cr3t"})
     credential = CredentialAnswer("s3", {"secret_access_key": "s3cr3t"})
@@ -656,9 +760,24 @@ def test_secrets_show_nowhere(town: Town, caplog: pytest.LogCaptureFixture) -> N
         pickle.dumps(secret)
     answer = town.open("bob")
     vended = answer["credential"]["values"]
+    canary = f"canary-{uuid.uuid4().hex}"
+    body = bucket_body("main", town.lab, town.root)
+    body["secrets"] = {"access_key_id": "nobody", "secret_access_key": canary}
+    del body["name"]
+    town.ask("ada", "PUT", "/orgs/lab/buckets/main", body)
+    errors = [
+        town.try_("ada", "POST", "/orgs/lab/buckets/main/probe").text,
+        town.try_("ada", "POST", "/repos/lab/sst/open").text,
+        town.try_("ada", "PUT", "/orgs/lab/buckets/main", body | {"secrets": [canary]}).text,
+    ]
+    back_up(town.service.settings, tmp_path / "copy.db")
     hidden = [VENDOR["secret_access_key"], vended["secret_access_key"], vended["session_token"]]
+    hidden.append(canary)
+    assert not any(text in error for text in hidden for error in errors)
     stored = b"".join(
-        file.read_bytes() for file in town.service.settings.folder.iterdir() if file.is_file()
+        file.read_bytes()
+        for file in (*town.service.settings.folder.iterdir(), tmp_path / "copy.db")
+        if file.is_file()
     )
     for text in hidden:
         assert text not in caplog.text

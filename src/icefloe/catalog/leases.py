@@ -2,13 +2,14 @@
 
 Every store of an open repository asks for its credential by a handle, which names the service and
 the repository. All stores of a process share one lease: what the service answered last. When the
-lease is about to end, one request renews all credentials in it. A pickle has the handle and no
-credential, so that another process makes a lease of its own, with a token of its own.
+lease is about to end, or a store refuses a credential of it, one request renews all of them. A
+pickle has the handle and no credential, so that another process makes a lease of its own, with a
+token of its own.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +31,7 @@ from icefloe.catalog.wire import (
 )
 from icefloe.config import RepositoryConfig
 from icefloe.credentials.access import containers_credentials
-from icefloe.credentials.refresh import LARGEST_MARGIN
+from icefloe.credentials.refresh import Deadline
 from icefloe.effects import run_blocking
 from icefloe.errors import (
     AccessDeniedError,
@@ -40,7 +41,7 @@ from icefloe.errors import (
     ServiceError,
 )
 from icefloe.forks import renew_lock_in_children
-from icefloe.records import Record
+from icefloe.records import Record, replace
 from icefloe.storage import Storage
 
 if TYPE_CHECKING:
@@ -75,23 +76,11 @@ class Lease:
         self._lock = threading.Lock()
         renew_lock_in_children(self)
         self._answer: OpenAnswer | None = None
-        self._renew_at: datetime | None = None
-
-    def take(self, answer: OpenAnswer) -> None:
-        """Keep an answer of the service."""
-        now = self._clock()
-        credentials = (answer.credential, *(c.credential for c in answer.containers))
-        ends = [c.expires_at for c in credentials if c.expires_at is not None]
-        self._answer, self._renew_at = answer, None
-        if ends:
-            life = max(min(ends) - now, timedelta(0))
-            self._renew_at = min(ends) - min(LARGEST_MARGIN, life / 10)
+        self._deadline: Deadline | None = None
 
     async def open(self) -> OpenAnswer:
         """Ask the service for everything that is needed to open the repository."""
-        answer = await self._ask("open")
-        self.take(answer)
-        return answer
+        return await self._ask("open")
 
     def credential(self, container: str | None) -> CredentialAnswer:
         """Return the credential of a container, by prefix, or of the repository itself.
@@ -100,10 +89,28 @@ class Lease:
         """
         with self._lock:  # callers wait for the one that asks
             answer = self._answer
-            is_over = self._renew_at is not None and self._clock() >= self._renew_at
+            is_over = self._deadline is not None and self._deadline.is_over(self._clock)
             if answer is None or is_over:
                 answer = run_blocking(self._ask("credentials"))
-                self.take(answer)
+        return self._credential_of(answer, container)
+
+    def replace(
+        self, container: str | None, is_refused: Callable[[CredentialAnswer], bool]
+    ) -> CredentialAnswer:
+        """Return another credential than the one that a store refused before its end.
+
+        One request serves all who were refused; the service makes a new credential.
+        """
+        with self._lock:
+            answer = self._answer
+            current = None if answer is None else self._credential_of(answer, container)
+            if answer is None or current is None or is_refused(current):
+                _log.info("a store refused a credential of %s early", self.handle.repository)
+                refused = {} if current is None else {container or "": current.fingerprint}
+                answer = run_blocking(self._ask("credentials", refused))
+        return self._credential_of(answer, container)
+
+    def _credential_of(self, answer: OpenAnswer, container: str | None) -> CredentialAnswer:
         if container is None:
             return answer.credential
         for granted in answer.containers:
@@ -112,10 +119,32 @@ class Lease:
         problem = f"{self.handle.repository} does not refer to {container} any more"
         raise AccessDeniedError(f"{problem}: open the repository again")
 
-    async def _ask(self, what: str) -> OpenAnswer:
-        request = OpenRequest(self.handle.access)
-        path = f"{self.handle.path}/{what}"
-        return await self.transport.call(OpenAnswer, "POST", path, request, is_repeatable=True)
+    async def _ask(self, what: str, refused: Mapping[str, str] | None = None) -> OpenAnswer:
+        """Ask the service, and keep its answer."""
+        request = OpenRequest(self.handle.access, dict(refused or {}))
+        path, asked_at = f"{self.handle.path}/{what}", self._clock()
+        answer = await self.transport.call(OpenAnswer, "POST", path, request, is_repeatable=True)
+        self._answer, end = _by_our_clock(answer, asked_at)
+        self._deadline = None if end is None else Deadline(end, self._clock)
+        return self._answer
+
+
+def _by_our_clock(answer: OpenAnswer, asked_at: datetime) -> tuple[OpenAnswer, datetime | None]:
+    """Return an answer in which credentials end by the clock of this machine, and their end.
+
+    The service tells how long they live, so that it does not matter which time it is here.
+    """
+    left = answer.refresh.seconds_left
+    if left is None:
+        credentials = (answer.credential, *(c.credential for c in answer.containers))
+        return answer, min((c.expires_at for c in credentials if c.expires_at), default=None)
+    end = asked_at + timedelta(seconds=left)
+
+    def ending(credential: CredentialAnswer) -> CredentialAnswer:
+        return replace(credential, expires_at=end) if credential.expires_at else credential
+
+    containers = tuple(replace(c, credential=ending(c.credential)) for c in answer.containers)
+    return replace(answer, credential=ending(answer.credential), containers=containers), end
 
 
 _leases: Final = WeakValueDictionary[Handle, Lease]()
@@ -152,9 +181,16 @@ class Vended:
 
     def __call__(self) -> CredentialAnswer:
         """Return the credential, renewed if need be."""
+        return self._own_lease().credential(self.container)
+
+    def replace(self, is_refused: Callable[[CredentialAnswer], bool]) -> CredentialAnswer:
+        """Return another credential than the one that the store refused before its end."""
+        return self._own_lease().replace(self.container, is_refused)
+
+    def _own_lease(self) -> Lease:
         if self._lease is None:
             self._lease = lease_of(self.handle)
-        return self._lease.credential(self.container)
+        return self._lease
 
     def __reduce__(self) -> tuple[type["Vended"], tuple[Handle, str | None]]:
         return (Vended, (self.handle, self.container))

@@ -1,11 +1,12 @@
 """From an answer of the service to storages, containers and credentials of the library.
 
-`renew` is a function without parameters that returns a newer credential. It travels to workers,
-so it is a handle that asks the service again, and has no secret of a store in it.
+`renew` is a function without parameters that returns a newer credential, and can also replace one
+that the store refused. It travels to workers, so it is a handle that asks the service again, and
+has no secret of a store in it.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from icefloe.catalog.model import Platform
 from icefloe.catalog.wire import ContainerAnswer, CredentialAnswer, StoreAnswer
@@ -22,10 +23,21 @@ from icefloe.credentials import (
     s3_credentials,
 )
 from icefloe.errors import ErrorKind, ServiceError
+from icefloe.records import replace
 from icefloe.storage import Storage
 from icefloe.storage.specs import azure_spec, gcs_spec, s3_spec
 
-type Renew = Callable[[], CredentialAnswer]
+
+class Renew(Protocol):
+    """Returns newer credentials."""
+
+    def __call__(self) -> CredentialAnswer:
+        """Return a credential that is good for a while yet."""
+        ...
+
+    def replace(self, is_refused: Callable[[CredentialAnswer], bool]) -> CredentialAnswer:
+        """Return another credential than one that the store refused."""
+        ...
 
 
 def storage_of(
@@ -88,6 +100,13 @@ class _Renewal:
 
     def __call__(self) -> Any:
         return _static(self._renew())
+
+    def replace_refused(self, refused: Any) -> Any:
+        def is_refused(credential: CredentialAnswer) -> bool:
+            # Every answer of the service states its end again.
+            return bool(_static(replace(credential, expires_at=refused.expires_after)) == refused)
+
+        return _static(self._renew.replace(is_refused))
 
 
 def _static(credential: CredentialAnswer) -> Any:

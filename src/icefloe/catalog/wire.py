@@ -1,5 +1,6 @@
 """Bodies of requests and answers between client and service, beside the records of the model."""
 
+import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -39,6 +40,10 @@ from icefloe.records import Record, field
 type Secrets = Annotated[dict[str, Annotated[str, Meta(max_length=10_000)]], Meta(max_length=10)]
 type Days = Annotated[int, Meta(ge=1, le=366)]
 type Hours = Annotated[int, Meta(ge=1, le=168)]
+type Fingerprint = Annotated[str, Meta(max_length=64)]
+type Refused = Annotated[
+    dict[Annotated[str, Meta(max_length=2000)], Fingerprint], Meta(max_length=1000)
+]
 
 
 class Problem(Record):
@@ -401,6 +406,9 @@ class OpenRequest(Record, forbid_unknown_fields=True):
     """The options for opening a repository."""
 
     access: Access = Access.READ
+    refused: Refused = field(default_factory=dict)
+    """Fingerprints of credentials that a store refused before their end, by the prefix of the
+    container; that of the repository itself has the prefix ''."""
 
 
 class StoreAnswer(Record):
@@ -424,6 +432,12 @@ class CredentialAnswer(Record):
     values: Mapping[str, str] = field(default_factory=dict)
     expires_at: datetime | None = None
 
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """A name of this credential that tells nothing about its values."""
+        text = "\n".join(f"{name}={self.values[name]}" for name in sorted(self.values))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
     def __repr__(self) -> str:
         return f"CredentialAnswer(kind={self.kind!r}, values=***, expires_at={self.expires_at!r})"
 
@@ -446,6 +460,8 @@ class Refresh(Record):
 
     url: str
     after: datetime | None
+    seconds_left: float | None = None
+    """How long all credentials live yet, whatever the clock of the client says."""
 
 
 class OpenAnswer(Record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,17 +20,16 @@ from icefloe.cli.common import (
     show_table,
 )
 from icefloe.cli.coverage import PlotOption, checked_plot, show_coverage, write_plot
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import AccessDeniedError, ErrorKind, InvalidInputError
 from icefloe.pipeline.files import FILES_CHECKED
 
 if TYPE_CHECKING:
     from icefloe.api.repository import Repository
+    from icefloe.config import RepositoryConfig
     from icefloe.pipeline.combining.report import Report
     from icefloe.pipeline.files.options import ValueCheck
 
 _MOST_ROWS = 100
-_SHARED_SCHEMES = ("s3://", "gs://", "gcs://", "az://", "azure://", "abfs://")
-"""How URLs begin whose objects a service lets others read."""
 
 SourcesArgument = Annotated[
     list[str],
@@ -126,7 +125,7 @@ def ingest_virtual(
         gaps=gaps,
         check_values=parse_check(check_values),
     )
-    repository = _open_or_create(place_of(repo, writes=True), sources, container or [])
+    repository = _open_or_create(repo, sources, container or [])
     with running_job(master, as_json=as_json) as (spark, on_progress):
         report = jobs.virtualize(
             spark,
@@ -208,28 +207,53 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _open_or_create(target: Place, sources: Sequence[str], containers: Sequence[str]) -> Repository:
+def _open_or_create(name: str, sources: Sequence[str], containers: Sequence[str]) -> Repository:
+    """Open a repository, or create it, so that it may refer to some folders.
+
+    A service reads the new configuration, and vends credentials for the folders, too.
+    """
     from icefloe.api.repository import Repository
     from icefloe.config import RepositoryConfig
-    from icefloe.pipeline.files.sources import container_at, container_prefixes
+    from icefloe.pipeline.files.sources import container_prefixes
 
+    target = place_of(name, writes=True)
     is_there = target.exists()
     prefixes = container_prefixes(containers if is_there or containers else sources)
-    config = RepositoryConfig() if is_there else RepositoryConfig.default()
+    if not is_there:
+        config = _with_containers(RepositoryConfig.default(), prefixes, target)
+        created = Repository.create(target.storage, config)
+        return open_repository(name, writes=True) if target.is_of_service else created
+    repository = target.open()
+    if not prefixes:
+        return repository
+    wider = repository.reopen(_with_containers(repository.config, prefixes, target))
+    wider.save_config()
+    if not target.is_of_service:
+        return wider
+    try:
+        return open_repository(name, writes=True)
+    except AccessDeniedError:  # nobody could open it now
+        wider.reopen(repository.config).save_config()
+        raise
+
+
+def _with_containers(
+    config: RepositoryConfig, prefixes: Iterable[str], target: Place
+) -> RepositoryConfig:
+    from icefloe.pipeline.files.granted import OBJECT_STORE_SCHEMES
+    from icefloe.pipeline.files.sources import container_at
+
+    known = config.virtual_chunk_containers or {}
     for prefix in prefixes:
-        if target.is_of_service and not prefix.startswith(_SHARED_SCHEMES):
+        if target.is_of_service and not prefix.startswith(OBJECT_STORE_SCHEMES):
             raise InvalidInputError(
                 f"a service never lets {prefix} be read, which only this machine may reach: copy"
                 " the values with `icefloe ingest native`, or upload the files",
                 ErrorKind.INVALID_VIRTUAL_REF,
             )
-        config.set_virtual_chunk_container(container_at(prefix))
-    if not is_there:
-        return Repository.create(target.storage, config)
-    repository = target.open(config if prefixes else None)
-    if prefixes:
-        repository.save_config()
-    return repository
+        if prefix not in known:
+            config.set_virtual_chunk_container(container_at(prefix))
+    return config
 
 
 @contextmanager

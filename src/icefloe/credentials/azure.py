@@ -133,6 +133,12 @@ class AzureRefreshable(AzureCredentials):
             self.pickled_function, self.current, AzureRefreshableCredential, clock
         )
 
+    def replace_refused(self, refused: AzureRefreshableCredential, clock: Clock = utc_now) -> bool:
+        """Replace what a store refused before its end; return whether there is a replacement."""
+        return self._renewal.replace(
+            self.pickled_function, refused, AzureRefreshableCredential, clock
+        )
+
 
 AnyAzureCredential: TypeAlias = (
     AzureCredentials.FromEnv

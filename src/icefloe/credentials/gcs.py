@@ -114,6 +114,10 @@ class GcsRefreshable(GcsCredentials):
         """Return a token that is good for a while yet; one call serves many waiting threads."""
         return self._renewal.get(self.pickled_function, self.current, GcsBearerCredential, clock)
 
+    def replace_refused(self, refused: GcsBearerCredential, clock: Clock = utc_now) -> bool:
+        """Replace what a store refused before its end; return whether there is a replacement."""
+        return self._renewal.replace(self.pickled_function, refused, GcsBearerCredential, clock)
+
 
 AnyGcsCredential: TypeAlias = (
     GcsCredentials.Anonymous

@@ -3,8 +3,10 @@
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from icefloe.errors import (
@@ -20,6 +22,9 @@ type Clock = Callable[[], datetime]
 
 LARGEST_MARGIN: Final = timedelta(minutes=1)
 """How long before their end credentials are renewed; a tenth of a life shorter than ten minutes."""
+
+_YOUNG_SECONDS: Final = 60.0
+"""The age at which a credential that replaced a refused one may be replaced itself."""
 
 
 class Expiring(Protocol):
@@ -56,15 +61,47 @@ def pickle_function(get_credentials: Callable[[], object]) -> bytes:
         ) from reason
 
 
+class Deadline:
+    """A moment some time before the end of a life, by two clocks: the first to reach it counts.
+
+    The clock on the wall may be set back, and the other one stands still while a machine sleeps.
+    """
+
+    __slots__ = ("_moment", "_second")
+
+    def __init__(self, end: datetime, clock: Clock) -> None:
+        now = clock()
+        life = max(end - now, timedelta(0))
+        left = life - min(LARGEST_MARGIN, life / 10)
+        self._moment = now + left
+        self._second = time.monotonic() + left.total_seconds()
+
+    def is_over(self, clock: Clock) -> bool:
+        """Return whether it is past."""
+        return clock() >= self._moment or time.monotonic() >= self._second
+
+
 class _Lease(Record):
     credential: Any
-    renew_at: datetime | None
+    deadline: Deadline | None
+    replaced_at: float | None = None
+    """When a refused credential was replaced by this one."""
+
+    @property
+    def is_young_replacement(self) -> bool:
+        replaced_at = self.replaced_at
+        return replaced_at is not None and time.monotonic() < replaced_at + _YOUNG_SECONDS
 
 
 class Renewal:
     """The state of a refreshable credential within a process; never pickled.
 
     Many threads may ask at once: one of them calls the function, the others wait for it.
+
+    A store may refuse a credential before its end: its keys were changed, or a role was cut off.
+    Then the function is called once more. If it has a method `replace_refused`, that is called
+    instead, with the credential that was refused. A replacement that is refused at once is not
+    replaced again: then it is the rights that are missing.
     """
 
     __slots__ = ("_function", "_lease", "_lock", "_process")
@@ -93,17 +130,36 @@ class Renewal:
                 self._lease = lease
         return cast("C", lease.credential)
 
+    def replace[C: Expiring](
+        self, pickled_function: bytes, refused: C, kind: type[C], clock: Clock
+    ) -> bool:
+        """Replace credentials that a store refused; return whether there are others now."""
+        with self._own_lock():
+            lease = self._lease
+            if lease is not None and lease.credential != refused:
+                return True  # another thread was first
+            if lease is not None and lease.is_young_replacement:
+                return False
+            replacement = self._call(pickled_function, kind, refused)
+            if replacement == refused:
+                return False
+            self._lease = _lease(replacement, clock, time.monotonic())
+            return True
+
     def _own_lock(self) -> threading.Lock:
         # A thread of the parent may have held the lock when this process was forked.
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
         return self._lock
 
-    def _call[C](self, pickled_function: bytes, kind: type[C]) -> C:
+    def _call[C](self, pickled_function: bytes, kind: type[C], refused: C | None = None) -> C:
         if self._function is None:
             self._function = _unpickle_function(pickled_function)
+        function = self._function
+        if refused is not None and hasattr(function, "replace_refused"):
+            function = partial(function.replace_refused, refused)
         try:
-            return checked_call(self._function, kind)
+            return checked_call(function, kind)
         except IcefloeError:
             raise
         except Exception as reason:
@@ -147,13 +203,11 @@ def _unpickle_function(pickled_function: bytes) -> Callable[[], object]:
     return cast("Callable[[], object]", function)
 
 
-def _lease(credential: Expiring, clock: Clock) -> _Lease:
+def _lease(credential: Expiring, clock: Clock, replaced_at: float | None = None) -> _Lease:
     end = credential.expires_after
-    if end is None:
-        return _Lease(credential, None)
-    life = max(end - clock(), timedelta(0))
-    return _Lease(credential, end - min(LARGEST_MARGIN, life / 10))
+    deadline = None if end is None else Deadline(end, clock)
+    return _Lease(credential, deadline, replaced_at)
 
 
 def _is_over(lease: _Lease, clock: Clock) -> bool:
-    return lease.renew_at is not None and clock() >= lease.renew_at
+    return lease.deadline is not None and lease.deadline.is_over(clock)

@@ -82,6 +82,10 @@ class S3Refreshable(S3Credentials):
         """Return keys that are good for a while yet; one call serves many waiting threads."""
         return self._renewal.get(self.pickled_function, self.current, S3StaticCredentials, clock)
 
+    def replace_refused(self, refused: S3StaticCredentials, clock: Clock = utc_now) -> bool:
+        """Replace what a store refused before its end; return whether there is a replacement."""
+        return self._renewal.replace(self.pickled_function, refused, S3StaticCredentials, clock)
+
 
 AnyS3Credential: TypeAlias = (
     S3Credentials.Static

@@ -10,7 +10,8 @@ does not ask for are handed out to nobody.
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer
@@ -55,6 +56,8 @@ from icefloe.service.vending.objects import StoreClient
 _READING_SECONDS: Final = 10.0
 """How long the configuration of a repository may take to be read."""
 _ANONYMOUS: Final = Minted(CredentialAnswer("anonymous"), is_new=False)
+_REFUSALS: Final = frozenset({400, 401, 403})
+"""What stores answer to a credential that they do not accept."""
 
 
 class Opened(Record):
@@ -81,12 +84,14 @@ class Opener:
         access: Access,
         offers: Facts,
         remembered: Facts | None = None,
+        refused: Mapping[str, str] = MappingProxyType({}),
     ) -> Opened:
         """Return all that is needed to open a repository.
 
         `offers` are the facts about the repository apart from its containers, `remembered` those
-        with the containers that were seen last, if they are loaded. Raise `AccessDeniedError` if
-        any container has no grant.
+        with the containers that were seen last, if they are loaded. `refused` has fingerprints of
+        credentials that stores refused, by the prefix of the container; that of the repository
+        itself has the prefix ''. Raise `AccessDeniedError` if any container has no grant.
         """
         require_proven(entry.bucket)
         # Before anything is minted: may they do this at all?
@@ -99,7 +104,8 @@ class Opener:
         grant = self._grant(entry.bucket, prefix, caller, access)
         # Nothing is granted unless everything is.
         reading, results = await asyncio.gather(
-            _outcome(self._read(entry, grant)), self._mint_all(verdict.granted, caller)
+            _outcome(self._read(entry, grant, refused.get(""))),
+            self._mint_all(verdict.granted, caller, refused),
         )
         own, seen = _result(reading)
         credentials = dict(zip(verdict.granted, results, strict=True))
@@ -108,7 +114,7 @@ class Opener:
             verdict = _decide(actor, entry, access, facts)
         self._require(entry, verdict)
         others = [granted for granted in verdict.granted if granted not in credentials]
-        credentials |= zip(others, await self._mint_all(others, caller), strict=True)
+        credentials |= zip(others, await self._mint_all(others, caller, refused), strict=True)
         minted = [_result(credentials[granted]) for granted in verdict.granted]
         answers = tuple(
             _container_answer(granted, credential.credential)
@@ -116,9 +122,11 @@ class Opener:
         )
         store = store_answer(entry.bucket, prefix)
         ends = [m.credential.expires_at for m in (own, *minted) if m.credential.expires_at]
+        lives = [m.seconds_left for m in (own, *minted) if m.seconds_left is not None]
         refresh = Refresh(
             f"{self._service.settings.url}/api/v1/repos/{entry.repository.full_name}/credentials",
             min(ends) - MARGIN if ends else None,
+            min(lives, default=None),
         )
         answer = OpenAnswer(entry.repository, seen.version, store, own.credential, answers, refresh)
         details = _audited(access, own, verdict, minted)
@@ -129,16 +137,29 @@ class Opener:
 
     # The configuration
 
-    async def _read(self, entry: Entry, grant: Grant) -> tuple[Minted, SeenConfiguration]:
+    async def _read(
+        self, entry: Entry, grant: Grant, refused: str | None
+    ) -> tuple[Minted, SeenConfiguration]:
         """Make the credential of the repository, and read its configuration with it."""
-        own = await self._credential(grant)
-        seen = await self._service.rounds.ask(
-            ("configuration", grant, entry.config_version),
-            lambda: self._read_with(own.credential, entry, grant),
-        )
-        return own, seen
+        own = await self._credential(grant, refused)
+        try:
+            return own, await self._read_with(own.credential, entry, grant)
+        except StorageError as error:
+            if own.is_new or error.context.get("status") not in _REFUSALS:
+                raise
+        # The store has ended the credential that was kept: another one decides.
+        own = await self._credential(grant, own.credential.fingerprint)
+        return own, await self._read_with(own.credential, entry, grant)
 
     async def _read_with(
+        self, credential: CredentialAnswer, entry: Entry, grant: Grant
+    ) -> SeenConfiguration:
+        return await self._service.rounds.ask(
+            ("configuration", grant, entry.config_version, credential.fingerprint),
+            lambda: self._read_now(credential, entry, grant),
+        )
+
+    async def _read_now(
         self, credential: CredentialAnswer, entry: Entry, grant: Grant
     ) -> SeenConfiguration:
         store = store_answer(entry.bucket, grant.prefix)
@@ -201,13 +222,24 @@ class Opener:
         return Grant(bucket, prefix, caller.person.name, access, may_list, seconds)
 
     async def _mint_all(
-        self, grants: Sequence[Granted], caller: Caller
+        self, grants: Sequence[Granted], caller: Caller, refused: Mapping[str, str]
     ) -> list[Minted | IcefloeError]:
         """Return credentials for containers; those that are not kept are made at the same time."""
-        wanted = [self._grant_of(granted, caller) for granted in grants]
-        kept = [self._service.broker.kept(grant) if grant else _ANONYMOUS for grant in wanted]
-        missing = [grant for grant, known in zip(wanted, kept, strict=True) if grant and not known]
-        made = await asyncio.gather(*(_outcome(self._credential(grant)) for grant in missing))
+        wanted = [
+            (self._grant_of(granted, caller), refused.get(_prefix_of(granted)))
+            for granted in grants
+        ]
+        kept = [
+            self._service.broker.kept(grant, suspect) if grant else _ANONYMOUS
+            for grant, suspect in wanted
+        ]
+        made = await asyncio.gather(
+            *(
+                _outcome(self._credential(grant, suspect))
+                for (grant, suspect), known in zip(wanted, kept, strict=True)
+                if grant and not known
+            )
+        )
         new = iter(made)
         return [known or next(new) for known in kept]
 
@@ -243,12 +275,14 @@ class Opener:
         require_proven(bucket)
         return (await self._credential(self._grant(bucket, prefix, caller, access))).credential
 
-    async def _credential(self, grant: Grant) -> Minted:
+    async def _credential(self, grant: Grant, refused: str | None = None) -> Minted:
         bucket, service = grant.bucket, self._service
-        if (kept := service.broker.kept(grant)) is not None:
+        if (kept := service.broker.kept(grant, refused)) is not None:
             return kept
         external_id = service.external_id(bucket.organisation)
-        minted = await service.broker.get(grant, lambda: service.load_secret(bucket), external_id)
+        minted = await service.broker.get(
+            grant, lambda: service.load_secret(bucket), external_id, refused=refused
+        )
         if minted.is_new:
             self._made[grant] = minted.credential
         return minted
@@ -300,10 +334,15 @@ def _container_answer(granted: Granted, credential: CredentialAnswer) -> Contain
     else:
         store = store_answer(granted.bucket, location.prefix)
         source = f"{granted.kind} {granted.source} of {granted.bucket.organisation}"
+    prefix = _prefix_of(granted)
+    return ContainerAnswer(prefix, container.name, store, credential, source, granted.difference)
+
+
+def _prefix_of(granted: Granted) -> str:
+    """Return the prefix by which clients know a container."""
     # The name of a provider's container is bound now: the stored prefix says nothing.
     is_bound = granted.kind is GrantKind.SUBSCRIPTION
-    prefix = location_url(location) if is_bound else container.url_prefix
-    return ContainerAnswer(prefix, container.name, store, credential, source, granted.difference)
+    return location_url(granted.location) if is_bound else granted.container.url_prefix
 
 
 def require_proven(bucket: Bucket) -> None:

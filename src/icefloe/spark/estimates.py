@@ -18,6 +18,7 @@ from icefloe.pipeline.copying.layouts import MEMORY_PER_TASK, REFERENCES_PER_COM
 from icefloe.pipeline.copying.origins import source_alone
 from icefloe.pipeline.files.describing import ParsedFile
 from icefloe.pipeline.files.facts import FileFacts
+from icefloe.pipeline.files.granted import granted_sources
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
 from icefloe.pipeline.planning import (
@@ -73,16 +74,17 @@ def plan(
     """
     session = repo.writable_session(branch)
     record = read_record(session.store, group)
+    reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
     if options is None:
         options, recorded = recorded_options(session.store, group)
         parse, append = parse or recorded, True
     return _Estimate(
         session=session,
         group=group,
-        listed=sort_sources(record, list_states(sources, access or SourceAccess())),
+        listed=sort_sources(record, list_states(sources, reached)),
         options=options,
         parse=parse or ParseOptions(options.concat),
-        access=access or SourceAccess(),
+        access=reached,
         cores=cores,
         most_references=references_per_commit,
         append=append,
@@ -118,7 +120,7 @@ def plan_copy(
     (4, 1)
     """
     how = CopyOptions.of(chunks, shards, packing=packing, memory_per_task=memory_per_task)
-    reached = access or SourceAccess()
+    reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
     is_near = repo._context.is_near  # noqa: SLF001 - the same package
     if options is None:
         source = source_alone(sources, reached)

@@ -23,6 +23,7 @@ from icefloe.pipeline.copying.origins import (
     staged,
     staging_repository,
 )
+from icefloe.pipeline.files.granted import granted_sources
 from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
 from icefloe.pipeline.files.sources import SourceAccess, Sources
 from icefloe.pipeline.writing.provenance import OnChanged, read_record, recorded_options
@@ -73,7 +74,8 @@ def virtualize(
         group: to put the dataset into; the root if not given.
         message: of the commit.
         parse: how files are parsed.
-        access: storages of the files, where their URL alone does not tell.
+        access: storages of the files, where neither their URL nor the containers that the
+            repository was opened with tell.
         append: add to what is in the group. Files that are there already are skipped.
         on_misfit: what to do with files that do not fit, if `options` should not say so.
         check_values: how many files of each schema and parser have values compared, "all" or
@@ -105,16 +107,17 @@ def virtualize(
     """
     chosen = options if on_misfit is None else replace(options, on_misfit=on_misfit)
     chosen = chosen if check_values is None else replace(chosen, check_values=check_values)
+    job = Job(spark, Target(repo, branch, group.strip("/"), message), on_progress)
     producer = VirtualProducer(
         sources=sources,
         options=chosen,
         parse=chosen.parse_options(parse),
-        access=access or SourceAccess(),
+        access=access or granted_sources(job.context),
         append=append,
         on_changed=on_changed,
         most_references=references_per_commit,
     )
-    return Job(spark, Target(repo, branch, group.strip("/"), message), on_progress).run(producer)
+    return job.run(producer)
 
 
 def append(
@@ -224,7 +227,8 @@ def ingest(
         group: to put the dataset into; the root if not given.
         message: of the commit.
         parse: how files are parsed.
-        access: storages of the files, where their URL alone does not tell.
+        access: storages of the files, where neither their URL nor the containers that the
+            repository was opened with tell.
         on_misfit: what to do with files that do not fit, if `options` should not say so.
         check_values: how many files of each schema and parser have values compared with an
             independent reader before they are copied, "all" or "none", if `options` should not
@@ -266,18 +270,19 @@ def ingest(
     )
     target = Target(repo, branch, group.strip("/"), message)
     job = Job(spark, target, on_progress)
+    reached = access or granted_sources(job.context)
     if options is None:
-        source: CopySource = source_alone(sources, access or SourceAccess())
+        source: CopySource = source_alone(sources, reached)
         return job.run(NativeProducer(source=source, options=copying))
     try:
-        staging = staging_repository(job.context.storage, job.id, access or SourceAccess())
+        staging = staging_repository(job.context.storage, job.id, reached)
         virtual = virtualize(
             spark,
             staging,
             sources,
             options,
             parse=parse,
-            access=access,
+            access=reached,
             on_misfit=on_misfit,
             check_values=check_values,
             on_progress=on_progress,
@@ -368,9 +373,9 @@ def rechunk(
         most_references=references_per_commit,
     )
     target = Target(repo, branch, group.strip("/"), message)
-    copy_source = source_of(source, source_group, access or SourceAccess())
-    producer = NativeProducer(source=copy_source, options=copying)
-    return Job(spark, target, on_progress).run(producer)
+    job = Job(spark, target, on_progress)
+    copy_source = source_of(source, source_group, access or granted_sources(job.context))
+    return job.run(NativeProducer(source=copy_source, options=copying))
 
 
 def _staged_source(staging: Repository) -> RepositorySource:

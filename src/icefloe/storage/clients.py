@@ -27,6 +27,7 @@ from icefloe.credentials import (
     AzureCredentials,
     AzureRefreshableCredential,
     AzureStaticCredentials,
+    GcsBearerCredential,
     GcsCredentials,
     GcsStaticCredentials,
     S3Credentials,
@@ -70,21 +71,39 @@ class CredentialSource:
     """A function that gives credentials to `obstore`, remembering why it last failed.
 
     `obstore` reports such a failure as a text of its own; ours says more and less.
+
+    Args:
+        get: returns credentials.
+        form: writes them as `obstore` wants them.
+        replace: replaces credentials that the storage refused, and tells whether it could.
     """
 
-    def __init__(self, get: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        get: Callable[[], Any],
+        form: Callable[[Any], dict[str, Any]],
+        replace: Callable[[Any], bool] | None = None,
+    ) -> None:
         self._get = get
+        self._form = form
+        self._replace = replace
+        self._given: Any = None
         self.failure: IcefloeError | None = None
 
-    def __call__(self) -> Any:
+    def __call__(self) -> dict[str, Any]:
         """Get credentials."""
         try:
-            credentials = self._get()
+            self._given = self._get()
         except IcefloeError as failure:
             self.failure = failure
             raise
         self.failure = None
-        return credentials
+        return self._form(self._given)
+
+    def replace_refused(self) -> bool:
+        """Replace the credentials last given; return whether there are others now."""
+        given = self._given
+        return self._replace is not None and given is not None and self._replace(given)
 
 
 class Clients(Record):
@@ -175,6 +194,9 @@ _OF_CLIENT: Final = TUNING_OPTIONS | {
 _SHARED_CLIENTS: Final = 8
 
 type ObjectSpec = S3Spec | GcsSpec | AzureSpec | HttpSpec
+type AnyRefreshable = (
+    S3Credentials.Refreshable | GcsCredentials.Refreshable | AzureCredentials.Refreshable
+)
 
 
 def open_clients(spec: ObjectSpec, settings: EffectiveStorageSettings, agent: str) -> Clients:
@@ -264,13 +286,19 @@ def _s3_credentials(spec: S3Spec) -> tuple[CredentialSource | None, str | None]:
     match spec.credentials:
         case S3Credentials.Static(given):
             # A function, since the client would mix given keys with the environment's token.
-            return CredentialSource(lambda: _s3_keys(given)), None
+            return CredentialSource(lambda: given, _s3_keys), None
         case S3Credentials.Refreshable() as refreshable:
-            return CredentialSource(lambda: _s3_keys(refreshable.get_credentials())), None
+            return _renewing(refreshable, _s3_keys), None
         case S3Credentials.FromEnv():
             if (profile := profile_credentials()) is not None:
-                return CredentialSource(lambda: _s3_keys(profile.credentials)), profile.region
+                return CredentialSource(lambda: profile.credentials, _s3_keys), profile.region
     return None, None
+
+
+def _renewing(
+    refreshable: AnyRefreshable, form: Callable[[Any], dict[str, Any]]
+) -> CredentialSource:
+    return CredentialSource(refreshable.get_credentials, form, refreshable.replace_refused)
 
 
 def _s3_keys(credentials: S3StaticCredentials) -> dict[str, Any]:
@@ -295,15 +323,14 @@ def _open_gcs(spec: GcsSpec, settings: EffectiveStorageSettings, agent: str) -> 
         case GcsCredentials.Static(GcsStaticCredentials.ApplicationCredentials(path)):
             config["application_credentials"] = path
         case GcsCredentials.Static(GcsStaticCredentials.BearerToken(token)):
-            provider = CredentialSource(lambda: {"token": token, "expires_at": None})
+            provider = CredentialSource(lambda: GcsBearerCredential(token), _gcs_token)
         case GcsCredentials.Refreshable() as refreshable:
-            provider = CredentialSource(lambda: _gcs_token(refreshable))
+            provider = _renewing(refreshable, _gcs_token)
     client_options = partial(_client_options, settings, agent, user_options=of_client)
     return _open_bucket(GCSStore, spec.bucket, spec, config, provider, client_options)
 
 
-def _gcs_token(refreshable: GcsCredentials.Refreshable) -> dict[str, Any]:
-    credentials = refreshable.get_credentials()
+def _gcs_token(credentials: GcsBearerCredential) -> dict[str, Any]:
     return {"token": credentials.bearer, "expires_at": credentials.expires_after}
 
 
@@ -321,13 +348,12 @@ def _open_azure(spec: AzureSpec, settings: EffectiveStorageSettings, agent: str)
         case AzureCredentials.Static(AzureStaticCredentials.BearerToken(token)):
             config |= {"token": token, "credential_type": "bearer_token"}
         case AzureCredentials.Refreshable() as refreshable:
-            provider = CredentialSource(lambda: _azure_token(refreshable))
+            provider = _renewing(refreshable, _azure_token)
     client_options = partial(_client_options, settings, agent, user_options=of_client)
     return _open_bucket(AzureStore, spec.container, spec, config, provider, client_options)
 
 
-def _azure_token(refreshable: AzureCredentials.Refreshable) -> dict[str, Any]:
-    credentials = refreshable.get_credentials()
+def _azure_token(credentials: AzureRefreshableCredential) -> dict[str, Any]:
     match credentials:
         case AzureRefreshableCredential.AccessKey(key):
             token = {"access_key": key}

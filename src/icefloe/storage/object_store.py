@@ -4,11 +4,14 @@ A thin adapter over `obstore`: blocking callers use its blocking functions, asyn
 await, at most once per small read. It makes one attempt at everything: `obstore` is set never
 to repeat a request, because a repeated conditional write turns its own success into a
 conflict. Repeating is the task of `icefloe.storage.retrying`, which knows what is safe.
+
+One thing is repeated here: a request whose credentials the storage refused, once these have been
+replaced. It was not carried out, so that is safe for all requests.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import batched
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, cast
 
 import obstore
 from obstore import exceptions as foreign
@@ -17,6 +20,7 @@ from icefloe import effects
 from icefloe.config import EffectiveStorageSettings
 from icefloe.errors import (
     ErrorKind,
+    IcefloeError,
     ObjectNotFoundError,
     PreconditionFailedError,
     ReadOnlyError,
@@ -36,7 +40,12 @@ from icefloe.storage.keys import (
     same_state,
     split_range,
 )
-from icefloe.storage.obstore_errors import FOREIGN_ERRORS, plain_conflict, translate
+from icefloe.storage.obstore_errors import (
+    FOREIGN_ERRORS,
+    may_be_of_credentials,
+    plain_conflict,
+    translate,
+)
 from icefloe.storage.port import (
     UNKNOWN_TIME,
     Buffer,
@@ -71,13 +80,19 @@ _NOT_USER_ATTRIBUTES: Final = frozenset(
 
 
 class ObjectStoreBackend:
-    """One attempt at each operation, through `obstore`."""
+    """One attempt at each operation, through `obstore`.
 
-    def __init__(self, clients: Clients, settings: EffectiveStorageSettings) -> None:
-        self._clients = clients
-        self._reader = clients.reader
+    `open_clients` makes the clients, and makes them again when the storage refused credentials:
+    a client keeps those it has until shortly before their end.
+    """
+
+    def __init__(
+        self, open_clients: Callable[[], Clients], settings: EffectiveStorageSettings
+    ) -> None:
+        self._open_clients = open_clients
+        self._clients = open_clients()
         self._settings = settings
-        self._encodes = clients.encodes_keys
+        self._encodes = self._clients.encodes_keys
         self._part_bytes = settings.concurrency.ideal_concurrent_request_size
         self._concurrency = settings.concurrency.max_concurrent_requests_for_object
 
@@ -147,14 +162,18 @@ class ObjectStoreBackend:
         require_request_threads()
         encoded = encode_prefix(prefix) if self._encodes else prefix
         folder = encoded.rpartition("/")[0]
-        stream = iter(obstore.list(self._reader, folder or None, chunk_size=_LIST_BATCH))
+        clients = self._clients
+        stream = iter(obstore.list(clients.reader, folder or None, chunk_size=_LIST_BATCH))
         while True:
             try:
                 batch = next(stream) if effects.is_blocking() else await anext(stream)
             except (StopIteration, StopAsyncIteration):
                 return
             except FOREIGN_ERRORS as error:
-                raise translate(error, "list", prefix) from None
+                failure = self._failure(error, "list", prefix)
+                if may_be_of_credentials(error) and isinstance(failure, StorageError):
+                    failure.retryable = await self._replace(clients)
+                raise failure from failure.__cause__
             infos = [
                 _info(key, meta) for meta in batch if (key := self._key(meta["path"], encoded))
             ]
@@ -173,8 +192,8 @@ class ObjectStoreBackend:
         so comparing afterwards is just as sound.
         """
         if if_version is None:
-            arguments = (self._writer("copy", source), self._path(source), self._path(target))
-            await self._call("copy", source, obstore.copy, obstore.copy_async, *arguments)
+            paths = (self._path(source), self._path(target))
+            await self._call("copy", source, self._writer, obstore.copy, obstore.copy_async, *paths)
             return
         result = await self._request("copy", source, {})
         if not same_state(_version(result.meta["e_tag"], result.meta["version"]), if_version):
@@ -216,8 +235,9 @@ class ObjectStoreBackend:
         return {key: failure for failures in singles for key, failure in failures.items()}
 
     async def _delete(self, key: str, paths: Sequence[str]) -> None:
-        store = self._writer("delete", key)
-        await self._call("delete", key, obstore.delete, obstore.delete_async, store, [*paths])
+        await self._call(
+            "delete", key, self._writer, obstore.delete, obstore.delete_async, [*paths]
+        )
 
     async def _get_nothing(self, key: str, byte_range: ByteRange) -> Fetched:
         """Answer for an empty range, which HTTP cannot ask for."""
@@ -233,9 +253,9 @@ class ObjectStoreBackend:
             await self._call(
                 "read",
                 key,
+                self._reader,
                 obstore.get_range,
                 obstore.get_range_async,
-                self._reader,
                 self._path(key),
                 start=start,
                 end=end,
@@ -274,15 +294,19 @@ class ObjectStoreBackend:
         return await self._call(
             verb,
             key,
+            self._reader,
             obstore.get,
             obstore.get_async,
-            self._reader,
             self._path(key),
             options=options,
         )
 
     async def _body(self, key: str, result: "GetResult") -> Buffer:
-        return memoryview(await self._call("read", key, result.bytes, result.bytes_async))
+        try:
+            is_blocking = effects.is_blocking()
+            return memoryview(result.bytes() if is_blocking else await result.bytes_async())
+        except FOREIGN_ERRORS as error:
+            raise translate(error, "read", key) from None
 
     async def _write(
         self, key: str, data: Buffer, mode: "PutMode", attributes: dict[str, str]
@@ -295,9 +319,9 @@ class ObjectStoreBackend:
             result = await self._call(
                 "write",
                 key,
+                self._writer,
                 obstore.put,
                 obstore.put_async,
-                self._writer("write", key),
                 self._path(key),
                 view,
                 attributes=attributes,
@@ -318,35 +342,57 @@ class ObjectStoreBackend:
         self,
         verb: str,
         key: str,
-        blocking: Callable[P, T],
-        awaiting: Callable[P, Awaitable[T]],
+        choose_store: Callable[[str, str], "ObjectStore"],
+        blocking: Callable[Concatenate["ObjectStore", P], T],
+        awaiting: Callable[Concatenate["ObjectStore", P], Awaitable[T]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         """Call the form of a function that suits the caller; its errors become ours."""
         require_request_threads()
-        try:
-            if effects.is_blocking():
-                return blocking(*args, **kwargs)
-            return await awaiting(*args, **kwargs)
-        except foreign.AlreadyExistsError as error:
-            # This is 409. On a creation it is the answer. On an update, another conditional write
-            # was under way and ours was not looked at. Without a condition, nothing is at stake.
-            mode = kwargs.get("mode", "overwrite")
-            if mode == "overwrite":
-                raise plain_conflict(error, verb, key) from None
-            failure = translate(error, verb, key)
-            if isinstance(failure, PreconditionFailedError):
-                failure.retryable = isinstance(mode, dict)
-            raise failure from None
-        except foreign.UnauthenticatedError as error:
-            source = self._clients.credential_source
-            if source is not None and source.failure is not None:
-                # The cause is the exception of the user's own function.
-                raise source.failure from source.failure.__cause__
-            raise translate(error, verb, key) from None
-        except FOREIGN_ERRORS as error:
-            raise translate(error, verb, key) from None
+        while True:
+            clients = self._clients
+            store = choose_store(verb, key)
+            try:
+                if effects.is_blocking():
+                    return blocking(store, *args, **kwargs)
+                return await awaiting(store, *args, **kwargs)
+            except FOREIGN_ERRORS as error:
+                failure = self._failure(error, verb, key, kwargs.get("mode", "overwrite"))
+                if may_be_of_credentials(error) and await self._replace(clients):
+                    continue
+                raise failure from failure.__cause__
+
+    def _failure(
+        self, error: Exception, verb: str, key: str, mode: object = "overwrite"
+    ) -> IcefloeError:
+        """Return our error for one of `obstore`."""
+        source = self._clients.credential_source
+        if isinstance(error, foreign.UnauthenticatedError) and source and source.failure:
+            return source.failure  # its cause is the exception of the user's own function
+        if not isinstance(error, foreign.AlreadyExistsError):
+            return translate(error, verb, key)
+        # This is 409. On a creation it is the answer. On an update, another conditional write
+        # was under way and ours was not looked at. Without a condition, nothing is at stake.
+        if mode == "overwrite":
+            return plain_conflict(error, verb, key)
+        failure = translate(error, verb, key)
+        if isinstance(failure, PreconditionFailedError):
+            failure.retryable = isinstance(mode, dict)
+        return failure
+
+    async def _replace(self, refused: Clients) -> bool:
+        """Open other clients than those with refused credentials, if there are other ones."""
+        if self._clients is not refused:
+            return True  # another request was first
+        source = refused.credential_source
+        if source is None or source.failure is not None:
+            return False
+        if not await effects.offload_waiting(source.replace_refused):
+            return False
+        if self._clients is refused:
+            self._clients = self._open_clients()
+        return True
 
     async def _look_before_creating(self, key: str) -> None:
         """Stand in for a conditional creation where they are switched off: not atomic."""
@@ -377,6 +423,10 @@ class ObjectStoreBackend:
         if (storage_class := special or settings.storage_class) is not None:
             sent["Storage-Class"] = storage_class
         return sent
+
+    def _reader(self, verb: str, key: str) -> "ObjectStore":
+        del verb, key
+        return self._clients.reader
 
     def _writer(self, verb: str, key: str) -> "ObjectStore":
         if self._clients.writer is None:

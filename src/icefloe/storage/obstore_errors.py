@@ -32,12 +32,16 @@ _CODE_OF_KEY: Final = re.compile(r"request failed for key .*\(code: ([A-Za-z0-9.
 _PASSING_CODES: Final = frozenset(
     {"InternalError", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 )
+_CODES_OF_CREDENTIALS: Final = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
+"""What S3 says with status 400 about a credential; other storages say 401 or 403."""
 _TRANSPORT: Final = re.compile(r" - HTTP error: ([A-Za-z ]{1,64})")
 _KINDS: Final = {
     429: ErrorKind.THROTTLED,
     503: ErrorKind.THROTTLED,
     507: ErrorKind.STORAGE_FULL,
 }
+_BAD_REQUEST: Final = 400
+_NOT_ALLOWED: Final = frozenset({401, 403})
 _CONFLICT: Final = 409
 _PASSING: Final = frozenset({408, _CONFLICT, 425, 429})
 _LASTING: Final = frozenset({501, 505, 507})
@@ -135,6 +139,19 @@ def _generic(error: Exception, what: str, key: str) -> IcefloeError:
             key=key,
         )
     return refusal(status, what, key, _detail(error))
+
+
+def may_be_of_credentials(error: Exception) -> bool:
+    """Return whether a storage may have refused a request because of its credentials.
+
+    Such a request was not carried out. An answer without a body has no code: that is what S3 sends
+    when somebody looks at an object with a credential that has ended.
+    """
+    if isinstance(error, (foreign.PermissionDeniedError, foreign.UnauthenticatedError)):
+        return True
+    status, code = _status(error), _CODE.search(str(error))
+    is_told = code is None or code.group(1) in _CODES_OF_CREDENTIALS
+    return status in _NOT_ALLOWED or (status == _BAD_REQUEST and is_told)
 
 
 def refusal(status: int, what: str, key: str, detail: str) -> StorageError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
@@ -287,7 +287,8 @@ class Storage:
                 from icefloe.storage.object_store import ObjectStoreBackend
                 from icefloe.storage.retrying import RetryingBackend
 
-                backend = ObjectStoreBackend(open_clients(spec, settings, agent), settings)
+                clients = partial(open_clients, spec, settings, agent)
+                backend = ObjectStoreBackend(clients, settings)
                 return RetryingBackend(MeteredBackend(backend, meter), settings, meter)
 
     def _in_this_process(self) -> _Opened:

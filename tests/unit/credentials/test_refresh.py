@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.credentials import S3Credentials, S3StaticCredentials, s3_refreshable_credentials
+from icefloe.credentials import (
+    S3Credentials,
+    S3StaticCredentials,
+    refresh,
+    s3_refreshable_credentials,
+)
 from icefloe.errors import InvalidInputError, StorageError
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -170,3 +175,82 @@ def test_a_fork_during_a_call_blocks_nobody(tmp_path: Path) -> None:
         os._exit(0 if refreshable.get_credentials().access_key_id == "a" else 1)
     caller.join()
     assert os.waitpid(child, 0)[1] == 0
+
+
+class Seconds:
+    """A clock that nobody sets, for `time.monotonic`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    seconds = Seconds()
+    monkeypatch.setattr(refresh, "time", seconds)
+    return seconds
+
+
+def test_a_clock_that_is_set_back_lengthens_no_life(tmp_path: Path, seconds: Seconds) -> None:
+    clock = Clock()
+    refreshable = counting(tmp_path / "log", timedelta(hours=1))
+    refreshable.get_credentials(clock)
+    clock.now -= timedelta(hours=5)
+    seconds.now += 58 * 60
+    assert refreshable.get_credentials(clock).access_key_id == "1"
+    seconds.now += 60
+    assert refreshable.get_credentials(clock).access_key_id == "2"
+
+
+def test_refused_credentials_are_replaced_once_a_minute(tmp_path: Path, seconds: Seconds) -> None:
+    clock = Clock()
+    refreshable = counting(tmp_path / "log", timedelta(hours=1))
+    first = refreshable.get_credentials(clock)
+    assert refreshable.replace_refused(first, clock)
+    second = refreshable.get_credentials(clock)
+    assert second.access_key_id == "2"
+    assert refreshable.replace_refused(first, clock)  # by somebody else, before
+    assert not refreshable.replace_refused(second, clock)  # the rights are missing
+    assert (tmp_path / "log").read_text() == "xx"
+    seconds.now += 60
+    assert refreshable.replace_refused(second, clock)
+    assert refreshable.get_credentials(clock).access_key_id == "3"
+
+
+def test_credentials_that_stay_the_same_are_no_replacement() -> None:
+    keys = S3StaticCredentials("a", "b")
+    refreshable = s3_refreshable_credentials(lambda: keys)
+    assert not refreshable.replace_refused(refreshable.get_credentials())
+
+
+def test_a_herd_that_is_refused_makes_one_call(tmp_path: Path) -> None:
+    refreshable = counting(tmp_path / "log", timedelta(hours=1))
+    refused = refreshable.get_credentials(Clock())
+    gate = threading.Barrier(16)
+
+    def replace(_: int) -> bool:
+        gate.wait()
+        return refreshable.replace_refused(refused, Clock())
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(replace, range(16)))
+    assert (tmp_path / "log").read_text() == "xx"
+
+
+class Exchange:
+    """A function that is told which credentials were refused."""
+
+    def __call__(self) -> S3StaticCredentials:
+        return S3StaticCredentials("first", "secret")
+
+    def replace_refused(self, refused: S3StaticCredentials) -> S3StaticCredentials:
+        return S3StaticCredentials(f"instead of {refused.access_key_id}", "secret")
+
+
+def test_a_function_may_be_told_what_was_refused() -> None:
+    refreshable = pickle.loads(pickle.dumps(s3_refreshable_credentials(Exchange())))
+    assert refreshable.replace_refused(refreshable.get_credentials())
+    assert refreshable.get_credentials().access_key_id == "instead of first"

@@ -200,7 +200,13 @@ async def _open(permit: Permit, request: OpenRequest) -> Opened:
     opener = Opener(permit.service)
     try:
         opened = await opener.open(
-            actor_of(permit.caller), permit.caller, entry, access, permit.facts, permit.remembered
+            actor_of(permit.caller),
+            permit.caller,
+            entry,
+            access,
+            permit.facts,
+            permit.remembered,
+            request.refused,
         )
     except AccessDeniedError as error:
         missing = [{"container": m.container, "reason": m.reason} for m in error.missing]

@@ -1,6 +1,7 @@
 """The keeping of credentials: made once for all who wait, used until shortly before their end."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
@@ -13,7 +14,9 @@ from icefloe.service.vending.grants import Grant, Secret, Vendor, check_grant
 
 MARGIN: Final = timedelta(minutes=5)
 """How long before its end a credential is not handed out any more."""
-_FORGETTING_STEP: Final = timedelta(minutes=1)
+_FORGETTING_SECONDS: Final = 60.0
+_FRESH_SECONDS: Final = 10.0
+"""The age up to which another credential than a refused one is not suspected, too."""
 
 
 class Minted(Record):
@@ -21,6 +24,17 @@ class Minted(Record):
 
     credential: CredentialAnswer
     is_new: bool
+    seconds_left: float | None = None
+    """How long it lives yet, whatever became of the clock; None if it does not end."""
+
+
+class _Kept(Record):
+    """A credential with the reading of a clock that nobody sets."""
+
+    credential: CredentialAnswer
+    made_at: float
+    life: float | None
+    """In seconds; None for a credential without end."""
 
 
 class Broker:
@@ -31,30 +45,45 @@ class Broker:
         vendors: Mapping[Delegation, Vendor],
         clock: Callable[[], datetime],
         before_mint: Callable[[Grant], None] = lambda _: None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._before_mint: Final = before_mint
         """Called before a credential is made, which an error of it prevents."""
         self._vendors: Final = vendors
         self._clock: Final = clock
-        self._kept: Final[dict[Grant, CredentialAnswer]] = {}
-        self._waiting: Final[dict[Grant, asyncio.Task[CredentialAnswer]]] = {}
-        self._forgot_at: datetime | None = None
+        self._monotonic: Final = monotonic
+        self._kept: Final[dict[Grant, _Kept]] = {}
+        self._waiting: Final[dict[Grant, asyncio.Task[_Kept]]] = {}
+        self._forgot_at: float | None = None
         self.mints = 0
         """How many credentials were made."""
 
-    def kept(self, grant: Grant) -> Minted | None:
-        """Return the credential that was made for a grant before; None if there is no good one."""
+    def kept(self, grant: Grant, refused: str | None = None) -> Minted | None:
+        """Return the credential that was made for a grant before; None if there is no good one.
+
+        `refused` is the fingerprint of a credential that the store refused: see `get`.
+        """
         check_grant(grant)
-        credential = self._kept.get(grant)
-        if credential is None or not self._is_good(credential):
+        kept = self._kept.get(grant)
+        if kept is None or not self._is_good(kept) or self._is_suspect(kept, refused):
             return None
-        return Minted(credential, is_new=False)
+        return self._minted(kept, is_new=False)
 
     async def get(
-        self, grant: Grant, load_secret: Callable[[], Awaitable[Secret]], external_id: str
+        self,
+        grant: Grant,
+        load_secret: Callable[[], Awaitable[Secret]],
+        external_id: str,
+        *,
+        refused: str | None = None,
     ) -> Minted:
-        """Return a credential for a grant; `load_secret` is called only if a new one is made."""
-        if (kept := self.kept(grant)) is not None:
+        """Return a credential for a grant; `load_secret` is called only if a new one is made.
+
+        `refused` is the fingerprint of a credential that the store refused before its end. It is
+        not handed out again, nor is any other that may have ended with it.
+        """
+        if (kept := self.kept(grant, refused)) is not None:
             return kept
         task = self._waiting.get(grant)
         is_first = task is None
@@ -63,32 +92,53 @@ class Broker:
             self._waiting[grant] = task
             task.add_done_callback(lambda _: self._waiting.pop(grant, None))
         # Who gives up waiting must not take the credential from the others.
-        return Minted(await asyncio.shield(task), is_new=is_first)
+        return self._minted(await asyncio.shield(task), is_new=is_first)
 
     async def _mint(
         self, grant: Grant, load_secret: Callable[[], Awaitable[Secret]], external_id: str
-    ) -> CredentialAnswer:
+    ) -> _Kept:
         vendor = self._vendors.get(grant.bucket.delegation)
         if vendor is None:
             problem = f"this service makes no credentials by {grant.bucket.delegation.value!r}"
             raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
         self._before_mint(grant)
         secret = await load_secret()
+        asked_at = self._monotonic()
         credential = await vendor.vend(grant, secret, external_id)
         self.mints += 1
         self._forget_ended()
-        self._kept[grant] = credential
-        return credential
+        life, end = None, credential.expires_at
+        if end is not None:
+            life = max(0.0, min((end - self._clock()).total_seconds(), grant.seconds))
+        kept = self._kept[grant] = _Kept(credential, asked_at, life)
+        return kept
 
-    def _is_good(self, credential: CredentialAnswer) -> bool:
-        end = credential.expires_at
-        return end is None or self._clock() < end - MARGIN
+    def _minted(self, kept: _Kept, *, is_new: bool) -> Minted:
+        return Minted(kept.credential, is_new, self._seconds_left(kept))
+
+    def _seconds_left(self, kept: _Kept) -> float | None:
+        if kept.life is None:
+            return None
+        return max(0.0, kept.made_at + kept.life - self._monotonic())
+
+    def _is_good(self, kept: _Kept) -> bool:
+        """Return whether a credential lives a while yet, by the clock and since it was made."""
+        end, left = kept.credential.expires_at, self._seconds_left(kept)
+        if end is None or left is None:
+            return True
+        return self._clock() < end - MARGIN and left > MARGIN.total_seconds()
+
+    def _is_suspect(self, kept: _Kept, refused: str | None) -> bool:
+        if refused is None:
+            return False
+        is_fresh = self._monotonic() < kept.made_at + _FRESH_SECONDS
+        return not is_fresh or kept.credential.fingerprint == refused
 
     def _forget_ended(self) -> None:
         """Forget the credentials that nobody gets any more, once in a while."""
-        now = self._clock()
-        if self._forgot_at is not None and now - self._forgot_at < _FORGETTING_STEP:
+        now = self._monotonic()
+        if self._forgot_at is not None and now - self._forgot_at < _FORGETTING_SECONDS:
             return
         self._forgot_at = now
-        for grant in [g for g, credential in self._kept.items() if not self._is_good(credential)]:
+        for grant in [grant for grant, kept in self._kept.items() if not self._is_good(kept)]:
             del self._kept[grant]
