@@ -31,25 +31,16 @@ from icefloe.records import Record, replace
 from icefloe.service.database import rows, tables
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.facts import Entry, load_entry, load_facts, load_offers
+from icefloe.service.derivation import BRANCH, Plan, Side, derive, keep_config, state_of
 from icefloe.service.domain.decide import Missing, match_containers
 from icefloe.service.domain.locations import bucket_location, location_url
-from icefloe.service.following import (
-    WORKER,
-    Plan,
-    Side,
-    chunk_shape,
-    derive,
-    keep_config,
-    reading_side,
-    state_of,
-    writing_side,
-)
+from icefloe.service.following import WORKER, reading_side, writing_side
 from icefloe.service.opening import Opener, store_answer
 from icefloe.service.runtime import Service
+from icefloe.service.windows import chunk_shape
 from icefloe.storage import Backend
 from icefloe.transactions.chunks import chunk_tables, put_refs
 
-_BRANCH: Final = "main"
 _AT_ONCE: Final = 16
 
 
@@ -159,7 +150,7 @@ class Release:
     def open(self) -> tuple[Repository, Session]:
         """Open the private repository."""
         repository = self._private.open()
-        return repository, repository.writable_session(_BRANCH)
+        return repository, repository.writable_session(BRANCH)
 
     @property
     def _offer(self) -> Filter:
