@@ -20,7 +20,7 @@ from bench.measure import scratch
 from icefloe.catalog.model import Filter
 from icefloe.catalog.wire import FollowAnswer
 from icefloe.format.chunk_table import ChunkTable
-from icefloe.service.derivation import Side, derive, state_of
+from icefloe.service.derivation import Provider, Side, derive, state_of
 from icefloe.transactions.chunks import put_refs
 from icefloe.transactions.nodes import require_array
 
@@ -85,12 +85,11 @@ class _Provider:
         container = icefloe.VirtualChunkContainer(f"file://{place}/", store, _NAME)
         config.set_virtual_chunk_container(container)
         target = Side(icefloe.local_filesystem_storage(str(folder)), config, {})
-        provider = icefloe.Repository.open(icefloe.local_filesystem_storage(str(self._folder)))
+        storage = icefloe.local_filesystem_storage(str(self._folder))
+        origin = Provider("them", icefloe.Repository.open(storage))
         before = _size_bytes(folder)
         start = time.perf_counter()
-        answer = derive(
-            "them", provider, target, None, Filter((_ARRAY,)), f"vcc://{_NAME}/", "an update"
-        )
+        answer = derive(origin, target, None, Filter((_ARRAY,)), f"vcc://{_NAME}/", "an update")
         seconds = time.perf_counter() - start
         return seconds, _size_bytes(folder) - before, answer
 

@@ -26,7 +26,7 @@ from icefloe.config import (
 from icefloe.effects import run_blocking
 from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.nodes import ArrayNode
-from icefloe.service.derivation import Plan, Side, derive, state_of
+from icefloe.service.derivation import Plan, Provider, Side, derive, state_of
 from icefloe.transactions.chunks import chunk_tables
 
 pytestmark = pytest.mark.interop
@@ -69,13 +69,14 @@ def splitting() -> RepositoryConfig:
     return RepositoryConfig(manifest=manifests, inline_chunk_threshold_bytes=24)
 
 
-class Provider:
+class History:
     """A repository with two arrays along a coordinate, and what may happen to it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.storage = icefloe.local_filesystem_storage(str(folder))
         self.repository = icefloe.Repository.create(self.storage, splitting())
+        self.origin = Provider("them", self.repository)
         self.rng = np.random.default_rng(1)
         with self.changing() as sea:
             time = sea.create_array(
@@ -202,7 +203,7 @@ def require_same(side: Side, scratch: Side, plan: Plan) -> None:
             assert table == expected[path][1], path
 
 
-def read_with_reference(folder: Path, provider: Provider) -> dict[str, Any]:
+def read_with_reference(folder: Path, provider: History) -> dict[str, Any]:
     place = f"file://{provider.folder / 'chunks'}/"
     repository = icechunk.Repository.open(
         icechunk.local_filesystem_storage(str(folder)),
@@ -220,7 +221,7 @@ def test_an_update_equals_a_repository_from_scratch(
 ) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        provider = Provider(folder / "provider")
+        provider = History(folder / "provider")
         side = provider.derived(folder / "derived")
         for number, steps in enumerate([[], *history]):
             for step in steps:
@@ -229,9 +230,9 @@ def test_an_update_equals_a_repository_from_scratch(
                 else:
                     provider.do(step)
             arguments = (*filters, PREFIX, "an update")
-            derive("them", provider.repository, side, *arguments)
+            derive(provider.origin, side, *arguments)
             scratch = provider.derived(folder / f"scratch-{number}")
-            derive("them", provider.repository, scratch, *arguments)
+            derive(provider.origin, scratch, *arguments)
             plan = Plan.of(provider.repository.readonly_session("main"), *filters)
             require_same(side, scratch, plan)
         ours = read_with_reference(folder / "derived", provider)
@@ -242,16 +243,16 @@ def test_an_update_equals_a_repository_from_scratch(
 
 
 def test_an_update_writes_only_touched_manifests(tmp_path: Path) -> None:
-    provider = Provider(tmp_path / "provider")
+    provider = History(tmp_path / "provider")
     provider.resize(40)
     provider.write("heat", 0, 40)
     side = provider.derived(tmp_path / "derived")
     arguments = (None, Filter(("/sea/heat", "/sea/time")), PREFIX, "an update")
-    derive("them", provider.repository, side, *arguments)
+    derive(provider.origin, side, *arguments)
     before = {path.name for path in (tmp_path / "derived/manifests").iterdir()}
     provider.write("heat", 20, 21)
     provider.write("rain", 0, 40)
-    followed = derive("them", provider.repository, side, *arguments)
+    followed = derive(provider.origin, side, *arguments)
     assert (followed.written, followed.kept, followed.references) == (1, 1, 2)
     after = {path.name for path in (tmp_path / "derived/manifests").iterdir()}
     assert len(before) > 10
@@ -259,11 +260,11 @@ def test_an_update_writes_only_touched_manifests(tmp_path: Path) -> None:
 
 
 def test_without_the_followed_version_only_differences_are_written(tmp_path: Path) -> None:
-    provider = Provider(tmp_path / "provider")
+    provider = History(tmp_path / "provider")
     side = provider.derived(tmp_path / "derived")
     arguments = (None, None, PREFIX, "an update")
-    derive("them", provider.repository, side, *arguments)
+    derive(provider.origin, side, *arguments)
     provider.write("heat", 2, 4)
     provider.expire()
-    followed = derive("them", provider.repository, side, *arguments)
+    followed = derive(provider.origin, side, *arguments)
     assert (followed.written, followed.kept, followed.references) == (1, 2, 2)

@@ -29,6 +29,7 @@ from icefloe.format.nodes import ArrayNode, Node
 from icefloe.maintenance.derived import ArrayPart, derive_array, part_changes, update_array
 from icefloe.records import Record
 from icefloe.service.domain.filters import chosen_nodes
+from icefloe.service.progress import Progress
 from icefloe.service.windows import (
     Window,
     chunk_shape,
@@ -59,6 +60,30 @@ class Side(Record):
         return Repository.open(self.storage, self.config, access)
 
 
+class Provider(Record):
+    """The repository that another one is derived from."""
+
+    name: str
+    repository: Repository
+    snapshot_id: str | None = None
+    """The version to derive from; None for the newest."""
+
+    def version(self) -> Session:
+        """Return a session on the version to derive from."""
+        if self.snapshot_id is None:
+            return self.repository.readonly_session(BRANCH)
+        return self.repository.readonly_session(snapshot_id=self.snapshot_id)
+
+    def former_version(self, note: "Note | None") -> Session | None:
+        """Return a session on the version that was followed last; None if it is gone."""
+        if note is None or note.repository != self.name:
+            return None
+        try:
+            return self.repository.readonly_session(snapshot_id=note.snapshot)
+        except (NotFoundError, InvalidInputError):
+            return None
+
+
 class Note(Record):
     """The origin of a version of a derived repository."""
 
@@ -79,26 +104,28 @@ class Written(Record):
 
 
 def derive(
-    name: str,
-    provider: Repository,
+    provider: Provider,
     target: Side,
     offered: Filter | None,
     wanted_filter: Filter | None,
     prefix: str | None,
     message: str,
+    progress: Progress | None = None,
 ) -> FollowAnswer:
-    """Make one commit of a provider's newest version, unless it has been made already.
+    """Make one commit of a version of a provider, unless it has been made already.
 
-    `prefix` is where the target finds chunk objects of the provider; None if it must not.
+    `prefix` is where the target finds chunk objects of the provider; None if it must not. The
+    progress is counted in arrays.
     """
-    newest = provider.readonly_session(BRANCH)
+    progress = progress or Progress()
+    newest = provider.version()
     repository = Repository.open_or_create(target.storage, target.config)
     keep_config(repository, target)
     session = repository.writable_session(BRANCH)
     plan = Plan.of(newest, offered, wanted_filter)
     filters = [f for f in (offered, wanted_filter) if f is not None]
     note = Note(
-        name,
+        provider.name,
         newest.snapshot_id,
         tuple(f.nodes for f in filters),
         plan.windows,
@@ -107,11 +134,13 @@ def derive(
     last = _last_note(repository)
     if last == note:
         return FollowAnswer(newest.snapshot_id, session.snapshot_id, changed=False)
+    former = provider.former_version(last)
+    before = None if former is None or last is None else Plan.noted(former, last)
     try:
-        written = plan.write(session, _followed(provider, last, name), prefix)
+        written = plan.write(session, before, prefix, progress)
     except NotFoundError:  # files of the version that was followed last are gone
         session.discard_changes()
-        written = plan.write(session, None, prefix)
+        written = plan.write(session, None, prefix, progress)
     commit = session.commit(message, {_NOTE: msgspec.to_builtins(note)}, allow_empty=True)
     return FollowAnswer(
         newest.snapshot_id,
@@ -137,17 +166,6 @@ def _last_note(repository: Repository) -> Note | None:
         return msgspec.convert(metadata.get(_NOTE), Note)
     except msgspec.ValidationError:
         return None
-
-
-def _followed(provider: Repository, last: Note | None, name: str) -> "Plan | None":
-    """Return what was planned for the version that was followed last; None if it is gone."""
-    if last is None or last.repository != name:
-        return None
-    try:
-        session = provider.readonly_session(snapshot_id=last.snapshot)
-    except (NotFoundError, InvalidInputError):
-        return None
-    return Plan.noted(session, last)
 
 
 class Plan(Record, eq=False):
@@ -197,7 +215,9 @@ class Plan(Record, eq=False):
         coordinates = _coordinates(everything, nodes, names)
         return cls(session, nodes, note.windows, coordinates, frozenset(note.copied))
 
-    def write(self, target: Session, before: "Plan | None", prefix: str | None) -> Written:
+    def write(
+        self, target: Session, before: "Plan | None", prefix: str | None, progress: Progress
+    ) -> Written:
         """Change the tree of the target to the planned one.
 
         `before` is what the target was made from; None if that is not known any more.
@@ -205,6 +225,7 @@ class Plan(Record, eq=False):
         ours = state_of(target)
         for path in [p for p in ours.tree.paths_below("/") if p not in self.nodes]:
             delete_node(ours, path)
+        progress.expect(sum(isinstance(node, ArrayNode) for node in self.nodes.values()))
         arrays = kept = references = 0
         for path, node in self.nodes.items():
             present = ours.tree.find(path)
@@ -223,6 +244,7 @@ class Plan(Record, eq=False):
             else:
                 arrays += 1
                 references += count
+            progress.advance()
         return Written(arrays, kept, references)
 
     def part_of(self, path: str) -> "SelectedArray | None":

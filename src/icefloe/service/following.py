@@ -8,11 +8,12 @@ provider's repository and another that writes the subscriber's: nobody else ever
 """
 
 import asyncio
-import logging
-import random
+import secrets as random
+import weakref
 from typing import Any, Final
 
 from icefloe.catalog.model import (
+    Bucket,
     Listing,
     Person,
     PersonKind,
@@ -20,13 +21,12 @@ from icefloe.catalog.model import (
     Subscription,
     SubscriptionKind,
 )
-from icefloe.catalog.stores import container_of, credentials_of, storage_of
+from icefloe.catalog.stores import Renew, container_of, credentials_of, storage_of
 from icefloe.catalog.wire import Access, ContainerAnswer, CredentialAnswer, FollowAnswer, OpenAnswer
 from icefloe.config import RepositoryConfig
 from icefloe.errors import (
     AccessDeniedError,
     ErrorKind,
-    IcefloeError,
     InvalidInputError,
     NotFoundError,
 )
@@ -34,27 +34,32 @@ from icefloe.records import Record
 from icefloe.service.database import rows, tables
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.facts import Entry, load_entry, load_offers
-from icefloe.service.derivation import Side, derive
+from icefloe.service.derivation import Provider, Side, derive
 from icefloe.service.domain.decide import PROVIDER_CONTAINER, Actor, is_living
 from icefloe.service.domain.locations import bucket_location, location_url
 from icefloe.service.opening import Opener, store_answer
+from icefloe.service.progress import Progress
 from icefloe.service.runtime import Service
+from icefloe.storage import Storage
 
-_log: Final = logging.getLogger(__name__)
 _PREFIX: Final = f"vcc://{PROVIDER_CONTAINER}/"
 WORKER: Final = Person("icefloe-service", PersonKind.SERVICE)
 
 
-class _Job(Record):
+class FollowInputs(Record):
+    """The inputs of an update."""
+
     subscription: Subscription
     listing: Listing
     provider: Entry
     subscriber: Entry
 
 
-async def follow(service: Service, identifier: str) -> FollowAnswer:
+async def follow(
+    service: Service, identifier: str, progress: Progress | None = None
+) -> FollowAnswer:
     """Bring the repository of a filtered subscription to the provider's newest version."""
-    job = await asyncio.to_thread(_load, service, identifier)
+    job = await asyncio.to_thread(load_follow, service, identifier)
     source, containers = await reading_side(service, job.provider)
     config = RepositoryConfig.default()
     for container in (_provider_container(job.provider), *containers):
@@ -63,44 +68,13 @@ async def follow(service: Service, identifier: str) -> FollowAnswer:
             raise InvalidInputError(f"{problem}: subscribe to that one", ErrorKind.INVALID_REQUEST)
         config.set_virtual_chunk_container(container_of(container))
     target = await writing_side(service, job.subscriber, config)
-    answer = await asyncio.to_thread(_follow, job, source, target)
+    answer = await asyncio.to_thread(_follow, job, source, target, progress)
     await asyncio.to_thread(_remember, service, identifier, answer.version)
     return answer
 
 
-async def follow_all(service: Service) -> dict[str, str]:
-    """Update all filtered subscriptions that live; return what failed, by id."""
-    table = tables.subscriptions
-
-    def load() -> list[Subscription]:
-        with service.database.reading() as connection:
-            is_filtered = table.c.kind == SubscriptionKind.FILTERED
-            return rows.find_all(connection, table, Subscription, is_filtered)
-
-    failures: dict[str, str] = {}
-    for subscription in await asyncio.to_thread(load):
-        if is_living(subscription, service.clock()):
-            try:
-                await follow(service, subscription.id)
-            except IcefloeError as error:
-                failures[subscription.id] = str(error)
-                _log.warning("the update of %s failed", subscription.id, exc_info=error)
-    return failures
-
-
-async def follow_on_schedule(service: Service) -> None:
-    """Update all filtered subscriptions now and then, until cancelled."""
-    while True:
-        # Servers that started together do not write together.
-        pause = service.settings.follow_minutes * 60 * random.uniform(0.8, 1.2)  # noqa: S311
-        await asyncio.sleep(pause)
-        try:
-            await follow_all(service)
-        except IcefloeError as error:
-            _log.warning("the scheduled updates of subscriptions failed", exc_info=error)
-
-
-def _load(service: Service, identifier: str) -> _Job:
+def load_follow(service: Service, identifier: str) -> FollowInputs:
+    """Load what an update depends on; raise an error if the subscription does not live."""
     now = service.clock()
     with service.database.reading() as connection:
         key = {"id": identifier, "kind": SubscriptionKind.FILTERED}
@@ -115,7 +89,7 @@ def _load(service: Service, identifier: str) -> _Job:
     if provider is None or subscriber is None:
         problem = "the repository of the provider or of the subscriber does not exist any more"
         raise NotFoundError(problem, ErrorKind.ENTRY_NOT_FOUND)
-    return _Job(subscription, listing, provider, subscriber)
+    return FollowInputs(subscription, listing, provider, subscriber)
 
 
 def _remember(service: Service, identifier: str, version: str) -> None:
@@ -154,10 +128,45 @@ def side_of(answer: OpenAnswer) -> Side:
 
 async def writing_side(service: Service, entry: Entry, config: RepositoryConfig) -> Side:
     """Open a repository for writing in the name of the service itself."""
-    caller = Caller(WORKER, {entry.repository.organisation: Role.WRITER})
-    credential = await Opener(service).own_credential(entry, caller, Access.WRITE)
     prefix = entry.bucket.prefix + entry.repository.prefix
-    return Side(storage_of(store_answer(entry.bucket, prefix), credential), config, {})
+    return Side(await writing_storage(service, entry.bucket, prefix), config, {})
+
+
+async def writing_storage(service: Service, bucket: Bucket, prefix: str) -> Storage:
+    """Return a part of a bucket for a job of the service that writes there.
+
+    Its credential is renewed for as long as the job lasts, with every check made again.
+    """
+    caller = Caller(WORKER, {bucket.organisation: Role.WRITER})
+    loop, key = asyncio.get_running_loop(), random.token_hex(8)
+
+    def load() -> Bucket:
+        names = {"organisation": bucket.organisation, "name": bucket.name}
+        with service.database.reading() as connection:
+            return rows.require(connection, tables.buckets, Bucket, **names)
+
+    async def mint() -> CredentialAnswer:
+        now = await asyncio.to_thread(load)
+        return await Opener(service).place_credential(now, prefix, caller, Access.WRITE)
+
+    first = await mint()
+    _RENEWALS[key] = lambda: asyncio.run_coroutine_threadsafe(mint(), loop).result()
+    storage = storage_of(store_answer(bucket, prefix), first, _Renewal(key))
+    weakref.finalize(storage, _RENEWALS.pop, key, None)
+    return storage
+
+
+_RENEWALS: Final[dict[str, Renew]] = {}
+
+
+class _Renewal:
+    """Finds a function of this process that renews a credential, as functions cannot travel."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __call__(self) -> CredentialAnswer:
+        return _RENEWALS[self._key]()
 
 
 def _provider_url(entry: Entry) -> str:
@@ -170,8 +179,10 @@ def _provider_container(entry: Entry) -> ContainerAnswer:
     return ContainerAnswer(_provider_url(entry), PROVIDER_CONTAINER, store, nothing, "")
 
 
-def _follow(job: _Job, source: Side, target: Side) -> FollowAnswer:
+def _follow(
+    job: FollowInputs, source: Side, target: Side, progress: Progress | None
+) -> FollowAnswer:
     name = job.provider.repository.full_name
     filters = (job.listing.filter, job.subscription.filter)
     message = f"Follow {job.subscription.provider}/{job.subscription.listing}"
-    return derive(name, source.open(), target, *filters, _PREFIX, message)
+    return derive(Provider(name, source.open()), target, *filters, _PREFIX, message, progress)

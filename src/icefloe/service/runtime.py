@@ -150,6 +150,8 @@ class Service:
             Delegation.STATIC: StaticVendor(),
         }
         self.broker: Final = Broker(self.vendors, clock, self._count_mint)
+        self.job_bell: Final = asyncio.Event()
+        """Set when there may be a job to run."""
 
     async def close(self) -> None:
         """Close the database and the connections to stores."""

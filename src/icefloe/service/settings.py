@@ -82,6 +82,8 @@ class Settings(Record, forbid_unknown_fields=True):
     """How often each bucket is probed again; 0 for never."""
     follow_minutes: Annotated[int, Meta(ge=0, le=1440)] = 0
     """How often filtered subscriptions follow their providers; 0 for on request only."""
+    jobs_at_once: Annotated[int, Meta(ge=0, le=64)] = 2
+    """How many updates and releases each worker process runs at a time; 0 for none."""
     device_token_days: Annotated[int, Meta(ge=1, le=366)] = 30
     """How long a token lives that a program got by the device flow."""
     most_body_bytes: Annotated[int, Meta(ge=1024)] = 1024 * 1024
