@@ -34,6 +34,8 @@ _PAUSE_SECONDS: Final = 5.0
 """How often a server looks for jobs that another one left."""
 _KEEP_SECONDS: Final = LEASE.total_seconds() / 30
 """How often a server renews a lease, and tells the progress."""
+_PAUSES_SECONDS: Final = (0.1, 1.0, 10.0)
+"""How long a server waits when the database does not take the end of a job."""
 _MOST_ATTEMPTS: Final = 5
 _STOP_SECONDS: Final = 20.0
 """How long jobs may go on after the server was told to stop."""
@@ -142,6 +144,14 @@ class JobRunner:
             keeping.cancel()
         state = JobState.FAILED if "error" in values else JobState.DONE
         values |= {"state": state, "done": progress.done, "total": progress.total}
+        for pause in _PAUSES_SECONDS:
+            try:
+                await asyncio.to_thread(self._finish, leased, values)
+            except IcefloeError as error:
+                _log.warning("the end of %s was not written yet", job.id, exc_info=error)
+                await asyncio.sleep(pause)
+            else:
+                return
         await asyncio.to_thread(self._finish, leased, values)
 
     async def _keep(self, leased: Leased, progress: Progress) -> None:
@@ -191,12 +201,15 @@ class JobRunner:
 def add_due_follows(service: Service) -> int:
     """Add jobs for subscriptions that have not followed for a while; return their number.
 
-    Of several servers, the first one adds a job.
+    Of several servers, the first one adds a job, and none does while one waits or runs.
     """
     now = service.clock()
     oldest = now - timedelta(minutes=service.settings.follow_minutes)
     table, jobs = tables.subscriptions, tables.jobs
-    recent = select(jobs.c.subject).where(jobs.c.kind == JobKind.FOLLOW, jobs.c.created_at > oldest)
+    is_recent = or_(
+        jobs.c.created_at > oldest, jobs.c.state.in_([JobState.WAITING, JobState.RUNNING])
+    )
+    recent = select(jobs.c.subject).where(jobs.c.kind == JobKind.FOLLOW, is_recent)
     is_due = (
         table.c.kind == SubscriptionKind.FILTERED,
         or_(table.c.followed_at.is_(None), table.c.followed_at <= oldest),
