@@ -144,7 +144,7 @@ class Service:
         self.vendors: Final[dict[Delegation, Vendor]] = {
             Delegation.ROLE: StsVendor(self.client),
             Delegation.DOWNSCOPED_TOKEN: GcsVendor(self.client, clock),
-            Delegation.SAS: AzureVendor(self.client, clock),
+            Delegation.SAS: AzureVendor(self.client, clock, settings.token_files),
             Delegation.R2_TEMPORARY: R2Vendor(self.client, clock),
             Delegation.ANONYMOUS: AnonymousVendor(),
             Delegation.STATIC: StaticVendor(),

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.records import Record
+from icefloe.records import Record, field
 
 DEFAULT_URL: Final = "http://127.0.0.1:8321"
 _VARIABLE: Final = "ICEFLOE_SERVICE_"
@@ -70,6 +70,11 @@ class Settings(Record, forbid_unknown_fields=True):
     """Former master keys, which still open secrets that they sealed."""
     former_key_commands: tuple[tuple[str, ...], ...] = ()
     """Programs that print former master keys."""
+    token_files: dict[str, Path] = field(default_factory=dict)
+    """Files with tokens by which the service logs in at a cloud without a secret, by organisation.
+
+    Each organisation has a token of its own, which its applications trust.
+    """
     allowed_endpoints: tuple[str, ...] = ()
     """Endpoints of object stores beside those of the platforms, like `http://minio:9000`."""
     allows_anonymous: bool = True
