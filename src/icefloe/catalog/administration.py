@@ -472,7 +472,7 @@ class Administration:
     update_subscription = blocking(update_subscription_async)
 
     async def begin_update_async(self, organisation: str, subscription_id: str) -> Job:
-        """Let the service update a filtered subscription in the background; return the job."""
+        """Begin an update of a filtered subscription, in the background; return the job."""
         path = f"/orgs/{_part(organisation)}/subscriptions/{_part(subscription_id)}/update"
         return await self._transport.call(Job, "POST", path)
 
@@ -516,7 +516,7 @@ class Administration:
     release_embargo = blocking(release_embargo_async)
 
     async def begin_release_async(self, repository: str) -> Job:
-        """Let the service make public what is old enough, in the background; return the job."""
+        """Begin to make public what is old enough, in the background; return the job."""
         path = f"/repos/{checked_name(repository)}/embargo/release"
         return await self._transport.call(Job, "POST", path)
 

@@ -89,7 +89,7 @@ class JobRunner:
                 continue
 
     async def stop(self) -> None:
-        """Let running jobs stop at their next step, and give them back for others."""
+        """Stop running jobs at their next step, and give them back for others."""
         for progress in self._running.values():
             progress.stop()
         if self._running:
@@ -136,7 +136,7 @@ class JobRunner:
         except IcefloeError as error:
             _log.warning("%s failed", job.id, exc_info=error)
             values = {"error_code": error.kind, "error": str(error)}
-        except Exception as error:  # noqa: BLE001 - whoever waits for the job has to know
+        except Exception as error:  # noqa: BLE001 - those who wait for the job have to know
             _log.error("%s failed in an unforeseen way", job.id, exc_info=error)
             text = "the service failed; its operators find the reason in the log"
             values = {"error_code": ErrorKind.UNKNOWN, "error": text}

@@ -6,7 +6,7 @@ class InterruptedJobError(Exception):
 
 
 class Progress:
-    """Tells how far a job is, and tells the job to stop.
+    """The progress of a job, and the way to stop it.
 
     A job runs in threads; it stops where it tells its progress.
 
@@ -23,16 +23,16 @@ class Progress:
         self._is_stopped = False
 
     def expect(self, total: int) -> None:
-        """Tell how much there is to do; raise `InterruptedJobError` if the job has to stop."""
+        """Set how much there is to do; raise `InterruptedJobError` if the job has to stop."""
         self.done, self.total = 0, total
         self.advance(0)
 
     def advance(self, count: int = 1) -> None:
-        """Tell that more is done; raise `InterruptedJobError` if the job has to stop."""
+        """Add what is done; raise `InterruptedJobError` if the job has to stop."""
         self.done += count
         if self._is_stopped:
             raise InterruptedJobError
 
     def stop(self) -> None:
-        """Let the job stop when it tells its progress next."""
+        """Stop the job when it tells its progress next."""
         self._is_stopped = True

@@ -116,7 +116,7 @@ class Release:
         job: ReleaseInputs,
         private: Side,
         public: Side | None,
-        place: Storage,
+        public_storage: Storage,
         url: str,
         progress: Progress,
         *,
@@ -126,7 +126,7 @@ class Release:
         self._job: Final = job
         self._private: Final = private
         self._public: Final = public
-        self._place: Final = place
+        self._public_storage: Final = public_storage
         """Where public data is written."""
         self._url: Final = url
         self._progress: Final = progress
@@ -157,8 +157,10 @@ class Release:
         public = None
         if job.public is not None:
             public = await writing_side(service, job.public, config)
-        place = await writing_storage(service, bucket, prefix)
-        return cls(service, job, private, public, place, url, progress, is_resumed=is_resumed)
+        public_storage = await writing_storage(service, bucket, prefix)
+        return cls(
+            service, job, private, public, public_storage, url, progress, is_resumed=is_resumed
+        )
 
     def run(self) -> ReleaseAnswer:
         """Do all steps."""
@@ -204,16 +206,16 @@ class Release:
         """Copy the bytes of the chosen chunks to the public place, a few at a time."""
         all_tables = [table for parts in self._released.values() for table in parts]
         self._progress.expect(sum(len(table) for table in all_tables))
-        source, place = state_of(session).context.backend, self._place.open()
+        source, target = state_of(session).context.backend, self._public_storage.open()
         for table in all_tables:
             for first in range(0, len(table), _BATCH):
                 batch = table.take(slice(first, first + _BATCH))
-                await self._copy_rows(source, place, batch)
+                await self._copy_rows(source, target, batch)
                 self._chunks += len(batch)
                 self._bytes += int(batch.lengths.sum())
                 self._progress.advance(len(batch))
 
-    async def _copy_rows(self, source: Backend, place: Backend, table: ChunkTable) -> None:
+    async def _copy_rows(self, source: Backend, target: Backend, table: ChunkTable) -> None:
         ids = [raw.decode() for raw in encode_ids(table.chunk_ids[table.targets]).tolist()]
         rows_of_table = zip(
             ids, table.offsets.tolist(), table.lengths.tolist(), _names(table), strict=True
@@ -222,10 +224,10 @@ class Release:
         async def copy(row: tuple[str, int, int, bytes]) -> None:
             chunk, offset, length, raw_name = row
             name = raw_name.decode()
-            if self._is_resumed and await _has(place, name, length):
+            if self._is_resumed and await _has(target, name, length):
                 return
             fetched = await source.get(f"{CHUNKS_PREFIX}{chunk}", (offset, offset + length))
-            await place.put(name, fetched.data)
+            await target.put(name, fetched.data)
 
         at_once = _BYTES_AT_ONCE // int(table.lengths.max())
         await map_concurrently(copy, list(rows_of_table), limit=min(max(at_once, 1), _AT_ONCE))
@@ -266,9 +268,9 @@ class Release:
             connection.execute(query.values(released_until=self._job.until))
 
 
-async def _has(place: Backend, name: str, length: int) -> bool:
+async def _has(backend: Backend, name: str, length: int) -> bool:
     try:
-        return (await place.head(name)).info.size_bytes == length
+        return (await backend.head(name)).info.size_bytes == length
     except ObjectNotFoundError:
         return False
 
