@@ -39,6 +39,7 @@ _PAUSES_SECONDS: Final = (0.1, 1.0, 10.0)
 _MOST_ATTEMPTS: Final = 5
 _STOP_SECONDS: Final = 20.0
 """How long jobs may go on after the server was told to stop."""
+_RANDOM: Final = random.SystemRandom()
 _ACTIONS: Final = {
     JobKind.FOLLOW: Action.UPDATE_SUBSCRIPTION,
     JobKind.RELEASE: Action.RELEASE_EMBARGO,
@@ -81,7 +82,7 @@ class JobRunner:
             except IcefloeError as error:
                 _log.warning("no job could be taken", exc_info=error)
             # Servers that started together do not ask together.
-            pause = _PAUSE_SECONDS * random.uniform(0.5, 1.0)  # noqa: S311
+            pause = _PAUSE_SECONDS * _RANDOM.uniform(0.5, 1.0)
             try:
                 async with asyncio.timeout(pause):
                     await bell.wait()
@@ -235,7 +236,7 @@ async def follow_on_schedule(service: Service) -> None:
     """Add jobs for subscriptions that have not followed for a while, until cancelled."""
     while True:
         # Servers that started together do not ask together.
-        await asyncio.sleep(60 * random.uniform(0.5, 1.0))  # noqa: S311
+        await asyncio.sleep(60 * _RANDOM.uniform(0.5, 1.0))
         try:
             if await asyncio.to_thread(add_due_follows, service):
                 service.job_bell.set()
