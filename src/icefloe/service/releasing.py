@@ -254,8 +254,7 @@ class Release:
         name = self._job.private.repository.full_name
         message = f"Data up to {self._job.until.isoformat()}"
         provider = Provider(name, repository, session.snapshot_id)
-        answer = derive(provider, self._public, self._offer, None, None, message, self._progress)
-        return answer.snapshot
+        return derive(provider, self._public, self._offer, None, None, message).snapshot
 
     def remember(self) -> None:
         """Keep the age limit of this release."""
