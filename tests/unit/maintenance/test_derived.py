@@ -83,7 +83,7 @@ def test_changes_between_tables_of_all_kinds() -> None:
         (1, replace(virtual, etag="other")),
         (1, replace(virtual, last_modified=5)),
         (1, replace(virtual, location="s3://tapes/b")),
-        (2, InlineChunk(b"abd")),
+        (2, InlineChunk(b"abc2")),
         (4, InlineChunk(b"new")),
     ):
         after = ChunkTable.from_refs({**refs, (index,): ref}, 1)
