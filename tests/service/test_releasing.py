@@ -1,10 +1,8 @@
 """A rolling embargo with a clock that moves, on real stores."""
 
-import inspect
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import icefloe
 from icefloe.service import releasing
 from icefloe.service.jobs import JobRunner
 from icefloe.service.settings import Settings
+from tests.support.crashes import Crashes
 from tests.support.desk import (
     PATIENCE_SECONDS,
     Desk,
@@ -168,48 +167,6 @@ def test_data_becomes_public_when_it_is_old_enough(
     assert desk.ask("zoe", "POST", "/repos/lab/live/open").status_code == 404
     # Days 0 to 3 are old enough at first; whole chunks of two days come out.
     assert seen == [4, 4, 6, 6, 8, 8]
-
-
-class Crash(BaseException):  # nobody may handle it: the server is gone
-    """Stands for the end of a process at some moment."""
-
-
-class Crashes:
-    """Lets a step of a job be the last one that happens, once."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
-        self.happened = Event()
-
-    def after(self, owner: type, step: str) -> None:
-        original = getattr(owner, step)
-
-        def run(*arguments: Any) -> Any:
-            result = original(*arguments)
-            if inspect.iscoroutine(result):
-                return self._after(result)
-            self._crash()
-            return result
-
-        self._monkeypatch.setattr(owner, step, run)
-
-    async def _after(self, result: Any) -> None:
-        await result
-        self._crash()
-
-    def before(self, owner: type, step: str) -> None:
-        original = getattr(owner, step)
-
-        def run(*arguments: Any) -> Any:
-            self._crash()
-            return original(*arguments)
-
-        self._monkeypatch.setattr(owner, step, run)
-
-    def _crash(self) -> None:
-        if not self.happened.is_set():
-            self.happened.set()
-            raise Crash
 
 
 STEPS = ["open", "choose", "_copy_rows", "copy", "declare", "commit", "publish", "remember"]
