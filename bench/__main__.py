@@ -3,7 +3,7 @@
 Those of the whole engine, of concurrent commits, of virtual chunks, of manifests at scale, of
 maintenance and of the pipeline are sections of their own: `python -m bench engine`, `fairness`,
 `virtual`, `manifests`, `maintenance` and `pipeline`, see `bench.engine`. So are the figures of the
-repository service: `python -m bench service`.
+repository service: `python -m bench service` and `python -m bench service-following`.
 
 Each side runs in processes of its own, turn and turn about; the best of all rounds counts.
 """
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import engine, service
+from bench import engine, service, service_following
 from bench.measure import Sample, in_fresh_process, scratch
 from bench.sections import SECTIONS
 
@@ -227,5 +227,7 @@ if __name__ == "__main__":
         engine.main(sys.argv[2:], sys.argv[1])
     elif sys.argv[1:2] == ["service"]:
         service.main(sys.argv[2:])
+    elif sys.argv[1:2] == ["service-following"]:
+        service_following.main(sys.argv[2:])
     else:
         main()

@@ -1,7 +1,7 @@
 """Filtered subscriptions and references between private repositories, on real stores."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,12 @@ import zarr
 from obstore.store import S3Store
 
 import icefloe
+from icefloe.service import following
+from icefloe.service.derivation import Plan
 from icefloe.service.settings import Settings
+from tests.support.crashes import Crashes
 from tests.support.desk import (
+    PATIENCE_SECONDS,
     Desk,
     add_bucket,
     add_organisation,
@@ -127,9 +131,8 @@ def subscribe(desk: Desk, **changes: Any) -> str:
 
 
 def update(desk: Desk, subscription: str) -> Any:
-    response = desk.ask("sam", "POST", f"/orgs/shop/subscriptions/{subscription}/update")
-    assert response.status_code == 200, response.json()
-    return response.json()
+    accepted = desk.ask("sam", "POST", f"/orgs/shop/subscriptions/{subscription}/update")
+    return desk.report_of("sam", accepted)
 
 
 def opened(desk: Desk) -> tuple[Any, Any]:
@@ -195,7 +198,7 @@ def test_a_filtered_subscription_follows_its_provider(
     sea["temperature"][5] = -1.0
     session.commit("a correction")
     second = update(desk, subscription)
-    assert (second["changed"], second["written"], second["kept"]) == (True, 2, 1)
+    assert (second["changed"], second["written"], second["kept"]) == (True, 1, 2)
     group, _ = opened(desk)
     assert (group["sea/temperature"][3] == -1.0).all()
     shown = desk.ask("sam", "GET", f"/orgs/shop/subscriptions/{subscription}").json()
@@ -222,6 +225,37 @@ def test_a_filtered_subscription_follows_its_provider(
     granted = desk.ask("eve", "POST", f"{path}/decision", {"grants": True})
     assert granted.json()["granted_by"] == subscription
     group, _ = opened(desk)
+
+
+@pytest.mark.parametrize("step", ["load_follow", "write", "_follow", "_remember"])
+def test_an_update_whose_server_dies_anywhere_goes_on(
+    desk: Desk,
+    archive_store: S3Endpoint,
+    prefix: str,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = make_archive(desk, archive_store, prefix)
+    subscription = subscribe(desk, nodes=["/sea/time", "/sea/temperature"])
+    update(desk, subscription)
+    session = repository.writable_session("main")
+    sea: Any = zarr.open_group(session.store)["sea"]
+    sea["temperature"][5] = -1.0
+    version = session.commit("a correction")
+    crashes = Crashes(monkeypatch)
+    owner: Any = Plan if step == "write" else following
+    crashes.after(owner, step)
+    accepted = desk.ask("sam", "POST", f"/orgs/shop/subscriptions/{subscription}/update")
+    assert crashes.happened.wait(PATIENCE_SECONDS)
+    group, _ = opened(desk)
+    assert group["sea/temperature"][4, 0] == 4000.0
+    desk.now += timedelta(minutes=2)
+    desk.ring()
+    assert desk.report_of("sam", accepted)["version"] == version
+    group, _ = opened(desk)
+    assert (group["sea/temperature"][5] == -1.0).all()
+    shown = desk.ask("sam", "GET", f"/orgs/shop/subscriptions/{subscription}").json()
+    assert shown["followed_version"] == version
 
 
 def test_an_offer_is_narrowed_to_whole_chunks(

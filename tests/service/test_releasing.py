@@ -1,6 +1,5 @@
 """A rolling embargo with a clock that moves, on real stores."""
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,8 +12,11 @@ from obstore.store import S3Store
 
 import icefloe
 from icefloe.service import releasing
+from icefloe.service.jobs import JobRunner
 from icefloe.service.settings import Settings
+from tests.support.crashes import Crashes
 from tests.support.desk import (
+    PATIENCE_SECONDS,
     Desk,
     add_bucket,
     add_organisation,
@@ -120,6 +122,10 @@ def require_all_days(desk: Desk) -> None:
     np.testing.assert_array_equal(group["heat"][:, 0], np.arange(1.0, DAYS + 1))
 
 
+def release(desk: Desk) -> Any:
+    return desk.report_of("ada", desk.ask("ada", "POST", "/repos/lab/live/embargo/release"))
+
+
 def test_data_becomes_public_when_it_is_old_enough(
     desk: Desk, lab_store: S3Endpoint, archive_store: S3Endpoint, prefix: str
 ) -> None:
@@ -129,13 +135,12 @@ def test_data_becomes_public_when_it_is_old_enough(
     assert desk.ask("zoe", "POST", "/repos/lab/live/embargo/release").status_code == 404
     seen: list[int] = []
     for _ in range(6):
-        released = desk.ask("ada", "POST", "/repos/lab/live/embargo/release")
-        assert released.status_code == 200, released.json()
+        released = release(desk)
         require_nothing_early(desk, archive_store, prefix)
         require_all_days(desk)
-        again = desk.ask("ada", "POST", "/repos/lab/live/embargo/release").json()
+        again = release(desk)
         assert again["chunks"] == 0
-        assert again["snapshot"] == released.json()["snapshot"]
+        assert again["snapshot"] == released["snapshot"]
         group, answer = read(desk, "zoe", "archive")
         days = group["heat"].shape[0]
         seen.append(days)
@@ -164,37 +169,63 @@ def test_data_becomes_public_when_it_is_old_enough(
     assert seen == [4, 4, 6, 6, 8, 8]
 
 
-@pytest.mark.parametrize("steps", range(5))
-def test_a_release_that_stops_anywhere_does_no_harm(
-    desk: Desk, archive_store: S3Endpoint, prefix: str, steps: int
+STEPS = ["open", "choose", "_copy_rows", "copy", "declare", "commit", "publish", "remember"]
+
+
+@pytest.mark.parametrize("step", [*STEPS, "_finish"])
+def test_a_release_whose_server_dies_anywhere_goes_on(
+    desk: Desk,
+    archive_store: S3Endpoint,
+    prefix: str,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     allow_everybody(desk, archive_store, prefix)
-    assert desk.ask("ada", "POST", "/repos/lab/live/embargo/release").status_code == 200
-    desk.now += timedelta(days=2)
-
-    async def run_some_steps() -> None:
-        job = releasing.load_job(desk.service, "lab", "live")
-        release = await releasing.Release.prepare(desk.service, job)
-        repository, session = await asyncio.to_thread(release.open)
-        plan = await asyncio.to_thread(release.choose, session)
-        if steps > 0:
-            await release.copy(session, plan)
-        if steps > 1:
-            await asyncio.to_thread(release.declare, repository)
-        if steps > 2:
-            await asyncio.to_thread(release.commit, session)
-        if steps > 3:
-            await asyncio.to_thread(release.publish, repository)
-
-    desk.client.portal.call(run_some_steps)  # type: ignore[union-attr]
+    monkeypatch.setattr(releasing, "_BATCH", 1)  # there are few chunks here
+    crashes = Crashes(monkeypatch)
+    if step == "_finish":
+        crashes.before(JobRunner, step)
+    else:
+        crashes.after(releasing.Release, step)
+    accepted = desk.ask("ada", "POST", "/repos/lab/live/embargo/release")
+    assert crashes.happened.wait(PATIENCE_SECONDS)
     require_nothing_early(desk, archive_store, prefix)
     require_all_days(desk)
+    path = accepted.headers["location"].removeprefix("/api/v1")
+    assert desk.ask("ada", "GET", path).json()["state"] == "running"
+    desk.now += timedelta(minutes=2)
+    desk.ring()
+    job = desk.ended_job("ada", accepted)
+    assert (job["state"], job["attempts"]) == ("done", 2), job
     group, _ = read(desk, "zoe", "archive")
-    assert group["heat"].shape[0] == (6 if steps > 3 else 4)
-    finished = desk.ask("ada", "POST", "/repos/lab/live/embargo/release")
-    assert finished.status_code == 200, finished.json()
-    assert finished.json()["chunks"] == (0 if steps > 2 else 1)
-    group, _ = read(desk, "zoe", "archive")
-    assert group["heat"].shape[0] == 6
+    assert group["heat"].shape[0] == 4
+    np.testing.assert_array_equal(group["heat"][:, 0], np.arange(1.0, 5.0))
     require_all_days(desk)
     require_nothing_early(desk, archive_store, prefix)
+
+
+def test_a_release_lets_others_write_meanwhile(
+    desk: Desk,
+    lab_store: S3Endpoint,
+    archive_store: S3Endpoint,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allow_everybody(desk, archive_store, prefix)
+    copy = releasing.Release.copy
+    writes = iter([70.0])
+
+    def copy_while_others_write(release: releasing.Release, session: Any) -> None:
+        copy(release, session)
+        for value in writes:
+            repository = icefloe.Repository.open(storage_at(lab_store, f"{prefix}/private/live"))
+            other = repository.writable_session("main")
+            zarr.open_array(other.store, path="heat")[10:12] = value
+            other.commit("meanwhile")
+
+    monkeypatch.setattr(releasing.Release, "copy", copy_while_others_write)
+    assert release(desk)["chunks"] == 3
+    group, _ = read(desk, "zoe", "archive")
+    np.testing.assert_array_equal(group["heat"][:, 0], [1.0, 2.0, 3.0, 4.0])
+    private, _ = read(desk, "ada", "live")
+    np.testing.assert_array_equal(private["heat"][8:, 0], [9.0, 10.0, 70.0, 70.0])

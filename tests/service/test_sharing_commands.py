@@ -9,7 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 import icefloe
+from icefloe.catalog.model import Job, JobKind, JobState
 from icefloe.cli.main import app
+from icefloe.records import replace
+from icefloe.service.database import rows, tables
 from icefloe.service.settings import Settings
 from tests.service.sharing_world import TAPES, populate
 from tests.support.served import ServedDesk, served
@@ -135,3 +138,22 @@ def test_embargoes(run: Run) -> None:
     assert "scope 'anyone'" in run("ada", "embargo", "release", "lab/sst", fails=5)
     assert run("ada", "embargo", "delete", "lab/sst", "--yes")["done"]
     run("ada", "embargo", "show", "lab/sst", fails=3)
+
+
+def test_jobs(run: Run, desk: ServedDesk) -> None:
+    ended = Job("job-1", "lab", JobKind.RELEASE, "lab/sst", JobState.DONE, "ada", desk.now)
+    ended = replace(ended, done=3, total=3, report={"chunks": 3})
+    failed = replace(
+        ended, id="job-2", state=JobState.FAILED, report=None, error="it is full", error_code="x"
+    )
+    with desk.service.database.writing() as connection:
+        for job in (ended, failed):
+            rows.add(connection, tables.jobs, job)
+    listed = run("bob", "job", "list", "lab")["entries"]
+    assert [(job["id"], job["state"]) for job in listed] == [("job-1", "done"), ("job-2", "failed")]
+    assert len(run("bob", "job", "list", "lab", "--state", "failed")["entries"]) == 1
+    assert run("bob", "job", "show", "lab", "job-2")["error"] == "it is full"
+    assert run("bob", "job", "wait", "lab", "job-1")["report"] == {"chunks": 3}
+    assert "it is full" in run("bob", "job", "wait", "lab", "job-2", fails=9)
+    run("bob", "job", "show", "lab", "job-3", fails=3)
+    run("zoe", "job", "show", "lab", "job-1", fails=3)

@@ -1,5 +1,6 @@
 """A service in this process, with people, and a way to ask it in their names."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
 from tests.support.servers import VENDOR, S3Endpoint
 
+PATIENCE_SECONDS = 120.0
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -50,6 +52,29 @@ class Desk:
         return self.client.request(
             method, f"/api/v1{path}", json=body, headers=headers, params=options
         )
+
+    def ended_job(self, person: str, accepted: Any) -> Any:
+        """Wait until a job is over that an answer told of; return it."""
+        assert accepted.status_code == 202, accepted.json()
+        path = accepted.headers["location"].removeprefix("/api/v1")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            job = self.ask(person, "GET", path).json()
+            if job["state"] in {"done", "failed"}:
+                return job
+            time.sleep(0.05)
+        raise AssertionError(f"not over: {job}")
+
+    def report_of(self, person: str, accepted: Any) -> Any:
+        """Wait until a job is done that an answer told of; return its report."""
+        job = self.ended_job(person, accepted)
+        assert job["state"] == "done", job
+        return job["report"]
+
+    def ring(self) -> None:
+        """Let the service look for jobs now."""
+        assert self.client.portal is not None
+        self.client.portal.call(self.service.job_bell.set)
 
     def audited(self) -> list[tuple[str, str, str, bool]]:
         with self.service.database.reading() as connection:

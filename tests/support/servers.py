@@ -16,12 +16,13 @@ import http.client
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -103,15 +104,22 @@ def seaweedfs_gateway(
 
 @contextmanager
 def azurite(
-    project: Path, *, shared: Path | None = None, container: str = "icefloe"
+    project: Path,
+    *,
+    shared: Path | None = None,
+    container: str = "icefloe",
+    certificate: tuple[Path, Path] | None = None,
 ) -> Iterator[AzureEndpoint]:
     """Run Azurite from an npm project, and give a Blob endpoint with an empty container.
+
+    With a certificate and its key, it speaks https, and accepts tokens of a login service.
 
     The project is a folder with a `package.json` and a `package-lock.json` that pin `azurite`;
     what they ask for is installed first if it is not there yet.
     """
     install_npm_project(project)
-    with running("azurite", partial(_plan_azurite, project, container), shared=shared) as address:
+    plan = partial(_plan_azurite, project, container, certificate)
+    with running("azurite", plan, shared=shared) as address:
         yield AzureEndpoint(**address)
 
 
@@ -296,11 +304,13 @@ def _bucket_exists(folder: Path) -> bool:
     return log.exists() and "Press Ctrl+C" in log.read_text(errors="replace")
 
 
-def _plan_azurite(project: Path, container: str, _folder: Path) -> Launch:
+def _plan_azurite(
+    project: Path, container: str, certificate: tuple[Path, Path] | None, _folder: Path
+) -> Launch:
     node = _find_program("node", "install Node.js")
     (port,) = free_ports(1)
     address = {
-        "url": f"http://{LOOPBACK}:{port}/{_AZURITE_ACCOUNT}",
+        "url": f"{'https' if certificate else 'http'}://{LOOPBACK}:{port}/{_AZURITE_ACCOUNT}",
         "container": container,
         "account": _AZURITE_ACCOUNT,
         "account_key": _AZURITE_KEY,
@@ -316,7 +326,14 @@ def _plan_azurite(project: Path, container: str, _folder: Path) -> Launch:
         f"--blobHost={LOOPBACK}",
         f"--blobPort={port}",
     ]
+    if certificate is not None:
+        command += ["--oauth=basic", f"--cert={certificate[0]}", f"--key={certificate[1]}"]
     return Launch(command, address, partial(_create_container, address))
+
+
+def add_container(endpoint: AzureEndpoint, container: str) -> None:
+    """Create another container."""
+    assert _create_container(asdict(endpoint) | {"container": container})
 
 
 def _create_container(address: Mapping[str, str]) -> bool:
@@ -326,6 +343,10 @@ def _create_container(address: Mapping[str, str]) -> bool:
     headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _AZURE_API_VERSION}
     headers["Authorization"] = _sign_container_request(address, path, headers)
     connection = http.client.HTTPConnection(url.netloc, timeout=5)
+    if url.scheme == "https":
+        # Nobody is deceived on this machine by a certificate that was made for a test.
+        trust = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection(url.netloc, timeout=5, context=trust)
     try:
         connection.request("PUT", f"{path}?restype=container", headers=headers)
         status = connection.getresponse().status

@@ -303,10 +303,16 @@ def _policy_of_document(document: dict[str, Any]) -> dict[str, Any] | None:
 
 # Microsoft
 
+MICROSOFT_ASSERTION: Final = "header.claims.signature"
+
 
 @contextmanager
-def microsoft_login() -> Iterator[LoopbackServer]:
-    """Run a login service whose tokens Azurite accepts with `--oauth basic`."""
+def microsoft_login() -> Iterator[_TokenServer]:
+    """Run a login service whose tokens Azurite accepts with `--oauth basic`.
+
+    It knows an application by its secret, and trusts the token `MICROSOFT_ASSERTION` of another
+    issuer.
+    """
     with serving(_TokenServer(_MicrosoftHandler)) as server:
         yield server
 
@@ -314,12 +320,19 @@ def microsoft_login() -> Iterator[LoopbackServer]:
 class _MicrosoftHandler(_TokenHandler):
     def respond(self) -> None:
         form = dict(parse_qsl(self.read_body().decode()))
+        cast("_TokenServer", self.server).keep(form)
         expected = {
             "grant_type": "client_credentials",
             "client_id": "app",
-            "client_secret": "app-secret",
             "scope": "https://storage.azure.com/.default",
         }
+        if "client_assertion" in form:
+            expected["client_assertion_type"] = (
+                "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+            )
+            expected["client_assertion"] = MICROSOFT_ASSERTION
+        else:
+            expected["client_secret"] = "app-secret"
         if self.path != "/tenant/oauth2/v2.0/token" or form != expected:
             self.answer_json({"error": "invalid_client"}, HTTPStatus.BAD_REQUEST)
             return

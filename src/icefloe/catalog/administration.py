@@ -4,16 +4,19 @@ In the examples, `client` acts for an admin of the organisation `lab`, `operator
 runs the service.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from icefloe.catalog.handles import checked_name
 from icefloe.catalog.model import (
     AccessRequest,
     Bucket,
     Embargo,
+    Job,
     Listing,
     Member,
     Organisation,
@@ -25,7 +28,7 @@ from icefloe.catalog.model import (
     Token,
     TokenScope,
 )
-from icefloe.catalog.transport import Transport
+from icefloe.catalog.transport import Transport, error_of
 from icefloe.catalog.wire import (
     Access,
     AuditEntry,
@@ -56,6 +59,7 @@ from icefloe.catalog.wire import (
     PolicyTrial,
     PolicyVersionAnswer,
     ProbeReport,
+    Problem,
     ReleaseAnswer,
     RequestDecision,
     RequestProposal,
@@ -63,10 +67,16 @@ from icefloe.catalog.wire import (
     SubscriptionDecision,
     Suspension,
 )
-from icefloe.effects import AsyncCloseableIterator, blocking
+from icefloe.effects import AsyncCloseableIterator, blocking, sleep
 from icefloe.errors import ErrorKind, InvalidInputError
 
 _PAGE = 1000
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+_FAILED = 500
+
+type TellProgress = Callable[[int, int], None]
+"""Called with how much is done, and how much there is."""
 
 
 class Administration:
@@ -606,13 +616,23 @@ class Administration:
     end_subscription = blocking(end_subscription_async)
 
     async def update_subscription_async(
-        self, organisation: str, subscription_id: str
+        self, organisation: str, subscription_id: str, *, progress: TellProgress | None = None
     ) -> FollowAnswer:
-        """Bring the repository of a filtered subscription to the provider's newest version."""
-        path = f"/orgs/{_part(organisation)}/subscriptions/{_part(subscription_id)}/update"
-        return await self._transport.call(FollowAnswer, "POST", path)
+        """Bring the repository of a filtered subscription to the provider's newest version.
+
+        Wait until that is done; `progress` is called with the number of arrays done, and of all.
+        """
+        job = await self.begin_update_async(organisation, subscription_id)
+        return await self._report_of(FollowAnswer, job, progress)
 
     update_subscription = blocking(update_subscription_async)
+
+    async def begin_update_async(self, organisation: str, subscription_id: str) -> Job:
+        """Begin an update of a filtered subscription, in the background; return the job."""
+        path = f"/orgs/{_part(organisation)}/subscriptions/{_part(subscription_id)}/update"
+        return await self._transport.call(Job, "POST", path)
+
+    begin_update = blocking(begin_update_async)
 
     # -- rolling embargoes -----------------------------------------------------------------
 
@@ -639,12 +659,58 @@ class Administration:
 
     delete_embargo = blocking(delete_embargo_async)
 
-    async def release_embargo_async(self, repository: str) -> ReleaseAnswer:
-        """Make public what is old enough now; doing it again changes nothing."""
-        path = f"/repos/{checked_name(repository)}/embargo/release"
-        return await self._transport.call(ReleaseAnswer, "POST", path)
+    async def release_embargo_async(
+        self, repository: str, *, progress: TellProgress | None = None
+    ) -> ReleaseAnswer:
+        """Make public what is old enough now; doing it again changes nothing.
+
+        Wait until that is done; `progress` is called with the number of chunks done, and of all.
+        """
+        job = await self.begin_release_async(repository)
+        return await self._report_of(ReleaseAnswer, job, progress)
 
     release_embargo = blocking(release_embargo_async)
+
+    async def begin_release_async(self, repository: str) -> Job:
+        """Begin to make public what is old enough, in the background; return the job."""
+        path = f"/repos/{checked_name(repository)}/embargo/release"
+        return await self._transport.call(Job, "POST", path)
+
+    begin_release = blocking(begin_release_async)
+
+    # -- jobs --------------------------------------------------------------------------------
+
+    async def list_jobs_async(self, organisation: str, *, state: str | None = None) -> list[Job]:
+        """List the jobs of an organisation, the oldest first."""
+        return await self._list(Job, f"/orgs/{_part(organisation)}/jobs", state=state)
+
+    list_jobs = blocking(list_jobs_async)
+
+    async def show_job_async(self, organisation: str, job_id: str) -> Job:
+        """Return how far a job is, its report, or why it failed."""
+        path = f"/orgs/{_part(organisation)}/jobs/{_part(job_id)}"
+        return await self._transport.call(Job, "GET", path)
+
+    show_job = blocking(show_job_async)
+
+    async def wait_for_job_async(self, job: Job, *, progress: TellProgress | None = None) -> Job:
+        """Wait until a job is over, and return it; a job that failed raises its error."""
+        pause = _FIRST_PAUSE_SECONDS
+        while not job.is_over:
+            await sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
+            job = await self.show_job_async(job.organisation, job.id)
+            if progress is not None and job.total is not None:
+                progress(job.done, job.total)
+        if job.error is not None:
+            raise error_of(Problem(job.error_code or "", job.error, job.id), _FAILED)
+        return job
+
+    wait_for_job = blocking(wait_for_job_async)
+
+    async def _report_of[T](self, kind: type[T], job: Job, progress: TellProgress | None) -> T:
+        ended = await self.wait_for_job_async(job, progress=progress)
+        return msgspec.convert(ended.report, kind, strict=False)
 
     # -- access requests -------------------------------------------------------------------
 

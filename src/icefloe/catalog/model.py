@@ -7,7 +7,7 @@ characters. No record here has a secret in it.
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -362,6 +362,57 @@ class Embargo(Record):
     released_until: datetime | None = None
     """The age limit of the last release."""
     version: int = 1
+
+
+class JobKind(StrEnum):
+    """The kinds of work that the service does in the background."""
+
+    FOLLOW = "follow"
+    """Bring the repository of a filtered subscription to the provider's newest version."""
+    RELEASE = "release"
+    """Make public what a rolling embargo does not hold back any more."""
+
+
+class JobState(StrEnum):
+    """The states of a job."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Job(Record):
+    """Work that the service does in the background."""
+
+    id: str
+    organisation: OrganisationName
+    """Whose members see the job."""
+    kind: JobKind
+    subject: str
+    """The id of the subscription, or the repository with the embargo as `org/name`."""
+    state: JobState = JobState.WAITING
+    created_by: PersonName | None = None
+    """Who asked for it; None if the service did, by its schedule."""
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    attempts: int = 0
+    """How often the job was begun; it is begun again after a server stopped."""
+    done: int = 0
+    """Arrays that are up to date, or chunks that are public already."""
+    total: int | None = None
+    """How many there are; None while this is not known."""
+    report: Mapping[str, Any] | None = None
+    """The result of a job that is done."""
+    error_code: str | None = None
+    error: str | None = None
+    """The reason why a job failed."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the job is done, or failed."""
+        return self.state in {JobState.DONE, JobState.FAILED}
 
 
 class AccessRequest(Record):

@@ -332,6 +332,8 @@ class FollowAnswer(Record):
     """Arrays whose references were written."""
     kept: int = 0
     """Arrays that were up to date."""
+    references: int = 0
+    """References that were set or deleted, and chunks of coordinates that were copied."""
 
 
 class EmbargoSettings(Record, forbid_unknown_fields=True):

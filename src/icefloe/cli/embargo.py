@@ -4,8 +4,15 @@ from typing import Annotated
 
 import typer
 
-from icefloe.cli.common import JsonOption, require_consent
-from icefloe.cli.entries import ServiceOption, YesOption, client_of, done, show_entry
+from icefloe.cli.common import JsonOption, progress_bar, require_consent
+from icefloe.cli.entries import (
+    ServiceOption,
+    WaitOption,
+    YesOption,
+    client_of,
+    done,
+    show_entry,
+)
 from icefloe.cli.listing import NodeOption
 
 NameArgument = Annotated[str, typer.Argument(help="The private repository, as org/name.")]
@@ -66,10 +73,20 @@ def delete(
 
 
 def release(
-    repository: NameArgument, *, service: ServiceOption = None, as_json: JsonOption = False
+    repository: NameArgument,
+    *,
+    wait: WaitOption = True,
+    service: ServiceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make public what is old enough now; doing it again changes nothing.
 
     Example: icefloe embargo release ocean-lab/live
     """
-    show_entry(client_of(service).release_embargo(repository), as_json=as_json)
+    client = client_of(service)
+    if not wait:
+        show_entry(client.begin_release(repository), as_json=as_json)
+        return
+    with progress_bar("copying chunks") as progress:
+        released = client.release_embargo(repository, progress=progress)
+    show_entry(released, as_json=as_json)

@@ -18,6 +18,9 @@ ServiceOption = Annotated[
     typer.Option("--service", help="The address of the service. [default: that of the last login]"),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait until it is done, or show the job.")
+]
 OrganisationArgument = Annotated[str, typer.Argument(help="The organisation.")]
 
 

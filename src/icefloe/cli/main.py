@@ -358,6 +358,28 @@ COMMANDS: Final = (
             ),
         ],
     ),
+    TyperGroup(
+        name="job",
+        help="Updates and releases that a service does in the background.",
+        no_args_is_help=True,
+        commands=[
+            LazyCommand(
+                "list",
+                "job:list_",
+                "List the updates and releases of an organisation, the oldest first.",
+            ),
+            LazyCommand(
+                "show",
+                "job:show",
+                "Show how far a job is, its report, or why it failed.",
+            ),
+            LazyCommand(
+                "wait",
+                "job:wait",
+                "Wait until a job is over, and show it.",
+            ),
+        ],
+    ),
     LazyCommand(
         "view",
         "view:view",

@@ -4,17 +4,20 @@ from typing import Annotated
 
 import typer
 
-from icefloe.cli.common import JsonOption, echo, optional_moment, require_consent
+from icefloe.cli.common import JsonOption, echo, optional_moment, progress_bar, require_consent
 from icefloe.cli.entries import (
     OrganisationArgument,
     ServiceOption,
+    WaitOption,
     YesOption,
     client_of,
     show_entries,
     show_entry,
 )
+from icefloe.cli.job import JOB_COLUMNS
 from icefloe.cli.listing import ListingArgument, NodeOption, RangeOption, filter_of, two_names
 
+_REPORT_COLUMNS = ("version", "snapshot", "changed", "written", "kept", "references")
 IdArgument = Annotated[str, typer.Argument(help="The id of the subscription.")]
 StateOption = Annotated[
     str | None, typer.Option(help="Only those that are pending, granted, declined or ended.")
@@ -105,6 +108,7 @@ def update(
         str | None, typer.Argument(help="The id of the subscription. [default: all]")
     ] = None,
     *,
+    wait: WaitOption = True,
     service: ServiceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -112,14 +116,24 @@ def update(
 
     Example: icefloe subscription update zoo
     """
+    from msgspec import convert
+
+    from icefloe.catalog.wire import FollowAnswer
+
     client = client_of(service)
     if subscription is not None:
         chosen = [subscription]
     else:
         entries = client.list_subscriptions(organisation, state="granted")
         chosen = [e.id for e in entries if e.subscriber == organisation and e.kind == "filtered"]
-    answers = [client.update_subscription(organisation, entry) for entry in chosen]
-    show_entries(answers, "version", "snapshot", "changed", "written", "kept", as_json=as_json)
+    jobs = [client.begin_update(organisation, entry) for entry in chosen]
+    if not wait:
+        show_entries(jobs, *JOB_COLUMNS, as_json=as_json)
+        return
+    with progress_bar("updating") as progress:
+        ended = [client.wait_for_job(job, progress=progress) for job in jobs]
+    reports = [convert(job.report, FollowAnswer) for job in ended]
+    show_entries(reports, *_REPORT_COLUMNS, as_json=as_json)
 
 
 def approve(

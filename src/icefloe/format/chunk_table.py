@@ -483,6 +483,41 @@ def _same_targets(left: ChunkTable, right: ChunkTable, kind: ChunkKind) -> bool:
     return bool(ours.take(our_rows) == theirs.take(their_rows))
 
 
+def equal_rows(left: ChunkTable, right: ChunkTable) -> Bools:
+    """Mark the rows that are the same reference in two tables with the same coordinates."""
+    equal: Bools = (
+        (left.kinds == right.kinds)
+        & (left.offsets == right.offsets)
+        & (left.lengths == right.lengths)
+        & (_modified_of_rows(left) == _modified_of_rows(right))
+    )
+    for kind, name in _TARGETS.items():
+        rows = np.flatnonzero(equal & (left.kinds == kind))
+        if len(rows):
+            ours, theirs = getattr(left, name), getattr(right, name)
+            equal[rows] = _equal_targets(ours, left.targets[rows], theirs, right.targets[rows])
+    if left.etag_rows is not None or right.etag_rows is not None:
+        all_rows = np.arange(len(left))
+        equal &= _equal_targets(_etags_of_rows(left), all_rows, _etags_of_rows(right), all_rows)
+    return equal
+
+
+def _equal_targets(
+    ours: Bytes | BytesColumn,
+    our_rows: NDArray[np.integer],
+    theirs: Bytes | BytesColumn,
+    their_rows: NDArray[np.integer],
+) -> Bools:
+    if isinstance(ours, BytesColumn) and isinstance(theirs, BytesColumn):
+        _, numbers = concat_bytes([ours, theirs]).distinct()
+        equal: Bools = numbers[our_rows] == numbers[len(ours) + their_rows.astype(np.int64)]
+        return equal
+    assert not isinstance(ours, BytesColumn)
+    assert not isinstance(theirs, BytesColumn)
+    all_bytes: Bools = (ours[our_rows] == theirs[their_rows]).all(axis=1)
+    return all_bytes
+
+
 def sort_keys(*matrices: Coordinates) -> list[NDArray[Any]]:
     """Return each coordinate a key that sorts as the coordinates do, equal in all matrices.
 

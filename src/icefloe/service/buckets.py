@@ -38,6 +38,7 @@ _NEEDED_SECRETS: Final[Mapping[Delegation, tuple[frozenset[str], ...]]] = {
     Delegation.DOWNSCOPED_TOKEN: (frozenset({"client_email", "private_key"}),),
     Delegation.SAS: (
         frozenset({"tenant_id", "client_id", "client_secret"}),
+        frozenset({"tenant_id", "client_id"}),
         frozenset({"account_key"}),
     ),
     Delegation.R2_TEMPORARY: (frozenset({"api_token", "parent_access_key_id"}),),

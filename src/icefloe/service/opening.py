@@ -269,11 +269,20 @@ class Opener:
         return await self.place_credential(entry.bucket, prefix, caller, access)
 
     async def place_credential(
-        self, bucket: Bucket, prefix: str, caller: Caller, access: Access
+        self,
+        bucket: Bucket,
+        prefix: str,
+        caller: Caller,
+        access: Access,
+        refused: str | None = None,
     ) -> CredentialAnswer:
-        """Return a credential for a part of a bucket, for a job whose right was checked before."""
+        """Return a credential for a part of a bucket, for a job whose right was checked before.
+
+        `refused` is the fingerprint of a credential that the store refused.
+        """
         require_proven(bucket)
-        return (await self._credential(self._grant(bucket, prefix, caller, access))).credential
+        grant = self._grant(bucket, prefix, caller, access)
+        return (await self._credential(grant, refused)).credential
 
     async def _credential(self, grant: Grant, refused: str | None = None) -> Minted:
         bucket, service = grant.bucket, self._service

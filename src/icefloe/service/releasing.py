@@ -16,12 +16,13 @@ import numpy as np
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.catalog.model import Bucket, DeclaredContainer, Embargo, Filter, Role
-from icefloe.catalog.stores import container_of, storage_of
-from icefloe.catalog.wire import Access, ContainerAnswer, CredentialAnswer, ReleaseAnswer
+from icefloe.catalog.model import Bucket, DeclaredContainer, Embargo, Filter
+from icefloe.catalog.stores import container_of
+from icefloe.catalog.wire import ContainerAnswer, CredentialAnswer, ReleaseAnswer
 from icefloe.config import RepositoryConfig
-from icefloe.effects import map_concurrently
-from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
+from icefloe.conflicts import ConflictDetector
+from icefloe.effects import blocking, map_concurrently
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError, ObjectNotFoundError
 from icefloe.format.chunk_table import ChunkKind, ChunkTable
 from icefloe.format.columns import Bools, BytesColumn
 from icefloe.format.ids import encode_ids
@@ -29,31 +30,27 @@ from icefloe.format.layout import CHUNKS_PREFIX
 from icefloe.format.nodes import ArrayNode
 from icefloe.records import Record, replace
 from icefloe.service.database import rows, tables
-from icefloe.service.database.accounts import Caller
 from icefloe.service.database.facts import Entry, load_entry, load_facts, load_offers
+from icefloe.service.derivation import BRANCH, Plan, Provider, Side, derive, keep_config, state_of
 from icefloe.service.domain.decide import Missing, match_containers
 from icefloe.service.domain.locations import bucket_location, location_url
-from icefloe.service.following import (
-    WORKER,
-    Plan,
-    Side,
-    chunk_shape,
-    derive,
-    keep_config,
-    reading_side,
-    state_of,
-    writing_side,
-)
-from icefloe.service.opening import Opener, store_answer
+from icefloe.service.following import reading_side, writing_side, writing_storage
+from icefloe.service.opening import store_answer
+from icefloe.service.progress import Progress
 from icefloe.service.runtime import Service
-from icefloe.storage import Backend
+from icefloe.service.windows import chunk_shape
+from icefloe.storage import Backend, Storage
 from icefloe.transactions.chunks import chunk_tables, put_refs
+from icefloe.transactions.nodes import require_array
 
-_BRANCH: Final = "main"
 _AT_ONCE: Final = 16
+"""At most this many chunks are copied at the same time, or fewer if they are large."""
+_BYTES_AT_ONCE: Final = 256 << 20
+_BATCH: Final = 256
+"""After this many chunks, a release tells its progress."""
 
 
-class Job(Record):
+class ReleaseInputs(Record):
     """The inputs of a release."""
 
     embargo: Embargo
@@ -63,13 +60,25 @@ class Job(Record):
     until: datetime
 
 
-async def release(service: Service, organisation: str, repository: str) -> ReleaseAnswer:
-    """Make public what a rolling embargo does not hold back any more."""
-    job = await asyncio.to_thread(load_job, service, organisation, repository)
-    return await (await Release.prepare(service, job)).run()
+async def release(
+    service: Service,
+    organisation: str,
+    repository: str,
+    progress: Progress | None = None,
+    *,
+    is_resumed: bool = False,
+) -> ReleaseAnswer:
+    """Make public what a rolling embargo does not hold back any more.
+
+    A release that is resumed looks for copies before it makes them. The progress is counted in
+    chunks.
+    """
+    job = await asyncio.to_thread(load_release, service, organisation, repository)
+    prepared = await Release.prepare(service, job, progress or Progress(), is_resumed=is_resumed)
+    return await asyncio.to_thread(prepared.run)
 
 
-def load_job(service: Service, organisation: str, name: str) -> Job:
+def load_release(service: Service, organisation: str, name: str) -> ReleaseInputs:
     """Load what a release depends on; raise an error if its public place is not public."""
     now = service.clock()
     with service.database.reading() as connection:
@@ -95,7 +104,7 @@ def load_job(service: Service, organisation: str, name: str) -> Job:
         problem = f"no policy lets everybody read {url}, where released data goes"
         advice = "create one with the scope 'anyone' first"
         raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_REQUEST)
-    return Job(embargo, private, bucket, public, now - timedelta(days=embargo.days))
+    return ReleaseInputs(embargo, private, bucket, public, now - timedelta(days=embargo.days))
 
 
 class Release:
@@ -104,24 +113,32 @@ class Release:
     def __init__(
         self,
         service: Service,
-        job: Job,
+        job: ReleaseInputs,
         private: Side,
         public: Side | None,
-        public_store: Backend,
+        public_storage: Storage,
         url: str,
+        progress: Progress,
+        *,
+        is_resumed: bool,
     ) -> None:
         self._service: Final = service
         self._job: Final = job
         self._private: Final = private
         self._public: Final = public
-        self._place: Final = public_store
+        self._public_storage: Final = public_storage
         """Where public data is written."""
         self._url: Final = url
+        self._progress: Final = progress
+        self._is_resumed: Final = is_resumed
         self._chunks = self._bytes = 0
-        self._moved: dict[str, list[tuple[ChunkTable, Bools]]] = {}
+        self._released: dict[str, list[ChunkTable]] = {}
+        """References to the chunk objects that become public, by array."""
 
     @classmethod
-    async def prepare(cls, service: Service, job: Job) -> "Release":
+    async def prepare(
+        cls, service: Service, job: ReleaseInputs, progress: Progress, *, is_resumed: bool = False
+    ) -> "Release":
         """Get the credentials for all that a release reads and writes."""
         source, containers = await reading_side(service, job.private)
         bucket = job.bucket
@@ -140,89 +157,104 @@ class Release:
         public = None
         if job.public is not None:
             public = await writing_side(service, job.public, config)
-        caller = Caller(WORKER, {bucket.organisation: Role.WRITER})
-        opener = Opener(service)
-        credential = await opener.place_credential(bucket, prefix, caller, Access.WRITE)
-        return cls(service, job, private, public, storage_of(store, credential).open(), url)
+        public_storage = await writing_storage(service, bucket, prefix)
+        return cls(
+            service, job, private, public, public_storage, url, progress, is_resumed=is_resumed
+        )
 
-    async def run(self) -> ReleaseAnswer:
+    def run(self) -> ReleaseAnswer:
         """Do all steps."""
-        repository, session = await asyncio.to_thread(self.open)
-        windows = await asyncio.to_thread(self.choose, session)
-        await self.copy(session, windows)
-        await asyncio.to_thread(self.declare, repository)
-        snapshot = await asyncio.to_thread(self.commit, session)
-        public_snapshot = await asyncio.to_thread(self.publish, repository)
-        await asyncio.to_thread(self.remember)
-        return ReleaseAnswer(self._job.until, self._chunks, self._bytes, snapshot, public_snapshot)
+        repository, session = self.open()
+        while self.choose(session):
+            self.copy(session)
+            self.declare(repository)
+            self.commit(session)
+            # Somebody may have written other data meanwhile that is old enough.
+            repository, session = self.open()
+        public_snapshot = self.publish(repository, session)
+        self.remember()
+        return ReleaseAnswer(
+            self._job.until, self._chunks, self._bytes, session.snapshot_id, public_snapshot
+        )
 
     def open(self) -> tuple[Repository, Session]:
         """Open the private repository."""
         repository = self._private.open()
-        return repository, repository.writable_session(_BRANCH)
+        return repository, repository.writable_session(BRANCH)
 
     @property
     def _offer(self) -> Filter:
         ranges = {self._job.embargo.dimension: (None, self._job.until.isoformat())}
         return Filter(self._job.embargo.nodes, ranges)
 
-    def choose(self, session: Session) -> Plan:
-        """Plan what is old enough, in whole chunks."""
-        return Plan.of(session, self._offer, None)
-
-    async def copy(self, session: Session, plan: Plan) -> None:
-        """Copy the bytes of chunks that are old enough to the public place."""
-        state = state_of(session)
-        source = state.context.backend
+    @blocking
+    async def choose(self, session: Session) -> bool:
+        """Find the chunks that are old enough; return whether there are any."""
+        self._released = {}
+        plan, state = Plan.of(session, self._offer, None), state_of(session)
         for path, node in plan.nodes.items():
-            if not isinstance(node, ArrayNode):
-                continue
-            async for table in chunk_tables(state, node):
-                chosen = _released_rows(table, node, plan)
-                if chosen.any():
-                    await self._copy_rows(source, table.take(chosen))
-                    self._moved.setdefault(path, []).append((table, chosen))
+            if isinstance(node, ArrayNode):
+                async for table in chunk_tables(state, node):
+                    chosen = _released_rows(table, node, plan)
+                    if chosen.any():
+                        part = table.take(chosen).compacted()
+                        self._released.setdefault(path, []).append(part)
+        return bool(self._released)
 
-    async def _copy_rows(self, source: Backend, table: ChunkTable) -> None:
+    @blocking
+    async def copy(self, session: Session) -> None:
+        """Copy the bytes of the chosen chunks to the public place, a few at a time."""
+        all_tables = [table for parts in self._released.values() for table in parts]
+        self._progress.expect(sum(len(table) for table in all_tables))
+        source, target = state_of(session).context.backend, self._public_storage.open()
+        for table in all_tables:
+            for first in range(0, len(table), _BATCH):
+                batch = table.take(slice(first, first + _BATCH))
+                await self._copy_rows(source, target, batch)
+                self._chunks += len(batch)
+                self._bytes += int(batch.lengths.sum())
+                self._progress.advance(len(batch))
+
+    async def _copy_rows(self, source: Backend, target: Backend, table: ChunkTable) -> None:
         ids = [raw.decode() for raw in encode_ids(table.chunk_ids[table.targets]).tolist()]
-        ranges = list(
-            zip(ids, table.offsets.tolist(), table.lengths.tolist(), _names(table), strict=True)
+        rows_of_table = zip(
+            ids, table.offsets.tolist(), table.lengths.tolist(), _names(table), strict=True
         )
 
         async def copy(row: tuple[str, int, int, bytes]) -> None:
-            chunk, offset, length, name = row
+            chunk, offset, length, raw_name = row
+            name = raw_name.decode()
+            if self._is_resumed and await _has(target, name, length):
+                return
             fetched = await source.get(f"{CHUNKS_PREFIX}{chunk}", (offset, offset + length))
-            await self._place.put(name.decode(), fetched.data)
+            await target.put(name, fetched.data)
 
-        await map_concurrently(copy, ranges, limit=_AT_ONCE)
-        self._chunks += len(ranges)
-        self._bytes += int(table.lengths.sum())
+        at_once = _BYTES_AT_ONCE // int(table.lengths.max())
+        await map_concurrently(copy, list(rows_of_table), limit=min(max(at_once, 1), _AT_ONCE))
 
     def declare(self, repository: Repository) -> None:
         """Allow the private repository to refer to the public bucket."""
-        if self._moved:
-            keep_config(repository, self._private)
+        keep_config(repository, self._private)
 
-    def commit(self, session: Session) -> str:
+    def commit(self, session: Session) -> None:
         """Refer to the copies in the private repository, by one commit."""
-        if not self._moved:
-            return session.snapshot_id
         state = state_of(session)
-        for path, tables_of_array in self._moved.items():
-            node = state.tree.find(path)
-            assert isinstance(node, ArrayNode)
-            for table, chosen in tables_of_array:
-                put_refs(state, node, _as_public(table.take(chosen), self._url))
-        return session.commit(f"Release data up to {self._job.until.isoformat()}")
+        for path, parts in self._released.items():
+            node = require_array(state, path)
+            for table in parts:
+                put_refs(state, node, _as_public(table, self._url))
+        # Others may have added data while chunks were copied.
+        message = f"Release data up to {self._job.until.isoformat()}"
+        session.commit(message, rebase_with=ConflictDetector())
 
-    def publish(self, repository: Repository) -> str | None:
-        """Bring the public repository to what is released."""
+    def publish(self, repository: Repository, session: Session) -> str | None:
+        """Bring the public repository to what is released in the version of a session."""
         if self._public is None:
             return None
         name = self._job.private.repository.full_name
         message = f"Data up to {self._job.until.isoformat()}"
-        answer = derive(name, repository, self._public, self._offer, None, None, message)
-        return answer.snapshot
+        provider = Provider(name, repository, session.snapshot_id)
+        return derive(provider, self._public, self._offer, None, None, message).snapshot
 
     def remember(self) -> None:
         """Keep the age limit of this release."""
@@ -233,6 +265,13 @@ class Release:
         )
         with self._service.database.writing() as connection:
             connection.execute(query.values(released_until=self._job.until))
+
+
+async def _has(backend: Backend, name: str, length: int) -> bool:
+    try:
+        return (await backend.head(name)).info.size_bytes == length
+    except ObjectNotFoundError:
+        return False
 
 
 def _released_rows(table: ChunkTable, node: ArrayNode, plan: Plan) -> Bools:

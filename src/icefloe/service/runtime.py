@@ -154,12 +154,14 @@ class Service:
         self.vendors: Final[dict[Delegation, Vendor]] = {
             Delegation.ROLE: StsVendor(self.client),
             Delegation.DOWNSCOPED_TOKEN: GcsVendor(self.client, clock),
-            Delegation.SAS: AzureVendor(self.client, clock),
+            Delegation.SAS: AzureVendor(self.client, clock, settings.token_files),
             Delegation.R2_TEMPORARY: R2Vendor(self.client, clock),
             Delegation.ANONYMOUS: AnonymousVendor(),
             Delegation.STATIC: StaticVendor(),
         }
         self.broker: Final = Broker(self.vendors, clock, self._count_mint)
+        self.job_bell: Final = asyncio.Event()
+        """Set when there may be a job to run."""
 
     async def close(self) -> None:
         """Close the database and the connections to stores."""

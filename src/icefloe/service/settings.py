@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.records import Record
+from icefloe.records import Record, field
 
 DEFAULT_URL: Final = "http://127.0.0.1:8321"
 _VARIABLE: Final = "ICEFLOE_SERVICE_"
@@ -70,6 +70,11 @@ class Settings(Record, forbid_unknown_fields=True):
     """Former master keys, which still open secrets that they sealed."""
     former_key_commands: tuple[tuple[str, ...], ...] = ()
     """Programs that print former master keys."""
+    token_files: dict[str, Path] = field(default_factory=dict)
+    """Files with tokens by which the service logs in at a cloud without a secret, by organisation.
+
+    Each organisation has a token of its own, which its applications trust.
+    """
     allowed_endpoints: tuple[str, ...] = ()
     """Endpoints of object stores beside those of the platforms, like `http://minio:9000`."""
     allows_anonymous: bool = True
@@ -82,6 +87,8 @@ class Settings(Record, forbid_unknown_fields=True):
     """How often each bucket is probed again; 0 for never."""
     follow_minutes: Annotated[int, Meta(ge=0, le=1440)] = 0
     """How often filtered subscriptions follow their providers; 0 for on request only."""
+    jobs_at_once: Annotated[int, Meta(ge=0, le=64)] = 2
+    """How many updates and releases each worker process runs at a time; 0 for none."""
     device_token_days: Annotated[int, Meta(ge=1, le=366)] = 30
     """How long a token lives that a program got by the device flow."""
     most_body_bytes: Annotated[int, Meta(ge=1024)] = 1024 * 1024

@@ -190,6 +190,9 @@ ARGUMENTS: dict[str, list[str]] = {
     "embargo set": ["lab/sst", "--days", "30", "--bucket", "main", "--prefix", "x/"],
     "embargo release": ["lab/sst"],
     "embargo delete": ["lab/sst", "--yes"],
+    "job list": ["lab"],
+    "job show": ["lab", "j1"],
+    "job wait": ["lab", "j1"],
 }
 SHOWN_WHOLE = {"org", "member", "bucket", "policy", "token", "audit", "whoami", "login", "logout"}
 """Families whose records this service can answer with."""

@@ -3,6 +3,7 @@
 import numpy as np
 
 from icefloe.format.chunk_table import (
+    ChunkRef,
     ChunkTable,
     InlineChunk,
     NativeChunk,
@@ -10,7 +11,9 @@ from icefloe.format.chunk_table import (
     concat_tables,
 )
 from icefloe.format.columns import BytesColumn
-from icefloe.maintenance.derived import as_virtual
+from icefloe.format.ids import ChunkId
+from icefloe.maintenance.derived import as_virtual, changes_between
+from icefloe.records import replace
 
 
 def mixed_table() -> ChunkTable:
@@ -59,3 +62,41 @@ def test_only_chosen_rows_become_virtual() -> None:
     ]
     nothing = as_virtual(table, "s3://public/", np.zeros(4, np.bool_))
     assert nothing is table
+
+
+def test_changes_between_tables_of_all_kinds() -> None:
+    before = mixed_table()
+    changed, gone = changes_between(before, mixed_table())
+    assert (len(changed), len(gone)) == (0, 0)
+    refs: dict[tuple[int, ...], ChunkRef] = {
+        (index,): ref for index in range(4) if (ref := before.find([index])) is not None
+    }
+    native, virtual = refs[0,], refs[1,]
+    assert isinstance(native, NativeChunk)
+    assert isinstance(virtual, VirtualChunk)
+    for index, ref in (
+        (0, replace(native, offset=1)),
+        (0, replace(native, length=7)),
+        (0, replace(native, id=ChunkId(bytes(12)))),
+        (0, InlineChunk(b"12345678")),
+        (1, replace(virtual, etag=None)),
+        (1, replace(virtual, etag="other")),
+        (1, replace(virtual, last_modified=5)),
+        (1, replace(virtual, location="s3://tapes/b")),
+        (2, InlineChunk(b"abc2")),
+        (4, InlineChunk(b"new")),
+    ):
+        after = ChunkTable.from_refs({**refs, (index,): ref}, 1)
+        changed, gone = changes_between(before, after)
+        assert [changed.coordinates.tolist(), len(gone)] == [[[index]], 0]
+        assert changed.find([index]) == ref
+    changed, gone = changes_between(before, before.take(before.coordinates[:, 0] != 1))
+    assert (len(changed), gone.tolist()) == (0, [[1]])
+
+
+def test_changes_between_tables_of_a_scalar() -> None:
+    tables = [ChunkTable.from_refs({(): InlineChunk(data)}, 0) for data in (b"a", b"b")]
+    changed, gone = changes_between(*tables)
+    assert (changed.find([]), len(gone)) == (InlineChunk(b"b"), 0)
+    changed, gone = changes_between(tables[0], ChunkTable.empty(0))
+    assert (len(changed), len(gone)) == (0, 1)

@@ -36,7 +36,11 @@ class Bench:
 
     async def get(self, refused: Minted | None = None) -> Minted:
         fingerprint = None if refused is None else refused.credential.fingerprint
-        return await self.broker.get(GRANT, lambda: Secret({}), "id", refused=fingerprint)
+
+        async def load_secret() -> Secret:
+            return Secret({})
+
+        return await self.broker.get(GRANT, load_secret, "id", refused=fingerprint)
 
 
 def number_of(minted: Minted) -> str:

@@ -372,6 +372,34 @@ audit = Table(
     Index(None, "organisation", "number"),
 )
 
+jobs = Table(
+    "jobs",
+    METADATA,
+    Column("id", String(40), primary_key=True),
+    _organisation(),
+    Column("kind", String(20), nullable=False),
+    Column("subject", String(250), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("created_by", String(_NAME)),
+    Column("created_at", Moment, nullable=False),
+    Column("started_at", Moment),
+    Column("ended_at", Moment),
+    Column("attempts", Integer, nullable=False),
+    Column("done", BigInteger, nullable=False),
+    Column("total", BigInteger),
+    Column("report", JSON(none_as_null=True)),
+    Column("error_code", String(_NAME)),
+    Column("error", Text),
+    # These two exist only while the job waits or runs: at most one of a kind and subject runs,
+    # and for each organisation at most one waits.
+    Column("waiting_key", String(400), unique=True),
+    Column("running_key", String(300), unique=True),
+    Column("lease", String(40)),
+    Column("leased_until", Moment),
+    Index(None, "organisation"),
+    Index(None, "state"),
+)
+
 audit_head = Table(
     "audit_head",
     METADATA,

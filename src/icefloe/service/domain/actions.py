@@ -44,6 +44,8 @@ class Action(StrEnum):
     """Let a filtered subscription follow the provider's newest version."""
     RELEASE_EMBARGO = "embargo:release"
     """Make public what a rolling embargo does not hold back any more."""
+    SEE_JOBS = "jobs:see"
+    """See how far updates and releases are that the service does in the background."""
     ASK_FOR_ACCESS = "requests:create"
     SEE_REQUESTS = "requests:see"
     DECIDE_REQUESTS = "requests:decide"
@@ -60,6 +62,7 @@ LOWEST_ROLE: Final = {
     Action.SEE_POLICIES: Role.READER,
     Action.SEE_LISTING: Role.READER,
     Action.SEE_SUBSCRIPTIONS: Role.READER,
+    Action.SEE_JOBS: Role.READER,
     Action.USE_BUCKET: Role.WRITER,
     Action.WRITE_REPOSITORY: Role.WRITER,
     Action.CREATE_REPOSITORY: Role.WRITER,

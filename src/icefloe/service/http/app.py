@@ -8,13 +8,13 @@ from typing import Final
 from fastapi import FastAPI
 
 from icefloe.service.buckets import probe_on_schedule
-from icefloe.service.following import follow_on_schedule
 from icefloe.service.http import (
     audit,
     buckets,
     device,
     embargoes,
     health,
+    jobs,
     listings,
     organisations,
     people,
@@ -26,6 +26,7 @@ from icefloe.service.http import (
 from icefloe.service.http.document import openapi_of
 from icefloe.service.http.gate import API, Gate, Once
 from icefloe.service.http.problems import add_handlers
+from icefloe.service.jobs import JobRunner, follow_on_schedule
 from icefloe.service.runtime import Service
 from icefloe.version import VERSION
 
@@ -40,6 +41,7 @@ ROUTERS: Final = (
     listings.router,
     subscriptions.router,
     embargoes.router,
+    jobs.router,
     requests.router,
     audit.router,
 )
@@ -53,14 +55,16 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        jobs = []
+        runner = JobRunner(service)
+        tasks = [asyncio.create_task(runner.run())]
         if service.settings.probe_hours:
-            jobs.append(asyncio.create_task(probe_on_schedule(service)))
+            tasks.append(asyncio.create_task(probe_on_schedule(service)))
         if service.settings.follow_minutes:
-            jobs.append(asyncio.create_task(follow_on_schedule(service)))
+            tasks.append(asyncio.create_task(follow_on_schedule(service)))
         yield
-        for job in jobs:
-            job.cancel()
+        for task in tasks:
+            task.cancel()
+        await runner.stop()
         await service.close()
 
     app = FastAPI(

@@ -1,12 +1,13 @@
 """Routes about rolling embargoes: set, show, delete, release."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Response
 from sqlalchemy import Connection
 
-from icefloe.catalog.model import Bucket, Delegation, Embargo, Filter, Repository
-from icefloe.catalog.wire import EmbargoSettings, ReleaseAnswer
+from icefloe.catalog.model import Bucket, Delegation, Embargo, Filter, JobKind, Repository
+from icefloe.catalog.wire import EmbargoSettings
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.records import replace
 from icefloe.service.database import assets, rows, tables
@@ -14,9 +15,10 @@ from icefloe.service.domain.actions import Action
 from icefloe.service.domain.filters import check_filter
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
+from icefloe.service.http.jobs import ACCEPTED, begin_job
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
-from icefloe.service.releasing import release
+from icefloe.service.releasing import load_release
 
 router = APIRouter(tags=["embargoes"], responses=PROBLEMS)
 
@@ -79,17 +81,17 @@ def delete_embargo(
     return Response(status_code=204)
 
 
-@router.post(
-    "/repos/{org}/{name}/embargo/release", response_model=Annotated[ReleaseAnswer, Codec()]
-)
+@router.post("/repos/{org}/{name}/embargo/release", **ACCEPTED)
 async def release_embargo(
     permit: Annotated[Permit, Depends(may(Action.RELEASE_EMBARGO))], org: str, name: str
 ) -> Response:
-    """Make public what is old enough now. Doing it again changes nothing."""
-    released = await release(permit.service, org, name)
-    details = {"until": released.until.isoformat(), "chunks": released.chunks}
-    await permit.record_later(f"embargo of {org}/{name}", details)
-    return answer(released)
+    """Make public what is old enough now. Doing it again changes nothing.
+
+    The answer is a job to watch; its report is a `ReleaseAnswer`.
+    """
+    await asyncio.to_thread(load_release, permit.service, org, name)
+    what = f"embargo of {org}/{name}"
+    return await begin_job(permit, JobKind.RELEASE, f"{org}/{name}", what)
 
 
 def _check(connection: Connection, embargo: Embargo) -> None:

@@ -9,20 +9,22 @@ from sqlalchemy import Connection, or_
 
 from icefloe.catalog.model import (
     Decision,
+    JobKind,
     Listing,
     Repository,
     Subscription,
     SubscriptionKind,
 )
-from icefloe.catalog.wire import FollowAnswer, NewSubscription, Page, SubscriptionDecision
+from icefloe.catalog.wire import NewSubscription, Page, SubscriptionDecision
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from icefloe.records import replace
 from icefloe.service.database import assets, rows, tables
 from icefloe.service.domain.actions import Action
 from icefloe.service.domain.filters import check_filter
-from icefloe.service.following import follow
+from icefloe.service.following import load_follow
 from icefloe.service.http.access import Permit, may
 from icefloe.service.http.codec import Codec, answer
+from icefloe.service.http.jobs import ACCEPTED, begin_job
 from icefloe.service.http.pages import Cursor, Limit, page_of
 from icefloe.service.http.problems import PROBLEMS
 from icefloe.service.http.versions import IfMatch, etag, expected_version
@@ -157,26 +159,25 @@ def end_subscription(
     return answer(changed, headers=etag(changed.version))
 
 
-@router.post(
-    "/orgs/{org}/subscriptions/{subscription}/update",
-    response_model=Annotated[FollowAnswer, Codec()],
-)
+@router.post("/orgs/{org}/subscriptions/{subscription}/update", **ACCEPTED)
 async def update_subscription(
     permit: Annotated[Permit, Depends(may(Action.UPDATE_SUBSCRIPTION))],
     org: str,
     subscription: str,
 ) -> Response:
-    """Bring the repository of a filtered subscription to the provider's newest version."""
+    """Bring the repository of a filtered subscription to the provider's newest version.
+
+    The answer is a job to watch; its report is a `FollowAnswer`.
+    """
 
     def check() -> None:
         with permit.service.database.reading() as connection:
             require_subscription(connection, org, subscription)
+        load_follow(permit.service, subscription)
 
     await asyncio.to_thread(check)
-    followed = await follow(permit.service, subscription)
-    details = {"version": followed.version, "changed": followed.changed}
-    await permit.record_later(f"subscription {subscription}", details)
-    return answer(followed)
+    what = f"subscription {subscription}"
+    return await begin_job(permit, JobKind.FOLLOW, subscription, what)
 
 
 def require_subscription(connection: Connection, organisation: str, name: str) -> Subscription:

@@ -1,11 +1,15 @@
 """Credentials of Azure Blob Storage: signed queries (SAS) for a folder, or for a whole container.
 
 A signature is made with a user delegation key, which an application of the organisation gets for
-an hour, or with an account key, which is the weaker way: it never ends by itself. Where the
+an hour, or with an account key, which is the weaker way: it never ends by itself. The service logs
+in as the application with a client secret, or without any secret by a token that the application
+trusts (workload identity). That token is one of the organisation: if organisations shared it, one
+of them could name the application of another. Where the
 namespace is hierarchical, a signature is for one folder. Elsewhere Azure knows no folders, so the
 signature is for the whole container, and the service never calls it scoped.
 """
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -13,6 +17,7 @@ import hmac
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
@@ -21,7 +26,7 @@ import httpx2 as httpx
 
 from icefloe.catalog.model import Bucket
 from icefloe.catalog.wire import Access, CredentialAnswer
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.records import Record
 from icefloe.service.domain.locations import segments_of
 from icefloe.service.vending.grants import Grant, Secret, check_grant
@@ -31,6 +36,7 @@ VERSION: Final = "2022-11-02"
 """The version of the protocol, which says which fields are signed."""
 _LOGIN: Final = "https://login.microsoftonline.com"
 _AUDIENCE: Final = "https://storage.azure.com/.default"
+_ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _LOGIN_NAME: Final = "the login service"
 _STORE_NAME: Final = "the store"
 _KEY_FIELDS: Final = {
@@ -84,7 +90,9 @@ def signed_query(grant: Grant, key: SigningKey, end: datetime) -> str:
         query["sdd"] = str(len(folders))
     if key.fields:
         query |= key.fields
+    if key.fields and not bucket.path_style:
         # Logs of the store name who got the query, by an id that the service can compute again.
+        # Azurite, which has paths for accounts, refuses queries with such an id.
         query["scid"] = str(uuid.uuid5(uuid.NAMESPACE_OID, f"icefloe:{grant.person}"))
     signed = (
         *(query.get(name, "") for name in ("sp", "st", "se")),
@@ -101,9 +109,16 @@ def signed_query(grant: Grant, key: SigningKey, end: datetime) -> str:
 class AzureVendor:
     """Signs queries."""
 
-    def __init__(self, client: httpx.AsyncClient, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        clock: Callable[[], datetime],
+        token_files: Mapping[str, Path] | None = None,
+    ) -> None:
         self._client: Final = client
         self._clock: Final = clock
+        self._token_files: Final = token_files or {}
+        """The tokens by which the service logs in, by organisation."""
 
     async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
         """Return a query that allows what a grant says; see `signed_query` for its scope."""
@@ -147,13 +162,34 @@ class AzureVendor:
         form = {
             "grant_type": "client_credentials",
             "client_id": secret.require("client_id"),
-            "client_secret": secret.require("client_secret"),
             "scope": _AUDIENCE,
         }
+        if "client_secret" in secret.values:
+            form["client_secret"] = secret.require("client_secret")
+        else:
+            form["client_assertion_type"] = _ASSERTION_TYPE
+            form["client_assertion"] = await asyncio.to_thread(self._token, bucket)
         base = (bucket.sts_endpoint or _LOGIN).rstrip("/")
         url = f"{base}/{quote(secret.require('tenant_id'), safe='')}/oauth2/v2.0/token"
         response = await ask(self._client, bucket, _LOGIN_NAME, "POST", url, data=form)
         return text_field(response, bucket, _LOGIN_NAME, "access_token")
+
+    def _token(self, bucket: Bucket) -> str:
+        """Read the token of an organisation, which is renewed in its file."""
+        path = self._token_files.get(bucket.organisation)
+        problem = f"the service has no token to log in for {bucket.organisation}"
+        advice = f"its operators name a file by token_files.{bucket.organisation}"
+        if path is None:
+            raise InvalidInputError(f"{problem}: {advice}", ErrorKind.INVALID_CONFIG)
+        try:
+            token = path.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(
+                f"{problem}: its file cannot be read", ErrorKind.INVALID_CREDENTIALS
+            ) from error
+        if not token:
+            raise StorageError(f"{problem}: its file is empty", ErrorKind.INVALID_CREDENTIALS)
+        return token
 
 
 def _decoded(key: str) -> bytes:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection
+from ssl import SSLContext
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -97,10 +98,15 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         await self._transport.aclose()
 
 
-def guarded_client(book: AddressBook) -> httpx.AsyncClient:
-    """Return a client with a pool of connections, which follows no redirect and no proxy."""
+def guarded_client(book: AddressBook, trust: SSLContext | None = None) -> httpx.AsyncClient:
+    """Return a client with a pool of connections, which follows no redirect and no proxy.
+
+    `trust` says which certificates are good; by default those of well-known authorities.
+    """
     limits = httpx.Limits(max_connections=200, max_keepalive_connections=50)
-    transport = GuardedTransport(book, httpx.AsyncHTTPTransport(limits=limits))
+    transport = GuardedTransport(
+        book, httpx.AsyncHTTPTransport(limits=limits, verify=trust or True)
+    )
     return httpx.AsyncClient(
         transport=transport, timeout=_SECONDS, follow_redirects=False, trust_env=False
     )
