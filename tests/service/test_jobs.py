@@ -95,6 +95,7 @@ async def run_until_over(world: World, *runners: JobRunner) -> None:
             await asyncio.sleep(0.02)
     for task in tasks:
         task.cancel()
+    await asyncio.wait(tasks)
     await asyncio.gather(*(runner.stop() for runner in runners))
 
 
@@ -208,6 +209,7 @@ def test_a_server_that_stops_gives_its_jobs_back(world: World) -> None:
         task = asyncio.create_task(runner.run())
         await begun.wait()
         task.cancel()
+        await asyncio.wait([task])
         await runner.stop()
         (job,) = world.jobs()
         assert (job.state, job.attempts) == (JobState.RUNNING, 0)

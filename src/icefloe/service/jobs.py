@@ -60,6 +60,19 @@ type Work = Callable[[Service, Job, Progress], Awaitable[Any]]
 WORK: Final[dict[JobKind, Work]] = {JobKind.FOLLOW: _follow, JobKind.RELEASE: _release}
 
 
+async def _in_thread[T, **P](function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function that uses the database; also wait for its end when cancelled.
+
+    A connection that is in use while the database is closed would stay open.
+    """
+    call = asyncio.create_task(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.wait([call])
+        raise
+
+
 class JobRunner:
     """Runs jobs in the background of a server, a few at a time."""
 
@@ -75,7 +88,7 @@ class JobRunner:
             bell.clear()
             try:
                 while len(self._running) < self._service.settings.jobs_at_once:
-                    leased = await asyncio.to_thread(self._take)
+                    leased = await _in_thread(self._take)
                     if leased is None:
                         break
                     self._start(leased)
@@ -97,6 +110,8 @@ class JobRunner:
             await asyncio.wait(self._running, timeout=_STOP_SECONDS)
         for task in self._running:
             task.cancel()  # another server takes the job when the lease is over
+        if self._running:
+            await asyncio.wait(self._running)
 
     def _take(self) -> Leased | None:
         now = self._service.clock()
@@ -132,7 +147,7 @@ class JobRunner:
                 report = await self._work[job.kind](self._service, job, progress)
                 values = {"report": msgspec.to_builtins(report)}
         except InterruptedJobError:
-            await asyncio.to_thread(self._give_back, leased)
+            await _in_thread(self._give_back, leased)
             return
         except IcefloeError as error:
             _log.warning("%s failed", job.id, exc_info=error)
@@ -143,17 +158,18 @@ class JobRunner:
             values = {"error_code": ErrorKind.UNKNOWN, "error": text}
         finally:
             keeping.cancel()
+            await asyncio.wait([keeping])
         state = JobState.FAILED if "error" in values else JobState.DONE
         values |= {"state": state, "done": progress.done, "total": progress.total}
         for pause in _PAUSES_SECONDS:
             try:
-                await asyncio.to_thread(self._finish, leased, values)
+                await _in_thread(self._finish, leased, values)
             except IcefloeError as error:
                 _log.warning("the end of %s was not written yet", job.id, exc_info=error)
                 await asyncio.sleep(pause)
             else:
                 return
-        await asyncio.to_thread(self._finish, leased, values)
+        await _in_thread(self._finish, leased, values)
 
     async def _keep(self, leased: Leased, progress: Progress) -> None:
         """Renew the lease while the job runs; stop the job if another server has it."""
@@ -166,7 +182,7 @@ class JobRunner:
         while True:
             await asyncio.sleep(_KEEP_SECONDS)
             try:
-                if not await asyncio.to_thread(keep):
+                if not await _in_thread(keep):
                     progress.stop()
                     return
             except IcefloeError as error:
@@ -238,7 +254,7 @@ async def follow_on_schedule(service: Service) -> None:
         # Servers that started together do not ask together.
         await asyncio.sleep(60 * _RANDOM.uniform(0.5, 1.0))
         try:
-            if await asyncio.to_thread(add_due_follows, service):
+            if await _in_thread(add_due_follows, service):
                 service.job_bell.set()
         except IcefloeError as error:
             _log.warning("the scheduled updates of subscriptions failed", exc_info=error)

@@ -64,6 +64,7 @@ def create_app(service: Service) -> FastAPI:
         yield
         for task in tasks:
             task.cancel()
+        await asyncio.wait(tasks)
         await runner.stop()
         await service.close()
 
