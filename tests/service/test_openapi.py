@@ -178,10 +178,12 @@ def test_the_errors_of_the_examples_are_true(desk: Desk) -> None:
     settings = example_of("PolicySettings")
     version = {"if-match": '"1"'}
     desk.ask("root", "POST", "/orgs", {"name": "reef-lab"})
-    token = {"authorization": f"Bearer {desk.tokens['root']}"}
-    json_headers = token | {"content-type": "application/json"}
+    headers = {
+        "authorization": f"Bearer {desk.tokens['root']}",
+        "content-type": "application/json",
+    }
     answers = {
-        400: desk.client.post("/api/v1/orgs", content=b"[" * 100_000, headers=json_headers),
+        400: desk.client.post("/api/v1/orgs", content=b"[" * 100_000, headers=headers),
         401: desk.ask(None, "GET", org),
         403: desk.ask("bob", "PATCH", org, example_of("OrganisationChange")),
         404: desk.ask("root", "GET", org),
