@@ -12,7 +12,7 @@ import pytest
 
 import icefloe
 from icefloe.catalog import wire
-from icefloe.catalog.model import Platform
+from icefloe.catalog.model import Job, JobKind, Platform
 from icefloe.catalog.tokens import new_token
 from icefloe.records import Record
 from icefloe.service.http.app import create_app
@@ -46,6 +46,7 @@ VALUES: dict[str, Any] = {
     "SubscriptionDecision": wire.SubscriptionDecision(grants=True),
     "EmbargoSettings": wire.EmbargoSettings(1, "main", "x/"),
     "RequestDecision": wire.RequestDecision(grants=True),
+    "Job": Job("job-1", "lab", JobKind.FOLLOW, "subscription-1"),
 }
 
 

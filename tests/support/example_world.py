@@ -15,6 +15,7 @@ from icefloe.catalog.model import (
     Bucket,
     DeclaredContainer,
     Embargo,
+    Job,
     Listing,
     Member,
     Organisation,
@@ -35,6 +36,7 @@ NOWHERE = "http://127.0.0.1:1"  # where nothing listens
 SECRETS = {"access_key_id": "a", "secret_access_key": "b"}
 TABLES = (
     tables.answers,
+    tables.jobs,
     tables.access_requests,
     tables.embargoes,
     tables.subscriptions,
@@ -131,6 +133,7 @@ def _add_shares(connection: Connection, now: datetime) -> None:
     rows.add(connection, tables.subscriptions, example(Subscription))
     rows.add(connection, tables.embargoes, example(Embargo))
     rows.add(connection, tables.access_requests, request)
+    rows.add(connection, tables.jobs, example(Job))
 
 
 def path_of(template: str, **others: str) -> str:

@@ -100,7 +100,9 @@ def _complete(operation: dict[str, Any]) -> None:
     if "201" in operation["responses"]:
         operation.setdefault("parameters", []).append(dict(_IDEMPOTENCY_KEY))
     for parameter in operation.get("parameters", ()):
-        parameter["example"] = PARAMETERS[parameter["name"].lower()]
+        name = parameter["name"].lower()
+        of_tag = f"{operation['tags'][0]}/{name}"
+        parameter["example"] = PARAMETERS.get(of_tag, PARAMETERS[name])
     for name, media in _records(operation.get("requestBody", {})):
         media["example"] = example_of(name)
     for status, answer in operation["responses"].items():

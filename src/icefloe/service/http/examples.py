@@ -17,6 +17,9 @@ from icefloe.catalog.model import (
     BucketState,
     Decision,
     Embargo,
+    Job,
+    JobKind,
+    JobState,
     Listing,
     Member,
     Organisation,
@@ -75,7 +78,6 @@ from icefloe.catalog.wire import (
     ProbeReport,
     Problem,
     Refresh,
-    ReleaseAnswer,
     RepositoryChange,
     RequestDecision,
     RequestProposal,
@@ -85,7 +87,7 @@ from icefloe.catalog.wire import (
     Suspension,
 )
 from icefloe.errors import ErrorKind
-from icefloe.records import Record
+from icefloe.records import Record, asdict
 from icefloe.version import VERSION
 
 _SERVICE: Final = "https://data.example.org"
@@ -107,17 +109,19 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "listing": "daily-sst",
     "subscription": "subscription-8a1d4e6f0b2c7359",
     "request": "request-c4e80a1b6d2f9357",
+    "job": "job-2b7e151628aed2a6",
     "token": "4fGh1jK2mN3pQ4rS",
     "confirm": "ocean-lab",
     "limit": 100,
     "cursor": "WyJvY2Vhbi1sYWIiXQ==",
     "before": 1200,
     "state": "pending",
+    "jobs/state": "done",
     "search": "sea surface",
     "if-match": '"1"',
     "idempotency-key": "8c1f0e52-7d1b-4f0a-9a55-3f1f6f6f0b7d",
 }
-"""Values of parameters, by name."""
+"""Values of parameters, by name; a tag before the name is that of the routes they are for."""
 
 # What the organisation has
 
@@ -292,9 +296,22 @@ _RECORDS: Final[tuple[Record, ...]] = (
     _SIMULATION,
     _LISTING,
     _SUBSCRIPTION,
-    FollowAnswer(_SNAPSHOT, _SNAPSHOT, changed=True, written=2, kept=1),
     _EMBARGO,
-    ReleaseAnswer(_NOW, 12, 48_000_000, _SNAPSHOT),
+    Job(
+        PARAMETERS["job"],
+        "ocean-lab",
+        JobKind.FOLLOW,
+        _SUBSCRIPTION.id,
+        JobState.DONE,
+        "ada",
+        _NOW,
+        _NOW,
+        _NOW,
+        attempts=1,
+        done=3,
+        total=3,
+        report=asdict(FollowAnswer(_SNAPSHOT, _SNAPSHOT, changed=True, written=2, kept=1)),
+    ),
     _REQUEST,
     RequestProposal(_REQUEST, _NEW_POLICY, simulation=_SIMULATION),
     AuditEntry(
