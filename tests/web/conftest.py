@@ -29,6 +29,8 @@ def example_data() -> xarray.Dataset:
             "image": (("y", "x"), np.arange(1200.0).reshape(30, 40)),
             "line": (("time",), np.sin(time / 5.0)),
             "names": (("n",), np.array(["a", "b"])),
+            "packed": (("p", "q"), np.array([[np.nan, 1.5, 2.0], [2.5, np.nan, 3.0]])),
+            "marked": (("p", "q"), np.array([[np.nan, 1.5, 2.0], [2.5, np.nan, 3.0]])),
         },
         {
             "time": ("time", time, {"units": "days since 2024-01-01"}),
@@ -55,7 +57,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> icefloe.Repository:
         authorize_virtual_chunk_access={prefix: icefloe.credentials.LocalFileSystemAccess},
     )
     session = repository.writable_session("main")
-    to_icechunk(example_data(), session, encoding={"t2m": {"chunks": (5, 10, 18)}})
+    packed = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9}
+    encoding = {"t2m": {"chunks": (5, 10, 18)}, "packed": packed, "marked": {"_FillValue": -1.0}}
+    to_icechunk(example_data(), session, encoding=encoding)
     ocean = zarr.open_group(session.store, mode="a").create_group("ocean")
     ocean.create_array("sparse", shape=(100, 100), chunks=(10, 10), dtype="i2")[20:30] = 7
     ocean.create_array("virtual", shape=4, chunks=4, dtype="<i2", compressors=None, fill_value=-1)

@@ -6,10 +6,21 @@ from typing import Any
 import httpx2 as httpx
 import numpy as np
 import pytest
+import zarr
 from numpy.typing import NDArray
 
-from icefloe.web.nodes import ArrayFacts, find_node
-from icefloe.web.pictures import MOST_BYTES, MOST_CHUNKS, NotDrawableError, _fit, make_plan
+import icefloe
+from icefloe.format.nodes import ArrayNode
+from icefloe.records import replace
+from icefloe.web.nodes import ArrayFacts, facts_of, find_node
+from icefloe.web.pictures import (
+    MOST_BYTES,
+    MOST_CHUNKS,
+    NotDrawableError,
+    _fit,
+    make_plan,
+    read_statistics,
+)
 from icefloe.web.versions import Viewed
 from tests.web.conftest import example_data
 
@@ -92,3 +103,37 @@ def test_a_plan_takes_latitude_and_longitude_for_the_map(viewed: Viewed) -> None
     node = find_node(version, "/t2m")
     plan = make_plan(version, node)  # type: ignore[arg-type]
     assert (plan.rows, plan.columns) == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["packed", "marked"])
+def test_missing_values_as_xarray_stores_them(client: httpx.Client, name: str) -> None:
+    _, values = picture(client, f"/picture/{name}")
+    np.testing.assert_allclose(values, [[np.nan, 1.5, 2.0], [2.5, np.nan, 3.0]])
+
+
+def test_odd_metadata_is_no_failure(viewed: Viewed) -> None:
+    version = viewed.version(None)
+    node = find_node(version, "/t2m")
+    assert isinstance(node, ArrayNode)
+    document = json.loads(node.user_data)
+    for grid in (None, 5, {}, {"configuration": 3}, {"configuration": {"chunk_shape": [0, 0, 0]}}):
+        odd = replace(node, user_data=json.dumps(document | {"chunk_grid": grid}).encode())
+        assert facts_of(odd).chunk_shape is None
+        assert facts_of(odd).largest_chunk == (5, 10, 18)
+    for codecs in (None, "x", [3, None, {"name": 5}]):
+        odd = replace(node, user_data=json.dumps(document | {"codecs": codecs}).encode())
+        assert isinstance(facts_of(odd).codecs, tuple)
+
+
+def test_statistics_of_values_with_a_large_mean() -> None:
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    values = 1e9 + np.arange(1000) % 7
+    with repository.transaction("main", message="data") as store:
+        zarr.create_array(store, name="a", shape=1000, chunks=100, dtype="f8")[:] = values
+    version = Viewed(repository, "x", "x").version(None)
+    node = find_node(version, "/a")
+    assert isinstance(node, ArrayNode)
+    figures = read_statistics(version, node)
+    assert figures.is_exact
+    assert figures.mean == pytest.approx(values.mean(), rel=1e-12)
+    assert figures.deviation == pytest.approx(values.std(), rel=1e-6)

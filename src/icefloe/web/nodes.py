@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import ceil, prod
 from typing import Any, Final
 
 from icefloe.errors import NodeNotFoundError
@@ -33,6 +33,19 @@ class ArrayFacts(Record):
         """The size of all values in memory; None for values of different sizes."""
         item = item_bytes(self.data_type)
         return None if item is None else item * prod(self.shape)
+
+    @property
+    def largest_chunk(self) -> tuple[int, ...]:
+        """The shape of a chunk; in a grid with chunks of different sizes, about that of one."""
+        if self.chunk_shape is not None:
+            return self.chunk_shape
+        lengths = zip(self.shape, self.num_chunks, strict=True)
+        return tuple(ceil(length / max(count, 1)) for length, count in lengths)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The size of the values of a chunk in memory."""
+        return (item_bytes(self.data_type) or 1) * prod(self.largest_chunk)
 
     @property
     def grid_chunks(self) -> int:
@@ -86,11 +99,16 @@ def facts_of(node: ArrayNode) -> ArrayFacts:
     attributes = document.get("attributes")
     if not isinstance(attributes, dict):
         attributes = {}
+    codecs = document.get("codecs")
     names = array.dimension_names or (None,) * len(array.shape)
     grid = document.get("chunk_grid")
     configuration = grid.get("configuration", {}) if isinstance(grid, dict) else {}
-    chunk_shape = configuration.get("chunk_shape")
-    if not isinstance(chunk_shape, list) or not all(isinstance(n, int) for n in chunk_shape):
+    chunk_shape = configuration.get("chunk_shape") if isinstance(configuration, dict) else None
+    if (
+        not isinstance(chunk_shape, list)
+        or len(chunk_shape) != len(array.shape)
+        or not all(isinstance(length, int) and length > 0 for length in chunk_shape)
+    ):
         chunk_shape = None
     return ArrayFacts(
         tuple(name or f"dim_{number}" for number, name in enumerate(names)),
@@ -101,7 +119,7 @@ def facts_of(node: ArrayNode) -> ArrayFacts:
         _text(attributes.get("units")),
         _text(attributes.get("long_name") or attributes.get("standard_name")),
         document.get("fill_value"),
-        tuple(_codec_name(codec) for codec in document.get("codecs", ())),
+        tuple(_codec_name(codec) for codec in codecs if codec) if isinstance(codecs, list) else (),
     )
 
 

@@ -5,6 +5,8 @@ read is limited: a plane that is too large is shown in part, and a chunk that is
 read at all. The page tells which.
 """
 
+import base64
+import json
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import IcefloeError, InvalidInputError
 from icefloe.format.nodes import ArrayNode
-from icefloe.format.paths import parent_path
+from icefloe.format.paths import child_path, node_name, parent_path
 from icefloe.pipeline.coverage import Axis
 from icefloe.pipeline.files.facts import LoadedValues
 from icefloe.records import Record
@@ -99,8 +101,6 @@ class Picture(Record, eq=False):
         The header ends in blanks, so that the values begin at a multiple of 4 bytes. All numbers
         have the lowest byte first.
         """
-        import json
-
         header = json.dumps(self.header, allow_nan=False).encode()
         header += b" " * (-len(header) % 4)
         return len(header).to_bytes(4, "little") + header + self.values.astype("<f4").tobytes()
@@ -120,32 +120,39 @@ def dimensions_of(version: Version, node: ArrayNode) -> tuple[Dimension, ...]:
 
 def _dimension(version: Version, node: ArrayNode, name: str, length: int) -> Dimension:
     plain = Dimension(name, length, None, "", "", Axis(name, length))
-    path = _coordinate_path(version, node.path, name)
-    coordinate = None if path is None else version.state.tree.find(path)
-    if not isinstance(coordinate, ArrayNode) or coordinate.array.shape != (length,):
+    coordinate = _coordinate(version, node.path, name)
+    if coordinate is None or coordinate.path == node.path or length > _MOST_COORDINATES:
         return plain
-    if coordinate.path == node.path or length > _MOST_COORDINATES:
+    if coordinate.array.shape != (length,):
         return plain
-    attributes = attributes_of(coordinate)
+    kept: Dimension | None = version.dimensions.get(coordinate.path)
+    if kept is None:
+        kept = version.dimensions[coordinate.path] = _read_dimension(version, coordinate) or plain
+    return kept
+
+
+def _read_dimension(version: Version, coordinate: ArrayNode) -> Dimension | None:
+    """Read the coordinates of a dimension; None if they are no numbers or cannot be read."""
+    name, attributes = node_name(coordinate.path), attributes_of(coordinate)
     units, calendar = _text(attributes, "units"), _text(attributes, "calendar")
     try:
         raw = np.asarray(open_array(version, coordinate.path)[:])
     except (IcefloeError, ValueError, OSError):
-        return plain  # a coordinate that cannot be read does not hide the data
+        return None  # a coordinate that cannot be read does not hide the data
     if raw.dtype.kind not in "iuf":
-        return plain
-    values = _unpacked(raw, attributes)
+        return None
     axis = Axis.of(name, LoadedValues(raw, units or None, calendar or None))
-    return Dimension(name, length, values, units, _role(name, attributes), axis)
+    values = _unpacked(raw, attributes)
+    return Dimension(name, len(raw), values, units, _role(name, attributes), axis)
 
 
-def _coordinate_path(version: Version, path: str, name: str) -> str | None:
-    """Return the path of the nearest array with the name of a dimension, in a group above."""
+def _coordinate(version: Version, path: str, name: str) -> ArrayNode | None:
+    """Return the nearest array with the name of a dimension, in a group above an array."""
     group = parent_path(path)
     while group is not None:
-        candidate = f"{group.rstrip('/')}/{name}"
-        if isinstance(version.state.tree.find(candidate), ArrayNode):
-            return candidate
+        node = version.state.tree.find(child_path(group, name))
+        if isinstance(node, ArrayNode):
+            return node
         group = parent_path(group)
     return None
 
@@ -182,10 +189,7 @@ def make_plan(version: Version, node: ArrayNode, index: Sequence[int] | None = N
             problem = f"{dimension.name} has the steps 0 to {dimension.length - 1}, not {step}"
             raise NotDrawableError(problem)
     kind, rows, columns = _choose_axes(dimensions)
-    if kind is PictureKind.LINE and columns is not None:
-        window, note = _fit(facts, [columns])
-    else:
-        window, note = _fit(facts, [axis for axis in (rows, columns) if axis is not None])
+    window, note = _fit(facts, [axis for axis in (rows, columns) if axis is not None])
     return Plan(kind, dimensions, rows, columns, steps, window, note)
 
 
@@ -215,16 +219,9 @@ def _choose_axes(
 
 def _fit(facts: ArrayFacts, drawn: Sequence[int]) -> tuple[tuple[slice, ...], str]:
     """Return the part of the drawn dimensions that a picture may read, and what it leaves out."""
-    chunks = facts.chunk_shape or tuple(
-        ceil(length / max(count, 1))
-        for length, count in zip(facts.shape, facts.num_chunks, strict=True)
-    )
-    chunk_bytes = (item_bytes(facts.data_type) or 1) * prod(chunks)
-    if chunk_bytes > MOST_BYTES:
-        problem = f"a chunk has {chunk_bytes >> 20} MiB, and a page reads {MOST_BYTES >> 20} MiB"
-        raise NotDrawableError(f"{problem} at most: read it in Python, or rechunk it")
+    chunks = facts.largest_chunk
     counts = [ceil(facts.shape[axis] / chunks[axis]) for axis in drawn]
-    most = max(1, min(MOST_BYTES // chunk_bytes, MOST_CHUNKS))
+    most = _most_chunks(facts)
     whole = prod(counts)
     while prod(counts) > most:
         longest = counts.index(max(counts))
@@ -240,6 +237,14 @@ def _fit(facts: ArrayFacts, drawn: Sequence[int]) -> tuple[tuple[slice, ...], st
     if prod(counts) < whole:
         note = f"The middle of the array: {prod(counts):,} of {whole:,} chunks."
     return tuple(window), note
+
+
+def _most_chunks(facts: ArrayFacts) -> int:
+    """Return how many chunks of an array a page may read; raise an error if none."""
+    if facts.chunk_bytes > MOST_BYTES:
+        sizes = f"{facts.chunk_bytes >> 20} MiB, and a page reads {MOST_BYTES >> 20} MiB at most"
+        raise NotDrawableError(f"a chunk has {sizes}: read it in Python, or rechunk it")
+    return max(1, min(MOST_BYTES // max(1, facts.chunk_bytes), MOST_CHUNKS))
 
 
 # Reading
@@ -333,15 +338,31 @@ def _unpacked(
         if fill_value == 0:  # the default of Zarr marks nothing
             markers = []
     for marker in markers:
-        for number in marker if isinstance(marker, list) else [marker]:
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                values[raw == np.asarray(number).astype(raw.dtype)] = np.nan
+        for number in map(_number, marker if isinstance(marker, list) else [marker]):
+            if number is not None:
+                values[raw == number] = np.nan
     scale, offset = attributes.get("scale_factor"), attributes.get("add_offset")
     if isinstance(scale, int | float):
         values *= scale
     if isinstance(offset, int | float):
         values += offset
     return values
+
+
+def _number(marker: Any) -> int | float | None:
+    """Return the number that marks missing values; None if it is none.
+
+    xarray stores floating-point markers as the Base64 of 8 bytes.
+
+    >>> _number(-999), _number("AAAAAAAA8D8="), _number("missing")
+    (-999, 1.0, None)
+    """
+    if isinstance(marker, int | float):
+        return marker
+    try:
+        return float(np.frombuffer(base64.b64decode(marker, validate=True), "<f8").item())
+    except (TypeError, ValueError):
+        return None
 
 
 def _text(attributes: Mapping[str, Any], key: str) -> str:
@@ -361,11 +382,8 @@ def read_series(version: Version, node: ArrayNode, dimension: str, index: Sequen
         raise NotDrawableError(problem)
     axis = names.index(dimension)
     facts = facts_of(node)
-    chunks = facts.chunk_shape or facts.shape
-    length, chunk = facts.shape[axis], chunks[axis]
-    chunk_bytes = (item_bytes(facts.data_type) or 1) * prod(chunks)
-    most = max(1, min(MOST_BYTES // max(1, chunk_bytes), MOST_CHUNKS))
-    needed = ceil(length / chunk)
+    length, chunk = facts.shape[axis], facts.largest_chunk[axis]
+    most, needed = _most_chunks(facts), ceil(length / chunk)
     stride = max(1, ceil(length / (2 * MOST_PIXELS)))
     if needed > most:
         stride = max(stride, chunk * ceil(needed / most))
@@ -399,16 +417,11 @@ def read_statistics(version: Version, node: ArrayNode) -> Statistics:
     """Compute figures about an array: of all values if they are few, else of some chunks."""
     facts = facts_of(node)
     _check_drawable(facts)
-    chunks = facts.chunk_shape or facts.shape
-    chunk_bytes = (item_bytes(facts.data_type) or 1) * prod(chunks)
-    if chunk_bytes > MOST_BYTES:
-        problem = f"a chunk has {chunk_bytes >> 20} MiB, and a page reads {MOST_BYTES >> 20} MiB"
-        raise NotDrawableError(f"{problem} at most")
-    total = facts.grid_chunks
-    most = max(1, min(_SAMPLE_CHUNKS, (MOST_BYTES // 4) // max(1, chunk_bytes)))
+    chunks, total = facts.largest_chunk, facts.grid_chunks
+    most = min(_SAMPLE_CHUNKS, _most_chunks(facts))
     numbers = np.unique(np.linspace(0, total - 1, min(total, most)).astype(np.int64))
     array, attributes = open_array(version, node.path), attributes_of(node)
-    values, missing, sums, squares = 0, 0, 0.0, 0.0
+    values, count, mean, squares = 0, 0, 0.0, 0.0
     least, greatest = np.inf, -np.inf
     for number in numbers.tolist():
         position = np.unravel_index(number, facts.num_chunks) if facts.shape else ()
@@ -419,14 +432,17 @@ def read_statistics(version: Version, node: ArrayNode) -> Statistics:
         part = _unpacked(np.asarray(array[selection]), attributes, facts.fill_value)
         finite = part[np.isfinite(part)]
         values += part.size
-        missing += part.size - finite.size
-        if finite.size:
-            sums += float(finite.sum())
-            squares += float(np.square(finite).sum())
-            least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
-    count = values - missing
+        if not finite.size:
+            continue
+        # Sums of squares about the mean of each part lose no digits to a large mean.
+        shift = float(finite.mean()) - mean
+        weight = finite.size / (count + finite.size)
+        squares += float(finite.var()) * finite.size + shift * shift * count * weight
+        mean += shift * weight
+        count += finite.size
+        least, greatest = min(least, float(finite.min())), max(greatest, float(finite.max()))
+    is_exact, missing = len(numbers) == total, values - count
     if not count:
-        return Statistics(len(numbers) == total, values, missing, None, None, None, None)
-    mean = sums / count
-    deviation = max(0.0, squares / count - mean * mean) ** 0.5
-    return Statistics(len(numbers) == total, values, missing, least, greatest, mean, deviation)
+        return Statistics(is_exact, values, missing, None, None, None, None)
+    deviation = (squares / count) ** 0.5
+    return Statistics(is_exact, values, missing, least, greatest, mean, deviation)

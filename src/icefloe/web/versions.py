@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
@@ -24,6 +24,8 @@ class Version(Record, eq=False):
     """A branch, a tag, a snapshot id or a moment: what the user chose."""
     kind: str
     session: Session
+    dimensions: dict[str, Any]
+    """Dimensions whose coordinates were read before, by the path of the coordinate."""
 
     @property
     def state(self) -> SessionState:
@@ -44,7 +46,7 @@ class Viewed:
         self.name: Final = name
         self.url: Final = url
         """How a user opens it elsewhere."""
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, tuple[Session, dict[str, Any]]] = {}
         self._lock: Final = Lock()
 
     def version(self, name: str | None) -> Version:
@@ -58,25 +60,26 @@ class Viewed:
         if name is None:
             name = _MAIN if _MAIN in branches else min(branches)
         if name in branches:
-            return Version(name, "branch", self._session(repository.lookup_branch(name)))
+            return Version(name, "branch", *self._session(repository.lookup_branch(name)))
         if name in repository.list_tags():
-            return Version(name, "tag", self._session(repository.lookup_tag(name)))
+            return Version(name, "tag", *self._session(repository.lookup_tag(name)))
         if re.fullmatch(_SNAPSHOT_ID, name):
-            return Version(name, "snapshot", self._session(name))
+            return Version(name, "snapshot", *self._session(name))
         moment = _moment(name)
         session = repository.readonly_session(_MAIN, as_of=moment)
-        return Version(name, "moment", self._session(session.snapshot_id))
+        return Version(name, "moment", *self._session(session.snapshot_id))
 
-    def _session(self, snapshot_id: str) -> Session:
+    def _session(self, snapshot_id: str) -> tuple[Session, dict[str, Any]]:
+        """Return the session of a snapshot, and the dimensions that were read through it."""
         with self._lock:
-            session = self._sessions.pop(snapshot_id, None)
-        if session is None:
-            session = self.repository.readonly_session(snapshot_id=snapshot_id)
+            kept = self._sessions.pop(snapshot_id, None)
+        if kept is None:
+            kept = self.repository.readonly_session(snapshot_id=snapshot_id), {}
         with self._lock:
-            self._sessions[snapshot_id] = session
+            self._sessions[snapshot_id] = kept
             while len(self._sessions) > _MOST_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
-        return session
+        return kept
 
     def version_names(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the kinds of names, with the names of each kind in order."""
