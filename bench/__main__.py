@@ -3,7 +3,7 @@
 Those of the whole engine, of concurrent commits, of virtual chunks, of manifests at scale, of
 maintenance and of the pipeline are sections of their own: `python -m bench engine`, `fairness`,
 `virtual`, `manifests`, `maintenance` and `pipeline`, see `bench.engine`. So are the figures of the
-repository service: `python -m bench service` and `python -m bench service-following`.
+repository service, `python -m bench service` and `service-following`, and of the pages, `web`.
 
 Each side runs in processes of its own, turn and turn about; the best of all rounds counts.
 """
@@ -14,12 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench import engine, service, service_following
+from bench import engine, service, service_following, web
 from bench.measure import Sample, in_fresh_process, scratch
 from bench.sections import SECTIONS
 
@@ -182,6 +183,14 @@ def row_of(comparison: Comparison, ours: Sample, theirs: Sample | None) -> list[
     ]
 
 
+OTHERS: Final = {
+    "service": service.main,
+    "service-following": service_following.main,
+    "web": web.main,
+}
+"""Sections without a peer, by name."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("names", nargs="*", help="parts of the names of comparisons to run")
@@ -225,9 +234,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in SECTIONS:
         engine.main(sys.argv[2:], sys.argv[1])
-    elif sys.argv[1:2] == ["service"]:
-        service.main(sys.argv[2:])
-    elif sys.argv[1:2] == ["service-following"]:
-        service_following.main(sys.argv[2:])
+    elif sys.argv[1:2] and sys.argv[1] in OTHERS:
+        OTHERS[sys.argv[1]](sys.argv[2:])
     else:
         main()
