@@ -14,6 +14,7 @@ from icefloe.cli.common import (
     echo,
     open_repository,
 )
+from icefloe.printable import printable
 
 
 def view(
@@ -41,7 +42,7 @@ def view(
 
     access = authorised(authorize or [], authorize_anonymous or [])
     repository = open_repository(url, anonymous=anonymous, authorisations=access)
-    name = PurePosixPath(url.rstrip("/")).name or "repository"
+    name = printable(PurePosixPath(url.rstrip("/")).name) or "repository"
 
     def announce(address: str) -> None:
         echo(f"{url} is shown at {address} until you press Ctrl-C")

@@ -149,7 +149,13 @@ def needs_service(name: str, command: Any) -> bool:
 
 
 ALL: dict[str, Any] = dict(sorted(commands()))
-NAMES = {name: command for name, command in ALL.items() if not needs_service(name, command)}
+SERVES_PAGES = "view"
+"""A command that runs until it is stopped; the tests of pages begin it."""
+NAMES = {
+    name: command
+    for name, command in ALL.items()
+    if name != SERVES_PAGES and not needs_service(name, command)
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
