@@ -11,12 +11,14 @@ from typing import Any, Final
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
+from icefloe.effects import run_blocking
 from icefloe.errors import InvalidInputError
 from icefloe.format.nodes import GroupNode
 from icefloe.records import Record
 from icefloe.web.nodes import document_of
 from icefloe.web.versions import Version
 from icefloe.zarr_store.keys import METADATA, MetadataKey, parse_key
+from icefloe.zarr_store.store import size_of_value
 
 _MOST_NODES: Final = 10_000
 _RANGE: Final = r"bytes=(?:(\d+)-(\d*)|-(\d+))"
@@ -54,19 +56,12 @@ def read_file(version: Version, key: str, byte_range: str | None = None) -> Zarr
     if match is None:
         value = store.get_sync(key, prototype=prototype)
         return None if value is None else ZarrFile(value.to_bytes(), 0, len(value))
-    size = _size_of(version, key)
+    size = run_blocking(size_of_value(version.state, key))
     if size is None:
         return None
     request, first = _request(match, size)
     value = store.get_sync(key, prototype=prototype, byte_range=request)
     return None if value is None else ZarrFile(value.to_bytes(), first, size)
-
-
-def _size_of(version: Version, key: str) -> int | None:
-    from icefloe.effects import run_blocking
-    from icefloe.zarr_store.store import size_of_value
-
-    return run_blocking(size_of_value(version.state, key))
 
 
 def _request(
