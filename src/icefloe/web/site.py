@@ -51,25 +51,17 @@ _README_KEYS: Final = ("readme", "README", "description", "summary", "title")
 def create_site(viewed: Viewed) -> Starlette:
     """Return the application that shows a repository to browsers on this machine."""
     site = Site(viewed)
-    routes = [
-        Route("/", site.home),
-        Route("/node/{path:path}", site.node),
-        Route("/fragment/chunks/{path:path}", site.chunk_fragment),
-        Route("/fragment/statistics/{path:path}", site.statistics_fragment),
-        Route("/picture/{path:path}", site.picture),
-        Route("/series/{path:path}", site.series),
-        Route("/history", site.history),
-        Route("/history.svg", site.history_picture),
-        Route("/commit/{snapshot}", site.commit),
-        Route("/zarr/{version}/{key:path}", site.zarr, methods=["GET", "HEAD"]),
-        Mount("/static", StaticFiles(directory=Path(str(files("icefloe.web") / "static")))),
-    ]
     return Starlette(
-        routes=routes,
+        routes=[*site.routes(), static_files()],
         # A page of another site that resolves its own name to this machine sends that name.
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(_LOCAL_HOSTS))],
         exception_handlers={IcefloeError: site.problem, 404: site.problem},
     )
+
+
+def static_files() -> Mount:
+    """Return the route of style sheets and scripts, at the root of whatever site has the pages."""
+    return Mount("/static", StaticFiles(directory=Path(str(files("icefloe.web") / "static"))))
 
 
 class Change(Record):
@@ -85,6 +77,21 @@ class Site:
 
     def __init__(self, viewed: Viewed) -> None:
         self._viewed: Final = viewed
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the pages, below the root of the repository."""
+        return [
+            Route("/", self.home),
+            Route("/node/{path:path}", self.node),
+            Route("/fragment/chunks/{path:path}", self.chunk_fragment),
+            Route("/fragment/statistics/{path:path}", self.statistics_fragment),
+            Route("/picture/{path:path}", self.picture),
+            Route("/series/{path:path}", self.series),
+            Route("/history", self.history),
+            Route("/history.svg", self.history_picture),
+            Route("/commit/{snapshot}", self.commit),
+            Route("/zarr/{version}/{key:path}", self.zarr, methods=["GET", "HEAD"]),
+        ]
 
     # Pages
 
@@ -256,10 +263,12 @@ class Site:
         return version, node
 
     def _page(self, request: Request, version: Version, template: str, **values: Any) -> Response:
+        root = request.scope.get("root_path", "")  # not empty where the pages are a part of a site
+
         def link(path: str, **query: str) -> str:
             chosen = request.query_params.get("version")
             parameters = ({"version": chosen} if chosen else {}) | query
-            return _url(path, **parameters)
+            return _url(root + path, **parameters)
 
         text = (
             _templates()
@@ -278,7 +287,7 @@ class Site:
     def _fragment(self, template: str, **values: Any) -> Response:
         return HTMLResponse(_templates().get_template(template).render(**values), headers=HEADERS)
 
-    def problem(self, _request: Request, error: Exception) -> Response:
+    def problem(self, request: Request, error: Exception) -> Response:
         """Show an error as a page."""
         status = 500
         text = "There is no such page."
@@ -293,7 +302,9 @@ class Site:
         else:
             status = 404
         template = _templates().get_template("problem.html")
-        return HTMLResponse(template.render(viewed=self._viewed, text=text), status, HEADERS)
+        root = request.scope.get("root_path", "") + "/"
+        content = template.render(viewed=self._viewed, text=text, root=root)
+        return HTMLResponse(content, status, HEADERS)
 
 
 def _plan(version: Version, node: ArrayNode) -> tuple[pictures.Plan | None, str]:
