@@ -174,6 +174,7 @@ from .transactions.session import SessionMode
 from .types import CommitMethod
 from .zarr_store import IcechunkStore
 from .zarr_store.exporting import ExportReport
+from .zarr_store.selections import use_selection_pipeline
 
 __version__: str
 
@@ -342,5 +343,6 @@ __all__ = [
     "uninstall_as_icechunk",
     "upgrade_icechunk_repository",
     "upgrade_icechunk_repository_async",
+    "use_selection_pipeline",
     "user_agent",
 ]

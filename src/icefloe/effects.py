@@ -176,6 +176,13 @@ async def offload_waiting[T](work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_pool(), work)
 
 
+async def compute[T](work: Callable[[], T]) -> T:
+    """Do short computation on threads, one for each core; inline when blocking."""
+    if is_blocking():
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_computing_pool(), work)
+
+
 class Gate:
     """A limit on the number of threads that compute at the same time.
 
@@ -221,18 +228,20 @@ async def map_concurrently[A, T](
 async def _map_on_loop[A, T](
     function: Callable[[A], Awaitable[T]], todo: list[A], limit: int
 ) -> list[T]:
-    gate = asyncio.Semaphore(limit)
+    positions = iter(range(len(todo)))
+    results: dict[int, T] = {}
 
-    async def one(item: A) -> T:
-        async with gate:
-            return await function(item)
+    async def runner() -> None:
+        for position in positions:
+            results[position] = await function(todo[position])
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(item)) for item in todo]
+            for _ in range(min(max(limit, 1), len(todo))):  # few tasks, also for many items
+                group.create_task(runner())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return [results[position] for position in range(len(todo))]
 
 
 def _map_in_threads[A, T](
@@ -379,6 +388,12 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="icefloe")
 
 
+@cache
+def _computing_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="icefloe-compute")
+
+
 if hasattr(os, "register_at_fork"):
-    # Threads do not survive a fork: the child starts a pool of its own when it needs one.
+    # Threads do not survive a fork: the child starts pools of its own when it needs them.
     os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_computing_pool.cache_clear)

@@ -21,6 +21,7 @@ from icefloe.effects import run_blocking
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.storage import Storage, storage_from_url
 from icefloe.zarr_store import IcechunkStore
+from icefloe.zarr_store.selections import with_selections
 
 if TYPE_CHECKING:
     from xarray.core.datatree import DataTree
@@ -211,13 +212,14 @@ class IcefloeBackend(BackendEntrypoint):
         """Open one group, lazily."""
         version = _Version(branch, tag, snapshot_id, as_of)
         store = version.store(filename_or_obj, config, authorize_virtual_chunk_access)
-        return _Zarr().open_dataset(
-            cast("Any", store),
-            group=group,
-            drop_variables=drop_variables,
-            consolidated=False,
-            **decoding,
-        )
+        with with_selections():
+            return _Zarr().open_dataset(
+                cast("Any", store),
+                group=group,
+                drop_variables=drop_variables,
+                consolidated=False,
+                **decoding,
+            )
 
     def open_groups_as_dict(  # type: ignore[override]
         self,
@@ -236,13 +238,14 @@ class IcefloeBackend(BackendEntrypoint):
         """Open a group and all groups below it, lazily."""
         version = _Version(branch, tag, snapshot_id, as_of)
         store = version.store(filename_or_obj, config, authorize_virtual_chunk_access)
-        return _Zarr().open_groups_as_dict(
-            cast("Any", store),
-            group=group,
-            drop_variables=drop_variables,
-            consolidated=False,
-            **decoding,
-        )
+        with with_selections():
+            return _Zarr().open_groups_as_dict(
+                cast("Any", store),
+                group=group,
+                drop_variables=drop_variables,
+                consolidated=False,
+                **decoding,
+            )
 
     def open_datatree(self, filename_or_obj: Source, **options: Any) -> "DataTree":  # type: ignore[override]
         """Open a group and all groups below it as a tree."""

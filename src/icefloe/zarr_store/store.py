@@ -400,6 +400,14 @@ class IcechunkStore(VirtualWrites, Store, SyncMixin):
         return AsyncCloseableIterator(chunk_batches(self._state, path, batch_size))
 
 
+def far_session(store: Store) -> SessionState | None:
+    """Return the session of a store of ours whose chunks are read over a network."""
+    if not isinstance(store, IcechunkStore) or store._supports_sync_io:  # noqa: SLF001 - our class
+        return None
+    store._is_open = True  # noqa: SLF001 - as `get` does
+    return store._state  # noqa: SLF001
+
+
 def _restore(owner: StoreOwner, read_only: bool) -> IcechunkStore:  # noqa: FBT001 - for pickle
     store = owner.store
     return store.with_read_only(read_only=True) if read_only else store
