@@ -14,7 +14,7 @@ from icefloe.catalog.model import Member, Organisation, Person, Platform, Role
 from icefloe.catalog.wire import BucketSettings
 from icefloe.service.database import accounts
 from icefloe.service.settings import Settings
-from tests.support.desk import root_of
+from tests.support.desk import prove, root_of
 from tests.support.served import ServedDesk, served
 from tests.support.servers import VENDOR, S3Endpoint
 
@@ -97,8 +97,7 @@ def world(
             client = desk.client_of(admin)
             bucket = bucket_at(endpoint, f"{prefix}/{part}/")
             client.register_bucket(organisation, "main", bucket)
-            report = client.probe_bucket(organisation, "main")
-            assert report.state == "proven", report
+            prove(desk, organisation)
         yield World(desk, lab_store, archive_store, prefix)
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import zarr
 from fastapi.testclient import TestClient
 from obstore.store import S3Store
+from sqlalchemy import update
 
 import icefloe
-from icefloe.catalog.model import Organisation, Person, Token, TokenScope
+from icefloe.catalog.model import BucketState, Organisation, Person, Token, TokenScope
 from icefloe.catalog.tokens import new_token, token_id
-from icefloe.service.database import accounts, audit
+from icefloe.service.database import accounts, audit, tables
 from icefloe.service.pages.site import create_site
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
@@ -196,12 +197,20 @@ def add_bucket(
     prefix: str,
     name: str = "main",
 ) -> None:
-    """Register a bucket of an organisation, and prove it."""
+    """Register a bucket of an organisation that counts as proven."""
     body = bucket_body(name, endpoint, prefix)
     created = desk.ask(admin, "POST", f"/orgs/{organisation}/buckets", body)
     assert created.status_code == 201, created.json()
-    report = desk.ask(admin, "POST", f"/orgs/{organisation}/buckets/{name}/probe").json()
-    assert report["state"] == "proven", report
+    prove(desk, organisation, name)
+
+
+def prove(desk: Desk, organisation: str, name: str = "main") -> None:
+    """Let a bucket of a test server count as proven: tests of the probe itself have shown it."""
+    table = tables.buckets
+    values = {"state": BucketState.PROVEN, "probed_at": desk.now}
+    query = update(table).where(table.c.organisation == organisation, table.c.name == name)
+    with desk.service.database.writing() as connection:
+        assert connection.execute(query.values(values)).rowcount == 1
 
 
 def add_repository(desk: Desk, admin: str, organisation: str, name: str) -> None:
