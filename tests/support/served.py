@@ -1,42 +1,37 @@
-"""A service in a process of its own, behind a real socket, for real clients.
+"""A service behind a real socket, for real clients."""
 
-python -m tests.support.served FOLDER DESCRIPTOR     serve on an open socket, until killed
-"""
-
-import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx2 as httpx
+import uvicorn
 
 import icefloe
 from icefloe.catalog.model import Delegation
 from icefloe.catalog.wire import CredentialAnswer
 from icefloe.records import replace
+from icefloe.service.http.app import create_app
 from icefloe.service.runtime import Service
-from icefloe.service.settings import Settings, load_settings
+from icefloe.service.settings import Settings
 from icefloe.service.vending.grants import Grant, Secret
 from icefloe.service.vending.sts import StsVendor
 from tests.support.desk import Desk
 from tests.support.processes import LOOPBACK
 
-_ROOT = Path(__file__).parents[2]
 _REQUESTS = "requests.txt"
 _BRIEF = "brief"
-_SETTINGS = "settings.toml"
 _PATIENCE_SECONDS = 300.0
 
 
 class ServedDesk(Desk):
     """A service that listens on a port, with people and the clients that act in their names.
 
-    This process writes people to the database; another process serves them.
+    The service of the desk writes people to the database; another service serves them.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -76,23 +71,16 @@ def served(settings: Settings) -> Iterator[ServedDesk]:
     with socket.create_server((LOOPBACK, 0)) as listening:
         url = f"http://{LOOPBACK}:{listening.getsockname()[1]}"
         desk = ServedDesk(replace(settings, url=url, folder=settings.folder.absolute()))
-        settings, usual = desk.service.settings, Settings()
-        values = {
-            name: str(value) if isinstance(value, Path) else value
-            for name in Settings.__struct_fields__
-            if (value := getattr(settings, name)) != getattr(usual, name)
-        }
-        lines = (f"{name} = {json.dumps(value)}\n" for name, value in values.items())
-        (settings.folder / _SETTINGS).write_text("".join(lines))
-        command = [sys.executable, "-m", __name__, str(settings.folder), str(listening.fileno())]
-        process = subprocess.Popen(command, pass_fds=[listening.fileno()], cwd=_ROOT)
-    try:
-        _wait_until_it_answers(url)
-        yield desk
-    finally:
-        process.terminate()
-        process.wait()
-        desk.service.database.close()
+        server = _server(desk.service.settings)
+        thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            _wait_until_it_answers(url)
+            yield desk
+        finally:
+            server.should_exit = True
+            thread.join()
+            desk.service.database.close()
 
 
 def _wait_until_it_answers(url: str) -> None:
@@ -127,24 +115,17 @@ class _Vendor(StsVendor):
         return form
 
 
-def _serve(folder: Path, descriptor: int) -> None:
-    import uvicorn
-
-    from icefloe.service.http.app import create_app
-
-    service = Service(load_settings(folder / _SETTINGS))
+def _server(settings: Settings) -> uvicorn.Server:
+    service = Service(settings)
     service.vendors[Delegation.ROLE] = _Vendor(service)
     app = create_app(service)
-    log = (folder / _REQUESTS).open("a", buffering=1)
+    path = settings.folder / _REQUESTS
 
     async def counting(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            log.write(f"{scope['method']} {scope['path']}\n")
+            with path.open("a") as log:
+                log.write(f"{scope['method']} {scope['path']}\n")
         await app(scope, receive, send)
 
     config = uvicorn.Config(counting, log_level="error", ws="none", timeout_graceful_shutdown=2)
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
-
-
-if __name__ == "__main__":
-    _serve(Path(sys.argv[1]), int(sys.argv[2]))
+    return uvicorn.Server(config)
