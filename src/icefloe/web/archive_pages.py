@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -114,13 +114,13 @@ class ArchivePages:
     def routes(self) -> list[Route]:
         """Return the routes of the pages, below the root of the repository."""
         return [
-            Route("/coverage", self.coverage),
-            Route("/sources", self.sources),
-            Route("/dependencies", self.dependencies),
-            Route("/chunk/{path:path}", self.chunk),
+            Route("/coverage", self.show_coverage),
+            Route("/sources", self.show_sources),
+            Route("/dependencies", self.show_dependencies),
+            Route("/chunk/{path:path}", self.show_chunk),
         ]
 
-    def coverage(self, request: Request) -> Response:
+    def show_coverage(self, request: Request) -> Response:
         """Show which steps of ingested datasets are present, missing or late."""
         version = self._version(request)
         groups = recorded_groups(version.session.store)
@@ -135,7 +135,7 @@ class ArchivePages:
             words=WORDS,
         )
 
-    def sources(self, request: Request) -> Response:
+    def show_sources(self, request: Request) -> Response:
         """Show the files of virtual chunks; on demand with their states now."""
         version = self._version(request)
         search = request.query_params.get("search", "").strip()
@@ -157,16 +157,21 @@ class ArchivePages:
             unknown=sources.LookedAt(sources.FileState.UNKNOWN),
         )
 
-    def dependencies(self, request: Request) -> Response:
+    def show_dependencies(self, request: Request) -> Response:
         """Show the containers of virtual chunks and what they need."""
         version = self._version(request)
         files = self._files(version)
         found = dependencies.read_dependencies(version, files, self._viewed.url)
         return self._page(
-            request, version, "dependencies.html", files=files, dependencies=found, kinds=files.kinds
+            request,
+            version,
+            "dependencies.html",
+            files=files,
+            dependencies=found,
+            kinds=files.kinds,
         )
 
-    def chunk(self, request: Request) -> Response:
+    def show_chunk(self, request: Request) -> Response:
         """Show where a chunk is stored; a problem with the question is a part of the page."""
         version = self._version(request)
         path = absolute_path(request.path_params["path"])

@@ -1,4 +1,4 @@
-"""The containers of virtual chunks: what lies in each, and how a reader authorises it in a shell."""
+"""The containers of virtual chunks, and the options with which a reader authorises them."""
 
 import shlex
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.values.urls import parse_prefix
 from icefloe.virtual_chunks.access import anonymous_doubt, credentials_doubt
-from icefloe.virtual_chunks.grouping import by_bucket
+from icefloe.virtual_chunks.grouping import by_bucket, canonical
 from icefloe.virtual_chunks.locations import DEFAULT_CONTAINERS
 from icefloe.web.sources import SourceFiles, moment_of
 from icefloe.web.versions import Version
@@ -40,6 +40,8 @@ class Dependency(Record):
 
     access: ContainerAccess
     files: int
+    search: str
+    """What finds its files in the list of all."""
     newest: datetime | None
     """The newest recorded modification of a file."""
     on_change: str | None
@@ -77,6 +79,7 @@ def read_dependencies(version: Version, files: SourceFiles, url: str) -> Depende
         Dependency(
             row,
             int(file_counts[number]),
+            _search(row.url_prefix),
             moment_of(int(newest[number])),
             containers[number].on_change if number < len(containers) else None,
             _commands(context, row, _container(containers, number, row), url),
@@ -96,6 +99,16 @@ def read_dependencies(version: Version, files: SourceFiles, url: str) -> Depende
 
 def _by_size(dependency: Dependency) -> tuple[int, str]:
     return -dependency.access.size_bytes, dependency.access.url_prefix
+
+
+def _search(prefix: str) -> str:
+    """Write a prefix as the names of files are written, which are decoded.
+
+    >>> _search("s3://bucket/a%20b/")
+    's3://bucket/a b/'
+    """
+    text = canonical(prefix)
+    return f"{text}/" if prefix.endswith("/") and not text.endswith("/") else text
 
 
 def _container(
