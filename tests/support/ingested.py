@@ -1,10 +1,13 @@
 """A really ingested archive, without Spark: files, references, and the record of the files."""
 
+import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import xarray
+import zarr
 
 import icefloe
 from icefloe.pipeline.combining.combine import combine
@@ -20,7 +23,9 @@ from icefloe.pipeline.writing.provenance import (
     recorded_files,
     write_record,
 )
+from tests.pipeline.repositories import repository_for
 
+HOSTILE = " <img src=x onerror=alert(1)>"
 DAILY = CombineOptions(("time",), gaps="leave", check_values="none")
 
 
@@ -62,3 +67,59 @@ def ingest(repository: icefloe.Repository, paths: Sequence[Path], message: str) 
     virtualize_locally(session, urls, DAILY, append=record is not None)
     write_record(session.store, "", record, recorded, options_to_json(DAILY, how))
     session.commit(message)
+
+
+class DayArchive:
+    """A repository of daily files: two days are missing, and one came in a later commit."""
+
+    days = 20
+    missing = (8, 9)
+    late = 5
+    hostile = 3
+    damaged = (11, 12, 13)
+    """The days whose files `damage` deletes, changes and cuts."""
+
+    def __init__(self, root: Path, grid: tuple[int, int]) -> None:
+        self.folder = root / "data"
+        self.url = str(root / "cube")
+        self.folder.mkdir()
+        self.paths = {
+            day: self.folder / f"day_{day:02d}{HOSTILE if day == self.hostile else ''}.nc"
+            for day in range(self.days)
+            if day not in self.missing
+        }
+        self.modified: dict[int, datetime] = {}
+        """When each file was written, in whole seconds."""
+        for day, path in self.paths.items():
+            write_day(path, day, grid)
+            seconds = 1_700_000_000 + 86_400 * day
+            os.utime(path, (seconds, seconds))
+            self.modified[day] = datetime.fromtimestamp(seconds, UTC)
+        storage = icefloe.local_filesystem_storage(self.url)
+        self.repository = repository_for(self.folder, storage=storage)
+        first = [path for day, path in self.paths.items() if day != self.late]
+        ingest(self.repository, first, "17 files by reference")
+        self.repository.create_tag("first", self.repository.lookup_branch("main"))
+        ingest(self.repository, [self.paths[self.late]], "a file that came late")
+        with self.repository.transaction("main", message="numbers of our own") as store:
+            zarr.create_array(
+                store, name="native", shape=1000, chunks=1000, dtype="i4", compressors=None
+            )[:] = np.arange(1000)
+
+    def opened(self) -> icefloe.Repository:
+        """Open the repository as a reader who authorised nothing."""
+        return icefloe.Repository.open(icefloe.local_filesystem_storage(self.url))
+
+    def damage(self) -> None:
+        """Delete a file, change another, and cut a third."""
+        deleted, changed, cut = (self.paths[day] for day in self.damaged)
+        deleted.unlink()
+        changed.touch()
+        modified = cut.stat().st_mtime
+        cut.write_bytes(cut.read_bytes()[:1000])
+        os.utime(cut, (modified, modified))
+
+
+def day_archive(root: Path, grid: tuple[int, int] = (12, 16)) -> DayArchive:
+    """Write files below a folder, and ingest them into a repository beside them."""
+    return DayArchive(root, grid)

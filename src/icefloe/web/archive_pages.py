@@ -217,8 +217,8 @@ def _dataset(version: Version, group: str) -> DatasetPicture:
         [coverage] = read_coverage(version.session, group)
     except IcefloeError as error:
         return DatasetPicture(group, problem=printable(error.message, keep="\n"))
-    except (ValueError, KeyError, TypeError) as error:
-        return DatasetPicture(group, problem=f"the record cannot be read: {printable(str(error))}")
+    except (ValueError, KeyError, TypeError):  # columns that others wrote, and that do not fit
+        return DatasetPicture(group, problem="the record of its files is damaged")
     families = tuple(map(FamilyPicture.of, coverage.families[:_MOST_FAMILIES]))
     return DatasetPicture(group, coverage, families)
 
