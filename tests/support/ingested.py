@@ -49,6 +49,7 @@ def write_day(path: Path, day: int, grid: tuple[int, int] = (12, 16)) -> None:
             "lat": ("lat", lat, {"units": "degrees_north"}),
             "lon": ("lon", lon, {"units": "degrees_east"}),
         },
+        {"title": "Daily fields of a planet that does not exist"},
     ).to_netcdf(path, engine="h5netcdf")
 
 
