@@ -259,6 +259,19 @@ def test_counts_of_a_part_are_labelled(
     assert 0 < files.counted <= 30 < files.references
 
 
+def test_files_beyond_the_limit_are_not_counted(
+    archive: DayArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = Viewed(archive.repository, "cube", "").version(None)
+    whole = sources.count_files(version)
+    monkeypatch.setattr(sources, "MOST_FILES", 6)
+    files = sources.count_files(version)
+    assert len(files) == 6 < len(whole)
+    assert not files.is_complete
+    assert files.counted < whole.counted == files.references
+    assert set(files.names.to_strings()) < set(whole.names.to_strings())
+
+
 def test_a_check_sends_one_head_request_for_each_file(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -178,5 +178,5 @@ def problem_text(version: Version, error: IcefloeError, url: str) -> str:
         return printable(error.message, keep="\n")
     return (
         f"Chunks of this array are in {prefix}, which you did not authorise. If you trust the"
-        f" repository to read from there, stop this server and start: {' or '.join(found)}"
+        f" repository to read from there, view it with: {' or '.join(found)}"
     )

@@ -104,21 +104,19 @@ class FilePage(Record):
 
 
 def count_files(version: Version) -> SourceFiles:
-    """Count the virtual chunks of a version by file, up to `MOST_REFERENCES` references."""
-    tally = _Tally()
-    parts = _parts(version)
-    counted = 0
-    for table in _tables(version, _affordable(parts)):
-        counted += len(table)
+    """Count the virtual chunks of a version by file, up to limits of references and files."""
+    tally, parts = _Tally(), _parts(version)
+    affordable = _affordable(parts)
+    for table in _tables(version, affordable):
         tally.add(table)
-        if len(tally.locations) >= MOST_FILES:
+        if tally.is_full:
             break
-    manifests = {part.manifest.id: part.manifest for part in parts}
-    # A manifest may reach beyond the grid of an array, or not say how many references it has.
-    references = sum(fact.num_chunk_refs for fact in manifests.values())
-    is_whole = len(_affordable(parts)) == len(parts) and len(tally.locations) < MOST_FILES
-    references = counted if is_whole else max(references, counted + 1)
-    return tally.files(version.state.context, counted, references)
+    counted = references = tally.counted
+    if tally.is_full or len(affordable) < len(parts):
+        manifests = {part.manifest for part in parts}
+        # About as many: a manifest may reach beyond the grid of an array.
+        references = max(counted + 1, sum(fact.num_chunk_refs for fact in manifests))
+    return tally.files(version.state.context, references)
 
 
 def list_files(
@@ -174,23 +172,29 @@ class _Tally:
     """Sums over references, by location as it is recorded."""
 
     def __init__(self) -> None:
-        self.locations: Final = PlaceIndex()
+        self.counted = 0
+        self.is_full = False
+        """Whether there are as many files as a page counts."""
+        self._locations: Final = PlaceIndex()
         self._kinds: Final = {name: KindCounts() for name in KINDS.values()}
         self._chunks, self._bytes, self._newest = (np.zeros(0, np.int64) for _ in range(3))
 
     def add(self, table: ChunkTable) -> None:
-        """Count the references of a table."""
-        lengths = np.minimum(table.lengths, _LARGEST_CHUNK_BYTES).astype(np.int64)
+        """Count the references of a table, or its first ones if it has too many files."""
+        end = self._end(table)
+        self.counted += end
+        lengths = np.minimum(table.lengths[:end], _LARGEST_CHUNK_BYTES).astype(np.int64)
+        kinds = table.kinds[:end]
         for kind, name in KINDS.items():
-            is_kind = table.kinds == kind
+            is_kind = kinds == kind
             self._kinds[name].chunks += int(is_kind.sum())
             self._kinds[name].size_bytes += int(lengths[is_kind].sum())
-        rows = np.flatnonzero(table.kinds == ChunkKind.VIRTUAL)
+        rows = np.flatnonzero(kinds == ChunkKind.VIRTUAL)
         if not len(rows):
             return
         used, local = np.unique(table.targets[rows], return_inverse=True)
-        numbers = self.locations.numbers(table.locations.take(used))[local]
-        missing = len(self.locations) - len(self._chunks)
+        numbers = self._locations.numbers(table.locations.take(used))[local]
+        missing = len(self._locations) - len(self._chunks)
         zeros = np.zeros(missing, np.int64)
         self._chunks, self._bytes, self._newest = (
             np.append(column, zeros) for column in (self._chunks, self._bytes, self._newest)
@@ -200,9 +204,19 @@ class _Tally:
         if table.last_modified is not None:
             np.maximum.at(self._newest, numbers, table.last_modified[rows].astype(np.int64))
 
-    def files(self, context: RepoContext, counted: int, references: int) -> SourceFiles:
+    def _end(self, table: ChunkTable) -> int:
+        """Return how many rows of a table have no more files than there is room for."""
+        rows = np.flatnonzero(table.kinds == ChunkKind.VIRTUAL)
+        _, firsts = np.unique(table.targets[rows], return_index=True)
+        room = MOST_FILES - len(self._locations)
+        if len(firsts) <= room:
+            return len(table)
+        self.is_full = True
+        return int(rows[np.sort(firsts)[room]])
+
+    def files(self, context: RepoContext, references: int) -> SourceFiles:
         """Return the sums by file: several recorded locations may be spellings of one file."""
-        recorded = self.locations.column if len(self.locations) else BytesColumn.empty()
+        recorded = self._locations.column if len(self._locations) else BytesColumn.empty()
         canonical = canonical_all(absolute_all(recorded, context.virtual.resolver.absolute))
         names, file_of = by_file(canonical)
         order = names.sort_order()
@@ -223,7 +237,7 @@ class _Tally:
             newest,
             containers,
             self._kinds,
-            counted,
+            self.counted,
             references,
         )
 
