@@ -47,9 +47,9 @@ class Shot(Record):
 
 SHOTS: Final = {
     "view-home.png": Shot("/", 560),
-    "view-map.png": Shot("/node/temperature", 720, ".picture[data-ready=true]"),
+    "view-map.png": Shot("/node/temperature", 780, ".picture[data-ready=true]"),
     "view-history.png": Shot("/history", 560),
-    "view-coverage.png": Shot("/coverage", 420, "svg.coverage"),
+    "view-coverage.png": Shot("/coverage", 540, "svg.coverage"),
 }
 """By the names of their files."""
 
@@ -79,9 +79,11 @@ def example_pages() -> Iterator[str]:
         with listening_socket("127.0.0.1", 0) as listening:
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
             thread.start()
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-            server.should_exit = True
-            thread.join()
+            try:
+                yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+                thread.join()
 
 
 def take(browser: Browser, address: str, shot: Shot) -> NDArray[np.uint8]:

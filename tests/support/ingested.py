@@ -31,7 +31,7 @@ DAILY = CombineOptions(("time",), gaps="leave", check_values="none")
 
 def write_day(path: Path, day: int, grid: tuple[int, int] = (12, 16)) -> None:
     """Write a file with the field of a day, and a smaller one beside it."""
-    lat = np.linspace(-88, 88, grid[0])
+    lat = (np.arange(grid[0]) + 0.5) * 180 / grid[0] - 90
     lon = np.linspace(0, 360, grid[1], endpoint=False)
     waves = np.sin(np.radians(3 * lon[None, :] + 12 * day)) * np.cos(np.radians(lat[:, None])) ** 2
     field = 300 - 45 * np.sin(np.radians(lat[:, None])) ** 2 + 8 * waves

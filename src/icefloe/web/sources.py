@@ -315,7 +315,7 @@ class LookedAt(Record):
 
 
 class _Need(MutableRecord):
-    """What chunks need of a file."""
+    """The part and the states of a file that chunks need."""
 
     location: str
     """As it is recorded."""
@@ -327,9 +327,9 @@ def look_at_files(version: Version, names: Sequence[str]) -> dict[str, LookedAt]
     """Look at some files, with the authorisations of the reader, and compare their states."""
     reader = version.state.context.virtual
     needs: dict[str, _Need] = {}
-    wanted = {name.encode() for name in names}
+    file_names = {name.encode() for name in names}
     for table in _tables(version, _affordable(_parts(version))):
-        _gather(virtual_needs(table), reader, wanted, needs)
+        _gather(virtual_needs(table), reader, file_names, needs)
     known = [name for name in names if name in needs]
 
     async def look() -> list[LookedAt]:
@@ -341,12 +341,15 @@ def look_at_files(version: Version, names: Sequence[str]) -> dict[str, LookedAt]
 
 
 def _gather(
-    table_needs: VirtualNeeds, reader: VirtualReader, wanted: set[bytes], needs: dict[str, _Need]
+    table_needs: VirtualNeeds,
+    reader: VirtualReader,
+    file_names: set[bytes],
+    needs: dict[str, _Need],
 ) -> None:
-    """Note what the references of a table need of the files that are wanted."""
+    """Note what the references of a table need of some files."""
     locations = table_needs.locations
     canonical = canonical_all(absolute_all(locations, reader.resolver.absolute))
-    rows = {row: name for row, name in enumerate(canonical.to_list()) if name in wanted}
+    rows = {row: name for row, name in enumerate(canonical.to_list()) if name in file_names}
     for row, name in rows.items():
         need = needs.setdefault(name.decode(), _Need(locations[row].decode()))
         need.end = max(need.end, int(table_needs.ends[row]))
