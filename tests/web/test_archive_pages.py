@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,8 @@ from icefloe.pipeline.writing.provenance import record_path
 from icefloe.web import archive_pages, dependencies, sources
 from icefloe.web.site import Site, create_site, static_files
 from icefloe.web.versions import Viewed
-from tests.support.http_server import FileServer
+from tests.support.http_server import file_server, scripted_server
 from tests.support.ingested import DayArchive, day_archive
-from tests.support.loopback import serving
 
 CLIENT_URL = "http://127.0.0.1"
 
@@ -278,7 +278,7 @@ def test_a_check_sends_one_head_request_for_each_file(tmp_path: Path) -> None:
     for name in "abc":
         (data / f"{name}.bin").write_bytes(b"12345678")
     config = icefloe.RepositoryConfig.default()
-    with serving(FileServer(data)) as server:
+    with file_server(data) as server:
         prefix = f"{server.url}/"
         container = icefloe.VirtualChunkContainer(prefix, icefloe.http_store())
         config.set_virtual_chunk_container(container)
@@ -291,7 +291,8 @@ def test_a_check_sends_one_head_request_for_each_file(tmp_path: Path) -> None:
             zarr.create_array(store, name="n", shape=24, chunks=4, dtype="i2")
             for chunk in range(6):  # two chunks of each file
                 url = f"{prefix}{'abc'[chunk // 2]}.bin?token=secret"
-                store.set_virtual_ref(f"n/c/{chunk}", url, offset=0, length=8)
+                etag = "an-old-etag" if chunk == 5 else None
+                store.set_virtual_ref(f"n/c/{chunk}", url, offset=0, length=8, checksum=etag)
         (data / "b.bin").unlink()
         with open_pages(repository, "web") as client:
             before = len(server.requests)
@@ -300,10 +301,30 @@ def test_a_check_sends_one_head_request_for_each_file(tmp_path: Path) -> None:
             rows = table(page(client, "/sources", check="1"))
         asked = server.requests[before:]
     assert "secret" not in listed
-    states = [row[-1].partition(" ")[0] for row in rows]
-    assert states == ["present", "missing", "present"]
-    assert "no checksum is recorded" in rows[0][-1]
+    states = [row[-1] for row in rows]
+    assert states[0] == "present no checksum is recorded: changes are not noticed"
+    assert states[1] == "missing no such object"
+    assert states[2].startswith("changed etag recorded an-old-etag, found")
     assert Counter(request.split()[0] for request in asked) == {"HEAD": 3}
+
+
+def test_a_server_that_refuses_is_not_allowed(tmp_path: Path) -> None:
+    config = icefloe.RepositoryConfig.default()
+    with scripted_server(lambda handler: handler.answer(HTTPStatus.FORBIDDEN)) as server:
+        prefix = f"{server.url}/"
+        container = icefloe.VirtualChunkContainer(prefix, icefloe.http_store())
+        config.set_virtual_chunk_container(container)
+        repository = icefloe.Repository.create(
+            icefloe.local_filesystem_storage(str(tmp_path / "repository")),
+            config,
+            icefloe.containers_credentials({prefix: icefloe.credentials.HttpAccess}),
+        )
+        with repository.transaction("main", message="one") as store:
+            zarr.create_array(store, name="n", shape=4, chunks=4, dtype="i2")
+            store.set_virtual_ref("n/c/0", f"{prefix}a.bin", offset=0, length=8)
+        with open_pages(repository, "web") as client:
+            [row] = table(page(client, "/sources", check="1"))
+    assert row[-1].startswith("not allowed")
 
 
 # Dependencies

@@ -217,7 +217,7 @@ class _Tally:
     def files(self, context: RepoContext, references: int) -> SourceFiles:
         """Return the sums by file: several recorded locations may be spellings of one file."""
         recorded = self._locations.column if len(self._locations) else BytesColumn.empty()
-        canonical = canonical_all(absolute_all(recorded, context.virtual.resolver.absolute))
+        canonical = _canonical(recorded, context.virtual)
         names, file_of = by_file(canonical)
         order = names.sort_order()
         position = np.empty(len(order), np.int64)
@@ -327,9 +327,17 @@ def look_at_files(version: Version, names: Sequence[str]) -> dict[str, LookedAt]
     """Look at some files, with the authorisations of the reader, and compare their states."""
     reader = version.state.context.virtual
     needs: dict[str, _Need] = {}
-    file_names = {name.encode() for name in names}
+    file_names = BytesColumn.from_strings(names)
     for table in _tables(version, _affordable(_parts(version))):
-        _gather(virtual_needs(table), reader, file_names, needs)
+        is_chosen = mask_of(
+            pc.is_in(
+                _canonical(table.locations, reader).to_arrow(), value_set=file_names.to_arrow()
+            )
+        )
+        rows = np.flatnonzero(table.kinds == ChunkKind.VIRTUAL)
+        rows = rows[is_chosen[table.targets[rows]]]
+        if len(rows):
+            _gather(virtual_needs(table.take(rows)), reader, needs)
     known = [name for name in names if name in needs]
 
     async def look() -> list[LookedAt]:
@@ -340,25 +348,23 @@ def look_at_files(version: Version, names: Sequence[str]) -> dict[str, LookedAt]
     return dict(zip(known, run_blocking(look()), strict=True))
 
 
-def _gather(
-    table_needs: VirtualNeeds,
-    reader: VirtualReader,
-    file_names: set[bytes],
-    needs: dict[str, _Need],
-) -> None:
-    """Note what the references of a table need of some files."""
-    locations = table_needs.locations
-    canonical = canonical_all(absolute_all(locations, reader.resolver.absolute))
-    rows = {row: name for row, name in enumerate(canonical.to_list()) if name in file_names}
-    for row, name in rows.items():
-        need = needs.setdefault(name.decode(), _Need(locations[row].decode()))
-        need.end = max(need.end, int(table_needs.ends[row]))
-    checksums = table_needs.checksums
-    for row, etag_row, modified in checksums[np.isin(checksums[:, 0], list(rows))].tolist():
-        need = needs[rows[row].decode()]
-        if len(need.checksums) < _MOST_CHECKSUMS:
-            etag = None if etag_row < 0 else table_needs.etags[etag_row].decode()
-            need.checksums.add((etag, modified or None))
+def _canonical(locations: BytesColumn, reader: VirtualReader) -> BytesColumn:
+    """Write recorded locations as the names of files."""
+    return canonical_all(absolute_all(locations, reader.resolver.absolute))
+
+
+def _gather(of_table: VirtualNeeds, reader: VirtualReader, needs: dict[str, _Need]) -> None:
+    """Note what some references need of their files."""
+    names = _canonical(of_table.locations, reader).to_strings()
+    ends = of_table.ends.tolist()
+    for name, location, end in zip(names, of_table.locations.to_strings(), ends, strict=True):
+        need = needs.setdefault(name, _Need(location))
+        need.end = max(need.end, end)
+    for row, etag_row, modified in of_table.checksums.tolist():
+        checksums = needs[names[row]].checksums
+        if len(checksums) < _MOST_CHECKSUMS:
+            etag = None if etag_row < 0 else of_table.etags[etag_row].decode()
+            checksums.add((etag, modified or None))
 
 
 async def _look(reader: VirtualReader, need: _Need) -> LookedAt:
