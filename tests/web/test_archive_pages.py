@@ -117,9 +117,12 @@ def test_the_picture_has_the_state_of_each_step(client: TestClient, archive: Day
     assert len(set(heights.values())) == len(heights)  # no state is known by its colour alone
 
 
-def test_earlier_versions_have_their_own_coverage(client: TestClient, archive: DayArchive) -> None:
+def test_earlier_versions_have_their_own_files(client: TestClient, archive: DayArchive) -> None:
     first = archive.repository.lookup_tag("first")
     assert "17 present, 3 missing of 20 steps" in page(client, "/coverage", version=first)
+    for _ in range(2):  # counts are kept between pages
+        assert len(table(page(client, "/sources", version=first))) == 17
+        assert len(table(page(client, "/sources"))) == 18
 
 
 def test_a_repository_without_records(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icefloe.errors import IcefloeError, InvalidInputError, NotFoundError
+from icefloe.format.columns import memory_of_columns
 from icefloe.format.nodes import ArrayNode
 from icefloe.format.paths import absolute_path
 from icefloe.pipeline.coverage import (
@@ -42,8 +43,8 @@ _HEIGHTS: Final = {
     Presence.MISSING: 3,
 }
 """Of bars: the state is to be seen without colours, too."""
-_KEPT_COUNTS: Final = 2
-"""Of how many versions the counts are kept."""
+_MOST_KEPT_BYTES: Final = 4 << 20
+"""Counts that take more memory are made again for each page."""
 
 
 class Bar(Record):
@@ -109,7 +110,7 @@ class ArchivePages:
     def __init__(self, viewed: Viewed, page: PageMaker) -> None:
         self._viewed: Final = viewed
         self._page: Final = page
-        self._counts: dict[str, sources.SourceFiles] = {}
+        self._counted: tuple[str, sources.SourceFiles] | None = None
 
     def routes(self) -> list[Route]:
         """Return the routes of the pages, below the root of the repository."""
@@ -199,14 +200,14 @@ class ArchivePages:
         return self._viewed.version(request.query_params.get("version") or None)
 
     def _files(self, version: Version) -> sources.SourceFiles:
-        """Count the files of a version, or return the counts of before: versions never change."""
+        """Count the files of a version, or return the last counts if they are of this version."""
         snapshot_id = version.session.snapshot_id
-        files = self._counts.pop(snapshot_id, None)
-        if files is None:
-            files = sources.count_files(version)
-        self._counts[snapshot_id] = files
-        for kept in list(self._counts)[:-_KEPT_COUNTS]:
-            self._counts.pop(kept, None)
+        counted = self._counted
+        if counted is not None and counted[0] == snapshot_id:
+            return counted[1]
+        files = sources.count_files(version)
+        if memory_of_columns(files) <= _MOST_KEPT_BYTES:
+            self._counted = snapshot_id, files
         return files
 
 
