@@ -18,6 +18,10 @@ PAGES = [
     "/history",
     "/fragment/chunks/t2m",
     "/fragment/statistics/t2m",
+    "/coverage",
+    "/sources?check=1",
+    "/dependencies",
+    "/chunk/ocean/virtual?by=step&at=0",
 ]
 
 

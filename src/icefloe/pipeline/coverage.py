@@ -485,7 +485,7 @@ SIGNS: Final[dict[Presence, str]] = {
     Presence.PARTIAL: "▄",
     Presence.MISSING: "·",
 }
-_WORDS: Final[dict[Presence, str]] = {
+WORDS: Final[dict[Presence, str]] = {
     Presence.PRESENT: "present",
     Presence.LATE: "came late",
     Presence.PARTIAL: "in part",
@@ -571,7 +571,7 @@ def coverage_text(coverage: DatasetCoverage, columns: int = _USUAL_COLUMNS) -> s
     for family in coverage.families:
         lines += _family_lines(coverage, family, columns)
     shown = {cell for family in coverage.families for cell in cells(family, columns)}
-    legend = [f"{sign} {_WORDS[presence]}" for presence, sign in SIGNS.items() if presence in shown]
+    legend = [f"{sign} {WORDS[presence]}" for presence, sign in SIGNS.items() if presence in shown]
     lines.append("  " + "  ".join(legend))
     return "\n".join(lines)
 
@@ -664,7 +664,7 @@ def _svg_bar(coverage: DatasetCoverage, family: FamilyCoverage, y: int) -> Itera
         width = len(list(run))
         yield (
             f'<rect x="{x}" y="{y}" width="{width}" height="{_BAR_HEIGHT}"'
-            f' class="{presence.value}"><title>{_WORDS[presence]}</title></rect>'
+            f' class="{presence.value}"><title>{WORDS[presence]}</title></rect>'
         )
         x += width
     missing = family.of(Presence.MISSING)
@@ -675,7 +675,7 @@ def _svg_bar(coverage: DatasetCoverage, family: FamilyCoverage, y: int) -> Itera
 
 def _svg_legend(y: int) -> Iterator[str]:
     x = _MARGIN
-    for presence, word in _WORDS.items():
+    for presence, word in WORDS.items():
         yield f'<rect x="{x}" y="{y - 11}" width="12" height="12" class="{presence.value}"/>'
         yield _svg_text(x + 18, y, word)
         x += 34 + 8 * len(word)

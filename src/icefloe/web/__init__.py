@@ -5,6 +5,10 @@
     chunks        how many chunks of each kind an array has, and where
     pictures      coarse values for a map, an image or a line, with a limit on what is read
     zarr_files    Zarr over HTTP
+    sources       the files of virtual chunks: counts, and their state now
+    dependencies  the containers of virtual chunks, and the options that authorise them
+    references    where a chunk is stored
+    archive_pages coverage, sources, dependencies and chunks as pages
     site          the application: routes, templates, headers
 
 The pages need no accounts and change nothing. `icefloe view` serves them for one repository.

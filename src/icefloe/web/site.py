@@ -28,6 +28,8 @@ from icefloe.printable import printable
 from icefloe.records import Record
 from icefloe.reports import shown_bytes
 from icefloe.web import chunks, nodes, pictures, zarr_files
+from icefloe.web.archive_pages import ArchivePages
+from icefloe.web.dependencies import problem_text
 from icefloe.web.versions import Version, Viewed
 
 _POLICY: Final = (
@@ -91,6 +93,7 @@ class Site:
             Route("/history.svg", self.history_picture),
             Route("/commit/{snapshot}", self.commit),
             Route("/zarr/{version}/{key:path}", self.zarr, methods=["GET", "HEAD"]),
+            *ArchivePages(self._viewed, self._page).routes(),
         ]
 
     # Pages
@@ -171,6 +174,8 @@ class Site:
         facts = nodes.facts_of(node)
         drawing = json.dumps(
             {
+                "axes": grid.axes,
+                "lengths": [None if axis is None else facts.num_chunks[axis] for axis in grid.axes],
                 "room": grid.room.tolist(),
                 **{name: cells.tolist() for name, cells in grid.cells.items()},
             }
@@ -186,7 +191,8 @@ class Site:
         try:
             figures = pictures.read_statistics(version, node)
         except IcefloeError as error:
-            return self._fragment("problem_part.html", text=_problem_text(error))
+            text = problem_text(version, error, self._viewed.url)
+            return self._fragment("problem_part.html", text=text)
         units = nodes.facts_of(node).units
         return self._fragment("statistics.html", figures=figures, units=units)
 
@@ -220,7 +226,8 @@ class Site:
         try:
             content = read(version, node, _index(request)).to_bytes()
         except IcefloeError as error:
-            return PlainTextResponse(_problem_text(error), 422, HEADERS)
+            text = problem_text(version, error, self._viewed.url)
+            return PlainTextResponse(text, 422, HEADERS)
         return Response(content, headers=HEADERS, media_type="application/octet-stream")
 
     def zarr(self, request: Request) -> Response:

@@ -1,6 +1,6 @@
 """Report what a reader needs to read the virtual chunks of a repository."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +31,9 @@ _PLATFORMS: Final[dict[type[ObjectStoreConfig], str]] = {
     ObjectStoreConfig.Azure: "Azure Blob Storage",
     ObjectStoreConfig.Http: "HTTP",
 }
+type Counts = tuple[int, int]
+"""Chunks, and their bytes."""
+
 _DEFAULTS: Final = PrefixTable(
     (parse_prefix(default_container.url_prefix), default_container)
     for default_container in DEFAULT_CONTAINERS
@@ -200,14 +203,26 @@ async def describe_access(
     counts = dict(
         zip(dependencies.places.to_strings(), zip(chunks, sizes, strict=True), strict=True)
     )
-    rows = [
-        _access(context, container, counts.pop(_label(number), (0, 0)))
-        for number, container in enumerate(containers)
-    ]
-    rows += [_undeclared(context, bucket, counted) for bucket, counted in counts.items()]
+    declared = [counts.pop(_label(number), (0, 0)) for number in range(len(containers))]
+    rows = access_rows(context, declared, counts)
     rows.sort(key=lambda row: (-row.references, row.url_prefix))
     version = str(dependencies.entries[0].id)
     return AccessReport(version, tuple(rows), tuple(context.virtual.resolver.disputed))
+
+
+def access_rows(
+    context: RepoContext, declared: Sequence[Counts], outside: Mapping[str, Counts]
+) -> list[ContainerAccess]:
+    """Describe what the containers need, in the order of the configuration, and then buckets.
+
+    `declared` has the counts of each container, `outside` those of each bucket that no container
+    covers.
+    """
+    containers = zip(context.config.virtual_chunk_containers, declared, strict=True)
+    return [
+        *(_access(context, container, counts) for container, counts in containers),
+        *(_undeclared(context, bucket, counts) for bucket, counts in outside.items()),
+    ]
 
 
 def _by_need(containers: Sequence[VirtualChunkContainer]) -> PlaceGrouping:
@@ -232,7 +247,7 @@ def _label(number: int) -> str:
 def _access(
     context: RepoContext,
     container: VirtualChunkContainer,
-    counted: tuple[int, int],
+    counted: Counts,
     *,
     url_prefix: str | None = None,
 ) -> ContainerAccess:
@@ -256,7 +271,7 @@ def _access(
     )
 
 
-def _undeclared(context: RepoContext, bucket: str, counted: tuple[int, int]) -> ContainerAccess:
+def _undeclared(context: RepoContext, bucket: str, counted: Counts) -> ContainerAccess:
     """Describe a bucket that no container covers."""
     prefix = f"{bucket}/"
     try:
@@ -272,12 +287,12 @@ def _undeclared(context: RepoContext, bucket: str, counted: tuple[int, int]) -> 
 
 def needed_credential(container: VirtualChunkContainer) -> str:
     """Write down, as Python, the credential to give for a container."""
-    if _is_open(container.store):
+    if is_open(container.store):
         return "icefloe.s3_credentials(anonymous=True)"
     return credential_for(container)
 
 
-def _is_open(store: ObjectStoreConfig) -> bool:
+def is_open(store: ObjectStoreConfig) -> bool:
     """Return whether a store is described as one that anybody may read."""
     match store:
         case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
@@ -292,8 +307,7 @@ def _consent(context: RepoContext, container: VirtualChunkContainer) -> str | No
     """Return what the reader must agree to before the credential is used, if anything."""
     if container in context.virtual.trusted:
         return None
-    is_open = _is_open(container.store)
-    return anonymous_doubt(container) if is_open else credentials_doubt(container)
+    return anonymous_doubt(container) if is_open(container.store) else credentials_doubt(container)
 
 
 def _destination(store: ObjectStoreConfig) -> tuple[str | None, str | None]:

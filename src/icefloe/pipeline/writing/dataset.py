@@ -89,9 +89,8 @@ def _has_zstd(schema: ArraySchema) -> bool:
 
 def _schema(path: str, array: "zarr.Array[Any]", options: CombineOptions) -> ArraySchema:
     metadata: dict[str, Any] = dict(array.metadata.to_dict())
-    names = tuple(
-        name or f"dim_{number}" for number, name in enumerate(metadata["dimension_names"] or ())
-    )
+    given_names = metadata.get("dimension_names") or (None,) * array.ndim
+    names = tuple(name or f"dim_{number}" for number, name in enumerate(given_names))
     attributes: Mapping[str, Any] = metadata.get("attributes") or {}
     return ArraySchema(
         path=path,

@@ -418,6 +418,32 @@
     }
   }
 
+  // A click on a cell asks for the place of its first chunk, through the form below the grid.
+  function findChunk(canvas, event) {
+    const form = canvas.closest("section")?.querySelector("form.lookup");
+    if (!form) return;
+    const { axes, lengths, room } = JSON.parse(canvas.dataset.grid);
+    const box = canvas.getBoundingClientRect();
+    const shares = [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width];
+    const cells = [room.length, room[0].length];
+    const inputs = form.querySelectorAll("[name=at]");
+    for (const input of inputs) input.value = 0;
+    axes.forEach((axis, number) => {
+      if (axis === null) return;
+      const cell = Math.max(0, Math.min(cells[number] - 1, Math.floor(shares[number] * cells[number])));
+      inputs[axis].value = Math.ceil((cell * lengths[number]) / cells[number]);
+    });
+    form.elements.by.value = "chunk";
+    form.requestSubmit();
+  }
+
+  function beginGrid(canvas) {
+    drawGrid(canvas);
+    if (canvas.dataset.ready) return;
+    canvas.dataset.ready = "true";
+    canvas.addEventListener("click", (event) => findChunk(canvas, event));
+  }
+
   function addCopyButton(figure) {
     const button = document.createElement("button");
     button.type = "button";
@@ -434,11 +460,11 @@
   function begin(root) {
     for (const figure of root.querySelectorAll(".recipes figure")) addCopyButton(figure);
     for (const element of root.querySelectorAll(".picture")) new Picture(element);
-    for (const canvas of root.querySelectorAll("canvas[data-grid]")) drawGrid(canvas);
+    for (const canvas of root.querySelectorAll("canvas[data-grid]")) beginGrid(canvas);
   }
 
   document.addEventListener("DOMContentLoaded", () => begin(document));
   document.addEventListener("htmx:afterSettle", (event) => {
-    for (const canvas of event.target.querySelectorAll("canvas[data-grid]")) drawGrid(canvas);
+    for (const canvas of event.target.querySelectorAll("canvas[data-grid]")) beginGrid(canvas);
   });
 })();
