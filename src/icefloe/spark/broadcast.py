@@ -26,6 +26,7 @@ import numpy as np
 
 from icefloe.catalog.leases import delegating
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.running.engines import WorkerContext
 from icefloe.repo.context import RepoContext
 from icefloe.storage.specs import MemorySpec
 
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 _MOST_OPEN: Final = 4
 """So many are kept open in a worker, which outlives the jobs that it works for."""
-
-
-type WorkerContext[T] = Callable[[], tuple[RepoContext, T]]
-"""Returns the repository and the sources of a job in any process; clients open at first use."""
 
 
 def on_workers(function: Callable[..., Any], *arguments: Any) -> Any:
