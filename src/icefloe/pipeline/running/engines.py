@@ -5,16 +5,16 @@ together that belong together, and hands over to the driver what the driver asks
 written once for all engines; `LocalEngine` runs it on this machine, `icefloe.spark` on a cluster.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 from icefloe.format.arrow import pa
+from icefloe.pipeline.running.tasks import Batches
 from icefloe.repo.context import RepoContext
 
 type WorkerContext[T] = Callable[[], tuple[RepoContext, T]]
 """Returns the repository and the sources of a job in any process; clients open at first use."""
-type Batches = "Iterator[pa.RecordBatch]"
 type Update = Callable[[int, int], None]
 """Is called with the number of tasks that are done, and of all tasks."""
 

@@ -15,10 +15,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from icefloe.errors import ErrorKind, IcefloeError
+from icefloe.pipeline.running.tasks import ATTEMPTS
 from icefloe.pipeline.running.worker import Request
 
-ATTEMPTS: Final = 4
-"""How often a task is tried before the job fails."""
 _PROGRAM: Final = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from icefloe.pipeline.running.worker import main; main()"
