@@ -7,10 +7,12 @@ import pytest
 
 import icefloe
 from examples.archives import write_archive
+from icefloe.errors import InternalError, StorageError
 from icefloe.pipeline import LocalEngine, read_coverage
 from icefloe.pipeline.running.engines import Engine
 from icefloe.pipeline.running.jobs import append, ingest, virtualize
 from icefloe.spark.engine import SparkEngine
+from tests.pipeline.engine_tasks import fail
 from tests.pipeline.repositories import repository_for, stored_contents
 from tests.spark.archives import TIME, assert_complete, assert_sound
 
@@ -41,3 +43,18 @@ def test_both_engines_store_the_same(spark: Any, tmp_path: Path) -> None:
     contents = found[0][0]
     assert len(contents["/temperature"][1]) == 18
     assert len(contents["/c/temperature"][1]) == 5
+
+
+def test_errors_of_tasks_arrive_as_our_own(spark: Any) -> None:
+    engine = SparkEngine(spark)
+    refused = StorageError("the bucket is gone", key="a/b")
+    failing = engine.numbers(2, 2).map(fail, refused, columns="id long")
+    with (
+        pytest.raises(StorageError, match=r"^the bucket is gone$") as caught,
+        engine.watched("failing", "two numbers", None),
+    ):
+        failing.gather()
+    assert caught.value.context == {"key": "a/b"}
+    assert caught.value.__suppress_context__
+    with pytest.raises(InternalError, match="ZeroDivisionError"), engine.watched("again", "", None):
+        engine.numbers(2, 2).map(fail, ZeroDivisionError("no"), columns="id long").gather()

@@ -28,6 +28,7 @@ from icefloe.catalog.leases import delegating
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.pipeline.running.engines import WorkerContext
 from icefloe.repo.context import RepoContext
+from icefloe.spark.failures import as_text
 from icefloe.storage.specs import MemorySpec
 
 if TYPE_CHECKING:
@@ -44,9 +45,20 @@ def on_workers(function: Callable[..., Any], *arguments: Any) -> Any:
     """
 
     def run(rows: Any) -> Any:
-        return function(rows, *arguments)
+        return _called(function, rows, arguments)
 
     return run
+
+
+def _called(function: Callable[..., Any], rows: Any, arguments: tuple[Any, ...]) -> Any:
+    with as_text():
+        result = function(rows, *arguments)
+    return _iterated(result) if isinstance(result, Iterator) else result
+
+
+def _iterated(batches: Iterator[Any]) -> Iterator[Any]:
+    with as_text():
+        yield from batches
 
 
 def is_classic(spark: "SparkSession") -> bool:

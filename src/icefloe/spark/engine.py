@@ -15,6 +15,7 @@ from icefloe.pipeline.running.engines import NUMBER, SLICE, Batches, Rows, Updat
 from icefloe.records import MutableRecord
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import broadcast_context, is_classic, on_workers
+from icefloe.spark.failures import error_in
 from icefloe.spark.session import cores_of
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ class SparkEngine:
             # Spark says that its job was cancelled, and buries who asked for that.
             if (interrupt := _interrupt_behind(failed)) is not None:
                 raise interrupt from None
+            if (error := error_in(str(failed))) is not None:
+                raise error from None
             raise
 
 

@@ -79,7 +79,7 @@ class LocalRows(Rows):
     ) -> None:
         self._engine, self._inputs, self._steps = engine, inputs, steps
         self._is_passing = is_passing
-        """Whether the files of the inputs are of no use after the tasks."""
+        """Whether nobody reads the files of the inputs after the tasks."""
         self._columns = columns
         """What rows have if there are none to tell."""
 
