@@ -42,10 +42,10 @@ def stored_contents(repository: icefloe.Repository) -> dict[str, tuple[Any, dict
     references: dict[NodeId, dict[Any, Any]] = {}
     for file in repository.list_manifest_files(tip):
         manifest = run_blocking(assets.read_manifest(ManifestId.parse(file.id)))
-        for node, table in tables_of(manifest).items():
-            found = references.setdefault(node, {})
+        for node_id, table in tables_of(manifest).items():
+            found = references.setdefault(node_id, {})
             for row, cell in enumerate(table.coordinates.tolist()):
-                one = table.ref(row)
+                one: Any = table.ref(row)
                 is_native = isinstance(one, NativeChunk)
                 found[tuple(cell)] = (one.offset, one.length) if is_native else one
     every = [nodes.node(row) for row in range(len(nodes.ids))]

@@ -11,7 +11,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from icefloe.format.arrow import pa
-from icefloe.pipeline.running.engines import NUMBER, SLICE, Batches, Rows, Update, WorkerContext
+from icefloe.pipeline.running.engines import SLICE, Rows, Update, WorkerContext
+from icefloe.pipeline.running.tasks import Batches
 from icefloe.records import MutableRecord
 from icefloe.repo.context import RepoContext
 from icefloe.spark.broadcast import broadcast_context, is_classic, on_workers
@@ -112,8 +113,7 @@ class SparkEngine:
 
     def numbers(self, count: int, tasks: int) -> SparkRows:
         """Divide numbers over tasks."""
-        frame = self._spark.range(0, count, 1, tasks)
-        return SparkRows(self._spark, frame.withColumnRenamed("id", NUMBER))
+        return SparkRows(self._spark, self._spark.range(0, count, 1, tasks))
 
     @contextmanager
     def share[T](self, context: RepoContext, sources: T) -> Iterator[WorkerContext[T]]:

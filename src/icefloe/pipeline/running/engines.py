@@ -21,7 +21,7 @@ type Update = Callable[[int, int], None]
 SLICE: Final = "slice"
 """The column with the number of the task that gets a row."""
 NUMBER: Final = "id"
-"""The column of `Engine.numbers`."""
+"""The column of `Engine.numbers`: that of a range of Spark."""
 
 
 class Rows(Protocol):

@@ -22,7 +22,6 @@ from icefloe.pipeline.files.facts import int_column
 from icefloe.pipeline.running.engines import (
     NUMBER,
     SLICE,
-    Batches,
     Rows,
     Update,
     WorkerContext,
@@ -30,6 +29,7 @@ from icefloe.pipeline.running.engines import (
 )
 from icefloe.pipeline.running.pool import Pool
 from icefloe.pipeline.running.tasks import (
+    Batches,
     Divide,
     Grouped,
     Map,
