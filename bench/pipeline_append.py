@@ -21,8 +21,8 @@ from bench.pipeline_processes import DRIVER, cpu_seconds, session, watched
 from bench.synthetic_archive import MadeUp, commit_made_up
 from icefloe.pipeline.files.options import ParseOptions
 from icefloe.pipeline.files.parsing import parse_file
+from icefloe.pipeline.running.job import Target
 from icefloe.spark import append
-from icefloe.spark.job import Target
 
 _REFERENCES: Final = 10_000_000
 _PER_FILE: Final = 1_000

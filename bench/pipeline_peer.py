@@ -1,6 +1,7 @@
 """VirtualiZarr with icechunk on an archive: a process in which nothing of ours is loaded.
 
-`python -m bench.pipeline_peer FOLDER FILES` prints what it took, in one process and in a pool.
+`python -m bench.pipeline_peer FOLDER FILES` prints what it took, in one process and in a pool. With
+`alone` behind it, it does so once, in this process.
 """
 
 import json
@@ -76,4 +77,8 @@ def _committed(folder: Path, files: int, name: str, *, parallel: bool | Executor
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     icechunk.set_logs_filter("error")
-    print(json.dumps(measure(Path(sys.argv[1]), int(sys.argv[2]))))
+    folder, files = Path(sys.argv[1]), int(sys.argv[2])
+    if sys.argv[3:] == ["alone"]:
+        print(_committed(folder, files, "one", parallel=False))
+    else:
+        print(json.dumps(measure(folder, files)))

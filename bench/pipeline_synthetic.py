@@ -19,7 +19,7 @@ from bench.engine_rows import Group, Row, Scale
 from bench.pipeline_processes import CORES, DRIVER, JAVA, WORKER, cpu_seconds, session, watched
 from bench.synthetic_archive import MadeUp, commit_made_up
 from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT
-from icefloe.spark.job import Target
+from icefloe.pipeline.running.job import Target
 
 PER_FILE: Final = 5_000
 _MILLION: Final = 1_000_000

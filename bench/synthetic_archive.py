@@ -27,11 +27,12 @@ from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.planning import FEW_REFERENCES
+from icefloe.pipeline.running.engines import NUMBER
+from icefloe.pipeline.running.job import Committed, Job, Target
+from icefloe.pipeline.running.progress import OnProgress
+from icefloe.pipeline.running.virtual import SCANNED, CombinedFiles, VirtualProducer
 from icefloe.pipeline.writing.building import stamp
-from icefloe.spark.broadcast import broadcast_context, on_workers
-from icefloe.spark.job import Committed, Job, Target, persisted
-from icefloe.spark.progress import OnProgress
-from icefloe.spark.virtual import SCANNED, CombinedFiles, VirtualProducer
+from icefloe.spark.engine import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +113,8 @@ def commit_made_up(
     on_progress: OnProgress | None = None,
 ) -> tuple[list[Committed], dict[str, float]]:
     """Run everything but the parsing; gives what each commit did, and seconds by stage."""
-    job = Job(spark, target, on_progress, few_references=few_references)
+    engine = SparkEngine(spark)
+    job = Job(engine, target, on_progress, few_references=few_references)
     producer = VirtualProducer(
         sources=(),
         options=TIME,
@@ -122,11 +124,11 @@ def commit_made_up(
     with job.watch.stage("combine", f"{load.files} files"):
         facts = load.facts()
         combined = combine(facts, TIME)
-    rows = spark.range(0, load.files, 1, 4 * job.cores).mapInArrow(on_workers(_make, load), SCANNED)
+    rows = engine.numbers(load.files, 4 * job.cores).map(_make, load, columns=SCANNED)
     files = CombinedFiles(facts, combined)
     with (
-        broadcast_context(spark, job.context, SourceAccess()) as workers,
-        persisted(rows) as scanned,
+        engine.share(job.context, SourceAccess()) as workers,
+        rows.kept() as scanned,
     ):
         done = list(producer.commits(job, job.session(), files, scanned, workers))
     return done, job.watch.seconds
@@ -134,7 +136,7 @@ def commit_made_up(
 
 def _make(batches: "Iterator[pa.RecordBatch]", load: MadeUp) -> "Iterator[pa.RecordBatch]":
     for batch in batches:
-        for number in batch.column("id").to_pylist():
+        for number in batch.column(NUMBER).to_pylist():
             yield pa.RecordBatch.from_arrays(
                 [
                     int_column([number]),

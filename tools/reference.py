@@ -47,6 +47,7 @@ SUBJECTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "credentials": ("Credentials", ("credentials",)),
     "configuration": ("Configuration", ("config",)),
+    "jobs": ("Ingest, append and rechunk", ("jobs",)),
     "maintenance": ("Maintenance", ("maintenance", "zarr_store.exporting", "api.migration")),
     "service": ("The repository service", ("catalog",)),
     "errors": ("Errors", ("errors",)),

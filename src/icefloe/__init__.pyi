@@ -124,6 +124,7 @@ from .errors import (
     StorageError,
     WrongTypeError,
 )
+from .jobs import append, ingest, rechunk
 from .maintenance.clone.run import CloneReport
 from .maintenance.dependencies.access import AccessReport, ContainerAccess
 from .maintenance.dependencies.summary import VirtualDependencies, VirtualDependency
@@ -298,6 +299,7 @@ __all__ = [
     "VirtualDependency",
     "WrongTypeError",
     "__version__",
+    "append",
     "azure_anonymous_credentials",
     "azure_credentials",
     "azure_from_env_credentials",
@@ -318,6 +320,7 @@ __all__ = [
     "http_storage",
     "http_store",
     "in_memory_storage",
+    "ingest",
     "initialize_logs",
     "install_as_icechunk",
     "local_filesystem_storage",
@@ -326,6 +329,7 @@ __all__ = [
     "migrate_repository_async",
     "print_debug_info",
     "r2_storage",
+    "rechunk",
     "redirect_storage",
     "s3_anonymous_credentials",
     "s3_credentials",

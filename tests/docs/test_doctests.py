@@ -29,7 +29,7 @@ MODULES = sorted(
 )
 
 
-SPARK = ["icefloe.pipeline.coverage", "icefloe.spark.jobs", "icefloe.spark.session"]
+SPARK = ["icefloe.spark.session"]
 """Modules whose examples start and stop Spark, which there is only once in a process."""
 SERVED = "icefloe.catalog.administration"
 """The module whose examples ask a service."""

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 def run(*arguments: str, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(app, [*arguments, "--engine=spark"])
     assert result.exit_code == code, result.output
     return result
 

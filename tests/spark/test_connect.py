@@ -11,10 +11,10 @@ import pytest
 from examples.archives import write_archive
 from icefloe.pipeline.files.facts import SourceState
 from icefloe.pipeline.files.options import ParseOptions
+from icefloe.pipeline.running.job import Job, Target
+from icefloe.pipeline.running.virtual import scan
 from icefloe.spark import StageProgress, virtualize
-from icefloe.spark.broadcast import broadcast_context
-from icefloe.spark.job import Job, Target
-from icefloe.spark.virtual import scan
+from icefloe.spark.engine import SparkEngine, SparkRows
 from tests.cluster.drivers import ROOT, Driver, driver_on
 from tests.cluster.gates import Gate, GatedAccess
 from tests.cluster.places import (
@@ -73,10 +73,13 @@ def artifacts(server: SparkConnectServer) -> set[str]:
 
 def planned(spark: Any, site: Site) -> tuple[bytes, bytes]:
     """Give what is secret, and the plan of a scan as it is sent and shown."""
-    job = Job(spark, Target(site.open(), "main", ""))
-    with broadcast_context(spark, job.context, site.access) as workers:
+    engine = SparkEngine(spark)
+    job = Job(engine, Target(site.open(), "main", ""))
+    with engine.share(job.context, site.access) as workers:
         states = [SourceState("s3://somewhere/a.nc")]
-        rows: Any = scan(job, states, ParseOptions(("time",)), workers)
+        scanned = scan(job, states, ParseOptions(("time",)), workers)
+        assert isinstance(scanned, SparkRows)
+        rows: Any = scanned.frame
         plan = rows._plan.to_proto(spark.client).SerializeToString()
         return cloudpickle.dumps((job.context, site.access)), plan + rows._explain_string(
             extended=True

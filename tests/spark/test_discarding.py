@@ -9,8 +9,8 @@ import zarr
 
 import icefloe
 from icefloe.effects import run_blocking
+from icefloe.pipeline.running.orphans import JOB_METADATA, note_key
 from icefloe.spark import discard_attempt, list_attempts
-from icefloe.spark.orphans import JOB_METADATA, note_key
 
 LARGE = 4000
 """So many bytes in a chunk are not kept in the manifest."""

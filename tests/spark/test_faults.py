@@ -15,9 +15,10 @@ from examples.archives import write_archive
 from icefloe.errors import InvalidInputError
 from icefloe.pipeline.files.options import CombineOptions
 from icefloe.pipeline.files.sources import SourceAccess, SourceObject
+from icefloe.pipeline.running.orphans import note_key
+from icefloe.pipeline.running.progress import Watch
 from icefloe.spark import StageProgress, discard_attempt, list_attempts, virtualize
-from icefloe.spark.orphans import note_key
-from icefloe.spark.progress import Watch
+from icefloe.spark.engine import SparkEngine
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
 from tests.spark.conftest import wait_for_events
 
@@ -114,7 +115,7 @@ def test_a_key_press_is_told_whatever_spark_makes_of_it(spark: Any) -> None:
         finally:
             raise RuntimeError("the job was cancelled")
 
-    watch = Watch(spark, "interrupted", None)
+    watch = Watch(SparkEngine(spark), "interrupted", None)
     with pytest.raises(KeyboardInterrupt), watch.stage("write", "2 files"):
         collect()
     with pytest.raises(ZeroDivisionError), watch.stage("write", "2 files"):

@@ -21,6 +21,8 @@ from icefloe.pipeline.copying.origins import CopySource, ZarrSource
 from icefloe.pipeline.copying.transfer import ReadingStore
 from icefloe.pipeline.files.sources import SourceAccess
 from icefloe.pipeline.local import virtualize_locally
+from icefloe.pipeline.running.job import Job, Target
+from icefloe.pipeline.running.native import NativeProducer
 from icefloe.spark import (
     CopyReport,
     StageProgress,
@@ -29,8 +31,7 @@ from icefloe.spark import (
     list_attempts,
     rechunk,
 )
-from icefloe.spark.job import Job, Target
-from icefloe.spark.native import NativeProducer, attempts_may_differ
+from icefloe.spark.engine import SparkEngine, attempts_may_differ
 from tests.pipeline.repositories import opened
 from tests.spark.archives import TIME, assert_complete, assert_sound, stored_repository
 from tests.spark.copies import (
@@ -239,7 +240,7 @@ def copy(
 ) -> CopyReport:
     layout = LayoutOptions({"x": 300})
     chosen = CopyOptions(layout, memory_per_task=40_000, **options)
-    job = Job(spark, Target(repository, "main", ""), few_references=few)
+    job = Job(SparkEngine(spark), Target(repository, "main", ""), few_references=few)
     return job.run(NativeProducer(source=source, options=chosen))
 
 

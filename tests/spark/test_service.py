@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 import icefloe
 from examples.archives import Archive, write_archive
 from icefloe.cli.main import app
+from icefloe.pipeline import LocalEngine
 from icefloe.pipeline.files.granted import granted_sources
+from icefloe.pipeline.running.jobs import ingest as ingest_on
 from icefloe.spark import StageProgress, ingest, rechunk
 from tests.cluster.places import assert_not_told, contents
 from tests.pipeline.repositories import opened
@@ -107,6 +109,27 @@ def test_a_job_writes_and_reads_with_tokens_of_its_own(
     wait_for_events(spark)
     kept = {**contents(event_logs), **contents(*onlooker.folders), **onlooker.seen}
     assert_no_secret(here, kept)
+
+
+def test_a_pool_writes_with_tokens_of_its_own(here: World, tmp_path: Path) -> None:
+    here.desk.make_brief()
+    archive = write_archive(tmp_path / "data", 6, steps=2)
+    files = here.client("bob").create_repo("lab/files", bucket="main")
+    seen: dict[Path, bytes] = {}
+    with LocalEngine(2) as engine:
+
+        def look(_: StageProgress) -> None:
+            seen.update(contents(Path(engine.folder)))
+
+        chunks = {"time": 4}
+        ingest_on(engine, files, archive.pattern, TIME, chunks=chunks, on_progress=look)
+    assert_complete(files.readonly_session("main"), archive)
+    assert_clean(files)
+    asked = [path for _, path in here.desk.requests if path.endswith("/tokens")]
+    assert set(asked) == {"/api/v1/repos/lab/files/tokens"}
+    assert here.desk.requests.count(("DELETE", "/api/v1/me/token")) == len(asked)
+    assert seen
+    assert_no_secret(here, seen)
 
 
 def upload(here: World, archive: Archive, numbers: range) -> str:

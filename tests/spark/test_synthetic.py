@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 import icefloe
 from bench.synthetic_archive import CHUNK_BYTES, MadeUp, commit_made_up
 from icefloe.effects import run_blocking
-from icefloe.spark.job import Target
+from icefloe.pipeline.running.job import Target
 from tests.spark.archives import assert_sound
 
 pytestmark = pytest.mark.spark

@@ -97,13 +97,26 @@ class Place(Record):
             config = self.config if config is None else self.config.merge(config)
         return Repository.open(self.storage, config, {**self.access, **(access or {})} or None)
 
-    def open_or_create(self) -> Repository:
-        """Open the repository, or create it where there is none."""
-        from icefloe.api.repository import Repository
+    @contextmanager
+    def filled(self, create: Callable[[], Repository] | None = None) -> Iterator[Repository]:
+        """Open the repository, or create it where there is none, and write to it in the body.
 
-        if self.config is None:
-            return Repository.open_or_create(self.storage)
-        return self.open() if self.exists() else Repository.create(self.storage)
+        If the body fails, a repository that was created for it is deleted again, unless it is that
+        of a service.
+        """
+        from icefloe.api.repository import Repository
+        from icefloe.pipeline.running.orphans import discard_if_empty
+
+        if self.exists():
+            yield self.open()
+            return
+        repository = Repository.create(self.storage) if create is None else create()
+        try:
+            yield repository
+        except BaseException:
+            if not self.is_of_service:
+                discard_if_empty(repository)
+            raise
 
 
 def place_of(text: str, *, anonymous: bool = False, writes: bool = False) -> Place:

@@ -1,4 +1,4 @@
-"""`icefloe ingest` and `icefloe append`: archives to repositories, on Spark."""
+"""`icefloe ingest` and `icefloe append`: archives to repositories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-import icefloe.spark as jobs  # names load when they are used: Spark is large
 from icefloe.cli.common import (
     INTERRUPTED,
     Place,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from icefloe.config import RepositoryConfig
     from icefloe.pipeline.combining.report import Report
     from icefloe.pipeline.files.options import ValueCheck
+    from icefloe.pipeline.running.progress import OnProgress
 
 _MOST_ROWS = 100
 
@@ -47,6 +47,13 @@ MessageOption = Annotated[str | None, typer.Option(help="The message of the comm
 MasterOption = Annotated[
     str | None,
     typer.Option(help="A Spark cluster: spark://…, yarn, sc://… [default: this machine]"),
+]
+EngineOption = Annotated[
+    Literal["auto", "local", "spark"],
+    typer.Option(
+        help="Where the work is done: local is this machine without Java; auto takes Spark for"
+        " large archives, and with --master."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 SkipOption = Annotated[
@@ -101,6 +108,7 @@ def ingest_virtual(
     drop: DropOption = None,
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
@@ -113,6 +121,7 @@ def ingest_virtual(
 
     Example: icefloe ingest virtual 'era5/*.nc' --repo ./cube --concat time
     """
+    from icefloe.jobs import ingest
     from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 
     checked_plot(plot)
@@ -125,10 +134,11 @@ def ingest_virtual(
         gaps=gaps,
         check_values=parse_check(check_values),
     )
-    repository = _open_or_create(repo, sources, container or [])
-    with running_job(master, as_json=as_json) as (spark, on_progress):
-        report = jobs.virtualize(
-            spark,
+    with (
+        running_job(as_json=as_json) as on_progress,
+        _filled(repo, sources, container or []) as repository,
+    ):
+        report = ingest(
             repository,
             sources,
             options,
@@ -137,6 +147,8 @@ def ingest_virtual(
             message=message,
             parse=ParseOptions(options.concat, drop=tuple(drop or ())),
             on_progress=on_progress,
+            engine=engine,
+            master=master,
         )
     _show(report, repository, plot, as_json=as_json)
 
@@ -154,6 +166,7 @@ def append(
     ] = "report",
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
@@ -165,12 +178,13 @@ def append(
 
     Example: icefloe append 'era5/*.nc' --repo ./cube
     """
+    from icefloe.jobs import append as append_files
+
     checked_plot(plot)
     checks = parse_check(check_values)
     repository = open_repository(repo, writes=True)
-    with running_job(master, as_json=as_json) as (spark, on_progress):
-        report = jobs.append(
-            spark,
+    with running_job(as_json=as_json) as on_progress:
+        report = append_files(
             repository,
             sources,
             group=group,
@@ -180,6 +194,8 @@ def append(
             check_values=checks,
             on_changed=changed,
             on_progress=on_progress,
+            engine=engine,
+            master=master,
         )
     _show(report, repository, plot, as_json=as_json)
 
@@ -207,7 +223,8 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _open_or_create(name: str, sources: Sequence[str], containers: Sequence[str]) -> Repository:
+@contextmanager
+def _filled(name: str, sources: Sequence[str], containers: Sequence[str]) -> Iterator[Repository]:
     """Open a repository, or create it, so that it may refer to some folders.
 
     A service reads the new configuration, and vends credentials for the folders, too.
@@ -217,15 +234,23 @@ def _open_or_create(name: str, sources: Sequence[str], containers: Sequence[str]
     from icefloe.pipeline.files.sources import container_prefixes
 
     target = place_of(name, writes=True)
-    is_there = target.exists()
-    prefixes = container_prefixes(containers if is_there or containers else sources)
-    if not is_there:
+
+    def create() -> Repository:
+        prefixes = container_prefixes(containers or sources)
         config = _with_containers(RepositoryConfig.default(), prefixes, target)
         created = Repository.create(target.storage, config)
         return open_repository(name, writes=True) if target.is_of_service else created
-    repository = target.open()
-    if not prefixes:
-        return repository
+
+    is_new = not target.exists()
+    with target.filled(create) as repository:
+        prefixes = [] if is_new else container_prefixes(containers)
+        yield _widened(repository, name, prefixes, target) if prefixes else repository
+
+
+def _widened(
+    repository: Repository, name: str, prefixes: Sequence[str], target: Place
+) -> Repository:
+    """Have a repository refer to more folders."""
     wider = repository.reopen(_with_containers(repository.config, prefixes, target))
     wider.save_config()
     if not target.is_of_service:
@@ -257,13 +282,14 @@ def _with_containers(
 
 
 @contextmanager
-def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any]]:
-    """Open a session with a progress bar; report misfits and interruptions."""
+def running_job(*, as_json: bool) -> Iterator[OnProgress | None]:
+    """Show a progress bar; report misfits and interruptions."""
     from icefloe.pipeline.combining.report import MisfitsError, ValuesMismatchError
+    from icefloe.pipeline.running.progress import terminal_progress
 
     try:
-        with jobs.session_while(master) as spark, jobs.terminal_progress() as on_progress:
-            yield spark, on_progress
+        with terminal_progress() as on_progress:
+            yield on_progress
     except KeyboardInterrupt:
         echo("interrupted: nothing was committed", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -1,11 +1,10 @@
-"""`icefloe ingest native` and `icefloe rechunk`: copies with chunks of one's choice, on Spark."""
+"""`icefloe ingest native` and `icefloe rechunk`: copies with chunks of one's choice."""
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-import icefloe.spark as jobs  # names load when they are used: Spark is large
 from icefloe.cli.common import (
     AuthorizeAnonymousOption,
     AuthorizeOption,
@@ -18,6 +17,7 @@ from icefloe.cli.ingest import (
     BranchOption,
     CheckValuesOption,
     DropOption,
+    EngineOption,
     GroupOption,
     JsonOption,
     MasterOption,
@@ -31,6 +31,9 @@ from icefloe.cli.ingest import (
     show_notes,
 )
 from icefloe.pipeline.files import FILES_CHECKED
+
+if TYPE_CHECKING:
+    from icefloe.pipeline.copying.layouts import CopyOptions
 
 ChunksOption = Annotated[
     str,
@@ -78,6 +81,7 @@ def ingest_native(
     drop: DropOption = None,
     skip_misfits: SkipOption = False,
     check_values: CheckValuesOption = str(FILES_CHECKED),
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -89,9 +93,10 @@ def ingest_native(
 
     Example: icefloe ingest native 'era5/*.nc' --repo ./cube --concat time --chunks time=720,lat=90
     """
+    from icefloe.jobs import ingest
     from icefloe.pipeline.files.options import CombineOptions, ParseOptions
 
-    how = _options(chunks, shards, codec, level, memory)
+    how = _options(chunks, shards, codec, level, memory, packing=pack, overwrite=overwrite)
     rule: Literal["skip", "fail"] = "skip" if skip_misfits else "fail"
     checks = parse_check(check_values)
     options, parse = None, None
@@ -100,21 +105,22 @@ def ingest_native(
         parse = ParseOptions(tuple(concat), drop=tuple(drop or ()))
     elif drop:
         raise typer.BadParameter("variables are left out of files only: give --concat, too")
-    repository = place_of(repo, writes=True).open_or_create()
-    with running_job(master, as_json=as_json) as (spark, on_progress):
-        report = jobs.ingest(
-            spark,
+    with (
+        running_job(as_json=as_json) as on_progress,
+        place_of(repo, writes=True).filled() as repository,
+    ):
+        report = ingest(
             repository,
             sources,
             options,
-            **how,
-            packing=pack,
-            overwrite=overwrite,
+            copy=how,
             group=group,
             branch=branch,
             message=message,
             parse=parse,
             on_progress=on_progress,
+            engine=engine,
+            master=master,
         )
     _show(report, as_json=as_json)
 
@@ -144,6 +150,7 @@ def rechunk(
     group: GroupOption = "",
     branch: BranchOption = "main",
     message: MessageOption = None,
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -154,8 +161,9 @@ def rechunk(
 
     Example: icefloe rechunk s3://bucket/cube --repo ./series --chunks time=-1,lat=10,lon=10
     """
+    from icefloe.jobs import rechunk as copy_group
 
-    how = _options(chunks, shards, codec, level, memory)
+    how = _options(chunks, shards, codec, level, memory, packing=pack, overwrite=overwrite)
     place = place_of(source)
     origin: Any = source
     if place.exists():
@@ -166,33 +174,45 @@ def rechunk(
         origin = opened.readonly_session(named, tag=from_tag, snapshot_id=from_snapshot)
     elif from_branch or from_tag or from_snapshot:
         raise typer.BadParameter(f"{source} is not a repository, and has no versions")
-    repository = place_of(repo, writes=True).open_or_create()
-    with running_job(master, as_json=as_json) as (spark, on_progress):
-        report = jobs.rechunk(
-            spark,
+    with (
+        running_job(as_json=as_json) as on_progress,
+        place_of(repo, writes=True).filled() as repository,
+    ):
+        report = copy_group(
             repository,
             origin,
-            **how,
+            how,
             source_group=from_group,
-            packing=pack,
-            overwrite=overwrite,
             group=group,
             branch=branch,
             message=message,
             on_progress=on_progress,
+            engine=engine,
+            master=master,
         )
     _show(report, as_json=as_json)
 
 
 def _options(
-    chunks: str, shards: str, codec: str, level: int | None, memory: str
-) -> dict[str, Any]:
-    return {
-        "chunks": parse_lengths(chunks, "--chunks"),
-        "shards": parse_lengths(shards, "--shards"),
-        "compressors": _compressors(codec, level),
-        "memory_per_task": parse_bytes(memory),
-    }
+    chunks: str,
+    shards: str,
+    codec: str,
+    level: int | None,
+    memory: str,
+    *,
+    packing: bool,
+    overwrite: bool,
+) -> "CopyOptions":
+    from icefloe.pipeline.copying.layouts import CopyOptions
+
+    return CopyOptions.of(
+        parse_lengths(chunks, "--chunks"),
+        parse_lengths(shards, "--shards"),
+        _compressors(codec, level),
+        packing=packing,
+        overwrite=overwrite,
+        memory_per_task=parse_bytes(memory),
+    )
 
 
 def parse_lengths(text: str, option: str) -> dict[str, int]:

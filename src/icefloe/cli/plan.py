@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import icefloe.spark as jobs  # names load when they are used
+from icefloe import pipeline  # names load when they are used
 from icefloe.cli.common import echo, place_of, show_json, show_table
 from icefloe.cli.ingest import BranchOption, GroupOption, JsonOption, RepoOption, SourcesArgument
 from icefloe.cli.native import (
@@ -48,8 +48,8 @@ def plan(
 ) -> None:
     """Estimate time and memory of `icefloe ingest` or `icefloe append`; write nothing.
 
-    Files are listed, and three of them are parsed; the others are taken to be like these. Spark
-    is not started. With --native, --chunks or --shards, what a copy of the values takes.
+    Files are listed, and three of them are parsed; the others are taken to be like these. No
+    engine is started. With --native, --chunks or --shards, what a copy of the values takes.
 
     Example: icefloe plan 'era5/*.nc' --repo ./cube --concat time --cores 64
     """
@@ -67,7 +67,7 @@ def plan(
     count = cores or os.cpu_count() or 1
     planned: JobPlan | CopyEstimate
     if native or chunks or shards:
-        planned = jobs.plan_copy(
+        planned = pipeline.plan_copy(
             repository,
             sources,
             options,
@@ -78,7 +78,7 @@ def plan(
         )
         scan = planned.scan
     else:
-        planned = scan = jobs.plan(
+        planned = scan = pipeline.plan(
             repository, sources, options, cores=count, group=group, branch=branch
         )
     if as_json:

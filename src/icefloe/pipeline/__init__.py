@@ -7,10 +7,11 @@
     checking      are the values right: compared with independent readers before a commit
     planning      what a job takes, before it runs: from a sample of the files
     coverage      which steps a dataset covers, lacks, and got late
-    local         all of it in this process
+    running       jobs: all of it, by tasks on an engine, and one commit
+    local         the same through a session that the caller commits
 
-Nothing here knows Spark; `icefloe.spark` runs the same parts on many machines. Names are imported
-when they are first used, so that commands without the pipeline start quickly.
+Nothing here knows Spark: `icefloe.spark` is another engine for the same jobs, on many machines.
+Names are imported when they are first used, so that commands without the pipeline start quickly.
 """
 
 import lazy_loader

@@ -2,6 +2,7 @@ from .combining.report import Misfit as Misfit
 from .combining.report import MisfitsError as MisfitsError
 from .combining.report import Report as Report
 from .combining.report import ValuesMismatchError as ValuesMismatchError
+from .copying.layouts import CopyOptions as CopyOptions
 from .coverage import DatasetCoverage as DatasetCoverage
 from .coverage import FamilyCoverage as FamilyCoverage
 from .coverage import HeldFile as HeldFile
@@ -20,3 +21,13 @@ from .files.sources import container_prefixes as container_prefixes
 from .local import virtualize_locally as virtualize_locally
 from .planning import CopyEstimate as CopyEstimate
 from .planning import JobPlan as JobPlan
+from .running.estimates import plan as plan
+from .running.estimates import plan_copy as plan_copy
+from .running.job import CopyReport as CopyReport
+from .running.job import JobReport as JobReport
+from .running.local import LocalEngine as LocalEngine
+from .running.orphans import Attempt as Attempt
+from .running.orphans import discard_attempt as discard_attempt
+from .running.orphans import list_attempts as list_attempts
+from .running.progress import StageProgress as StageProgress
+from .running.progress import terminal_progress as terminal_progress

@@ -207,7 +207,6 @@ def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCo
 
     >>> import icefloe, xarray
     >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
-    >>> from icefloe.spark import session_while, virtualize
     >>> for day in (1, 2):
     ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
     ...     data.to_netcdf(f"covered-{day}.nc", engine="h5netcdf")
@@ -216,8 +215,7 @@ def read_coverage(session: Session, group: str | None = None) -> tuple[DatasetCo
     >>> config.set_virtual_chunk_container(container_at(prefix))
     >>> storage = icefloe.local_filesystem_storage("covered")
     >>> repository = icefloe.Repository.create(storage, config)
-    >>> with session_while("local[2]") as spark:
-    ...     report = virtualize(spark, repository, "covered-*.nc", CombineOptions(("time",)))
+    >>> report = icefloe.ingest(repository, "covered-*.nc", CombineOptions(("time",)))
     >>> [coverage] = read_coverage(repository.readonly_session("main"))
     >>> coverage.dimension, coverage.length, coverage.is_complete
     ('time', 2, True)
@@ -407,7 +405,6 @@ def read_sources(
 
     >>> import icefloe, xarray
     >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
-    >>> from icefloe.spark import session_while, virtualize
     >>> for day in (1, 2):
     ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
     ...     data.to_netcdf(f"listed-{day}.nc", engine="h5netcdf")
@@ -416,8 +413,7 @@ def read_sources(
     >>> config.set_virtual_chunk_container(container_at(prefix))
     >>> storage = icefloe.local_filesystem_storage("listed")
     >>> repository = icefloe.Repository.create(storage, config)
-    >>> with session_while("local[2]") as spark:
-    ...     report = virtualize(spark, repository, "listed-*.nc", CombineOptions(("time",)))
+    >>> report = icefloe.ingest(repository, "listed-*.nc", CombineOptions(("time",)))
     >>> for file in read_sources(repository.readonly_session("main"), like="*-2.nc"):
     ...     print(file.start, file.length, file.variables)
     1 1 ('t2m',)

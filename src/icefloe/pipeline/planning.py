@@ -108,7 +108,7 @@ class WavePlan(Record, kw_only=True):
 
 
 class JobPlan(Record, kw_only=True):
-    """The work and the needs of a job; see `icefloe.spark.plan`.
+    """The work and the needs of a job; see `icefloe.pipeline.plan`.
 
     >>> plan = make_plan(Sampled(), (), files=0, known=7, changed=0, cores=2)
     >>> plan.known, plan.tasks
@@ -338,7 +338,7 @@ _VALUES_PER_SECOND: Final = Range(20e6, 200e6)
 
 
 class CopyEstimate(Record, kw_only=True):
-    """The work and the needs of copying arrays; see `icefloe.spark.plan_copy`.
+    """The work and the needs of copying arrays; see `icefloe.pipeline.plan_copy`.
 
     >>> from icefloe.pipeline.copying.copies import GroupToCopy
     >>> estimate = estimate_copy(GroupToCopy({}, ()), Limits(2**20, cores=2), most=100)

@@ -26,7 +26,9 @@ import numpy as np
 
 from icefloe.catalog.leases import delegating
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.running.engines import WorkerContext
 from icefloe.repo.context import RepoContext
+from icefloe.spark.failures import as_text
 from icefloe.storage.specs import MemorySpec
 
 if TYPE_CHECKING:
@@ -36,10 +38,6 @@ _MOST_OPEN: Final = 4
 """So many are kept open in a worker, which outlives the jobs that it works for."""
 
 
-type WorkerContext[T] = Callable[[], tuple[RepoContext, T]]
-"""Returns the repository and the sources of a job in any process; clients open at first use."""
-
-
 def on_workers(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return a function of rows for Spark, with more arguments for each call.
 
@@ -47,9 +45,20 @@ def on_workers(function: Callable[..., Any], *arguments: Any) -> Any:
     """
 
     def run(rows: Any) -> Any:
-        return function(rows, *arguments)
+        return _called(function, rows, arguments)
 
     return run
+
+
+def _called(function: Callable[..., Any], rows: Any, arguments: tuple[Any, ...]) -> Any:
+    with as_text():
+        result = function(rows, *arguments)
+    return _iterated(result) if isinstance(result, Iterator) else result
+
+
+def _iterated(batches: Iterator[Any]) -> Iterator[Any]:
+    with as_text():
+        yield from batches
 
 
 def is_classic(spark: "SparkSession") -> bool:

@@ -50,7 +50,12 @@ class LayoutOptions(Record):
 
 
 class CopyOptions(Record):
-    """Settings for the copying of values."""
+    """Settings for the copying of values; make them with `of`.
+
+    >>> options = CopyOptions.of(chunks={"time": 24}, overwrite=True)
+    >>> options.layout.chunks, options.overwrite
+    ({'time': 24}, True)
+    """
 
     layout: LayoutOptions
     memory_per_task: int = MEMORY_PER_TASK
@@ -68,8 +73,8 @@ class CopyOptions(Record):
     @classmethod
     def of(
         cls,
-        chunks: Mapping[str, int] | None,
-        shards: Mapping[str, int] | None,
+        chunks: Mapping[str, int] | None = None,
+        shards: Mapping[str, int] | None = None,
         compressors: Any = "auto",
         *,
         packing: PackingOptions | bool = False,

@@ -226,8 +226,8 @@ class TableSource(Protocol):
         ...
 
 
-type Sources = "Pattern | Iterable[Pattern] | pa.Table | TableSource"
-"""Globs, URLs, or a table (of Arrow or Spark) with the column `url`."""
+type Sources = "Pattern | Iterable[Pattern | SourceState] | pa.Table | TableSource"
+"""Globs, URLs, files that were listed, or a table (of Arrow or Spark) with the column `url`."""
 
 _MAGIC: Final = re.compile(r"[*?\[{]")
 _GLOB_TOKEN: Final = re.compile(r"\*\*/?|\[.[^\]]*\]|.", re.DOTALL)
@@ -235,14 +235,15 @@ _GLOB_TOKEN: Final = re.compile(r"\*\*/?|\[.[^\]]*\]|.", re.DOTALL)
 
 
 def list_sources(
-    patterns: Pattern | Iterable[Pattern], access: SourceAccess | None = None
+    patterns: Pattern | Iterable[Pattern | SourceState], access: SourceAccess | None = None
 ) -> list[SourceState]:
     """List the files that patterns name, sorted by URL within each pattern, and no URL twice.
 
     A pattern is a path or URL. With `*`, `?`, `[...]`, `{a,b}` or `**` (any number of
     directories) it is matched against the storage's listing; ending in `/` it stands for all
     files below; anything else is taken as a file's own name, without a request. A pattern that
-    matches nothing is an error, since the job would silently do less than was asked for.
+    matches nothing is an error, since the job would silently do less than was asked for. A file
+    that was listed before stands for itself.
 
     >>> list_sources("s3://bucket/a.nc")
     [SourceState(url='s3://bucket/a.nc', size=None, etag=None, modified=None)]
@@ -293,7 +294,9 @@ def _distinct(states: Iterable[SourceState]) -> list[SourceState]:
     return list(by_url.values())
 
 
-def _matches(pattern: Pattern, access: SourceAccess) -> list[SourceState]:
+def _matches(pattern: Pattern | SourceState, access: SourceAccess) -> list[SourceState]:
+    if isinstance(pattern, SourceState):
+        return [pattern]
     url = as_url(pattern)
     if not _MAGIC.search(url) and not url.endswith("/"):
         return [SourceState(url)]

@@ -6,10 +6,8 @@ references to the new objects.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -33,18 +31,8 @@ from icefloe.pipeline.copying.origins import CopySource
 from icefloe.pipeline.copying.transfer import CopyPlan, copy_regions
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.planning import copy_tasks, write_tasks
-from icefloe.pipeline.writing.building import (
-    ArrayPlan,
-    Notes,
-    RegionContent,
-    cut_by_region,
-    native_table,
-)
-from icefloe.pipeline.writing.dataset import require_openable
-from icefloe.records import MutableRecord, Record
-from icefloe.repo.context import RepoContext
-from icefloe.spark.broadcast import WorkerContext, broadcast_context, on_workers
-from icefloe.spark.job import (
+from icefloe.pipeline.running.engines import NUMBER, WorkerContext
+from icefloe.pipeline.running.job import (
     PLACED,
     CopyReport,
     Job,
@@ -53,10 +41,17 @@ from icefloe.spark.job import (
     build_manifests,
     placed_batch,
 )
-from icefloe.spark.orphans import note_key
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from icefloe.pipeline.running.orphans import note_key
+from icefloe.pipeline.writing.building import (
+    ArrayPlan,
+    Notes,
+    RegionContent,
+    cut_by_region,
+    native_table,
+)
+from icefloe.pipeline.writing.dataset import require_openable
+from icefloe.records import Record
+from icefloe.repo.context import RepoContext
 
 _COPY: Final = "icefloe.copy"
 _WAVE: Final = "icefloe.wave"
@@ -64,9 +59,6 @@ _WAVES: Final = "icefloe.waves"
 
 _COPIES: Final = -1
 """Stands in notes for the region of a manifest."""
-
-_ROLLS_BACK: Final = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
-"""Whether Spark takes back all that followed from a task which, run again, gives something else."""
 
 type Workers = WorkerContext[CopySource]
 
@@ -98,10 +90,7 @@ class NativeProducer(Record, kw_only=True):
         )
         is_near = source.is_near and job.context.is_near
         limits = options.limits(job.cores, is_near=is_near)
-        with (
-            broadcast_context(job.spark, job.context, source) as workers,
-            attempts_may_differ(job.spark),
-        ):
+        with job.engine.share(job.context, source) as workers:
             for number, slabs in enumerate(waves[done:], start=done):
                 if number:
                     session = job.session()
@@ -154,8 +143,8 @@ class NativeProducer(Record, kw_only=True):
         state = session._session  # noqa: SLF001 - the same package
         plan = WritePlan(job.id, tuple(plan_copies(state, group, arrays, regions.slabs)))
         tasks = copy_tasks(len(regions), job.cores)
-        copied = job.spark.range(0, len(regions), 1, tasks).mapInArrow(
-            on_workers(_copy, copy_plan, plan, workers), PLACED
+        copied = job.engine.numbers(len(regions), tasks).map(
+            _copy, copy_plan, plan, workers, columns=PLACED
         )
         # Until the last wave, coordinates may be incomplete.
         stored = arrays.paths if marks[_WAVE] == marks[_WAVES] else ()
@@ -181,7 +170,7 @@ def _copy(
     batches: "Iterator[pa.RecordBatch]", copy_plan: CopyPlan, plan: WritePlan, workers: Workers
 ) -> "Iterator[pa.RecordBatch]":
     context, source = workers()
-    numbers = (number for batch in batches for number in batch.column("id").to_pylist())
+    numbers = (number for batch in batches for number in batch.column(NUMBER).to_pylist())
     new_note = partial(note_key, plan.job, _COPIES, _COPIES)
     for copied in copy_regions(copy_plan, numbers, source.array, context, new_note):
         array, references = plan.arrays[copied.array], copied.references
@@ -202,47 +191,3 @@ async def _assemble(
 ) -> RegionContent:
     table = native_table([References.from_bytes(row["payload"]) for row in rows])
     return RegionContent(table, copies=frozenset(" ".join(row["about"] for row in rows).split()))
-
-
-# -- a setting of Spark ----------------------------------------------------------------------
-
-
-class _Changed(MutableRecord):
-    """The former value of a setting, and the number of copies that need another value."""
-
-    before: str | None
-    users: int = 0
-
-
-_changed: Final[dict[int, _Changed]] = {}
-"""By session; copies may run beside each other in one."""
-_changing: Final = Lock()
-
-
-@contextmanager
-def attempts_may_differ(spark: "SparkSession") -> Iterator[None]:
-    """Have Spark go on when a task that is run again, as an executor was lost, names new objects.
-
-    Since 4.2 it would fail the job if some manifests are written already. But these are as good as
-    the others: what an attempt wrote stays for as long as any manifest refers to it.
-    """
-    with _changing:
-        if id(spark) not in _changed:
-            before = spark.conf.get(_ROLLS_BACK, None)
-            spark.conf.set(_ROLLS_BACK, "false")
-            _changed[id(spark)] = _Changed(before)
-        _changed[id(spark)].users += 1
-    try:
-        yield
-    finally:
-        with _changing:
-            _changed[id(spark)].users -= 1
-            if _changed[id(spark)].users == 0:
-                _restore(spark, _changed.pop(id(spark)).before)
-
-
-def _restore(spark: "SparkSession", before: str | None) -> None:
-    if before is None:
-        spark.conf.unset(_ROLLS_BACK)
-    else:
-        spark.conf.set(_ROLLS_BACK, before)

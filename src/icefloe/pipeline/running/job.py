@@ -1,4 +1,4 @@
-"""One job: a producer plans commits, executors build their manifests, the driver commits them.
+"""One job: a producer plans commits, tasks build their manifests, the driver commits them.
 
     producer -> wave: placed references -> manifests -> link -> commit
 
@@ -10,9 +10,9 @@ the job removes everything that no version uses when it ends, however it ends.
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import zstandard
@@ -31,20 +31,16 @@ from icefloe.pipeline.combining.report import Report
 from icefloe.pipeline.copying.layouts import Regions
 from icefloe.pipeline.files.facts import binary_column, int_column, text_column
 from icefloe.pipeline.planning import FEW_REFERENCES
+from icefloe.pipeline.running.engines import Engine, Rows, WorkerContext
+from icefloe.pipeline.running.orphans import JOB_METADATA, clear_attempt, note_key
+from icefloe.pipeline.running.progress import OnProgress, Watch
 from icefloe.pipeline.writing.building import ArrayPlan, Notes, RegionContent, build
 from icefloe.records import Record, field, replace
 from icefloe.repo.context import RepoContext
 from icefloe.reports import JsonReady
-from icefloe.spark.broadcast import WorkerContext, on_workers
-from icefloe.spark.orphans import JOB_METADATA, clear_attempt, note_key
-from icefloe.spark.progress import OnProgress, Watch
-from icefloe.spark.session import cores_of
 from icefloe.transactions.commit import LogWriter, commit
 from icefloe.transactions.conflicts import ConflictDetector
 from icefloe.transactions.external_manifests import link_manifests, write_log
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class Committed(Record, kw_only=True):
@@ -247,18 +243,22 @@ def placed_batch(rows: Sequence[PlacedRow]) -> "pa.RecordBatch":
 
 
 def build_manifests(
-    placed: "DataFrame",
+    placed: Rows,
     plan: WritePlan,
     assemble: Assemble,
     worker_context: WorkerContext[Any],
     *,
     tasks: int,
-) -> "DataFrame":
+) -> Rows:
     """Plan the building of all manifests; nothing is done before somebody asks for rows."""
-    return (
-        placed.repartition(tasks, "array", "region")
-        .groupBy("array", "region")
-        .applyInArrow(on_workers(_build_region, plan, assemble, worker_context), BUILT)
+    return placed.grouped(
+        _build_region,
+        plan,
+        assemble,
+        worker_context,
+        by=("array", "region"),
+        columns=BUILT,
+        tasks=tasks,
     )
 
 
@@ -283,10 +283,10 @@ def _build_region(
     )
 
 
-def gather_regions(built: "DataFrame", *, with_changes: bool) -> Written:
+def gather_regions(built: Rows, *, with_changes: bool) -> Written:
     """Fetch what the driver has to know; with the coordinates of new chunks only if asked."""
     names = ["array", "linked", "references", "bytes", "copies"]
-    rows = built.select(*names, *(["changed"] if with_changes else [])).toArrow().to_pylist()
+    rows = built.select(*names, *(["changed"] if with_changes else [])).gather().to_pylist()
     regions: dict[int, list[LinkedRegion]] = {}
     for row in rows:
         regions.setdefault(row["array"], []).append(LinkedRegion.from_bytes(row["linked"]))
@@ -303,12 +303,11 @@ def gather_regions(built: "DataFrame", *, with_changes: bool) -> Written:
 
 
 def write_log_in_task(
-    built: "DataFrame", plan: WritePlan, own: TransactionLog, worker_context: WorkerContext[Any]
+    built: Rows, plan: WritePlan, own: TransactionLog, worker_context: WorkerContext[Any]
 ) -> None:
-    """Have one task write the transaction log, with all coordinates that executors keep."""
-    single_partition = built.select("array", "changed").coalesce(1)
-    write_all = on_workers(_write_all, plan, own, worker_context)
-    single_partition.mapInArrow(write_all, "done long").toArrow()
+    """Have one task write the transaction log, with all coordinates that workers keep."""
+    changed = built.select("array", "changed")
+    changed.in_one_task(_write_all, plan, own, worker_context, columns="done long").gather()
 
 
 def _write_all(
@@ -365,7 +364,7 @@ class Wave(Record, kw_only=True):
     what: str
     """How much the stage does, in words."""
     plan: WritePlan
-    built: "DataFrame"
+    built: Rows
     """One row for each region; see `build_manifests`."""
     references: int
     """The largest possible number of new references."""
@@ -390,17 +389,17 @@ class Job:
 
     def __init__(
         self,
-        spark: "SparkSession",
+        engine: Engine,
         target: Target,
         on_progress: OnProgress | None = None,
         *,
         few_references: int = FEW_REFERENCES,
     ) -> None:
-        self.spark, self.target = spark, target
+        self.engine, self.target = engine, target
         self.context: RepoContext = target.repo._context  # noqa: SLF001 - the same package
-        self.cores = cores_of(spark)
+        self.cores = engine.cores
         self.id = secrets.token_hex(8)
-        self.watch = Watch(spark, f"icefloe-{self.id}", on_progress)
+        self.watch = Watch(engine, f"icefloe-{self.id}", on_progress)
         self._few_references = few_references
 
     def run[R: AnyReport](self, producer: Producer[R]) -> R:
@@ -412,12 +411,12 @@ class Job:
         return self.target.repo.writable_session(self.target.branch)
 
     def commit(self, session: Session, wave: Wave) -> Committed:
-        """Have executors write the manifests of a wave, link these, and make them a version."""
+        """Have tasks write the manifests of a wave, link these, and make them a version."""
         state = session._session  # noqa: SLF001 - the same package
         is_small = wave.references <= self._few_references
         with (
             _cleaning(self.context, self.id) as outcome,
-            persisted(wave.built, is_persistent=not is_small) as built,
+            nullcontext(wave.built) if is_small else wave.built.kept() as built,
         ):
             with self.watch.stage(wave.stage, wave.what):
                 written = gather_regions(built, with_changes=is_small)
@@ -442,7 +441,7 @@ class Job:
             notes=notes,
         )
 
-    def _log_writer(self, wave: Wave, written: Written, built: "DataFrame") -> LogWriter:
+    def _log_writer(self, wave: Wave, written: Written, built: Rows) -> LogWriter:
         """Return the writer of the log: the driver if it has all changed coordinates, or a task."""
 
         async def write(own: TransactionLog) -> None:
@@ -467,7 +466,7 @@ def _cleaning(context: RepoContext, job: str) -> "Iterator[_Outcome]":
                 clear_attempt(context, job, used=outcome.used, successful=outcome.successful)
             except IcefloeError as error:  # the job itself ended as it ended
                 _log.warning(
-                    "the notes of job %s are still there: icefloe.spark.discard_attempt removes"
+                    "the notes of job %s are still there: icefloe.pipeline.discard_attempt removes"
                     " them with what they name (%s)",
                     job,
                     error,
@@ -513,18 +512,3 @@ class _Outcome:
             self.is_known = True
             raise
         self.is_known = self._is_committed = True
-
-
-@contextmanager
-def persisted(rows: "DataFrame", *, is_persistent: bool = True) -> "Iterator[DataFrame]":
-    """Keep rows on the disks of executors; they are never gathered."""
-    if not is_persistent:
-        yield rows
-        return
-    from pyspark import StorageLevel
-
-    persisted_rows = rows.persist(StorageLevel.DISK_ONLY)
-    try:
-        yield persisted_rows
-    finally:
-        persisted_rows.unpersist()

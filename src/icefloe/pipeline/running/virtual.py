@@ -2,8 +2,8 @@
 
     list -> scan -> combine -> check values -> place
 
-Each file is parsed once, on an executor. The driver gathers facts of files; references stay on the
-disks of executors until their manifests are built, and nobody gathers them.
+Each file is parsed once, by a task. The driver gathers facts of files; references stay on the
+disks of workers until their manifests are built, and nobody gathers them.
 """
 
 import json
@@ -11,7 +11,7 @@ import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import batched
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError, SourceError
@@ -43,6 +43,18 @@ from icefloe.pipeline.files.parsing import parse_or_report
 from icefloe.pipeline.files.references import References
 from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
 from icefloe.pipeline.planning import scan_tasks, write_tasks
+from icefloe.pipeline.running.engines import SLICE, Rows, WorkerContext
+from icefloe.pipeline.running.job import (
+    PLACED,
+    Committed,
+    Job,
+    JobReport,
+    PlacedRow,
+    Wave,
+    WritePlan,
+    build_manifests,
+    placed_batch,
+)
 from icefloe.pipeline.writing.building import (
     ArrayPlan,
     Check,
@@ -80,22 +92,6 @@ from icefloe.pipeline.writing.provenance import (
 )
 from icefloe.records import Record, replace
 from icefloe.repo.context import RepoContext
-from icefloe.spark.broadcast import WorkerContext, broadcast_context, on_workers
-from icefloe.spark.job import (
-    PLACED,
-    Committed,
-    Job,
-    JobReport,
-    PlacedRow,
-    Wave,
-    WritePlan,
-    build_manifests,
-    persisted,
-    placed_batch,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 SCANNED: Final = "number long, path string, stamp string, payload binary"
 CHECKED: Final = "number long, checked binary"
@@ -174,7 +170,7 @@ class VirtualProducer(Record, kw_only=True):
         )
         if not files:
             return report
-        with broadcast_context(job.spark, job.context, self.access) as workers:
+        with job.engine.share(job.context, self.access) as workers:
             return self._ingest(job, session, record, files, workers, report)
 
     def _ingest(
@@ -186,7 +182,7 @@ class VirtualProducer(Record, kw_only=True):
         workers: Workers,
         report: JobReport,
     ) -> JobReport:
-        with persisted(scan(job, files, self.parse, workers)) as scanned:
+        with scan(job, files, self.parse, workers).kept() as scanned:
             with job.watch.stage("scan", f"{len(files)} files"):
                 facts = gather_facts(scanned, files)
             with job.watch.stage("combine", f"{len(facts)} files"):
@@ -215,9 +211,7 @@ class VirtualProducer(Record, kw_only=True):
             _require_free(session, group, combined)
         return CombinedFiles(facts, combined, existing, record)
 
-    def _check(
-        self, job: Job, files: CombinedFiles, scanned: "DataFrame", workers: Workers
-    ) -> Report:
+    def _check(self, job: Job, files: CombinedFiles, scanned: Rows, workers: Workers) -> Report:
         """Compare a sample of values with independent readers."""
         wanted, combined = self.options.check_values, files.combined
         if wanted == "none":
@@ -233,7 +227,7 @@ class VirtualProducer(Record, kw_only=True):
         job: Job,
         session: Session,
         files: CombinedFiles,
-        scanned: "DataFrame",
+        scanned: Rows,
         workers: Workers,
     ) -> Iterator[Committed]:
         """Commit all files, wave by wave if they are too many for one commit."""
@@ -255,12 +249,10 @@ class VirtualProducer(Record, kw_only=True):
         job: Job,
         session: Session,
         files: CombinedFiles,
-        scanned: "DataFrame",
+        scanned: Rows,
         workers: Workers,
     ) -> Wave:
         """Write what the driver writes itself, and plan the manifests of all other arrays."""
-        from pyspark.sql.functions import broadcast
-
         group, combined, references = job.target.group, files.combined, files.references
         self._write_small(session, group, files)
         notes = require_opening(session, group, combined)
@@ -268,8 +260,8 @@ class VirtualProducer(Record, kw_only=True):
         arrays = plan_arrays(state, group, files.facts, combined, kept_paths=files.kept_paths())
         plan = WritePlan(job.id, tuple(arrays))
         places = places_table(files.facts, combined, files.known_urls())
-        placed = scanned.join(broadcast(job.spark.createDataFrame(places)), "number").mapInArrow(
-            on_workers(_place, plan, int(time.time())), PLACED
+        placed = scanned.matching(places, "number").map(
+            _place, plan, int(time.time()), columns=PLACED
         )
         tasks = write_tasks(references, job.cores)
         return Wave(
@@ -320,24 +312,20 @@ def _require_free(session: Session, group: str, combined: Combined) -> None:
 # -- parse -----------------------------------------------------------------------------------
 
 
-def scan(
-    job: Job, sources: Sequence[SourceState], options: ParseOptions, workers: Workers
-) -> "DataFrame":
+def scan(job: Job, sources: Sequence[SourceState], options: ParseOptions, workers: Workers) -> Rows:
     """Plan the parsing of files; nothing is done before somebody asks for rows.
 
     Rows without a path have the facts of many files. The others have the references of one array
     of one file.
     """
     tasks = scan_tasks(len(sources), job.cores)
-    rows = job.spark.createDataFrame(_source_table(sources, tasks))
-    return rows.repartitionById(tasks, "slice").mapInArrow(
-        on_workers(_scan_files, options, workers), SCANNED
-    )
+    rows = job.engine.rows_of(_source_table(sources, tasks), tasks)
+    return rows.map(_scan_files, options, workers, columns=SCANNED)
 
 
-def gather_facts(scanned: "DataFrame", sources: Sequence[SourceState]) -> list[FileFacts]:
+def gather_facts(scanned: Rows, sources: Sequence[SourceState]) -> list[FileFacts]:
     """Fetch the facts of all files, in the order of the sources."""
-    packed = scanned.where("path is null").select("payload").toArrow()
+    packed = scanned.where("path", is_null=True).select("payload").gather()
     rows = packed.column("payload").to_pylist()
     facts = [fact for row in rows for fact in pickle.loads(row)]  # noqa: S301 - of this very job
     by_url = {fact.url: fact for fact in share_equal(facts)}
@@ -349,7 +337,7 @@ def _source_table(sources: Sequence[SourceState], slices: int) -> "pa.Table":
     return pa.table(
         {
             "number": int_column(numbers),
-            "slice": int_column([number % slices for number in numbers]).cast(pa.int32()),
+            SLICE: int_column([number % slices for number in numbers]).cast(pa.int32()),
             "url": text_column([source.url for source in sources]),
             "size": int_column([source.size for source in sources]),
             "etag": text_column([source.etag for source in sources]),
@@ -420,7 +408,7 @@ def _uncovered(parsed: ParsedFile, context: RepoContext) -> FileFacts | None:
 
 def _check_values(
     job: Job,
-    scanned: "DataFrame",
+    scanned: Rows,
     files: Mapping[int, PlacedFile],
     plan: CheckPlan,
     workers: Workers,
@@ -429,29 +417,24 @@ def _check_values(
 
     References come from the scanned rows: those that would be committed.
     """
-    from pyspark.sql.functions import broadcast
-
-    chosen = job.spark.createDataFrame(
-        pa.table(
-            {
-                "number": int_column(list(files)),
-                "path": text_column([None] * len(files)),
-                "payload": binary_column([pickle.dumps(file) for file in files.values()]),
-            }
-        )
+    chosen = pa.table(
+        {
+            "number": int_column(list(files)),
+            "path": text_column([None] * len(files)),
+            "payload": binary_column([pickle.dumps(file) for file in files.values()]),
+        }
     )
-    rows = (
-        scanned.where("path is not null")
-        .join(broadcast(chosen.select("number")), "number", "left_semi")
-        .select("number", "path", "payload")
+    rows = scanned.where("path", is_null=False).matching(chosen.select(["number"]), "number")
+    checked = rows.select("number", "path", "payload").grouped(
+        _check_file,
+        plan,
+        workers,
+        by=("number",),
+        columns=CHECKED,
+        tasks=scan_tasks(len(files), job.cores),
+        also=chosen,
     )
-    checked = (
-        rows.unionByName(chosen)
-        .repartition(scan_tasks(len(files), job.cores), "number")
-        .groupBy("number")
-        .applyInArrow(on_workers(_check_file, plan, workers), CHECKED)
-    )
-    packed = checked.toArrow().sort_by("number").column("checked").to_pylist()
+    packed = checked.gather().sort_by("number").column("checked").to_pylist()
     return [pickle.loads(pickled) for pickled in packed]  # noqa: S301 - of this very job
 
 

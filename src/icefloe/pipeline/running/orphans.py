@@ -10,17 +10,29 @@ while no job runs are those of a driver that was killed.
 import logging
 import secrets
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from icefloe.api.repository import Repository
 from icefloe.effects import iterate_blocking, map_concurrently, run_blocking
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, StorageError
 from icefloe.format.ids import SnapshotId, ids_of_rows
-from icefloe.format.layout import CHUNKS_PREFIX, SNAPSHOTS_PREFIX, manifest_key
+from icefloe.format.layout import (
+    CHUNKS_PREFIX,
+    REFS_PREFIX,
+    REPO_KEY,
+    SNAPSHOTS_PREFIX,
+    manifest_key,
+)
+from icefloe.format.repo_info import MAIN_BRANCH
 from icefloe.pipeline.copying.origins import STAGING_PREFIX, staging_key
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
+from icefloe.storage.keys import is_temporary
+from icefloe.storage.specs import LocalSpec
 from icefloe.walk.reachability import Reachable
 from icefloe.walk.spill import keys_of_names
 
@@ -87,13 +99,45 @@ def discard_attempt(repository: Repository, job: str) -> int:
     return len(leftovers)
 
 
+def discard_if_empty(repository: Repository) -> bool:
+    """Delete a repository without any commit; return whether it was deleted.
+
+    For the caller that created it a moment ago, and failed to put anything into it. Others who
+    open it meanwhile find it gone.
+    """
+    context = repository._context  # noqa: SLF001 - the same package
+    versions = islice(repository.ancestry(branch=MAIN_BRANCH), 2)
+    is_empty = len(list(versions)) == 1 and not repository.list_tags()
+    if not is_empty or repository.list_branches() != {MAIN_BRANCH}:
+        return False
+    keys = _keys(context, "")
+    first = [key for key in keys if key == REPO_KEY or key.startswith(REFS_PREFIX)]
+    _delete(context, first)  # from now on there is no repository
+    _delete(context, [key for key in keys if key not in first])
+    spec = repository.storage.spec
+    if isinstance(spec, LocalSpec):
+        _remove_folders(Path(spec.path))
+    return True
+
+
+def _remove_folders(root: Path) -> None:
+    """Remove folders without objects."""
+    for folder, _, names in root.walk(top_down=False):
+        if all(is_temporary(name) for name in names):
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
 def clear_staging(context: RepoContext, job: str) -> None:
     """Remove the repository in which a job put references to the files that it copied."""
     try:
         _delete(context, _keys(context, staging_key(job)))
     except IcefloeError as error:  # the job itself ended as it ended
         _log.warning(
-            "references of job %s are still there: icefloe.spark.discard_attempt removes them (%s)",
+            "references of job %s are still there: icefloe.pipeline.discard_attempt removes"
+            " them (%s)",
             job,
             error,
         )

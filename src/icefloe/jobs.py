@@ -1,0 +1,414 @@
+"""Ingest, append and rechunk where it suits the archive: on this machine, or on Spark.
+
+The jobs are those of `icefloe.pipeline`. Without a choice, small archives are done by this process
+or by a few more of this machine, which needs no Java; large ones, and all with a master, by Spark.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Literal, overload
+
+from icefloe.api.repository import Repository
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.pipeline.copying.copies import find_arrays
+from icefloe.pipeline.copying.layouts import REFERENCES_PER_COMMIT, CopyOptions, values_bytes
+from icefloe.pipeline.copying.origins import Copyable, CopySource, source_alone, source_of
+from icefloe.pipeline.files.facts import SourceState
+from icefloe.pipeline.files.granted import granted_sources
+from icefloe.pipeline.files.options import CombineOptions, ParseOptions, ValueCheck
+from icefloe.pipeline.files.sources import SourceAccess, Sources, list_states
+from icefloe.pipeline.running import jobs
+from icefloe.pipeline.running.engines import Engine
+from icefloe.pipeline.running.job import CopyReport, JobReport
+from icefloe.pipeline.running.local import LocalEngine, usable_cores
+from icefloe.pipeline.running.progress import OnProgress
+from icefloe.pipeline.writing.provenance import (
+    OnChanged,
+    read_record,
+    recorded_options,
+    sort_sources,
+)
+from icefloe.records import Record
+
+type EngineName = Literal["auto", "local", "spark"]
+"""Where the tasks of a job run."""
+
+MOST_FILES: Final = 10_000
+"""Archives with more files are done by Spark."""
+MOST_REFERRED_BYTES: Final = 10 << 40
+MOST_COPIED_BYTES: Final = 100 << 30
+"""So are larger ones."""
+_FEW_NEAR: Final = 32
+_FEW_FAR: Final = 8
+"""So many files are done before another process has started: on this machine, or elsewhere."""
+_FEW_BYTES: Final = 64 << 20
+
+
+class Work(Record):
+    """The size of a job, as far as it is known before it runs.
+
+    >>> Work(files=3).suits_this_process, Work(files=3000).suits_this_process
+    (True, False)
+    >>> Work(files=3000).suits_this_machine, Work(files=300_000).suits_this_machine
+    (True, False)
+    """
+
+    files: int = 0
+    size_bytes: int = 0
+    is_copied: bool = False
+    """Whether values are read and written, rather than referred to."""
+    is_near: bool = True
+    """Whether all files are on this machine."""
+
+    @classmethod
+    def of_files(cls, states: Sequence[SourceState], *, is_copied: bool = False) -> "Work":
+        """Measure files that were listed."""
+        return cls(
+            len(states),
+            sum(state.size or 0 for state in states),
+            is_copied,
+            all(state.url.startswith("file:") for state in states),
+        )
+
+    @property
+    def suits_this_process(self) -> bool:
+        """Whether it is over before other processes have started."""
+        few = _FEW_NEAR if self.is_near else _FEW_FAR
+        return self.files <= few and not (self.is_copied and self.size_bytes > _FEW_BYTES)
+
+    @property
+    def suits_this_machine(self) -> bool:
+        """Whether one machine does it in reasonable time."""
+        most = MOST_COPIED_BYTES if self.is_copied else MOST_REFERRED_BYTES
+        return self.files <= MOST_FILES and self.size_bytes <= most
+
+
+@contextmanager
+def engine_for(
+    work: Work, engine: EngineName = "auto", master: str | None = None
+) -> Iterator[Engine]:
+    """Open the engine for a job, and close it in the end.
+
+    >>> with engine_for(Work(files=3)) as engine:
+    ...     engine.cores
+    1
+    """
+    if master is not None and engine == "local":
+        raise InvalidInputError(
+            f"{master!r} is a master of Spark, and the engine `local` does without: leave one out",
+            ErrorKind.INVALID_CONFIG,
+        )
+    if (
+        engine == "spark"
+        or master is not None
+        or not (engine == "local" or work.suits_this_machine)
+    ):
+        from icefloe.spark.engine import SparkEngine
+        from icefloe.spark.session import session_while
+
+        with session_while(master) as spark:
+            yield SparkEngine(spark)
+        return
+    with LocalEngine(0 if work.suits_this_process else usable_cores()) as local:
+        yield local
+
+
+@overload
+def ingest(
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions,
+    *,
+    copy: None = None,
+    branch: str = ...,
+    group: str = ...,
+    message: str | None = ...,
+    parse: ParseOptions | None = ...,
+    access: SourceAccess | None = ...,
+    on_progress: OnProgress | None = ...,
+    references_per_commit: int = ...,
+    engine: EngineName = ...,
+    master: str | None = ...,
+) -> JobReport: ...
+
+
+@overload
+def ingest(
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions | None = None,
+    *,
+    copy: CopyOptions,
+    branch: str = ...,
+    group: str = ...,
+    message: str | None = ...,
+    parse: ParseOptions | None = ...,
+    access: SourceAccess | None = ...,
+    on_progress: OnProgress | None = ...,
+    references_per_commit: int = ...,
+    engine: EngineName = ...,
+    master: str | None = ...,
+) -> CopyReport: ...
+
+
+def ingest(
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions | None = None,
+    *,
+    copy: CopyOptions | None = None,
+    branch: str = "main",
+    group: str = "",
+    message: str | None = None,
+    parse: ParseOptions | None = None,
+    access: SourceAccess | None = None,
+    on_progress: OnProgress | None = None,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
+    engine: EngineName = "auto",
+    master: str | None = None,
+) -> JobReport | CopyReport:
+    """Make one dataset of many files, in one commit: by reference, or as a copy of their values.
+
+    All files are compared first. If one does not fit, `MisfitsError` names each such file with its
+    reasons, and nothing is written. Nor is anything if values of a sample of the files differ from
+    those of an independent reader of their format, which raises `ValuesMismatchError`. References
+    need virtual chunk containers that cover the files; copies do not depend on the files.
+
+    Args:
+        repo: where the dataset goes; on Spark not one in memory.
+        sources: globs, URLs, or a table (of Arrow or Spark) with the column `url`.
+        options: along which dimensions files are joined, and how. Without, a copy is made of one
+            Zarr hierarchy or repository.
+        copy: chunks, shards and codecs of copies. Without, nothing is copied.
+        branch: to commit to. Commits of others that touch other things are no obstacle.
+        group: to put the dataset into; the root if not given.
+        message: of the commit.
+        parse: how files are parsed.
+        access: storages of the files, where neither their URL nor the containers that the
+            repository was opened with tell.
+        on_progress: told how far each stage is.
+        references_per_commit: jobs with more references run in waves with a commit each. Options
+            for copies have their own.
+        engine: `"local"` for this machine, without Java; `"spark"`; or by the number and size of
+            the files.
+        master: a Spark cluster: `spark://…`, `yarn`, `sc://…`.
+
+    Returns:
+        What was done. Without a `snapshot` if there was nothing to do.
+
+    Example:
+        >>> import icefloe, xarray
+        >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+        >>> for day in (1, 2):
+        ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+        ...     data.to_netcdf(f"ingested-{day}.nc", engine="h5netcdf")
+        >>> config = icefloe.RepositoryConfig.default()
+        >>> [prefix] = container_prefixes(["ingested-*.nc"])
+        >>> config.set_virtual_chunk_container(container_at(prefix))
+        >>> storage = icefloe.local_filesystem_storage("ingested")
+        >>> repository = icefloe.Repository.create(storage, config)
+        >>> report = icefloe.ingest(repository, "ingested-*.nc", CombineOptions(("time",)))
+        >>> report.scan.used, report.references, report.commits
+        (2, 2, 1)
+    """
+    reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
+    if options is None:
+        if copy is None:
+            raise InvalidInputError(
+                "files by reference need options: along which dimensions are they joined?",
+                ErrorKind.BAD_METADATA,
+            )
+        work = _work_of_group(source_alone(sources, reached), copy)
+        files: Sources = sources
+    else:
+        files = listed = list_states(sources, reached)
+        work = Work.of_files(listed, is_copied=copy is not None)
+    with engine_for(work, engine, master) as runner:
+        if copy is not None:
+            return jobs.copy_sources(
+                runner,
+                repo,
+                files,
+                options,
+                copy,
+                branch=branch,
+                group=group,
+                message=message,
+                parse=parse,
+                access=access,
+                on_progress=on_progress,
+            )
+        assert options is not None
+        return jobs.virtualize(
+            runner,
+            repo,
+            files,
+            options,
+            branch=branch,
+            group=group,
+            message=message,
+            parse=parse,
+            access=access,
+            on_progress=on_progress,
+            references_per_commit=references_per_commit,
+        )
+
+
+def append(
+    repo: Repository,
+    sources: Sources,
+    options: CombineOptions | None = None,
+    *,
+    branch: str = "main",
+    group: str = "",
+    message: str | None = None,
+    parse: ParseOptions | None = None,
+    access: SourceAccess | None = None,
+    on_misfit: Literal["fail", "skip"] | None = None,
+    check_values: ValueCheck | None = None,
+    on_changed: OnChanged = "report",
+    on_progress: OnProgress | None = None,
+    references_per_commit: int = REFERENCES_PER_COMMIT,
+    engine: EngineName = "auto",
+    master: str | None = None,
+) -> JobReport:
+    """Add files to a dataset that `ingest` made by reference; see there.
+
+    Without options, files are put together as they were the first time. May be called again and
+    again with the same sources: ingested files are skipped, and without anything new nothing is
+    committed.
+
+    Args:
+        repo: where the dataset is.
+        sources: as in `ingest`.
+        options: along which dimensions files are joined, and how, if not as the first time.
+        branch: to commit to.
+        group: the group of the dataset; the root if not given.
+        message: of the commit.
+        parse: how files are parsed, if not as the first time.
+        access: storages of the files.
+        on_misfit: what to do with files that do not fit, if `options` should not say so.
+        check_values: how many files of each schema and parser have values compared, "all" or
+            "none", if `options` should not say so.
+        on_changed: what to do with files that are there in another state.
+        on_progress: told how far each stage is.
+        references_per_commit: jobs with more references run in waves with a commit each.
+        engine: as in `ingest`; only files that are new or changed count.
+        master: a Spark cluster.
+
+    Returns:
+        What was done. Without a `snapshot` if there was nothing to do.
+
+    Example:
+        >>> import icefloe, xarray
+        >>> from icefloe.pipeline import CombineOptions, container_at, container_prefixes
+        >>> for day in (1, 2):
+        ...     data = xarray.Dataset({"t2m": (("time", "x"), [[280.0 + day]])}, {"time": [day]})
+        ...     data.to_netcdf(f"day-{day}.nc", engine="h5netcdf")
+        >>> config = icefloe.RepositoryConfig.default()
+        >>> [prefix] = container_prefixes(["day-*.nc"])
+        >>> config.set_virtual_chunk_container(container_at(prefix))
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage(), config)
+        >>> report = icefloe.ingest(repository, "day-1.nc", CombineOptions(("time",)))
+        >>> report = icefloe.append(repository, "day-*.nc")
+        >>> report.known, report.scan.used, report.references
+        (1, 1, 1)
+    """
+    reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
+    store = repo.readonly_session(branch).store
+    if options is None:
+        options, recorded = recorded_options(store, group)
+        parse = parse or recorded
+    files = list_states(sources, reached)
+    sorted_files = sort_sources(read_record(store, group), files)
+    work = Work.of_files((*sorted_files.new, *sorted_files.changed))
+    with engine_for(work, engine, master) as runner:
+        return jobs.append(
+            runner,
+            repo,
+            files,
+            options,
+            branch=branch,
+            group=group,
+            message=message,
+            parse=parse,
+            access=access,
+            on_misfit=on_misfit,
+            check_values=check_values,
+            on_changed=on_changed,
+            on_progress=on_progress,
+            references_per_commit=references_per_commit,
+        )
+
+
+def rechunk(
+    repo: Repository,
+    source: Copyable,
+    copy: CopyOptions,
+    *,
+    source_group: str = "",
+    branch: str = "main",
+    group: str = "",
+    message: str | None = None,
+    access: SourceAccess | None = None,
+    on_progress: OnProgress | None = None,
+    engine: EngineName = "auto",
+    master: str | None = None,
+) -> CopyReport:
+    """Copy a dataset of a repository, or any Zarr hierarchy, with other chunks, in one commit.
+
+    Values are copied as they are stored: nothing is scaled, masked or decoded. Attributes, fill
+    values and names of dimensions come along, and so do coordinates, which keep large chunks.
+    Virtual chunks become native ones.
+
+    Args:
+        repo: where the copy goes; on Spark not one in memory.
+        source: a session (`other.readonly_session(tag="v1")`), a repository (the tip of its
+            `main`), or the path or URL of a repository or a Zarr hierarchy of format 2 or 3.
+        copy: chunks, shards and codecs.
+        source_group: what to copy; the root if not given.
+        branch: to commit to.
+        group: to put the copy into; the root if not given.
+        message: of the commit.
+        access: the storage of a Zarr hierarchy, where its URL alone does not tell.
+        on_progress: told how far each stage is.
+        engine: as in `ingest`.
+        master: a Spark cluster.
+
+    Returns:
+        What was done.
+
+    Example:
+        >>> import icefloe, zarr
+        >>> from icefloe.pipeline import CopyOptions
+        >>> root = zarr.open_group("hierarchy.zarr")
+        >>> array = root.create_array(
+        ...     "a", shape=(4, 6), chunks=(1, 6), dtype="i4", dimension_names=["t", "x"]
+        ... )
+        >>> array[...] = 7
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> report = icefloe.rechunk(repository, "hierarchy.zarr", CopyOptions.of({"t": 4}))
+        >>> report.source_reads, report.written
+        (4, 1)
+    """
+    reached = access or granted_sources(repo._context)  # noqa: SLF001 - the same package
+    work = _work_of_group(source_of(source, source_group, reached), copy)
+    with engine_for(work, engine, master) as runner:
+        return jobs.copy_group(
+            runner,
+            repo,
+            source,
+            copy,
+            source_group=source_group,
+            branch=branch,
+            group=group,
+            message=message,
+            access=access,
+            on_progress=on_progress,
+        )
+
+
+def _work_of_group(source: CopySource, copy: CopyOptions) -> Work:
+    arrays = find_arrays(source, copy.layout).arrays
+    size_bytes = sum(values_bytes(array.about) for array in arrays)
+    return Work(size_bytes=size_bytes, is_copied=True, is_near=source.is_near)
