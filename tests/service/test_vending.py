@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from icefloe.catalog.model import Bucket, Delegation, Organisation, Person, Platform
-from icefloe.service.database import accounts
+from icefloe.service.database import accounts, rows, tables
 from icefloe.service.settings import Settings
 from icefloe.service.vending.grants import Grant
 from icefloe.service.vending.sts import session_policy
@@ -163,6 +163,21 @@ class Clouds:
         answer: dict[str, Any] = response.json()
         return answer
 
+    def vend_together(
+        self, platform: str, prefixes: tuple[str, ...], *, may_list: bool = True
+    ) -> dict[str, Any]:
+        """Let the service make one credential for several prefixes."""
+        service, portal = self.desk.service, self.desk.client.portal
+        assert portal is not None
+        with service.database.reading() as connection:
+            key = {"organisation": "lab", "name": platform}
+            bucket = rows.require(connection, tables.buckets, Bucket, **key)
+        grant = Grant(bucket, prefixes, "ada", may_list=may_list)
+        assert service.broker.divide(grant) == (grant,)
+        made = portal.call(service.credential, grant, "ada").credential
+        credential = {"kind": made.kind, "values": dict(made.values)}
+        return {"store": self.bodies[platform], "credential": credential}
+
 
 @pytest.fixture(scope="module")
 def clouds(
@@ -287,6 +302,45 @@ def test_outside_is_refused(
     check_refused(lambda: REFUSED_OUTSIDE[name](clouds.open(answer), base))
 
 
+@pytest.mark.parametrize("may_list", [True, False], ids=["lists", "hides"])
+@pytest.mark.parametrize("platform", SCOPED, indirect=True)
+def test_one_credential_for_several_folders(
+    clouds: Clouds, platform: str, folder: str, *, may_list: bool
+) -> None:
+    """It reads all of its folders, and nothing beside, between or above them."""
+    if platform == "r2" and not may_list:
+        return  # which the documents of R2 refuse
+    base, root = folder.removesuffix("/inside/"), clouds.root(platform)
+    keys = {"inside/a", "second/deep/a", "third/a", "outside/b"}
+    keys |= {"second/a", "second/deep-evil/c", "third-evil/c", "thir/c", "above"}
+    for key in keys:
+        obstore.put(root, f"{base}/{key}", key.encode())
+    prefixes = tuple(f"{base}/{name}/" for name in ("inside", "second/deep", "third"))
+    store = clouds.open(clouds.vend_together(platform, prefixes, may_list=may_list))
+    for prefix in prefixes:
+        key = f"{prefix}a".removeprefix(f"{base}/")
+        assert bytes(obstore.get(store, f"{prefix}a").bytes()) == key.encode()
+        attempts = {
+            "write": lambda prefix=prefix: obstore.put(store, f"{prefix}new", b"x"),
+            "overwrite": lambda prefix=prefix: obstore.put(store, f"{prefix}a", b"x"),
+            "delete": lambda prefix=prefix: obstore.delete(store, f"{prefix}a"),
+        }
+        for attempt in attempts.values():
+            check_refused(attempt)
+        if may_list:
+            assert listed(store, prefix) == [f"{prefix}a"]
+        else:
+            check_refused(lambda prefix=prefix: listed(store, prefix))  # type: ignore[misc]
+    check_refused(lambda: obstore.copy(store, f"{prefixes[0]}a", f"{prefixes[2]}b"))
+    inside = {"inside/a", "second/deep/a", "third/a"}
+    for key in sorted(keys - inside):
+        check_refused(lambda key=key: obstore.get(store, f"{base}/{key}"))  # type: ignore[misc]
+    for place in (base, f"{base}/second", f"{base}/outside", f"{base}/third-evil", ""):
+        check_refused(lambda place=place: listed(store, place))  # type: ignore[misc]
+    found = {path.removeprefix(f"{base}/") for path in listed(root, base)}
+    assert found == keys | {"inside-evil/c"}
+
+
 def test_another_bucket_is_refused(clouds: Clouds, platform: str, folder: str) -> None:
     store = clouds.open(clouds.vend(platform, folder), clouds.others[platform])
     check_refused(lambda: obstore.get(store, "secret"))
@@ -342,7 +396,7 @@ def test_a_role_ends(clouds: Clouds, prefix: str) -> None:
     made = clouds.r2.sts.assume_role(
         RoleArn=VENDOR["role"],
         RoleSessionName="short",
-        Policy=session_policy(Grant(bucket, f"{prefix}/inside/", "ada")),
+        Policy=session_policy(Grant(bucket, (f"{prefix}/inside/",), "ada")),
     )["Credentials"]
     values = {
         "access_key_id": made["AccessKeyId"],
