@@ -40,7 +40,13 @@ from icefloe.catalog.model import (
     Role,
     TokenScope,
 )
-from icefloe.catalog.wire import BucketSettings, CredentialAnswer, OpenAnswer, StoreAnswer
+from icefloe.catalog.wire import (
+    Access,
+    BucketSettings,
+    CredentialAnswer,
+    OpenAnswer,
+    StoreAnswer,
+)
 from icefloe.effects import run_blocking
 from icefloe.errors import (
     AccessDeniedError,
@@ -59,6 +65,7 @@ from icefloe.service.domain.actions import Action
 from icefloe.service.domain.filters import chosen_nodes
 from icefloe.service.domain.locations import Location
 from icefloe.service.domain.scopes import is_within, scope_allows
+from icefloe.service.opening import WORKER
 from icefloe.service.operation.upkeep import back_up
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
@@ -271,7 +278,18 @@ def test_the_service_asks_stores_with_no_other_keys(
     town.service.client.event_hooks["request"].append(note)
     answer = town.open("ada")
     vended = answer["credential"]["values"]["access_key_id"]
-    assert signed == [("POST", VENDOR["access_key_id"]), ("GET", vended)]
+    # The service reads with a credential of its own, which is for this repository only.
+    kept = town.service.broker._kept
+    readers = {
+        known.credential.values["access_key_id"]: (grant.prefixes, grant.access)
+        for grant, known in kept.items()
+        if grant.person == WORKER.name
+    }
+    reads = [key for method, key in signed if method == "GET"]
+    assert [readers[key] for key in reads] == [((f"{town.root}sst/",), Access.READ)]
+    mints = [key for method, key in signed if method == "POST"]
+    assert set(mints) == {VENDOR["access_key_id"]}
+    assert vended not in {*reads, *mints}
 
 
 def test_the_credential_of_a_repository_reads_no_other(town: Town) -> None:

@@ -101,21 +101,26 @@ class Opener:
         offers: Facts,
         remembered: Facts | None = None,
         refused: Mapping[str, str] = MappingProxyType({}),
+        decided: Verdict | None = None,
     ) -> Opened:
         """Return all that is needed to open a repository.
 
         `offers` are the facts about the repository apart from its containers, `remembered` those
         with the containers that were seen last, if they are loaded. `refused` has fingerprints of
         credentials that stores refused, by the prefix of the container; that of the repository
-        itself has the prefix ''. Raise `AccessDeniedError` if any container has no grant.
+        itself has the prefix ''. `decided` is the verdict on the remembered facts, if it is known.
+        Raise `AccessDeniedError` if any container has no grant.
         """
         require_proven(entry.bucket)
-        # Before anything is minted: may they do this at all?
-        allowed = replace(offers, buckets=(entry.bucket,))
-        self._require(entry, _decide(actor, entry, access, allowed))
-        if remembered is None:
-            remembered = await self._service.database.run(self.facts_of, entry, None, offers)
-        verdict = _decide(actor, entry, access, remembered)
+        verdict = decided
+        if verdict is None or not verdict.allowed:
+            # Before anything is minted: may they do this at all, whatever the containers are?
+            allowed = replace(offers, buckets=(entry.bucket,))
+            self._require(entry, _decide(actor, entry, access, allowed))
+        if verdict is None:
+            if remembered is None:
+                remembered = await self._service.database.run(self.facts_of, entry, None, offers)
+            verdict = _decide(actor, entry, access, remembered)
         plan = self._plan(entry, verdict, caller, access)
         suspects = _suspects(plan, verdict, refused)
         # Nothing is granted unless everything is, and nothing of what was never looked at.
