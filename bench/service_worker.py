@@ -68,13 +68,14 @@ def build(folder: Path, store: dict[str, str]) -> tuple[Service, list[str]]:
         limits=RateLimits(requests=100_000),  # one person asks for everybody
     )
     service, now = Service(settings), datetime.now(UTC)
-    tokens = []
+    tokens, root = [], f"{folder.name}/"
     names = ["sst", *(f"new-{number}" for number in range(NEW_REPOSITORIES))]
     bucket = Bucket(
         "lab",
         "main",
         Platform.S3,
         store["bucket"],
+        root,
         region=store["region"],
         endpoint=store["url"],
         sts_endpoint=store["url"],
@@ -106,7 +107,7 @@ def build(folder: Path, store: dict[str, str]) -> tuple[Service, list[str]]:
             tokens.append(secret)
     config = icefloe.RepositoryConfig.default()
     for number in range(CONTAINERS):
-        url = f"s3://{store['bucket']}/c{number}/"
+        url = f"s3://{store['bucket']}/{root}c{number}/"
         options = icefloe.s3_store(
             endpoint_url=store["url"], s3_compatible=True, allow_http=True, force_path_style=True
         )
@@ -114,7 +115,7 @@ def build(folder: Path, store: dict[str, str]) -> tuple[Service, list[str]]:
     for name in names:
         storage = icefloe.s3_storage(
             bucket=store["bucket"],
-            prefix=name,
+            prefix=f"{root}{name}",
             endpoint_url=store["url"],
             access_key_id=store["access_key_id"],
             secret_access_key=store["secret_access_key"],

@@ -272,10 +272,8 @@ def test_a_long_update_renews_what_it_reads_with(
     assert len(vended) == 2
     first = [credentials.get_credentials() for credentials in vended]
     assert "main" in side.open().list_branches()
-    mints = desk.service.broker.mints
     desk.now += timedelta(hours=1)
     renewed = [credentials.get_credentials(clock=lambda: desk.now) for credentials in vended]
-    assert desk.service.broker.mints == mints + 2
     for before, after in zip(first, renewed, strict=True):
         assert before.session_token != after.session_token
     # Another one takes the place of a credential that the store refused, for all who have it.
