@@ -211,7 +211,7 @@ class _Anchor:
 
 
 def _register(renew: _Renew) -> str:
-    """Let a function renew credentials, in the present loop; return the key to find it by."""
+    """Keep a function that renews credentials in the present loop; return its key."""
     loop, key = asyncio.get_running_loop(), random.token_hex(8)
 
     def call(container: str | None, refused: str | None) -> CredentialAnswer:

@@ -286,7 +286,7 @@ class Opener:
         return _Plan(self._own_grant(entry, person, access), containers)
 
     async def _mint_all(
-        self, wanted: Mapping[Grant, Collection[str]], caller: Caller
+        self, grants: Mapping[Grant, Collection[str]], caller: Caller
     ) -> dict[Grant, Minted | IcefloeError]:
         """Return credentials for grants; those that are not kept are made at the same time.
 
@@ -294,13 +294,13 @@ class Opener:
         """
         found: dict[Grant, Minted | IcefloeError] = {}
         missing: list[Grant] = []
-        for grant, refused in wanted.items():
+        for grant, refused in grants.items():
             if (kept := self._service.broker.kept(grant, refused)) is None:
                 missing.append(grant)
             else:
                 found[grant] = kept
         made = await asyncio.gather(
-            *(_outcome(self._credential(grant, caller, wanted[grant])) for grant in missing)
+            *(_outcome(self._credential(grant, caller, grants[grant])) for grant in missing)
         )
         return found | dict(zip(missing, made, strict=True))
 
