@@ -4,13 +4,16 @@ Each platform is registered with a service, probed, and asked for a credential f
 the API. The attempts use the client of the library's storages, not that of the service.
 """
 
+import asyncio
 import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import botocore.session
 import obstore
@@ -20,12 +23,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from icefloe.catalog.model import Bucket, Delegation, Organisation, Person, Platform
+from icefloe.errors import StorageError
 from icefloe.service.database import accounts, rows, tables
 from icefloe.service.settings import Settings
-from icefloe.service.vending.grants import Grant
-from icefloe.service.vending.sts import session_policy
+from icefloe.service.vending.grants import Grant, Secret
+from icefloe.service.vending.network import AddressBook, guarded_client
+from icefloe.service.vending.sts import StsVendor, session_policy
 from tests.support.desk import Desk, bucket_body, root_of
 from tests.support.gcs_server import GcsEndpoint, gcs_server
+from tests.support.http_server import ScriptedHandler, scripted_server
 from tests.support.servers import VENDOR, AzureEndpoint, S3Endpoint
 from tests.support.token_services import Cloudflare, GoogleCloud, cloudflare, google_cloud
 
@@ -384,6 +390,44 @@ def test_a_vended_credential_makes_no_other(clouds: Clouds, folder: str, platfor
     )
     with pytest.raises(client.exceptions.ClientError):
         client.assume_role(RoleArn=VENDOR["role"], RoleSessionName="again")
+
+
+def test_an_sts_that_wants_shorter_policies() -> None:
+    """Amazon packs policies, and tells by an error that one is too large."""
+    answer = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+        <AssumeRoleResult><Credentials><AccessKeyId>k</AccessKeyId>
+        <SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>
+        <Expiration>2030-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult>
+        </AssumeRoleResponse>"""
+    refusal = b"<ErrorResponse><Error><Code>PackedPolicyTooLarge</Code></Error></ErrorResponse>"
+
+    def sts(handler: ScriptedHandler) -> None:
+        (policy,) = parse_qs(handler.read_body().decode())["Policy"]
+        if len(policy) > 1000:
+            handler.answer(HTTPStatus.BAD_REQUEST, refusal)
+        else:
+            handler.answer(HTTPStatus.OK, answer.encode())
+
+    with scripted_server(sts) as server:
+        bucket = Bucket("lab", "main", Platform.S3, "lab", sts_endpoint=server.url, role="r")
+        grant = Grant(bucket, tuple(f"{number:02}/{'x' * 40}/" for number in range(12)), "bob")
+        secret = Secret({"access_key_id": "a", "secret_access_key": "b"})
+
+        async def vend() -> None:
+            async with guarded_client(AddressBook([server.url])) as client:
+                vendor = StsVendor(client)
+                (whole,) = vendor.divide(grant)
+                with pytest.raises(StorageError, match="shorter policies: ask again") as told:
+                    await vendor.vend(whole, secret, "id")
+                assert told.value.retryable
+                while len(session_policy((parts := vendor.divide(grant))[0])) > 1000:
+                    with pytest.raises(StorageError, match="ask again"):
+                        await vendor.vend(parts[0], secret, "id")
+                assert 1 < len(parts) < len(grant.prefixes)
+                for part in parts:
+                    assert (await vendor.vend(part, secret, "id")).values["session_token"] == "t"
+
+        asyncio.run(vend())
 
 
 # The end of a credential

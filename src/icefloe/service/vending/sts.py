@@ -19,11 +19,12 @@ from botocore.credentials import Credentials
 
 from icefloe.catalog.model import Bucket
 from icefloe.catalog.wire import Access, CredentialAnswer
-from icefloe.errors import ErrorKind, InternalError
+from icefloe.errors import ErrorKind, InternalError, StorageError
 from icefloe.service.vending.grants import Grant, Secret, check_grant, divided
 from icefloe.service.vending.network import ask, no_credential
 
 _LONGEST_POLICY: Final = 2048
+_TOO_LARGE: Final = "PackedPolicyTooLarge"
 _WHO: Final = "the STS"
 _READ: Final = ("s3:GetObject",)
 _WRITE: Final = (
@@ -78,20 +79,25 @@ def _policy(grant: Grant) -> str:
 
 
 @lru_cache(maxsize=1000)
-def _divided(grant: Grant) -> tuple[Grant, ...]:
+def _divided(grant: Grant, longest: int) -> tuple[Grant, ...]:
     """Divide a grant by the length of session policies; the same one is asked about often."""
-    return divided(grant, lambda part: len(_policy(part)) <= _LONGEST_POLICY)
+    return divided(grant, lambda part: len(_policy(part)) <= longest)
 
 
 class StsVendor:
-    """Asks an STS for credentials."""
+    """Asks an STS for credentials.
+
+    Amazon's also packs a session policy, in a way that it does not tell, and refuses what is too
+    large then. After that, grants are divided into smaller ones.
+    """
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client: Final = client
+        self._longest = _LONGEST_POLICY
 
     def divide(self, grant: Grant) -> tuple[Grant, ...]:
         """Return grants whose session policies are short enough."""
-        return _divided(grant)
+        return _divided(grant, self._longest)
 
     def form_of(self, grant: Grant, external_id: str) -> dict[str, str]:
         """Return the fields of the request for a credential."""
@@ -124,9 +130,25 @@ class StsVendor:
         )
         SigV4Auth(keys, "sts", region).add_auth(request)
         signed = request.prepare()
-        response = await ask(
-            self._client, bucket, _WHO, "POST", url, content=signed.body, headers=signed.headers
-        )
+        body, headers = signed.body, signed.headers
+        try:
+            response = await ask(
+                self._client,
+                bucket,
+                _WHO,
+                "POST",
+                url,
+                code=_TOO_LARGE,
+                content=body,
+                headers=headers,
+            )
+        except StorageError as error:
+            if error.context.get("code") != _TOO_LARGE or len(grant.prefixes) == 1:
+                raise
+            self._longest = min(self._longest, len(form["Policy"]) * 3 // 4)
+            problem = f"{_WHO} of bucket {bucket.organisation}/{bucket.name} wants shorter policies"
+            kind = ErrorKind.INVALID_CREDENTIALS
+            raise StorageError(f"{problem}: ask again", kind, retryable=True) from error
         return _read(bucket, response)
 
 
