@@ -11,7 +11,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -38,11 +40,16 @@ from icefloe.catalog.model import (
 from icefloe.catalog.wire import OpenAnswer
 from icefloe.service.domain.world import World
 from icefloe.service.following import side_of
+from tests.support.proxy import Delay, cutting_proxy
 from tests.support.servers import S3Endpoint, seaweedfs
 
 CONTAINERS: Final = 10
 PEOPLE: Final = 60
+NEW_REPOSITORIES: Final = 40
+"""Repositories that the service has never looked at."""
 REPETITIONS: Final = 50
+FAR_SECONDS: Final = 0.02
+FAR_OPENS: Final = 20
 
 
 def main(arguments: list[str]) -> None:
@@ -62,9 +69,58 @@ def main(arguments: list[str]) -> None:
     Console().print(table)
 
 
-async def _measure(
-    folder: Path, store: S3Endpoint, opens: int
-) -> dict[str, tuple[float, str, float]]:
+type Figures = dict[str, tuple[float, str, float]]
+"""By name: what was measured, its unit, and what is asked."""
+
+
+async def _measure(folder: Path, store: S3Endpoint, opens: int) -> Figures:
+    async with _served(folder / "near", store) as served:
+        figures = await _ask(served, opens)
+        url, token = served.url, served.tokens[0]
+        ratio = await asyncio.to_thread(_client_ratio, url, token)
+    figures["open by the client, ratio to a known place: median"] = (ratio, "x", 1.5)
+    with cutting_proxy(store.url) as proxy:
+        far = replace(store, url=proxy.url)
+        async with _served(folder / "far", far) as served:
+            await served.open_as(served.tokens[0])
+            proxy.plan(Delay(seconds=FAR_SECONDS, times=None))
+            cold = await _open_cold(served, served.tokens[1 : FAR_OPENS + 1])
+    name = f"open, a store {1e3 * FAR_SECONDS:.0f} ms away, ratio to its slowest step: median"
+    figures[name] = (statistics.median(cold.ratios), "x", 1.3)
+    return figures
+
+
+@dataclass
+class _Served:
+    """A service in another process."""
+
+    client: httpx.AsyncClient
+    url: str
+    tokens: list[str]
+    probe_seconds: float
+    made: set[str] = field(default_factory=set)
+    """The credentials that were handed out."""
+
+    async def open_as(self, token: str, name: str = "sst") -> float:
+        """Open a repository, and return how long that takes."""
+        headers = {"authorization": f"Bearer {token}"}
+        begun = time.perf_counter()
+        response = await self.client.post(f"/api/v1/repos/lab/{name}/open", headers=headers)
+        seconds = time.perf_counter() - begun
+        assert response.status_code == 200, response.text
+        answer = response.json()
+        assert len(answer["containers"]) == CONTAINERS
+        parts = (answer, *answer["containers"])
+        self.made.update(str(part["credential"]["values"]) for part in parts)
+        return seconds
+
+    async def tell(self, path: str) -> Any:
+        """Ask the service about itself."""
+        return (await self.client.get(f"/bench/{path}")).json()
+
+
+@asynccontextmanager
+async def _served(folder: Path, store: S3Endpoint) -> AsyncIterator[_Served]:
     address = {"url": store.url, "bucket": store.bucket, "region": store.region}
     keys = {"access_key_id": store.access_key_id, "secret_access_key": store.secret_access_key}
     settings = json.dumps({"folder": str(folder), "store": address | keys})
@@ -78,51 +134,52 @@ async def _measure(
         async with httpx.AsyncClient(
             base_url=started["url"], limits=limits, timeout=120, trust_env=False
         ) as client:
-            figures = await _ask(client, started["tokens"], opens, started["probe_seconds"])
-        ratio = await asyncio.to_thread(_client_ratio, started["url"], started["tokens"][0])
-        return figures | {"open by the client, ratio to a known place: median": (ratio, "x", 1.5)}
+            yield _Served(client, started["url"], started["tokens"], started["probe_seconds"])
     finally:
         process.terminate()
         await process.wait()
 
 
-async def _ask(
-    client: httpx.AsyncClient, tokens: list[str], opens: int, probe_seconds: float
-) -> dict[str, tuple[float, str, float]]:
-    async def open_as(token: str) -> float:
-        headers = {"authorization": f"Bearer {token}"}
-        begun = time.perf_counter()
-        response = await client.post("/api/v1/repos/lab/sst/open", headers=headers)
-        seconds = time.perf_counter() - begun
-        assert response.status_code == 200, response.text
-        assert len(response.json()["containers"]) == CONTAINERS
-        return seconds
+@dataclass
+class _Cold:
+    seconds: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    """How often the slowest step would fit in."""
 
-    async def server(path: str) -> Any:
-        return (await client.get(f"/bench/{path}")).json()
 
-    crowd, *people = tokens
-    await open_as(people[0])
-    ratios, cold = [], []
-    for token in people[1:]:  # everything is made for each of them
-        await server("steps")
-        seconds = await open_as(token)
-        steps = await server("steps")
-        cold.append(seconds)
-        ratios.append(seconds / max(steps.values()))
-    warm = [await open_as(people[1]) for _ in range(200)]
-    before, cpu_before = await server("mints"), await server("cpu")
-    seconds, errors = await _all_at_once([lambda: open_as(crowd)] * opens)
-    mints, cpu = await server("mints") - before, await server("cpu") - cpu_before
+async def _open_cold(served: _Served, people: list[str]) -> _Cold:
+    """Open a repository as people who have not: everything is made for each of them."""
+    cold = _Cold()
+    for token in people:
+        await served.tell("steps")
+        cold.seconds.append(await served.open_as(token))
+        steps = await served.tell("steps")
+        cold.ratios.append(cold.seconds[-1] / max(steps.values()))
+    return cold
+
+
+async def _ask(served: _Served, opens: int) -> Figures:
+    crowd, *people = served.tokens
+    await served.open_as(people[0])
+    # Nobody has opened these, and the service has never read their configuration.
+    names = [f"new-{number}" for number in range(NEW_REPOSITORIES)]
+    first = [await served.open_as(people[0], name) for name in names]
+    cold = await _open_cold(served, people[1:])
+    warm = [await served.open_as(people[1]) for _ in range(200)]
+    served.made.clear()
+    before, cpu_before = await served.tell("mints"), await served.tell("cpu")
+    seconds, errors = await _all_at_once([lambda: served.open_as(crowd)] * opens)
+    mints, cpu = await served.tell("mints") - before, await served.tell("cpu") - cpu_before
     return {
-        "open, all credentials made: p95": (1e3 * _p95(cold), "ms", 50),
+        "open of a new repository: p95": (1e3 * _p95(first), "ms", 50),
+        "open, all credentials made: p95": (1e3 * _p95(cold.seconds), "ms", 50),
         "open, credentials kept: p95": (1e3 * _p95(warm), "ms", 50),
-        "open, ratio to its slowest step: median": (statistics.median(ratios), "x", 1.3),
-        f"mints for each grant, {opens} opens at once": (mints / (CONTAINERS + 1), "", 1),
+        "open, ratio to its slowest step: median": (statistics.median(cold.ratios), "x", 1.3),
+        f"mints for each grant, {opens} opens at once": (mints / len(served.made), "", 1),
         f"{opens} opens at once: errors": (errors, "", 0),
         f"{opens} opens at once": ((opens - errors) / seconds, "opens/s", 200),
         "processor time of the service for an open": (1e3 * cpu / opens, "ms", 4),
-        "probe of a bucket": (probe_seconds, "s", 2),
+        "probe of a bucket": (served.probe_seconds, "s", 2),
     }
 
 

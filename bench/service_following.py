@@ -17,10 +17,11 @@ from rich.table import Table
 
 import icefloe
 from bench.measure import scratch
+from icefloe.api.session import state_of
 from icefloe.catalog.model import Filter
 from icefloe.catalog.wire import FollowAnswer
 from icefloe.format.chunk_table import ChunkTable
-from icefloe.service.derivation import Provider, Side, derive, state_of
+from icefloe.service.derivation import Provider, Side, derive
 from icefloe.transactions.chunks import put_refs
 from icefloe.transactions.nodes import require_array
 

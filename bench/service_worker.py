@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 import icefloe
-from bench.service import CONTAINERS, PEOPLE
+from bench.service import CONTAINERS, NEW_REPOSITORIES, PEOPLE
 from icefloe.catalog.model import (
     Bucket,
     BucketState,
@@ -59,7 +59,7 @@ def timed[**P, T](name: str, step: Callable[P, Awaitable[T]]) -> Callable[P, Awa
 
 
 def build(folder: Path, store: dict[str, str]) -> tuple[Service, list[str]]:
-    """Make a service with one repository of ten containers, and people who may open it."""
+    """Make a service with repositories of ten containers, and people who may open them."""
     settings = Settings(
         folder=folder,
         allowed_endpoints=(store["url"],),
@@ -68,12 +68,14 @@ def build(folder: Path, store: dict[str, str]) -> tuple[Service, list[str]]:
         limits=RateLimits(requests=100_000),  # one person asks for everybody
     )
     service, now = Service(settings), datetime.now(UTC)
-    tokens = []
+    tokens, root = [], f"{folder.name}/"
+    names = ["sst", *(f"new-{number}" for number in range(NEW_REPOSITORIES))]
     bucket = Bucket(
         "lab",
         "main",
         Platform.S3,
         store["bucket"],
+        root,
         region=store["region"],
         endpoint=store["url"],
         sts_endpoint=store["url"],
@@ -89,7 +91,9 @@ def build(folder: Path, store: dict[str, str]) -> tuple[Service, list[str]]:
         accounts.create_organisation(connection, Organisation("lab"), "admin", now)
         rows.add(connection, tables.buckets, bucket)
         service.put_bucket_secret(connection, bucket, secrets)
-        assets.create_repository(connection, Repository("lab", "sst", "main", "sst/"), now)
+        for name in names:
+            repository = Repository("lab", name, "main", f"{name}/")
+            assets.create_repository(connection, repository, now)
         for number in range(CONTAINERS):
             policy = Policy(f"p{number}", "lab", "main", f"c{number}/", PolicyScope.ORGANISATION)
             assets.create_policy(connection, policy, "admin", now)
@@ -103,22 +107,23 @@ def build(folder: Path, store: dict[str, str]) -> tuple[Service, list[str]]:
             tokens.append(secret)
     config = icefloe.RepositoryConfig.default()
     for number in range(CONTAINERS):
-        url = f"s3://{store['bucket']}/c{number}/"
+        url = f"s3://{store['bucket']}/{root}c{number}/"
         options = icefloe.s3_store(
             endpoint_url=store["url"], s3_compatible=True, allow_http=True, force_path_style=True
         )
         config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(url, options))
-    storage = icefloe.s3_storage(
-        bucket=store["bucket"],
-        prefix="sst",
-        endpoint_url=store["url"],
-        access_key_id=store["access_key_id"],
-        secret_access_key=store["secret_access_key"],
-        region=store["region"],
-        allow_http=True,
-        force_path_style=True,
-    )
-    icefloe.Repository.create(storage, config)
+    for name in names:
+        storage = icefloe.s3_storage(
+            bucket=store["bucket"],
+            prefix=f"{root}{name}",
+            endpoint_url=store["url"],
+            access_key_id=store["access_key_id"],
+            secret_access_key=store["secret_access_key"],
+            region=store["region"],
+            allow_http=True,
+            force_path_style=True,
+        )
+        icefloe.Repository.create(storage, config)
     return service, tokens
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import icefloe
+from icefloe.api.session import state_of
 from icefloe.catalog.model import Filter
 from icefloe.config import (
     ManifestConfig,
@@ -26,7 +27,7 @@ from icefloe.config import (
 from icefloe.effects import run_blocking
 from icefloe.format.chunk_table import ChunkTable, concat_tables
 from icefloe.format.nodes import ArrayNode
-from icefloe.service.derivation import Plan, Provider, Side, derive, state_of
+from icefloe.service.derivation import Plan, Provider, Side, derive
 from icefloe.transactions.chunks import chunk_tables
 
 pytestmark = pytest.mark.interop

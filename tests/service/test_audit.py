@@ -1,11 +1,13 @@
 """The audit: nothing is changed unnoticed."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, event, select, update
 from sqlalchemy.exc import DBAPIError
 
 from icefloe.catalog.wire import AuditEntry
@@ -61,6 +63,34 @@ def test_an_empty_chain(database: Database) -> None:
     with database.writing() as connection:
         audit.append(connection, KEY, [])
         assert audit.verify(connection, KEY).number == 0
+
+
+@pytest.mark.server
+def test_of_two_first_entries_one_waits_for_the_other(postgresql_database: str) -> None:
+    """There is no row yet that could be locked."""
+    database, looked = Database(postgresql_database), threading.Event()
+    database.migrate()
+
+    def note(*arguments: Any) -> None:
+        if "audit_head" in arguments[2] and threading.current_thread() is not main:
+            looked.set()
+
+    def write_second() -> None:
+        with database.writing() as connection:
+            audit.append(connection, KEY, [entry(2)])
+
+    main = threading.current_thread()
+    event.listen(database.engine, "after_cursor_execute", note)
+    with ThreadPoolExecutor(1) as threads:
+        with database.writing() as connection:
+            audit.append(connection, KEY, [entry(1)])
+            second = threads.submit(write_second)
+            assert looked.wait(60)  # the other one has seen that there is no entry
+        second.result()
+    with database.reading() as connection:
+        assert audit.verify(connection, KEY).number == 2
+        assert [found.resource for found in audit.read(connection)] == ["lab/r2", "lab/r1"]
+    database.close()
 
 
 def test_entries_are_read_newest_first(written: Database) -> None:

@@ -66,7 +66,7 @@ class Cloud:
             book = AddressBook((self.endpoint.url, self.login.url))
             async with guarded_client(book, self._trust) as client:
                 vendor = AzureVendor(client, lambda: at or datetime.now(UTC), token_files)
-                grant = Grant(self.bucket, "", "ada", access)
+                grant = Grant(self.bucket, ("",), "ada", access)
                 credential = await vendor.vend(grant, Secret(secrets), "")
                 return credential.values["sas"]
 

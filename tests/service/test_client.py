@@ -22,6 +22,7 @@ from obstore.store import S3Store
 from typer.testing import CliRunner
 
 import icefloe
+from icefloe.catalog.leases import delegating
 from icefloe.catalog.wire import (
     ListingSettings,
     NewSubscription,
@@ -31,6 +32,7 @@ from icefloe.catalog.wire import (
 )
 from icefloe.cli.main import app
 from icefloe.service import device, login
+from icefloe.storage.metering import RequestCounts
 from icefloe.xarray import to_icechunk
 from tests.service.client_world import CHUNK, LENGTH, World, bucket_at, check_cube, make_cube, world
 from tests.support.desk import root_of
@@ -70,6 +72,41 @@ def test_a_reader_who_knows_a_name_reads_everything_with_one_request(here: World
     repository = here.client("cid").get_repo("lab/sst")
     check_cube(repository, values)
     assert here.desk.requests == [("POST", "/api/v1/repos/lab/sst/open")]
+
+
+def test_opening_again_sends_one_request_and_sees_what_is_new(here: World) -> None:
+    policies = here.share_everything()
+    values = make_cube(here)
+    client = here.client("cid")
+    repository = client.get_repo("lab/sst")
+    storage, tip = repository.storage, repository.lookup_branch("main")
+    here.desk.forget_requests()
+    storage.reset_request_counts()
+    again = client.get_repo("lab/sst")
+    assert again.storage is storage  # with its connections
+    assert storage.request_counts() == RequestCounts()  # the service looked, and nothing is new
+    assert here.desk.requests == [("POST", "/api/v1/repos/lab/sst/open")]
+    check_cube(again, values)
+
+    writer = here.client("bob").get_repo("lab/sst", access="write")
+    session = writer.writable_session("main")
+    zarr.open_group(session.store).attrs["title"] = "new"
+    newer = session.commit("a title")
+    config = icefloe.RepositoryConfig.default()
+    config.manifest = icefloe.ManifestConfig(max_concurrent_manifest_fetches_during_commit=3)
+    writer.reopen(config).save_config()
+    storage.reset_request_counts()
+    third = client.get_repo("lab/sst")
+    assert storage.request_counts().get == 1
+    assert third.lookup_branch("main") == newer != tip
+    manifest = third.config.manifest
+    assert manifest is not None
+    assert manifest.max_concurrent_manifest_fetches_during_commit == 3
+
+    # What was taken away is refused, however much is known.
+    here.client("eve").delete_policy("archive", policies["archive"])
+    with pytest.raises(icefloe.AccessDeniedError):
+        client.get_repo("lab/sst")
 
 
 def test_the_reference_reads_the_same_values(here: World) -> None:
@@ -602,6 +639,11 @@ def test_a_creation_whose_answer_is_lost_happens_once(here: World) -> None:
         made = client.create_token("laptop")
         proxy.plan(LoseResponse(method="POST", path="/policies"))
         policy = client.create_policy("lab", bucket="main", prefix="x/")
+        payload = pickle.dumps(client.create_repo("lab/wind", bucket="main"))
+        proxy.plan(LoseResponse(method="POST", path="/lab/wind/tokens"))
+        with delegating(payload, "means"):
+            tokens = here.client("ada").list_tokens()
+            assert [token.name for token in tokens].count("means") == 1
     assert icefloe.Client(here.desk.url, token=made.secret).whoami().person == "ada"
     ada = here.client("ada")
     assert [token.id for token in ada.list_tokens() if token.name == "laptop"] == [made.id]

@@ -5,6 +5,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -101,6 +102,16 @@ def test_servers_that_start_at_once_migrate_once(database_url: str) -> None:
         assert all(pool.map(start, range(4)))
     database = Database(database_url)
     assert database.is_current()
+    database.close()
+
+
+def test_nobody_else_reads_the_files_of_a_database(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'new' / 'service.db'}")
+    database.migrate()
+    with database.reading() as connection:  # which keeps the files beside it
+        connection.exec_driver_sql("SELECT count(*) FROM people")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()}
+    assert modes == dict.fromkeys(["service.db", "service.db-shm", "service.db-wal"], 0o600)
     database.close()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,35 @@ def test_an_update_whose_server_dies_anywhere_goes_on(
     assert (group["sea/temperature"][5] == -1.0).all()
     shown = desk.ask("sam", "GET", f"/orgs/shop/subscriptions/{subscription}").json()
     assert shown["followed_version"] == version
+
+
+def test_a_long_update_renews_what_it_reads_with(
+    desk: Desk, archive_store: S3Endpoint, prefix: str
+) -> None:
+    make_archive(desk, archive_store, prefix)
+    subscription = subscribe(desk, nodes=["/sea/time", "/sea/salt"])
+    portal: Any = desk.client.portal
+    load = partial(following.load_follow, desk.service, subscription)
+    side, containers = portal.call(following.reading_side, desk.service, load().provider, load)
+    spec: Any = side.storage.spec
+    vended = [spec.credentials, *(side.credentials[c.prefix] for c in containers)]
+    assert len(vended) == 2
+    first = [credentials.get_credentials() for credentials in vended]
+    assert "main" in side.open().list_branches()
+    desk.now += timedelta(hours=1)
+    renewed = [credentials.get_credentials(clock=lambda: desk.now) for credentials in vended]
+    for before, after in zip(first, renewed, strict=True):
+        assert before.session_token != after.session_token
+    # Another one takes the place of a credential that the store refused, for all who have it.
+    assert vended[1].replace_refused(renewed[1])
+    replaced = vended[1].get_credentials(clock=lambda: datetime.now(UTC))
+    assert replaced.session_token not in {keys.session_token for keys in (*first, *renewed)}
+    # Who may not read any more gets nothing further.
+    assert desk.ask("eve", "DELETE", f"/orgs/archive/subscriptions/{subscription}").is_success
+    desk.now += timedelta(hours=1)
+    for credentials in vended:
+        with pytest.raises(icefloe.AccessDeniedError):
+            credentials.get_credentials(clock=lambda: desk.now)
 
 
 def test_an_offer_is_narrowed_to_whole_chunks(

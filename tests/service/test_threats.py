@@ -40,7 +40,13 @@ from icefloe.catalog.model import (
     Role,
     TokenScope,
 )
-from icefloe.catalog.wire import BucketSettings, CredentialAnswer, OpenAnswer, StoreAnswer
+from icefloe.catalog.wire import (
+    Access,
+    BucketSettings,
+    CredentialAnswer,
+    OpenAnswer,
+    StoreAnswer,
+)
 from icefloe.effects import run_blocking
 from icefloe.errors import (
     AccessDeniedError,
@@ -59,6 +65,7 @@ from icefloe.service.domain.actions import Action
 from icefloe.service.domain.filters import chosen_nodes
 from icefloe.service.domain.locations import Location
 from icefloe.service.domain.scopes import is_within, scope_allows
+from icefloe.service.opening import WORKER
 from icefloe.service.operation.upkeep import back_up
 from icefloe.service.runtime import Service
 from icefloe.service.settings import Settings
@@ -271,7 +278,18 @@ def test_the_service_asks_stores_with_no_other_keys(
     town.service.client.event_hooks["request"].append(note)
     answer = town.open("ada")
     vended = answer["credential"]["values"]["access_key_id"]
-    assert signed == [("POST", VENDOR["access_key_id"]), ("GET", vended)]
+    # The service reads with a credential of its own, which is for this repository only.
+    kept = town.service.broker._kept
+    readers = {
+        known.credential.values["access_key_id"]: (grant.prefixes, grant.access)
+        for grant, known in kept.items()
+        if grant.person == WORKER.name
+    }
+    reads = [key for method, key in signed if method == "GET"]
+    assert [readers[key] for key in reads] == [((f"{town.root}sst/",), Access.READ)]
+    mints = [key for method, key in signed if method == "POST"]
+    assert set(mints) == {VENDOR["access_key_id"]}
+    assert vended not in {*reads, *mints}
 
 
 def test_the_credential_of_a_repository_reads_no_other(town: Town) -> None:
@@ -395,15 +413,20 @@ def test_vendors_check_names_once_more(text: str) -> None:
     """Threat 9: no document is made of a name that was not checked, whoever forgot to check it."""
     plain = Bucket("lab", "main", Platform.S3, "data", account="acct")
     grants = [
-        Grant(plain, f"{text}/", "ada"),
-        Grant(replace(plain, bucket=f"data{text}x"), "a/", "ada"),
-        Grant(replace(plain, prefix=f"{text}/"), f"{text}/", "ada"),
-        Grant(plain, "a/", f"ada{text}"),
-        Grant(replace(plain, account=f"acct{text}"), "a/", "ada"),
-        Grant(replace(plain, kms_key=f"arn:aws:kms:eu:1:key/{text}"), "a/", "ada"),
-        Grant(plain, "a", "ada"),
-        Grant(plain, "../", "ada"),
-        Grant(replace(plain, prefix="a/"), "b/", "ada"),
+        Grant(plain, (f"{text}/",), "ada"),
+        Grant(replace(plain, bucket=f"data{text}x"), ("a/",), "ada"),
+        Grant(replace(plain, prefix=f"{text}/"), (f"{text}/",), "ada"),
+        Grant(plain, ("a/",), f"ada{text}"),
+        Grant(replace(plain, account=f"acct{text}"), ("a/",), "ada"),
+        Grant(replace(plain, kms_key=f"arn:aws:kms:eu:1:key/{text}"), ("a/",), "ada"),
+        Grant(plain, tuple(sorted(("a/", f"{text}/"))), "ada"),
+        Grant(plain, ("a",), "ada"),
+        Grant(plain, (), "ada"),
+        Grant(plain, ("b/", "a/"), "ada"),
+        Grant(plain, ("a/", "a/"), "ada"),
+        Grant(replace(plain, prefix="a/"), ("a/b/", "b/"), "ada"),
+        Grant(plain, ("../",), "ada"),
+        Grant(replace(plain, prefix="a/"), ("b/",), "ada"),
     ]
     end = datetime(2026, 1, 1, tzinfo=UTC)
     for grant in grants:
@@ -804,7 +827,7 @@ def test_credentials_are_short_and_carry_a_name(town: Town, tmp_path: Path) -> N
         secret = Secret({"access_key_id": "a", "secret_access_key": "b"})
 
         async def vend() -> None:
-            grant = Grant(bucket, "a/", "bob")
+            grant = Grant(bucket, ("a/",), "bob")
             with pytest.raises(StorageError):
                 await StsVendor(client).vend(grant, secret, "external")
             await client.aclose()
@@ -814,7 +837,7 @@ def test_credentials_are_short_and_carry_a_name(town: Town, tmp_path: Path) -> N
     assert asked[0]["ExternalId"] == ["external"]
     for seconds in (0, 899, 3601, 86_400):
         with pytest.raises(InternalError, match="seconds"):
-            session_policy(Grant(bucket, "a/", "bob", seconds=seconds))
+            session_policy(Grant(bucket, ("a/",), "bob", seconds=seconds))
     first, second = town.open("bob"), town.open("ada")
     assert first["credential"]["values"] != second["credential"]["values"]
     end = datetime.fromisoformat(first["credential"]["expires_at"])

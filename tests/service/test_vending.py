@@ -4,13 +4,16 @@ Each platform is registered with a service, probed, and asked for a credential f
 the API. The attempts use the client of the library's storages, not that of the service.
 """
 
+import asyncio
 import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import botocore.session
 import obstore
@@ -20,12 +23,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from icefloe.catalog.model import Bucket, Delegation, Organisation, Person, Platform
-from icefloe.service.database import accounts
+from icefloe.errors import StorageError
+from icefloe.service.database import accounts, rows, tables
 from icefloe.service.settings import Settings
-from icefloe.service.vending.grants import Grant
-from icefloe.service.vending.sts import session_policy
+from icefloe.service.vending.grants import Grant, Secret
+from icefloe.service.vending.network import AddressBook, guarded_client
+from icefloe.service.vending.sts import StsVendor, session_policy
 from tests.support.desk import Desk, bucket_body, root_of
 from tests.support.gcs_server import GcsEndpoint, gcs_server
+from tests.support.http_server import ScriptedHandler, scripted_server
 from tests.support.servers import VENDOR, AzureEndpoint, S3Endpoint
 from tests.support.token_services import Cloudflare, GoogleCloud, cloudflare, google_cloud
 
@@ -163,6 +169,21 @@ class Clouds:
         answer: dict[str, Any] = response.json()
         return answer
 
+    def vend_together(
+        self, platform: str, prefixes: tuple[str, ...], *, may_list: bool = True
+    ) -> dict[str, Any]:
+        """Let the service make one credential for several prefixes."""
+        service, portal = self.desk.service, self.desk.client.portal
+        assert portal is not None
+        with service.database.reading() as connection:
+            key = {"organisation": "lab", "name": platform}
+            bucket = rows.require(connection, tables.buckets, Bucket, **key)
+        grant = Grant(bucket, prefixes, "ada", may_list=may_list)
+        assert service.broker.divide(grant) == (grant,)
+        made = portal.call(service.credential, grant, "ada").credential
+        credential = {"kind": made.kind, "values": dict(made.values)}
+        return {"store": self.bodies[platform], "credential": credential}
+
 
 @pytest.fixture(scope="module")
 def clouds(
@@ -287,6 +308,45 @@ def test_outside_is_refused(
     check_refused(lambda: REFUSED_OUTSIDE[name](clouds.open(answer), base))
 
 
+@pytest.mark.parametrize("may_list", [True, False], ids=["lists", "hides"])
+@pytest.mark.parametrize("platform", SCOPED, indirect=True)
+def test_one_credential_for_several_folders(
+    clouds: Clouds, platform: str, folder: str, *, may_list: bool
+) -> None:
+    """It reads all of its folders, and nothing beside, between or above them."""
+    if platform == "r2" and not may_list:
+        return  # which the documents of R2 refuse
+    base, root = folder.removesuffix("/inside/"), clouds.root(platform)
+    keys = {"inside/a", "second/deep/a", "third/a", "outside/b"}
+    keys |= {"second/a", "second/deep-evil/c", "third-evil/c", "thir/c", "above"}
+    for key in keys:
+        obstore.put(root, f"{base}/{key}", key.encode())
+    prefixes = tuple(f"{base}/{name}/" for name in ("inside", "second/deep", "third"))
+    store = clouds.open(clouds.vend_together(platform, prefixes, may_list=may_list))
+    for prefix in prefixes:
+        key = f"{prefix}a".removeprefix(f"{base}/")
+        assert bytes(obstore.get(store, f"{prefix}a").bytes()) == key.encode()
+        attempts = {
+            "write": lambda prefix=prefix: obstore.put(store, f"{prefix}new", b"x"),
+            "overwrite": lambda prefix=prefix: obstore.put(store, f"{prefix}a", b"x"),
+            "delete": lambda prefix=prefix: obstore.delete(store, f"{prefix}a"),
+        }
+        for attempt in attempts.values():
+            check_refused(attempt)
+        if may_list:
+            assert listed(store, prefix) == [f"{prefix}a"]
+        else:
+            check_refused(lambda prefix=prefix: listed(store, prefix))  # type: ignore[misc]
+    check_refused(lambda: obstore.copy(store, f"{prefixes[0]}a", f"{prefixes[2]}b"))
+    inside = {"inside/a", "second/deep/a", "third/a"}
+    for key in sorted(keys - inside):
+        check_refused(lambda key=key: obstore.get(store, f"{base}/{key}"))  # type: ignore[misc]
+    for place in (base, f"{base}/second", f"{base}/outside", f"{base}/third-evil", ""):
+        check_refused(lambda place=place: listed(store, place))  # type: ignore[misc]
+    found = {path.removeprefix(f"{base}/") for path in listed(root, base)}
+    assert found == keys | {"inside-evil/c"}
+
+
 def test_another_bucket_is_refused(clouds: Clouds, platform: str, folder: str) -> None:
     store = clouds.open(clouds.vend(platform, folder), clouds.others[platform])
     check_refused(lambda: obstore.get(store, "secret"))
@@ -332,6 +392,44 @@ def test_a_vended_credential_makes_no_other(clouds: Clouds, folder: str, platfor
         client.assume_role(RoleArn=VENDOR["role"], RoleSessionName="again")
 
 
+def test_an_sts_that_wants_shorter_policies() -> None:
+    """Amazon packs policies, and tells by an error that one is too large."""
+    answer = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+        <AssumeRoleResult><Credentials><AccessKeyId>k</AccessKeyId>
+        <SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>
+        <Expiration>2030-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult>
+        </AssumeRoleResponse>"""
+    refusal = b"<ErrorResponse><Error><Code>PackedPolicyTooLarge</Code></Error></ErrorResponse>"
+
+    def sts(handler: ScriptedHandler) -> None:
+        (policy,) = parse_qs(handler.read_body().decode())["Policy"]
+        if len(policy) > 1000:
+            handler.answer(HTTPStatus.BAD_REQUEST, refusal)
+        else:
+            handler.answer(HTTPStatus.OK, answer.encode())
+
+    with scripted_server(sts) as server:
+        bucket = Bucket("lab", "main", Platform.S3, "lab", sts_endpoint=server.url, role="r")
+        grant = Grant(bucket, tuple(f"{number:02}/{'x' * 40}/" for number in range(12)), "bob")
+        secret = Secret({"access_key_id": "a", "secret_access_key": "b"})
+
+        async def vend() -> None:
+            async with guarded_client(AddressBook([server.url])) as client:
+                vendor = StsVendor(client)
+                (whole,) = vendor.divide(grant)
+                with pytest.raises(StorageError, match="shorter policies: ask again") as told:
+                    await vendor.vend(whole, secret, "id")
+                assert told.value.retryable
+                while len(session_policy((parts := vendor.divide(grant))[0])) > 1000:
+                    with pytest.raises(StorageError, match="ask again"):
+                        await vendor.vend(parts[0], secret, "id")
+                assert 1 < len(parts) < len(grant.prefixes)
+                for part in parts:
+                    assert (await vendor.vend(part, secret, "id")).values["session_token"] == "t"
+
+        asyncio.run(vend())
+
+
 # The end of a credential
 
 
@@ -342,7 +440,7 @@ def test_a_role_ends(clouds: Clouds, prefix: str) -> None:
     made = clouds.r2.sts.assume_role(
         RoleArn=VENDOR["role"],
         RoleSessionName="short",
-        Policy=session_policy(Grant(bucket, f"{prefix}/inside/", "ada")),
+        Policy=session_policy(Grant(bucket, (f"{prefix}/inside/",), "ada")),
     )["Credentials"]
     values = {
         "access_key_id": made["AccessKeyId"],

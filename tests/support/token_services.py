@@ -62,14 +62,14 @@ class _TokenHandler(LoopbackHandler):
 
 
 @dataclass(frozen=True, slots=True)
-class _Boundary:
+class _Rule:
     bucket: str
     prefix: str
     allowed: frozenset[str]
     lists: bool
 
     def allows(self, method: str, bucket: str, key: str, query: dict[str, str]) -> bool:
-        """Return whether a request is within the boundary."""
+        """Return whether a request is what the rule is about."""
         if bucket != self.bucket:
             return False
         if not key:
@@ -86,7 +86,7 @@ class GoogleCloud(_TokenServer):
         super().__init__(_GoogleHandler)
         self.upstream = urlsplit(upstream).netloc
         self.login_token = secrets.token_hex(16)
-        self.boundaries: dict[str, _Boundary] = {}
+        self.boundaries: dict[str, list[_Rule]] = {}
 
     def end_tokens(self) -> None:
         """Let all tokens be past their end."""
@@ -157,7 +157,7 @@ class _GoogleHandler(_TokenHandler):
         url = urlsplit(self.path)
         bucket, _, key = unquote(url.path).removeprefix("/").partition("/")
         query = dict(parse_qsl(url.query, keep_blank_values=True))
-        if not boundary.allows(self.command, bucket, key, query):
+        if not any(rule.allows(self.command, bucket, key, query) for rule in boundary):
             self.answer(HTTPStatus.FORBIDDEN)
             return
         connection = http.client.HTTPConnection(self.cloud.upstream, timeout=30)
@@ -180,30 +180,35 @@ class _GoogleHandler(_TokenHandler):
             connection.close()
 
 
-def _parse_boundary(options: Any) -> _Boundary | None:
+def _parse_boundary(options: Any) -> list[_Rule] | None:
     """Read a boundary of the documented form; None for any other."""
     match options:
+        case {"accessBoundary": {"accessBoundaryRules": [*given]}} if (
+            options.keys() == {"accessBoundary"} and 1 <= len(given) <= 10
+        ):
+            rules = [_parse_rule(rule) for rule in given]
+            known = [rule for rule in rules if rule is not None]
+            return known if len(known) == len(rules) else None
+    return None
+
+
+def _parse_rule(rule: Any) -> _Rule | None:
+    match rule:
         case {
-            "accessBoundary": {
-                "accessBoundaryRules": [
-                    {
-                        "availableResource": str(resource),
-                        "availablePermissions": [str(role)],
-                    } as rule
-                ]
-            }
-        } if options.keys() == {"accessBoundary"} and role in _ROLES:
+            "availableResource": str(resource),
+            "availablePermissions": [str(role)],
+        } if role in _ROLES:
             pass
         case _:
             return None
     bucket = resource.removeprefix("//storage.googleapis.com/projects/_/buckets/")
     condition = rule.get("availabilityCondition")
     if condition is None:
-        return _Boundary(bucket, "", _ROLES[role], lists=True)
+        return _Rule(bucket, "", _ROLES[role], lists=True)
     parsed = _EXPRESSION.fullmatch(condition["expression"])
     if parsed is None or parsed[1] != bucket or parsed[4] not in {None, parsed[2]}:
         return None
-    return _Boundary(bucket, parsed[2], _ROLES[role], lists=parsed[4] is not None)
+    return _Rule(bucket, parsed[2], _ROLES[role], lists=parsed[4] is not None)
 
 
 # Cloudflare

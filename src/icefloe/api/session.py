@@ -465,6 +465,11 @@ class ForkSession(Session):
         return {"session": self._session}
 
 
+def state_of(session: Session) -> SessionState:
+    """Return the state behind a session, for other parts of the package that read it directly."""
+    return session._session  # noqa: SLF001 - the one place where others reach it
+
+
 def _checked_message(message: object) -> str:
     return require_text(message, "the message of a commit", ErrorKind.BAD_METADATA)
 

@@ -3,6 +3,8 @@
 import getpass
 import platform
 import sys
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -38,11 +40,14 @@ from icefloe.errors import (
     NotLoggedInError,
     ServiceError,
 )
+from icefloe.forks import renew_lock_in_children
 from icefloe.printable import escaped_html
 from icefloe.reports import object_html, object_text
 
 _GRANT_TYPE: Final = "urn:ietf:params:oauth:grant-type:device_code"
 _SLOWER_SECONDS: Final = 5  # RFC 8628, section 3.5
+_MOST_REMEMBERED: Final = 4
+"""How many repositories stay connected between two opens of them."""
 
 
 class Client(Administration):
@@ -78,6 +83,10 @@ class Client(Administration):
             problem = "token and token_command contradict each other: give one of them"
             raise InvalidInputError(problem, ErrorKind.INVALID_CREDENTIALS)
         self._transport = Transport(service, TokenSource(service, token, token_command))
+        self._opened = OrderedDict[Handle, Opened]()
+        """The repositories that were opened last."""
+        self._lock = threading.Lock()
+        renew_lock_in_children(self)
 
     def __repr__(self) -> str:
         return object_text("Client", {"service": self.url})
@@ -176,6 +185,7 @@ class Client(Administration):
         except NotLoggedInError:
             pass  # the token has ended already
         finally:
+            self._opened.clear()
             forget_login(self.url)
             self._transport.tokens.use(None)
 
@@ -207,7 +217,13 @@ class Client(Administration):
         tokens, chosen_access = self._transport.tokens, chosen(Access, access)
         name = checked_name(name)
         handle = Handle(self.url, name, chosen_access, tokens.token_command, tokens.given_id)
-        return await open_lease(handle, self._transport)
+        opened = await open_lease(handle, self._transport, self._opened.get(handle))
+        with self._lock:
+            self._opened.pop(handle, None)
+            self._opened[handle] = opened
+            if len(self._opened) > _MOST_REMEMBERED:
+                self._opened.popitem(last=False)
+        return opened
 
     async def create_repo_async(
         self,

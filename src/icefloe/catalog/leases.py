@@ -42,6 +42,8 @@ from icefloe.errors import (
 )
 from icefloe.forks import renew_lock_in_children
 from icefloe.records import Record, replace
+from icefloe.repo.lifecycle import open_
+from icefloe.repo.repo_ledger import RepoObjectLedger, StoredRepo
 from icefloe.storage import Storage
 
 if TYPE_CHECKING:
@@ -196,30 +198,58 @@ class Vended:
         return (Vended, (self.handle, self.container))
 
 
+class _LastRead:
+    """The state of a repository that was read when it was last opened."""
+
+    repo: StoredRepo | None = None
+
+
 class Opened(Record):
     """The storage, containers and credentials of a repository, ready for opening it."""
 
     handle: Handle
     lease: Lease
+    answer: OpenAnswer
     storage: Storage
     config: RepositoryConfig
     """The containers of the answer, and no others."""
     access: "dict[str, AnyCredential | None]"
-    exists: bool
-    """Whether there is a repository yet."""
+    last_read: _LastRead
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a repository yet."""
+        return self.answer.config_version is not None
 
     async def repository(self) -> Repository:
-        """Open the repository, with the containers of the answer only."""
-        if not self.exists:
+        """Open the repository, with the containers of the answer only.
+
+        The service has just looked at the repository. If that is in the state that was read when
+        it was opened before, it is not read again.
+        """
+        version = self.answer.config_version
+        if version is None:
             problem = f"{self.handle.repository} is registered, but no repository was created yet"
             raise RepositoryNotFoundError(f"{problem}: create it with `icefloe repo create`")
-        return await Repository.open_async(self.storage, self.config, self.access)
+        known = self.last_read.repo
+        if known is not None and known.version.etag != version:
+            known = None
+        context = await open_(self.storage, self.config, access=self.access, known=known)
+        ledger = context.ledger
+        self.last_read.repo = ledger.known if isinstance(ledger, RepoObjectLedger) else None
+        return Repository(context)
 
 
-async def open_lease(handle: Handle, transport: Transport) -> Opened:
-    """Ask the service to open a repository, by one request."""
+async def open_lease(handle: Handle, transport: Transport, former: Opened | None = None) -> Opened:
+    """Ask the service to open a repository, by one request.
+
+    `former` is the result of an earlier call: its storage, with open connections, is used again
+    if the service has answered the same.
+    """
     lease = lease_of(handle, transport)
     answer = await lease.open()
+    if former is not None and former.lease is lease and _is_same(answer, former.answer):
+        return replace(former, answer=answer)
     config = RepositoryConfig(virtual_chunk_containers={})
     access: dict[str, Any] = {}
     for granted in answer.containers:
@@ -228,8 +258,18 @@ async def open_lease(handle: Handle, transport: Transport) -> Opened:
         renew = Vended(handle, granted.prefix)
         access[granted.prefix] = credentials_of(granted.credential, granted.store.platform, renew)
     storage = storage_of(answer.store, answer.credential, Vended(handle))
-    exists = answer.config_version is not None
-    return Opened(handle, lease, storage, config, containers_credentials(access), exists)
+    vended = containers_credentials(access)
+    return Opened(handle, lease, answer, storage, config, vended, _LastRead())
+
+
+def _is_same(answer: OpenAnswer, other: OpenAnswer) -> bool:
+    """Return whether two answers name the same places, with the same credentials."""
+
+    def places(of: OpenAnswer) -> list[object]:
+        own = (of.store, of.credential.kind, of.credential.values)
+        return [own, *((c.prefix, c.name, c.store, c.credential.values) for c in of.containers)]
+
+    return places(answer) == places(other)
 
 
 def check_container(repository: str, granted: ContainerAnswer) -> None:
@@ -298,7 +338,7 @@ def _delegated_token(lease: Lease, name: str) -> Iterator[Delegation]:
     handle, transport = lease.handle, lease.transport
     new = NewDelegation(handle.access, name)
     path = f"{handle.path}/tokens"
-    created = run_blocking(transport.call(CreatedToken, "POST", path, new))
+    created = run_blocking(transport.create(CreatedToken, path, new))
     token = Secret(created.secret)
     del created
     try:

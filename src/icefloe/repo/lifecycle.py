@@ -298,13 +298,18 @@ async def open_(
     attribution: Attribution | None = None,
     clock: Clock = now_microseconds,
     trusted: Iterable[VirtualChunkContainer] | None = None,
+    known: StoredRepo | None = None,
 ) -> RepoContext:
     """Open a repository with its stored configuration, and the given one on top.
 
     This takes one request in spec 2. `trusted` are the containers of virtual chunks that the
-    caller vouches for, whatever else is in `config`; if not given, all of those in it.
+    caller vouches for, whatever else is in `config`; if not given, all of those in it. `known` is
+    the present state of the repo object, for a caller that knows it: then no request is sent.
     """
-    found = await _find(storage, None if config is None else config.storage, attribution)
+    if known is not None:
+        found = _Found(known)
+    else:
+        found = await _find(storage, None if config is None else config.storage, attribution)
     return _context(storage, found, config, access, attribution, clock, trusted)
 
 

@@ -181,6 +181,11 @@ class RepoObjectLedger(Ledger):
 
     # -- reading ---------------------------------------------------------------------------
 
+    @property
+    def known(self) -> StoredRepo | None:
+        """The state of the repo object that was last read or written; None if there is none."""
+        return self._known
+
     @override
     async def repo(self) -> RepoInfo:
         return (await self._load()).info

@@ -134,9 +134,8 @@ async def bucket_credential(
     """Return a credential for a part of a bucket, for uses beside repositories."""
     require_proven(bucket)
     seconds = 60 * service.settings.credential_minutes
-    grant = Grant(bucket, bucket.prefix + prefix, person, access, seconds=seconds)
-    external_id = service.external_id(bucket.organisation)
-    return await service.broker.get(grant, lambda: service.load_secret(bucket), external_id)
+    grant = Grant(bucket, (bucket.prefix + prefix,), person, access, seconds=seconds)
+    return await service.credential(grant, person)
 
 
 def suspend(connection: Connection, bucket: Bucket, person: str) -> Bucket:

@@ -18,7 +18,7 @@ import numpy as np
 import zarr
 
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
+from icefloe.api.session import Session, state_of
 from icefloe.catalog.model import Filter
 from icefloe.catalog.wire import FollowAnswer
 from icefloe.config import RepositoryConfig
@@ -40,7 +40,6 @@ from icefloe.service.windows import (
 )
 from icefloe.storage import Storage
 from icefloe.transactions.nodes import delete_node, put_metadata
-from icefloe.transactions.session import SessionState
 
 BRANCH: Final = "main"
 _NOTE: Final = "icefloe-follows"
@@ -53,6 +52,8 @@ class Side(Record):
     storage: Storage
     config: RepositoryConfig
     credentials: dict[str, Any]
+    anchor: object = None
+    """Whatever the renewal of the credentials needs: it lives as long as the side."""
 
     def open(self) -> Repository:
         """Open the repository with the settings of the service only."""
@@ -337,11 +338,6 @@ def _changed_values(part: SelectedArray, before: SelectedArray) -> Window:
     if last != last_before:
         low, high = min(low, last_before), last
     return max(low, first), min(high, last)
-
-
-def state_of(session: Session) -> SessionState:
-    """Return what a session is based on."""
-    return session._session  # noqa: SLF001 - the same package
 
 
 def _all_nodes(session: Session) -> dict[str, Node]:

@@ -10,19 +10,18 @@ provider's repository and another that writes the subscriber's: nobody else ever
 import asyncio
 import secrets as random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from icefloe.catalog.model import (
     Bucket,
     Listing,
-    Person,
     PersonKind,
     Role,
     Subscription,
     SubscriptionKind,
 )
-from icefloe.catalog.stores import container_of, credentials_of, storage_of
+from icefloe.catalog.stores import Renew, container_of, credentials_of, storage_of
 from icefloe.catalog.wire import Access, ContainerAnswer, CredentialAnswer, FollowAnswer, OpenAnswer
 from icefloe.config import RepositoryConfig
 from icefloe.errors import (
@@ -31,20 +30,19 @@ from icefloe.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from icefloe.records import Record
+from icefloe.records import Record, replace
 from icefloe.service.database import rows, tables
 from icefloe.service.database.accounts import Caller
 from icefloe.service.database.facts import Entry, load_entry, load_offers
 from icefloe.service.derivation import Provider, Side, derive
-from icefloe.service.domain.decide import PROVIDER_CONTAINER, Actor, is_living
+from icefloe.service.domain.decide import PROVIDER_CONTAINER, Actor, Facts, is_living
 from icefloe.service.domain.locations import bucket_location, location_url
-from icefloe.service.opening import Opener, store_answer
+from icefloe.service.opening import WORKER, Opener, store_answer
 from icefloe.service.progress import Progress
 from icefloe.service.runtime import Service
 from icefloe.storage import Storage
 
 _PREFIX: Final = f"vcc://{PROVIDER_CONTAINER}/"
-WORKER: Final = Person("icefloe-service", PersonKind.SERVICE)
 
 
 class FollowInputs(Record):
@@ -61,7 +59,9 @@ async def follow(
 ) -> FollowAnswer:
     """Bring the repository of a filtered subscription to the provider's newest version."""
     job = await asyncio.to_thread(load_follow, service, identifier)
-    source, containers = await reading_side(service, job.provider)
+    source, containers = await reading_side(
+        service, job.provider, lambda: load_follow(service, identifier)
+    )
     config = RepositoryConfig.default()
     for container in (_provider_container(job.provider), *containers):
         if container.name == PROVIDER_CONTAINER and container.prefix != _provider_url(job.provider):
@@ -101,30 +101,75 @@ def _remember(service: Service, identifier: str, version: str) -> None:
         connection.execute(query.values(values))
 
 
-async def reading_side(service: Service, entry: Entry) -> tuple[Side, tuple[ContainerAnswer, ...]]:
-    """Open a repository for reading as a member of its organisation would."""
-    caller = Caller(WORKER, {entry.repository.organisation: Role.READER})
-    actor, now = Actor(WORKER.name, PersonKind.SERVICE), service.clock()
+async def reading_side(
+    service: Service, entry: Entry, check: Callable[[], object] = lambda: None
+) -> tuple[Side, tuple[ContainerAnswer, ...]]:
+    """Open a repository for reading as a member of its organisation would.
 
-    def load() -> Any:
+    Its credentials are renewed for as long as the side is in use, with every check made again.
+    `check` is one of them: it raises an error if the job may not go on.
+    """
+    organisation, name = entry.repository.organisation, entry.repository.name
+    caller = Caller(WORKER, {organisation: Role.READER})
+    actor = Actor(WORKER.name, PersonKind.SERVICE)
+
+    def load() -> tuple[Entry, Facts]:
         with service.database.reading() as connection:
-            return load_offers(connection, entry.repository, caller.roles, now)
+            present = load_entry(connection, organisation, name)
+            if present is None:
+                key = {"organisation": organisation, "name": name}
+                raise rows.not_found(tables.repositories, key)
+            now = service.clock()
+            return present, load_offers(connection, present.repository, caller.roles, now)
 
-    offers = await asyncio.to_thread(load)
-    opened = (await Opener(service).open(actor, caller, entry, Access.READ, offers)).answer
-    return side_of(opened), opened.containers
+    async def open_now(refused: Mapping[str, str]) -> OpenAnswer:
+        present, offers = await asyncio.to_thread(load)
+        opener = Opener(service)
+        opened = await opener.open(actor, caller, present, Access.READ, offers, refused=refused)
+        return opened.answer
+
+    answer = await open_now({})
+
+    async def renew(container: str | None, refused: str | None) -> CredentialAnswer:
+        nonlocal answer
+        after = answer.refresh.after
+        if refused is not None or (after is not None and service.clock() >= after):
+            await asyncio.to_thread(check)
+            answer = await open_now({} if refused is None else {container or "": refused})
+        return _credential_in(answer, container)
+
+    key, anchor = _register(renew), _Anchor()
+    weakref.finalize(anchor, _RENEWALS.pop, key, None)
+    side = side_of(answer, lambda container: _Renewal(key, container))
+    return replace(side, anchor=anchor), answer.containers
 
 
-def side_of(answer: OpenAnswer) -> Side:
-    """Return what an answer of the service lets one open."""
+def _credential_in(answer: OpenAnswer, container: str | None) -> CredentialAnswer:
+    if container is None:
+        return answer.credential
+    for granted in answer.containers:
+        if granted.prefix == container:
+            return granted.credential
+    problem = f"{answer.repo.full_name} does not refer to {container} any more"
+    raise AccessDeniedError(f"{problem}: begin the job again")
+
+
+def side_of(answer: OpenAnswer, renewal_of: Callable[[str | None], Renew] | None = None) -> Side:
+    """Return what an answer of the service lets one open.
+
+    `renewal_of` returns what renews the credential of a container, or of the repository itself.
+    """
     config = RepositoryConfig.default()
     credentials = {}
     for container in answer.containers:
         config.set_virtual_chunk_container(container_of(container))
         credentials[container.prefix] = credentials_of(
-            container.credential, container.store.platform, None
+            container.credential,
+            container.store.platform,
+            renewal_of and renewal_of(container.prefix),
         )
-    return Side(storage_of(answer.store, answer.credential), config, credentials)
+    own = renewal_of and renewal_of(None)
+    return Side(storage_of(answer.store, answer.credential, own), config, credentials)
 
 
 async def writing_side(service: Service, entry: Entry, config: RepositoryConfig) -> Side:
@@ -139,42 +184,59 @@ async def writing_storage(service: Service, bucket: Bucket, prefix: str) -> Stor
     Its credential is renewed for as long as the job lasts, with every check made again.
     """
     caller = Caller(WORKER, {bucket.organisation: Role.WRITER})
-    loop, key = asyncio.get_running_loop(), random.token_hex(8)
 
     def load() -> Bucket:
         names = {"organisation": bucket.organisation, "name": bucket.name}
         with service.database.reading() as connection:
             return rows.require(connection, tables.buckets, Bucket, **names)
 
-    async def mint(refused: str | None = None) -> CredentialAnswer:
+    async def mint(_container: str | None, refused: str | None) -> CredentialAnswer:
         now = await asyncio.to_thread(load)
-        return await Opener(service).place_credential(now, prefix, caller, Access.WRITE, refused)
+        known = () if refused is None else (refused,)
+        return await Opener(service).place_credential(now, prefix, caller, Access.WRITE, known)
 
-    first = await mint()
-    _RENEWALS[key] = lambda refused: asyncio.run_coroutine_threadsafe(mint(refused), loop).result()
-    storage = storage_of(store_answer(bucket, prefix), first, _Renewal(key))
+    first, key = await mint(None, None), _register(mint)
+    storage = storage_of(store_answer(bucket, prefix), first, _Renewal(key, None))
     weakref.finalize(storage, _RENEWALS.pop, key, None)
     return storage
 
 
-_RENEWALS: Final[dict[str, Callable[[str | None], CredentialAnswer]]] = {}
+type _Renew = Callable[[str | None, str | None], Coroutine[Any, Any, CredentialAnswer]]
+"""Returns the credential of a container; another one than that with a fingerprint, if given."""
+_RENEWALS: Final[dict[str, Callable[[str | None, str | None], CredentialAnswer]]] = {}
+
+
+class _Anchor:
+    """Lives as long as the side of a repository: then its renewals are forgotten."""
+
+
+def _register(renew: _Renew) -> str:
+    """Keep a function that renews credentials in the present loop; return its key."""
+    loop, key = asyncio.get_running_loop(), random.token_hex(8)
+
+    def call(container: str | None, refused: str | None) -> CredentialAnswer:
+        return asyncio.run_coroutine_threadsafe(renew(container, refused), loop).result()
+
+    _RENEWALS[key] = call
+    return key
 
 
 class _Renewal:
     """Finds a function of this process that renews a credential, as functions cannot travel."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, container: str | None) -> None:
         self._key = key
+        self._container = container
 
     def __call__(self) -> CredentialAnswer:
-        return _RENEWALS[self._key](None)
+        return _RENEWALS[self._key](self._container, None)
 
     def replace(self, is_refused: Callable[[CredentialAnswer], bool]) -> CredentialAnswer:
         """Return another credential than one that the store refused."""
         credential = self()
-        return (
-            _RENEWALS[self._key](credential.fingerprint) if is_refused(credential) else credential
-        )
+        if not is_refused(credential):
+            return credential
+        return _RENEWALS[self._key](self._container, credential.fingerprint)
 
 
 def _provider_url(entry: Entry) -> str:

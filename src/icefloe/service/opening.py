@@ -1,20 +1,22 @@
 """Opening a repository: one request, whole or not at all.
 
-The service reads the repository's configuration with a credential for this repository only. Every
-container must have a grant. Only then credentials are made, for all containers at the same time.
+The service reads the repository's configuration with a credential of its own, which is for this
+repository only. Every container must have a grant. Only then credentials are made, all at the same
+time: one for the repository, and one for all containers in the same bucket.
 
 Nearly always, the configuration is the one that was seen last. So the containers seen last are
-decided about first. If all of them have a grant, their credentials are made while the
-configuration is read. A configuration that has changed is decided about again; credentials that it
-does not ask for are handed out to nobody.
+decided about first. If all of them have a grant, the credentials are made while the configuration
+is read. A configuration that has changed is decided about again; credentials that it does not ask
+for are handed out to nobody.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer
+from icefloe.catalog.model import Bucket, BucketState, DeclaredContainer, Person, PersonKind
 from icefloe.catalog.wire import (
     Access,
     ContainerAnswer,
@@ -53,6 +55,8 @@ from icefloe.service.vending.broker import MARGIN, Minted
 from icefloe.service.vending.grants import Grant
 from icefloe.service.vending.objects import StoreClient
 
+WORKER: Final = Person("icefloe-service", PersonKind.SERVICE)
+"""In whose name the service itself reads and writes."""
 _READING_SECONDS: Final = 10.0
 """How long the configuration of a repository may take to be read."""
 _ANONYMOUS: Final = Minted(CredentialAnswer("anonymous"), is_new=False)
@@ -66,6 +70,18 @@ class Opened(Record):
     answer: OpenAnswer
     verdict: Verdict
     details: dict[str, Any]
+
+
+type _Share = tuple[str, str, bool]
+"""What containers have in common whose credential may be the same: bucket, and right to list."""
+
+
+class _Plan(Record):
+    """The grants that a repository is opened with."""
+
+    own: Grant
+    containers: tuple[Grant | None, ...]
+    """In the order of the verdict; None for public data."""
 
 
 class Opener:
@@ -85,42 +101,56 @@ class Opener:
         offers: Facts,
         remembered: Facts | None = None,
         refused: Mapping[str, str] = MappingProxyType({}),
+        decided: Verdict | None = None,
     ) -> Opened:
         """Return all that is needed to open a repository.
 
         `offers` are the facts about the repository apart from its containers, `remembered` those
         with the containers that were seen last, if they are loaded. `refused` has fingerprints of
         credentials that stores refused, by the prefix of the container; that of the repository
-        itself has the prefix ''. Raise `AccessDeniedError` if any container has no grant.
+        itself has the prefix ''. `decided` is the verdict on the remembered facts, if it is known.
+        Raise `AccessDeniedError` if any container has no grant.
         """
         require_proven(entry.bucket)
-        # Before anything is minted: may they do this at all?
-        allowed = replace(offers, buckets=(entry.bucket,))
-        self._require(entry, _decide(actor, entry, access, allowed))
-        if remembered is None:
-            remembered = await self._service.database.run(self.facts_of, entry, None, offers)
-        verdict = _decide(actor, entry, access, remembered)
-        prefix = entry.bucket.prefix + entry.repository.prefix
-        grant = self._grant(entry.bucket, prefix, caller, access)
-        # Nothing is granted unless everything is.
-        reading, results = await asyncio.gather(
-            _outcome(self._read(entry, grant, refused.get(""))),
-            self._mint_all(verdict.granted, caller, refused),
+        verdict = decided
+        if verdict is None or not verdict.allowed:
+            # Before anything is minted: may they do this at all, whatever the containers are?
+            allowed = replace(offers, buckets=(entry.bucket,))
+            self._require(entry, _decide(actor, entry, access, allowed))
+        if verdict is None:
+            if remembered is None:
+                remembered = await self._service.database.run(self.facts_of, entry, None, offers)
+            verdict = _decide(actor, entry, access, remembered)
+        plan = self._plan(entry, verdict, caller, access)
+        suspects = _suspects(plan, verdict, refused)
+        # Nothing is granted unless everything is, and nothing of what was never looked at.
+        is_granted = verdict.allowed and entry.config_version is not None
+        reading, credentials = await asyncio.gather(
+            _outcome(self._read(entry, caller)),
+            self._mint_all(suspects if is_granted else {}, caller),
         )
-        own, seen = _result(reading)
-        credentials = dict(zip(verdict.granted, results, strict=True))
+        seen, ended = _result(reading)
+        if seen.version is None and access is Access.READ:
+            problem = "there is no repository in the place that the service knows"
+            raise RepositoryNotFoundError(problem)
         if seen.containers is not None and seen.version != entry.config_version:
             facts = await self._service.database.run(self._remember, entry, seen, offers)
             verdict = _decide(actor, entry, access, facts)
+            plan = self._plan(entry, verdict, caller, access)
+            suspects = _suspects(plan, verdict, refused)
         self._require(entry, verdict)
-        others = [granted for granted in verdict.granted if granted not in credentials]
-        credentials |= zip(others, await self._mint_all(others, caller, refused), strict=True)
-        minted = [_result(credentials[granted]) for granted in verdict.granted]
+        for grant in suspects:
+            if ended and grant.bucket == entry.bucket:  # the store may have ended all of them
+                suspects[grant].add(ended)
+                credentials.pop(grant, None)
+        others = {grant: suspects[grant] for grant in suspects if grant not in credentials}
+        credentials |= await self._mint_all(others, caller)
+        own = _result(credentials[plan.own])
+        minted = [_result(credentials[grant]) if grant else _ANONYMOUS for grant in plan.containers]
         answers = tuple(
             _container_answer(granted, credential.credential)
             for granted, credential in zip(verdict.granted, minted, strict=True)
         )
-        store = store_answer(entry.bucket, prefix)
         ends = [m.credential.expires_at for m in (own, *minted) if m.credential.expires_at]
         lives = [m.seconds_left for m in (own, *minted) if m.seconds_left is not None]
         refresh = Refresh(
@@ -128,49 +158,52 @@ class Opener:
             min(ends) - MARGIN if ends else None,
             min(lives, default=None),
         )
+        store = store_answer(entry.bucket, entry.bucket.prefix + entry.repository.prefix)
         answer = OpenAnswer(entry.repository, seen.version, store, own.credential, answers, refresh)
         details = _audited(access, own, verdict, minted)
-        used = {grant, *(self._grant_of(granted, caller) for granted in verdict.granted)}
-        if withheld := self.withheld(used):
+        reader = self._own_grant(entry, WORKER.name, Access.READ)
+        if (made := self._made.get(reader)) is not None:
+            details["read_until"] = _end_of(made)
+        if withheld := self.withheld({reader, *suspects}):
             details["withheld"] = withheld
         return Opened(answer, verdict, details)
 
     # The configuration
 
-    async def _read(
-        self, entry: Entry, grant: Grant, refused: str | None
-    ) -> tuple[Minted, SeenConfiguration]:
-        """Make the credential of the repository, and read its configuration with it."""
-        own = await self._credential(grant, refused)
+    async def _read(self, entry: Entry, caller: Caller) -> tuple[SeenConfiguration, str | None]:
+        """Read the configuration with a credential of the service's own.
+
+        Return also the fingerprint of the credential that was kept for this, if the store has
+        ended it.
+        """
+        grant = self._own_grant(entry, WORKER.name, Access.READ)
+        kept = await self._credential(grant, caller)
         try:
-            return own, await self._read_with(own.credential, entry, grant)
+            return await self._read_with(kept.credential, entry, grant), None
         except StorageError as error:
-            if own.is_new or error.context.get("status") not in _REFUSALS:
+            if kept.is_new or error.context.get("status") not in _REFUSALS:
                 raise
         # The store has ended the credential that was kept: another one decides.
-        own = await self._credential(grant, own.credential.fingerprint)
-        return own, await self._read_with(own.credential, entry, grant)
+        ended = kept.credential.fingerprint
+        new = await self._credential(grant, caller, {ended})
+        return await self._read_with(new.credential, entry, grant), ended
 
     async def _read_with(
         self, credential: CredentialAnswer, entry: Entry, grant: Grant
     ) -> SeenConfiguration:
         return await self._service.rounds.ask(
             ("configuration", grant, entry.config_version, credential.fingerprint),
-            lambda: self._read_now(credential, entry, grant),
+            lambda: self._read_now(credential, entry),
         )
 
-    async def _read_now(
-        self, credential: CredentialAnswer, entry: Entry, grant: Grant
-    ) -> SeenConfiguration:
-        store = store_answer(entry.bucket, grant.prefix)
+    async def _read_now(self, credential: CredentialAnswer, entry: Entry) -> SeenConfiguration:
+        store = store_answer(entry.bucket, entry.bucket.prefix + entry.repository.prefix)
         reader = StoreClient(self._service.client, store, credential)
         try:
             async with asyncio.timeout(_READING_SECONDS):
                 return await read_configuration(reader, entry.config_version)
         except RepositoryNotFoundError:
-            if grant.access is Access.READ:
-                raise
-            return SeenConfiguration(None, ())  # to be created by the writer
+            return SeenConfiguration(None, ())  # perhaps it is to be created
         except TimeoutError:
             problem = f"the bucket of {entry.repository.full_name} did not answer in time"
             raise StorageError(problem, retryable=True) from None
@@ -212,61 +245,76 @@ class Opener:
     def _grant(
         self,
         bucket: Bucket,
-        prefix: str,
-        caller: Caller,
+        prefixes: Sequence[str],
+        person: str,
         access: Access = Access.READ,
         *,
         may_list: bool = True,
     ) -> Grant:
         seconds = 60 * self._service.settings.credential_minutes
-        return Grant(bucket, prefix, caller.person.name, access, may_list, seconds)
+        return Grant(bucket, tuple(prefixes), person, access, may_list, seconds)
+
+    def _own_grant(self, entry: Entry, person: str, access: Access) -> Grant:
+        """Return the grant for a repository itself."""
+        prefix = entry.bucket.prefix + entry.repository.prefix
+        return self._grant(entry.bucket, (prefix,), person, access)
+
+    def _plan(self, entry: Entry, verdict: Verdict, caller: Caller, access: Access) -> _Plan:
+        """Return the grants for a repository and its containers.
+
+        Containers in one bucket share a grant, as far as one credential can be for all of them.
+        """
+        person = caller.person.name
+        buckets: dict[_Share, Bucket] = {}
+        prefixes: defaultdict[_Share, set[str]] = defaultdict(set)
+        for granted in verdict.granted:
+            if granted.bucket is not None:
+                share = _share_of(granted, granted.bucket)
+                buckets[share] = granted.bucket
+                prefixes[share].add(granted.location.prefix)
+        grants: dict[tuple[_Share, str], Grant] = {}
+        for share, bucket in buckets.items():
+            whole = self._grant(bucket, sorted(prefixes[share]), person, may_list=share[-1])
+            for part in self._service.broker.divide(whole):
+                grants |= {(share, prefix): part for prefix in part.prefixes}
+        containers = tuple(
+            grants[_share_of(granted, granted.bucket), granted.location.prefix]
+            if granted.bucket is not None
+            else None
+            for granted in verdict.granted
+        )
+        return _Plan(self._own_grant(entry, person, access), containers)
 
     async def _mint_all(
-        self, grants: Sequence[Granted], caller: Caller, refused: Mapping[str, str]
-    ) -> list[Minted | IcefloeError]:
-        """Return credentials for containers; those that are not kept are made at the same time."""
-        wanted = [
-            (self._grant_of(granted, caller), refused.get(_prefix_of(granted)))
-            for granted in grants
-        ]
-        kept = [
-            self._service.broker.kept(grant, suspect) if grant else _ANONYMOUS
-            for grant, suspect in wanted
-        ]
+        self, grants: Mapping[Grant, Collection[str]], caller: Caller
+    ) -> dict[Grant, Minted | IcefloeError]:
+        """Return credentials for grants; those that are not kept are made at the same time.
+
+        With each grant come the fingerprints of credentials that the store refused.
+        """
+        found: dict[Grant, Minted | IcefloeError] = {}
+        missing: list[Grant] = []
+        for grant, refused in grants.items():
+            if (kept := self._service.broker.kept(grant, refused)) is None:
+                missing.append(grant)
+            else:
+                found[grant] = kept
         made = await asyncio.gather(
-            *(
-                _outcome(self._credential(grant, suspect))
-                for (grant, suspect), known in zip(wanted, kept, strict=True)
-                if grant and not known
-            )
+            *(_outcome(self._credential(grant, caller, grants[grant])) for grant in missing)
         )
-        new = iter(made)
-        return [known or next(new) for known in kept]
+        return found | dict(zip(missing, made, strict=True))
 
-    def _grant_of(self, granted: Granted, caller: Caller) -> Grant | None:
-        """Return the grant for a container; None for public data."""
-        if granted.bucket is None:
-            return None
-        prefix = granted.location.prefix
-        return self._grant(granted.bucket, prefix, caller, may_list=granted.may_list)
-
-    def withheld(self, used: Collection[Grant | None] = ()) -> list[dict[str, str | None]]:
+    def withheld(self, used: Collection[Grant] = ()) -> list[dict[str, str | None]]:
         """Return what the audit keeps of credentials that were made, but not for the answer."""
         return [
             {
-                "place": f"{grant.bucket.organisation}/{grant.bucket.name}/{grant.prefix}",
+                "place": f"{grant.bucket.organisation}/{grant.bucket.name}/{prefix}",
                 "until": _end_of(credential),
             }
             for grant, credential in self._made.items()
             if grant not in used
+            for prefix in grant.prefixes
         ]
-
-    async def own_credential(
-        self, entry: Entry, caller: Caller, access: Access
-    ) -> CredentialAnswer:
-        """Return a credential for a repository itself, for a job whose right was checked before."""
-        prefix = entry.bucket.prefix + entry.repository.prefix
-        return await self.place_credential(entry.bucket, prefix, caller, access)
 
     async def place_credential(
         self,
@@ -274,24 +322,20 @@ class Opener:
         prefix: str,
         caller: Caller,
         access: Access,
-        refused: str | None = None,
+        refused: Collection[str] = (),
     ) -> CredentialAnswer:
         """Return a credential for a part of a bucket, for a job whose right was checked before.
 
-        `refused` is the fingerprint of a credential that the store refused.
+        `refused` has the fingerprints of credentials that the store refused.
         """
         require_proven(bucket)
-        grant = self._grant(bucket, prefix, caller, access)
-        return (await self._credential(grant, refused)).credential
+        grant = self._grant(bucket, (prefix,), caller.person.name, access)
+        return (await self._credential(grant, caller, refused)).credential
 
-    async def _credential(self, grant: Grant, refused: str | None = None) -> Minted:
-        bucket, service = grant.bucket, self._service
-        if (kept := service.broker.kept(grant, refused)) is not None:
-            return kept
-        external_id = service.external_id(bucket.organisation)
-        minted = await service.broker.get(
-            grant, lambda: service.load_secret(bucket), external_id, refused=refused
-        )
+    async def _credential(
+        self, grant: Grant, caller: Caller, refused: Collection[str] = ()
+    ) -> Minted:
+        minted = await self._service.credential(grant, caller.person.name, refused)
         if minted.is_new:
             self._made[grant] = minted.credential
         return minted
@@ -317,6 +361,24 @@ def _result[T](outcome: T | IcefloeError) -> T:
     if isinstance(outcome, IcefloeError):
         raise outcome
     return outcome
+
+
+def _share_of(granted: Granted, bucket: Bucket) -> _Share:
+    return bucket.organisation, bucket.name, granted.may_list
+
+
+def _suspects(plan: _Plan, verdict: Verdict, refused: Mapping[str, str]) -> dict[Grant, set[str]]:
+    """Return the grants of a plan with the fingerprints of what stores refused of each.
+
+    `refused` has them by the prefix of the container.
+    """
+    suspects: dict[Grant, set[str]] = {plan.own: {refused[""]} if "" in refused else set()}
+    for granted, grant in zip(verdict.granted, plan.containers, strict=True):
+        if grant is not None:
+            of_grant = suspects.setdefault(grant, set())
+            if refused and (fingerprint := refused.get(_prefix_of(granted))) is not None:
+                of_grant.add(fingerprint)
+    return suspects
 
 
 def store_answer(bucket: Bucket, prefix: str) -> StoreAnswer:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
+from icefloe.api.session import Session, state_of
 from icefloe.catalog.model import Bucket, DeclaredContainer, Embargo, Filter
 from icefloe.catalog.stores import container_of
 from icefloe.catalog.wire import ContainerAnswer, CredentialAnswer, ReleaseAnswer
@@ -31,7 +31,7 @@ from icefloe.format.nodes import ArrayNode
 from icefloe.records import Record, replace
 from icefloe.service.database import rows, tables
 from icefloe.service.database.facts import Entry, load_entry, load_facts, load_offers
-from icefloe.service.derivation import BRANCH, Plan, Provider, Side, derive, keep_config, state_of
+from icefloe.service.derivation import BRANCH, Plan, Provider, Side, derive, keep_config
 from icefloe.service.domain.decide import Missing, match_containers
 from icefloe.service.domain.locations import bucket_location, location_url
 from icefloe.service.following import reading_side, writing_side, writing_storage
@@ -153,7 +153,7 @@ class Release:
         for container in ({url: public_container} | known).values():
             config.set_virtual_chunk_container(container_of(container))
         private = await writing_side(service, job.private, config)
-        private = replace(private, credentials=source.credentials)
+        private = replace(private, credentials=source.credentials, anchor=source.anchor)
         public = None
         if job.public is not None:
             public = await writing_side(service, job.public, config)

@@ -6,7 +6,7 @@ import hmac
 import json
 import os
 import secrets as random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -35,7 +35,7 @@ from icefloe.service.metrics import Metrics
 from icefloe.service.rounds import Rounds
 from icefloe.service.settings import Settings
 from icefloe.service.vending.azure import AzureVendor
-from icefloe.service.vending.broker import Broker
+from icefloe.service.vending.broker import Broker, Minted
 from icefloe.service.vending.gcs import GcsVendor
 from icefloe.service.vending.grants import Grant, Secret, Vendor
 from icefloe.service.vending.network import AddressBook, guarded_client
@@ -159,7 +159,7 @@ class Service:
             Delegation.ANONYMOUS: AnonymousVendor(),
             Delegation.STATIC: StaticVendor(),
         }
-        self.broker: Final = Broker(self.vendors, clock, self._count_mint)
+        self.broker: Final = Broker(self.vendors, clock)
         self.job_bell: Final = asyncio.Event()
         """Set when there may be a job to run."""
 
@@ -167,11 +167,6 @@ class Service:
         """Close the database and the connections to stores."""
         await self.client.aclose()
         self.database.close()
-
-    def _count_mint(self, grant: Grant) -> None:
-        """Raise `ServiceError` if credentials are made too often in the name of one person."""
-        self.limits.take("mint", grant.person, per_minute=self.settings.limits.mints)
-        self.metrics.count_mint(grant.bucket.delegation)
 
     def _load_keys(self) -> Keys:
         names = Keys.__struct_fields__
@@ -204,10 +199,25 @@ class Service:
         """Return until when credentials that were issued before now may live, at the latest."""
         return self.clock() + timedelta(minutes=self.settings.credential_minutes)
 
-    async def load_secret(self, bucket: Bucket) -> Secret:
-        """Return what the service authenticates with at a bucket, read once for many grants."""
-        key = ("secret", bucket.organisation, bucket.name)
-        return await self.rounds.ask(key, lambda: self.database.run(self.bucket_secret, bucket))
+    async def credential(self, grant: Grant, caller: str, refused: Collection[str] = ()) -> Minted:
+        """Return a credential for a grant, which is kept or made now.
+
+        Raise `ServiceError` if too many are made for one caller. `refused` has the fingerprints of
+        credentials that the store refused.
+        """
+        if (kept := self.broker.kept(grant, refused)) is not None:
+            return kept
+        bucket = grant.bucket
+
+        async def load_secret() -> Secret:
+            self.limits.take("mint", caller, per_minute=self.settings.limits.mints)
+            self.metrics.count_mint(bucket.delegation)
+            # Many grants of one bucket read it once.
+            key = ("secret", bucket.organisation, bucket.name)
+            return await self.rounds.ask(key, lambda: self.database.run(self.bucket_secret, bucket))
+
+        external_id = self.external_id(bucket.organisation)
+        return await self.broker.get(grant, load_secret, external_id, refused=refused)
 
     def bucket_secret(self, bucket: Bucket) -> Secret:
         """Return what the service authenticates with at a bucket."""

@@ -7,6 +7,7 @@ like a known host is none.
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -88,6 +89,7 @@ def split_url(text: str) -> UrlParts | None:
     return UrlParts(scheme.lower(), host if authority else None, path, tail or "")
 
 
+@lru_cache(maxsize=1024)
 def parse_prefix(text: str) -> Prefix:
     """Read the prefix of URLs that a container or a reader names.
 

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any, Final
 
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
+from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import Record
 from icefloe.transactions.session import SessionState
@@ -30,7 +30,7 @@ class Version(Record, eq=False):
     @property
     def state(self) -> SessionState:
         """The state that the session reads."""
-        return self.session._session  # noqa: SLF001 - the pages read what the session reads
+        return state_of(self.session)
 
     @property
     def is_fixed(self) -> bool:

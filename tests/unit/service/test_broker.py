@@ -8,7 +8,7 @@ from icefloe.catalog.wire import CredentialAnswer
 from icefloe.service.vending.broker import Broker, Minted
 from icefloe.service.vending.grants import Grant, Secret
 
-GRANT = Grant(Bucket("lab", "main", Platform.S3, "data"), "sst/", "ada")
+GRANT = Grant(Bucket("lab", "main", Platform.S3, "data"), ("sst/",), "ada")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -29,18 +29,21 @@ class Bench:
         end = self.true_time + timedelta(seconds=grant.seconds)
         return CredentialAnswer("s3", {"access_key_id": str(self.made)}, end)
 
+    def divide(self, grant: Grant) -> tuple[Grant, ...]:
+        return (grant,)
+
     def pass_by(self, span: timedelta) -> None:
         self.now += span
         self.true_time += span
         self.seconds += span.total_seconds()
 
     async def get(self, refused: Minted | None = None) -> Minted:
-        fingerprint = None if refused is None else refused.credential.fingerprint
+        fingerprints = () if refused is None else ("other", refused.credential.fingerprint)
 
         async def load_secret() -> Secret:
             return Secret({})
 
-        return await self.broker.get(GRANT, load_secret, "id", refused=fingerprint)
+        return await self.broker.get(GRANT, load_secret, "id", refused=fingerprints)
 
 
 def number_of(minted: Minted) -> str:

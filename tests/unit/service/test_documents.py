@@ -9,17 +9,19 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
+import httpx2 as httpx
 import pytest
 
 from icefloe.catalog.model import Bucket, Delegation, Platform
 from icefloe.catalog.wire import Access
-from icefloe.errors import AccessDeniedError, InvalidInputError
+from icefloe.errors import AccessDeniedError, InternalError, InvalidInputError
 from icefloe.records import replace
-from icefloe.service.vending.azure import SigningKey, signed_query
-from icefloe.service.vending.gcs import access_boundary
-from icefloe.service.vending.grants import Grant, Secret
-from icefloe.service.vending.r2 import temporary_access
-from icefloe.service.vending.sts import session_policy
+from icefloe.service.vending.azure import AzureVendor, SigningKey, signed_query
+from icefloe.service.vending.gcs import GcsVendor, access_boundary
+from icefloe.service.vending.grants import Grant, Secret, Vendor
+from icefloe.service.vending.r2 import R2Vendor, temporary_access
+from icefloe.service.vending.static import AnonymousVendor, StaticVendor
+from icefloe.service.vending.sts import StsVendor, session_policy
 
 GCS = Bucket("lab", "main", Platform.GCS, "ocean-data", "era5/")
 S3 = Bucket("lab", "main", Platform.S3, "ocean-data", "era5/")
@@ -42,7 +44,7 @@ ACCOUNT_KEY = SigningKey(b"a" * 32)
 
 
 def test_a_boundary_of_google() -> None:
-    assert access_boundary(Grant(GCS, "era5/daily/", "ada")) == {
+    assert access_boundary(Grant(GCS, ("era5/daily/",), "ada")) == {
         "accessBoundary": {
             "accessBoundaryRules": [
                 {
@@ -60,6 +62,18 @@ def test_a_boundary_of_google() -> None:
     }
 
 
+def test_a_boundary_of_google_for_several_prefixes() -> None:
+    grant = Grant(GCS, ("era5/daily/", "era5/monthly/"), "ada")
+    rules = access_boundary(grant)["accessBoundary"]["accessBoundaryRules"]
+    assert [rule["availabilityCondition"]["expression"] for rule in rules] == [
+        f"resource.name.startsWith('projects/_/buckets/ocean-data/objects/{prefix}') || "
+        f"api.getAttribute('storage.googleapis.com/objectListPrefix', '').startsWith('{prefix}')"
+        for prefix in grant.prefixes
+    ]
+    single = access_boundary(Grant(GCS, ("era5/monthly/",), "ada"))
+    assert rules[1:] == single["accessBoundary"]["accessBoundaryRules"]
+
+
 @pytest.mark.parametrize(
     ("access", "may_list", "role"),
     [
@@ -69,29 +83,33 @@ def test_a_boundary_of_google() -> None:
     ],
 )
 def test_roles_of_google(access: Access, may_list: bool, role: str) -> None:
-    boundary = access_boundary(Grant(GCS, "era5/daily/", "ada", access, may_list))
+    boundary = access_boundary(Grant(GCS, ("era5/daily/",), "ada", access, may_list))
     (rule,) = boundary["accessBoundary"]["accessBoundaryRules"]
     assert rule["availablePermissions"] == [f"inRole:{role}"]
     assert ("objectListPrefix" in str(rule)) is may_list
 
 
 def test_a_request_to_cloudflare() -> None:
-    assert temporary_access(Grant(S3, "era5/daily/", "ada", seconds=900), "parent") == {
+    assert temporary_access(Grant(S3, ("era5/daily/",), "ada", seconds=900), "parent") == {
         "bucket": "ocean-data",
         "parentAccessKeyId": "parent",
         "permission": "object-read-only",
         "ttlSeconds": 900,
         "prefixes": ["era5/daily/"],
     }
-    written = temporary_access(Grant(S3, "era5/", "ada", Access.WRITE), "parent")
+    several = Grant(S3, ("era5/daily/", "era5/monthly/"), "ada")
+    assert temporary_access(several, "parent")["prefixes"] == ["era5/daily/", "era5/monthly/"]
+    whole = Grant(replace(S3, prefix=""), ("", "era5/"), "ada")
+    assert "prefixes" not in temporary_access(whole, "parent")
+    written = temporary_access(Grant(S3, ("era5/",), "ada", Access.WRITE), "parent")
     assert written["permission"] == "object-read-write"
     with pytest.raises(AccessDeniedError, match="cannot be hidden"):
-        temporary_access(Grant(S3, "era5/daily/", "ada", may_list=False), "parent")
+        temporary_access(Grant(S3, ("era5/daily/",), "ada", may_list=False), "parent")
 
 
 def test_a_session_policy_with_a_key_of_kms() -> None:
     key = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd"
-    policy = session_policy(Grant(replace(S3, kms_key=key), "era5/daily/", "ada", Access.WRITE))
+    policy = session_policy(Grant(replace(S3, kms_key=key), ("era5/daily/",), "ada", Access.WRITE))
     assert policy == (
         '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["s3:GetObject",'
         '"s3:PutObject","s3:DeleteObject","s3:AbortMultipartUpload","s3:ListMultipartUploadParts"],'
@@ -100,6 +118,65 @@ def test_a_session_policy_with_a_key_of_kms() -> None:
         '"Condition":{"StringLike":{"s3:prefix":["era5/daily/*"]}}},{"Effect":"Allow","Action":'
         f'["kms:Decrypt","kms:GenerateDataKey"],"Resource":["{key}"]}}]}}'
     )
+
+
+def test_a_session_policy_for_several_prefixes() -> None:
+    assert session_policy(Grant(S3, ("era5/daily/", "era5/monthly/"), "ada")) == (
+        '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["s3:GetObject"],'
+        '"Resource":["arn:aws:s3:::ocean-data/era5/daily/*","arn:aws:s3:::ocean-data/era5/monthly/*"'
+        ']},{"Effect":"Allow","Action":["s3:ListBucket"],"Resource":["arn:aws:s3:::ocean-data"],'
+        '"Condition":{"StringLike":{"s3:prefix":["era5/daily/*","era5/monthly/*"]}}}]}'
+    )
+    whole = session_policy(Grant(replace(S3, prefix=""), ("", "era5/"), "ada"))
+    assert "Condition" not in whole
+
+
+def prefixes_of(length: int, number: int) -> tuple[str, ...]:
+    """Return different prefixes of a length."""
+    return tuple(f"era5/{index:03}".ljust(length - 1, "x") + "/" for index in range(number))
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+@pytest.mark.parametrize("length", [10, 40, 200])
+def test_prefixes_share_a_session_policy_as_far_as_it_goes(length: int, *, may_list: bool) -> None:
+    grant = Grant(S3, prefixes_of(length, 60), "ada", may_list=may_list)
+    parts = StsVendor(httpx.AsyncClient()).divide(grant)
+    assert sorted(prefix for part in parts for prefix in part.prefixes) == list(grant.prefixes)
+    sizes = [len(session_policy(part)) for part in parts]
+    assert max(sizes) <= 2048
+    one = len(session_policy(Grant(S3, grant.prefixes[:1], "ada", may_list=may_list)))
+    two = len(session_policy(Grant(S3, grant.prefixes[:2], "ada", may_list=may_list)))
+    room = 1 + (2048 - one) // (two - one)
+    assert len(parts) == -(-60 // room)  # not one more than needed
+    assert {part.may_list for part in parts} == {may_list}
+
+
+def test_a_prefix_that_no_session_policy_has_room_for() -> None:
+    longest = "era5/" + "x" * 250 + "/"
+    grant = Grant(S3, (longest + ("y" * 250 + "/") * 3,), "ada")
+    (same,) = StsVendor(httpx.AsyncClient()).divide(grant)
+    with pytest.raises(InternalError, match="too long for a session policy"):
+        session_policy(same)
+
+
+def test_prefixes_are_divided_by_what_each_cloud_can_do() -> None:
+    client, clock = httpx.AsyncClient(), lambda: END
+    many = prefixes_of(20, 23)
+
+    def sizes(vendor: Vendor, bucket: Bucket) -> list[int]:
+        return [len(part.prefixes) for part in vendor.divide(Grant(bucket, many, "ada"))]
+
+    assert sizes(GcsVendor(client, clock), GCS) == [10, 10, 3]
+    assert sizes(R2Vendor(client, clock), S3) == [23]
+    assert sizes(StaticVendor(), S3) == sizes(AnonymousVendor(), S3) == [23]
+    assert sizes(AzureVendor(client, clock), AZURE) == [23]  # for the whole container
+    assert sizes(AzureVendor(client, clock), replace(AZURE, hierarchical=True)) == [1] * 23
+    with pytest.raises(InternalError, match="at most 10 rules"):
+        access_boundary(Grant(GCS, many, "ada"))
+    with pytest.raises(InternalError, match="for one folder"):
+        signed_query(Grant(replace(AZURE, hierarchical=True), many, "ada"), ACCOUNT_KEY, END)
+    container_wide = signed_query(Grant(AZURE, many, "ada"), ACCOUNT_KEY, END)
+    assert container_wide == signed_query(Grant(AZURE, many[:1], "ada"), ACCOUNT_KEY, END)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +219,12 @@ def test_a_session_policy_with_a_key_of_kms() -> None:
 def test_signed_queries_of_azure(
     options: dict[str, Any], access: Access, key: SigningKey, golden: str
 ) -> None:
-    grant = Grant(replace(AZURE, **options), "era5/daily/", "ada", access)
+    grant = Grant(replace(AZURE, **options), ("era5/daily/",), "ada", access)
     assert parse_qs(signed_query(grant, key, END)) == parse_qs(golden)
 
 
 def test_a_signed_query_without_listing() -> None:
-    grant = Grant(replace(AZURE, hierarchical=True), "era5/daily/", "ada", may_list=False)
+    grant = Grant(replace(AZURE, hierarchical=True), ("era5/daily/",), "ada", may_list=False)
     assert parse_qs(signed_query(grant, ACCOUNT_KEY, END))["sp"] == ["r"]
 
 

@@ -16,7 +16,7 @@ from zarr.abc.store import Store
 from zarr.storage import ObjectStore
 
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
+from icefloe.api.session import Session, state_of
 from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
 from icefloe.format.chunk_table import VirtualChunk
 from icefloe.format.columns import Bools, BytesColumn
@@ -84,7 +84,7 @@ class RepositorySource(Record):
     @property
     def is_near(self) -> bool:
         """Whether the repository, and the files that it refers to, are on this machine."""
-        context = self.session._session.context  # noqa: SLF001 - the same package
+        context = state_of(self.session).context
         return context.is_near and context.reads_nearby
 
     @property

@@ -21,6 +21,7 @@ from icefloe.errors import ErrorKind, ServiceError
 from icefloe.service.database.tables import audit, audit_head
 
 _FIRST: Final = b"icefloe audit"
+_FIRST_LOCK: Final = 4_212_731_007  # any number that nobody else locks
 _PAGE: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCKED_HEAD: Final = select(audit_head).with_for_update()
@@ -32,6 +33,10 @@ _NEXT_HEAD: Final = update(audit_head)
 def append(connection: Connection, key: bytes, entries: Sequence[AuditEntry]) -> None:
     """Write entries at the end of the chain, in this transaction."""
     head = connection.execute(_LOCKED_HEAD).first()
+    if head is None and connection.dialect.name == "postgresql":
+        # There is no row to lock yet: of two first entries, one waits here for the other.
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_FIRST_LOCK})")
+        head = connection.execute(_LOCKED_HEAD).first()
     number, mac = (0, _FIRST) if head is None else (head.number, bytes(head.mac))
     rows = []
     for entry in entries:

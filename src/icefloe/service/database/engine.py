@@ -1,6 +1,7 @@
 """The database: SQLite in a file by default, PostgreSQL for several servers."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -132,6 +133,8 @@ def _make_engine(url: Any, *, is_sqlite: bool) -> Engine:
         engine = create_engine(url, **options)
     else:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        # Nobody else reads it. SQLite makes the files beside it with the same mode.
+        os.close(os.open(url.database, os.O_CREAT | os.O_RDWR, 0o600))
         engine = create_engine(url, pool_size=8, max_overflow=24, **_QUIET)
 
     @event.listens_for(engine, "connect")

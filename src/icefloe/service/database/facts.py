@@ -58,6 +58,15 @@ _POLICIES: Final = (
     )
     .order_by(tables.policies.c.id)
 )
+_POLICIES_OF_BUCKET: Final = (
+    select(tables.policies)
+    .where(
+        tables.policies.c.organisation == bindparam("organisation"),
+        tables.policies.c.bucket == bindparam("bucket"),
+    )
+    .order_by(tables.policies.c.id)
+)
+"""The same for one bucket: most repositories need no more, and a list takes longer."""
 _BUCKETS: Final = (
     select(tables.buckets)
     .where(
@@ -71,6 +80,14 @@ _BUCKETS: Final = (
                 tables.buckets.c.name == bindparam("name"),
             ),
         )
+    )
+    .order_by(tables.buckets.c.organisation, tables.buckets.c.name)
+)
+_BUCKETS_AT_PLACE: Final = (
+    select(tables.buckets)
+    .where(
+        tables.buckets.c.platform == bindparam("platform"),
+        tables.buckets.c.bucket == bindparam("bucket"),
     )
     .order_by(tables.buckets.c.organisation, tables.buckets.c.name)
 )
@@ -113,11 +130,17 @@ def load_facts(
     """Add the containers of a repository, and what they depend on, to the facts about it."""
     buckets = _load_buckets(connection, entry, containers, offers.provider)
     names = {(bucket.organisation, bucket.name) for bucket in buckets}
-    choice = {
-        "organisations": sorted({organisation for organisation, _ in names}),
-        "buckets": sorted({bucket for _, bucket in names}),
-    }
-    policies = rows.records_of(Policy, connection.execute(_POLICIES, choice))
+    if len(names) == 1:
+        ((organisation, name),) = names
+        key = {"organisation": organisation, "bucket": name}
+        found = connection.execute(_POLICIES_OF_BUCKET, key)
+    else:
+        choice = {
+            "organisations": sorted({organisation for organisation, _ in names}),
+            "buckets": sorted({bucket for _, bucket in names}),
+        }
+        found = connection.execute(_POLICIES, choice)
+    policies = rows.records_of(Policy, found)
     return replace(
         offers,
         containers=tuple(containers),
@@ -143,15 +166,20 @@ def _load_buckets(
         return [entry.bucket]
     own = (entry.bucket.organisation, entry.bucket.name)
     behind = (provider.organisation, provider.bucket) if provider else ("", "")
-    choice = {
-        "platforms": sorted({platform for platform, _ in places}),
-        "buckets": sorted({bucket for _, bucket in places}),
-        "organisation": behind[0],
-        "name": behind[1],
-    }
+    if len(places) == 1 and provider is None:
+        ((platform, place),) = places
+        found = connection.execute(_BUCKETS_AT_PLACE, {"platform": platform, "bucket": place})
+    else:
+        choice = {
+            "platforms": sorted({platform for platform, _ in places}),
+            "buckets": sorted({bucket for _, bucket in places}),
+            "organisation": behind[0],
+            "name": behind[1],
+        }
+        found = connection.execute(_BUCKETS, choice)
     others = [
         bucket
-        for bucket in rows.records_of(Bucket, connection.execute(_BUCKETS, choice))
+        for bucket in rows.records_of(Bucket, found)
         if (bucket.platform, bucket.bucket) in places
         or (bucket.organisation, bucket.name) == behind
     ]

@@ -14,6 +14,7 @@ Refusal(reason=<Reason.INVALID: 'invalid'>, detail="the prefix contains the char
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from icefloe.catalog.model import BUCKET_NAME, Bucket, DeclaredContainer, Platform
@@ -150,6 +151,7 @@ def screen_all(containers: Iterable[DeclaredContainer]) -> list[Location | Refus
     ]
 
 
+@lru_cache(maxsize=4096)
 def screen(container: DeclaredContainer) -> Location | Refusal:
     """Return where a container is, or why it is refused."""
     text = container.url_prefix

@@ -100,6 +100,8 @@ class Permit(Record):
     """The repository that the path names."""
     remembered: Facts | None = None
     """For an open: the facts together with the containers that the repository last had."""
+    opening: Verdict | None = None
+    """For an open: what these facts mean for somebody who wants to read."""
 
     @property
     def person(self) -> str:
@@ -151,12 +153,14 @@ def actor_of(caller: Caller) -> Actor:
 
 
 class _Known(Record):
-    """All that the database knows about a request."""
+    """All that the database knows about a request, and what that means for an open."""
 
     caller: Caller
     facts: Facts
     entry: Entry | None = None
     remembered: Facts | None = None
+    verdict: Verdict | None = None
+    opening: Verdict | None = None
 
 
 def may(action: Action) -> Callable[..., Permit]:
@@ -190,8 +194,9 @@ def may(action: Action) -> Callable[..., Permit]:
 async def may_open(request: Request) -> Permit:
     """Return the permit of a request to open a repository; refuse who may not do it.
 
-    All that the database knows about it is read at one moment. Requests that ask the same at the
-    same time, with the same token, share that. Each of them is counted, decided and audited.
+    All that the database knows about it is read at one moment, and decided about. Requests that
+    ask the same at the same time, with the same token, share that. Each of them is counted and
+    audited.
     """
     service, path = service_of(request), request.path_params
     resource = Resource(path["org"], path["name"])
@@ -217,7 +222,7 @@ may_open.action = Action.OPEN_REPOSITORY  # type: ignore[attr-defined]
 def _decide(
     service: Service, request: Request, action: Action, resource: Resource, known: _Known
 ) -> Permit:
-    verdict = decide(actor_of(known.caller), action, resource, known.facts)
+    verdict = known.verdict or decide(actor_of(known.caller), action, resource, known.facts)
     return Permit(
         service,
         known.caller,
@@ -229,6 +234,7 @@ def _decide(
         known.facts,
         known.entry,
         known.remembered,
+        known.opening,
     )
 
 
@@ -270,8 +276,9 @@ def _load_for_open(service: Service, request: Request, resource: Resource) -> _K
         caller = find_caller(service, connection, request)
         if caller is None:
             return None
-        known = _load(service, connection, caller, resource)
-        verdict = decide(actor_of(caller), Action.OPEN_REPOSITORY, resource, known.facts)
+        known, actor = _load(service, connection, caller, resource), actor_of(caller)
+        verdict = decide(actor, Action.OPEN_REPOSITORY, resource, known.facts)
+        known = replace(known, verdict=verdict)
         # For who may not open it, a repository takes as long as one that does not exist.
         if known.entry is not None and verdict.allowed:
             containers = last_containers(connection, known.entry.repository)
@@ -282,7 +289,8 @@ def _load_for_open(service: Service, request: Request, resource: Resource) -> _K
                 known.facts,
                 allows_anonymous=service.settings.allows_anonymous,
             )
-            return replace(known, remembered=remembered)
+            opening = decide(actor, Action.OPEN_REPOSITORY, resource, remembered)
+            return replace(known, remembered=remembered, opening=opening)
         return known
 
 

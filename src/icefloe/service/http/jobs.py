@@ -30,12 +30,9 @@ def list_jobs(
     cursor: Cursor = None,
 ) -> Response:
     """List the jobs of an organisation, the oldest first. Jobs are kept for a month."""
-    table = tables.jobs
-    conditions = [table.c.organisation == org]
-    if state is not None:
-        conditions.append(table.c.state == state)
-    database = permit.service.database
-    return page_of(database, table, Job, *conditions, limit=limit, cursor=cursor)
+    table, database = tables.jobs, permit.service.database
+    is_theirs = table.c.organisation == org
+    return page_of(database, table, Job, is_theirs, state=state, limit=limit, cursor=cursor)
 
 
 @router.get("/orgs/{org}/jobs/{job}", response_model=Annotated[Job, Codec()])

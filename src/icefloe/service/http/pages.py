@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import Query, Response
@@ -38,10 +39,16 @@ def page_of[T: Record](
     table: Table,
     kind: type[T],
     *conditions: Any,
+    state: StrEnum | None = None,
     limit: int,
     cursor: str | None,
 ) -> Response:
-    """Return a page of the entries of a table for which conditions hold, in order of their keys."""
+    """Return a page of the entries of a table for which conditions hold, in order of their keys.
+
+    With `state`, the page has entries in this state only.
+    """
+    if state is not None:
+        conditions = (*conditions, table.c.state == state)
     key = [column.name for column in table.primary_key]
     after = key_after(cursor, len(key))
     with database.reading() as connection:

@@ -207,6 +207,7 @@ async def _open(permit: Permit, request: OpenRequest) -> Opened:
             permit.facts,
             permit.remembered,
             request.refused,
+            permit.opening if access is Access.READ else None,
         )
     except AccessDeniedError as error:
         missing = [{"container": m.container, "reason": m.reason} for m in error.missing]

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Query, Response
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, select
 
 from icefloe.catalog.model import AccessRequest, Decision
 from icefloe.catalog.wire import (
@@ -71,12 +71,8 @@ def list_own_requests(
     cursor: Cursor = None,
 ) -> Response:
     """List what the caller has asked for, with the answers."""
-    table = tables.access_requests
-    conditions = [table.c.person == permit.person]
-    if state is not None:
-        conditions.append(table.c.state == state)
-    database = permit.service.database
-    return page_of(database, table, AccessRequest, *conditions, limit=limit, cursor=cursor)
+    is_own = tables.access_requests.c.person == permit.person
+    return _page_of(permit, is_own, state, limit, cursor)
 
 
 @router.delete("/me/requests/{request}", response_model=Annotated[AccessRequest, Codec()])
@@ -100,12 +96,26 @@ def list_requests(
     cursor: Cursor = None,
 ) -> Response:
     """List the requests that admins of the organisation decide about."""
-    table = tables.access_requests
-    conditions = [table.c.organisation == org]
-    if state is not None:
-        conditions.append(table.c.state == state)
-    database = permit.service.database
-    return page_of(database, table, AccessRequest, *conditions, limit=limit, cursor=cursor)
+    is_theirs = tables.access_requests.c.organisation == org
+    return _page_of(permit, is_theirs, state, limit, cursor)
+
+
+def _page_of(
+    permit: Permit,
+    condition: ColumnElement[bool],
+    state: Decision | None,
+    limit: int,
+    cursor: str | None,
+) -> Response:
+    return page_of(
+        permit.service.database,
+        tables.access_requests,
+        AccessRequest,
+        condition,
+        state=state,
+        limit=limit,
+        cursor=cursor,
+    )
 
 
 @router.get("/orgs/{org}/requests/{request}", response_model=Annotated[RequestProposal, Codec()])

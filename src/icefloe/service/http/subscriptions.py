@@ -42,12 +42,11 @@ def list_subscriptions(
     cursor: Cursor = None,
 ) -> Response:
     """List the subscriptions of an organisation, and those of others to its listings."""
-    table = tables.subscriptions
-    conditions = [or_(table.c.subscriber == org, table.c.provider == org)]
-    if state is not None:
-        conditions.append(table.c.state == state)
-    database = permit.service.database
-    return page_of(database, table, Subscription, *conditions, limit=limit, cursor=cursor)
+    table, database = tables.subscriptions, permit.service.database
+    is_theirs = or_(table.c.subscriber == org, table.c.provider == org)
+    return page_of(
+        database, table, Subscription, is_theirs, state=state, limit=limit, cursor=cursor
+    )
 
 
 @router.post(

@@ -26,10 +26,10 @@ import httpx2 as httpx
 
 from icefloe.catalog.model import Bucket
 from icefloe.catalog.wire import Access, CredentialAnswer
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.errors import ErrorKind, InternalError, InvalidInputError, StorageError
 from icefloe.records import Record
 from icefloe.service.domain.locations import segments_of
-from icefloe.service.vending.grants import Grant, Secret, check_grant
+from icefloe.service.vending.grants import Grant, Secret, check_grant, divided
 from icefloe.service.vending.network import ask, no_credential, text_field
 
 VERSION: Final = "2022-11-02"
@@ -77,7 +77,10 @@ def signed_query(grant: Grant, key: SigningKey, end: datetime) -> str:
     check_grant(grant)
     bucket = grant.bucket
     writes = grant.access is Access.WRITE
-    folders = segments_of(grant.prefix) if bucket.hierarchical else ()
+    if bucket.hierarchical and len(grant.prefixes) > 1:
+        problem = f"a signature is for one folder, not for {len(grant.prefixes)}"
+        raise InternalError(problem, ErrorKind.ACCESS_DENIED)
+    folders = segments_of(grant.prefixes[0]) if bucket.hierarchical else ()
     resource = "/".join(("", "blob", bucket.account or "", bucket.bucket, *folders))
     query = {
         "sp": ("rcwd" if writes else "r") + ("l" if grant.may_list else ""),
@@ -119,6 +122,10 @@ class AzureVendor:
         self._clock: Final = clock
         self._token_files: Final = token_files or {}
         """The tokens by which the service logs in, by organisation."""
+
+    def divide(self, grant: Grant) -> tuple[Grant, ...]:
+        """Return a grant for each folder; one for all where signatures are for the container."""
+        return divided(grant, lambda _: not grant.bucket.hierarchical)
 
     async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
         """Return a query that allows what a grant says; see `signed_query` for its scope."""

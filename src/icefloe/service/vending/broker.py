@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -44,12 +44,9 @@ class Broker:
         self,
         vendors: Mapping[Delegation, Vendor],
         clock: Callable[[], datetime],
-        before_mint: Callable[[Grant], None] = lambda _: None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._before_mint: Final = before_mint
-        """Called before a credential is made, which an error of it prevents."""
         self._vendors: Final = vendors
         self._clock: Final = clock
         self._monotonic: Final = monotonic
@@ -59,10 +56,14 @@ class Broker:
         self.mints = 0
         """How many credentials were made."""
 
-    def kept(self, grant: Grant, refused: str | None = None) -> Minted | None:
+    def divide(self, grant: Grant) -> tuple[Grant, ...]:
+        """Return grants that a credential can be made for, which together say what a grant says."""
+        return self._vendor(grant).divide(grant)
+
+    def kept(self, grant: Grant, refused: Collection[str] = ()) -> Minted | None:
         """Return the credential that was made for a grant before; None if there is no good one.
 
-        `refused` is the fingerprint of a credential that the store refused: see `get`.
+        `refused` has the fingerprints of credentials that the store refused: see `get`.
         """
         check_grant(grant)
         kept = self._kept.get(grant)
@@ -76,12 +77,12 @@ class Broker:
         load_secret: Callable[[], Awaitable[Secret]],
         external_id: str,
         *,
-        refused: str | None = None,
+        refused: Collection[str] = (),
     ) -> Minted:
         """Return a credential for a grant; `load_secret` is called only if a new one is made.
 
-        `refused` is the fingerprint of a credential that the store refused before its end. It is
-        not handed out again, nor is any other that may have ended with it.
+        `refused` has the fingerprints of credentials that the store refused before their end. They
+        are not handed out again, nor is any other that may have ended with them.
         """
         if (kept := self.kept(grant, refused)) is not None:
             return kept
@@ -97,11 +98,7 @@ class Broker:
     async def _mint(
         self, grant: Grant, load_secret: Callable[[], Awaitable[Secret]], external_id: str
     ) -> _Kept:
-        vendor = self._vendors.get(grant.bucket.delegation)
-        if vendor is None:
-            problem = f"this service makes no credentials by {grant.bucket.delegation.value!r}"
-            raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
-        self._before_mint(grant)
+        vendor = self._vendor(grant)
         secret = await load_secret()
         asked_at = self._monotonic()
         credential = await vendor.vend(grant, secret, external_id)
@@ -112,6 +109,13 @@ class Broker:
             life = max(0.0, min((end - self._clock()).total_seconds(), grant.seconds))
         kept = self._kept[grant] = _Kept(credential, asked_at, life)
         return kept
+
+    def _vendor(self, grant: Grant) -> Vendor:
+        vendor = self._vendors.get(grant.bucket.delegation)
+        if vendor is None:
+            problem = f"this service makes no credentials by {grant.bucket.delegation.value!r}"
+            raise InvalidInputError(problem, ErrorKind.INVALID_CONFIG)
+        return vendor
 
     def _minted(self, kept: _Kept, *, is_new: bool) -> Minted:
         return Minted(kept.credential, is_new, self._seconds_left(kept))
@@ -128,11 +132,11 @@ class Broker:
             return True
         return self._clock() < end - MARGIN and left > MARGIN.total_seconds()
 
-    def _is_suspect(self, kept: _Kept, refused: str | None) -> bool:
-        if refused is None:
+    def _is_suspect(self, kept: _Kept, refused: Collection[str]) -> bool:
+        if not refused:
             return False
         is_fresh = self._monotonic() < kept.made_at + _FRESH_SECONDS
-        return not is_fresh or kept.credential.fingerprint == refused
+        return not is_fresh or kept.credential.fingerprint in refused
 
     def _forget_ended(self) -> None:
         """Forget the credentials that nobody gets any more, once in a while."""

@@ -1,8 +1,9 @@
 """Credentials of Google Cloud Storage: a token that a credential access boundary cuts down.
 
-A service account of the organisation signs in, and its token is exchanged for one that reaches one
-prefix of one bucket. The boundary has one rule of the ten that are allowed. Its condition is an
-expression (CEL) that is made of checked names only: none of them has a quote or a backslash.
+A service account of the organisation signs in, and its token is exchanged for one that reaches
+prefixes of one bucket. The boundary has a rule for each prefix, and at most ten. The condition of a
+rule is an expression (CEL) that is made of checked names only: none of them has a quote or a
+backslash.
 """
 
 import json
@@ -14,8 +15,8 @@ import httpx2 as httpx
 
 from icefloe.catalog.model import Bucket
 from icefloe.catalog.wire import Access, CredentialAnswer
-from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.service.vending.grants import Grant, Secret, check_grant
+from icefloe.errors import ErrorKind, InternalError, InvalidInputError
+from icefloe.service.vending.grants import Grant, Secret, check_grant, divided
 from icefloe.service.vending.network import ask, no_credential, text_field
 
 _LOGIN: Final = "https://oauth2.googleapis.com"
@@ -24,6 +25,7 @@ _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a type
 _WHO: Final = "the token service"
 _MARGIN: Final = timedelta(minutes=1)
+_MOST_RULES: Final = 10
 
 
 def access_boundary(grant: Grant) -> dict[str, Any]:
@@ -31,18 +33,26 @@ def access_boundary(grant: Grant) -> dict[str, Any]:
 
     >>> from icefloe.catalog.model import Bucket, Platform
     >>> bucket = Bucket("lab", "main", Platform.GCS, "data", "era5/")
-    >>> boundary = access_boundary(Grant(bucket, "era5/daily/", "ada", may_list=False))
+    >>> boundary = access_boundary(Grant(bucket, ("era5/daily/",), "ada", may_list=False))
     >>> boundary["accessBoundary"]["accessBoundaryRules"][0]["availabilityCondition"]
     {'expression': "resource.name.startsWith('projects/_/buckets/data/objects/era5/daily/')"}
     """
     check_grant(grant)
-    name, prefix = grant.bucket.bucket, grant.prefix
+    if len(grant.prefixes) > _MOST_RULES:
+        problem = f"a boundary has at most {_MOST_RULES} rules, not {len(grant.prefixes)}"
+        raise InternalError(problem, ErrorKind.ACCESS_DENIED)
     if grant.access is Access.WRITE:
         role = "roles/storage.objectUser"
     elif grant.may_list:
         role = "roles/storage.objectViewer"
     else:
         role = "roles/storage.legacyObjectReader"
+    rules = [_rule(grant, prefix, role) for prefix in grant.prefixes]
+    return {"accessBoundary": {"accessBoundaryRules": rules}}
+
+
+def _rule(grant: Grant, prefix: str, role: str) -> dict[str, Any]:
+    name = grant.bucket.bucket
     rule: dict[str, Any] = {
         "availableResource": f"//storage.googleapis.com/projects/_/buckets/{name}",
         "availablePermissions": [f"inRole:{role}"],
@@ -53,7 +63,7 @@ def access_boundary(grant: Grant) -> dict[str, Any]:
             listed = "api.getAttribute('storage.googleapis.com/objectListPrefix', '')"
             expression += f" || {listed}.startsWith('{prefix}')"
         rule["availabilityCondition"] = {"expression": expression}
-    return {"accessBoundary": {"accessBoundaryRules": [rule]}}
+    return rule
 
 
 class GcsVendor:
@@ -62,6 +72,10 @@ class GcsVendor:
     def __init__(self, client: httpx.AsyncClient, clock: Callable[[], datetime]) -> None:
         self._client: Final = client
         self._clock: Final = clock
+
+    def divide(self, grant: Grant) -> tuple[Grant, ...]:
+        """Return grants with as many prefixes as a boundary has rules."""
+        return divided(grant, lambda part: len(part.prefixes) <= _MOST_RULES)
 
     async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
         """Return a token that allows what a grant says, and nothing else."""

@@ -113,11 +113,19 @@ def guarded_client(book: AddressBook, trust: SSLContext | None = None) -> httpx.
 
 
 async def ask(
-    client: httpx.AsyncClient, bucket: Bucket, who: str, method: str, url: str, **options: Any
+    client: httpx.AsyncClient,
+    bucket: Bucket,
+    who: str,
+    method: str,
+    url: str,
+    *,
+    code: str | None = None,
+    **options: Any,
 ) -> httpx.Response:
     """Ask a token service; raise `StorageError` unless it answers with a short 200.
 
-    The text of an answer stays out of errors, as it may repeat anything.
+    The text of an answer stays out of errors, as it may repeat anything. The error only says
+    whether the text has `code` in it, if that is given.
     """
     name = f"{bucket.organisation}/{bucket.name}"
     try:
@@ -128,7 +136,9 @@ async def ask(
     if response.status_code != 200:
         problem = f"{who} of bucket {name} refused: status {response.status_code}"
         is_passing = response.status_code >= 500 or response.status_code == 429
-        raise StorageError(problem, ErrorKind.INVALID_CREDENTIALS, retryable=is_passing)
+        has_code = code is not None and code.encode() in response.content[:_LONGEST_ANSWER]
+        context = {"code": code} if has_code else {}
+        raise StorageError(problem, ErrorKind.INVALID_CREDENTIALS, retryable=is_passing, **context)
     if len(response.content) > _LONGEST_ANSWER:
         raise no_credential(bucket, who)
     return response

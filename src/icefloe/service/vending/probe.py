@@ -61,7 +61,7 @@ class Prober:
         inside, outside = f"{root}inside/", f"{root}outside/"
 
         async def credential(prefix: str, access: Access) -> CredentialAnswer:
-            grant = Grant(bucket, prefix, "icefloe-probe", access, seconds=SHORTEST_SECONDS)
+            grant = Grant(bucket, (prefix,), "icefloe-probe", access, seconds=SHORTEST_SECONDS)
             return await self._vendor.vend(grant, secret, external_id)
 
         try:
@@ -125,7 +125,7 @@ class Prober:
         self, bucket: Bucket, inside: str, vended: CredentialAnswer, external_id: str
     ) -> ProbeCheck:
         """Try to get a new credential with a vended one."""
-        grant = Grant(bucket, inside, "icefloe-probe", Access.WRITE, seconds=SHORTEST_SECONDS)
+        grant = Grant(bucket, (inside,), "icefloe-probe", Access.WRITE, seconds=SHORTEST_SECONDS)
         try:
             await self._vendor.vend(grant, Secret(dict(vended.values)), external_id)
         except IcefloeError:
@@ -135,7 +135,7 @@ class Prober:
     async def _try_external_id(self, bucket: Bucket, inside: str, secret: Secret) -> ProbeCheck:
         """Try to assume the role in the name of another organisation."""
         name = "assume the role for another organisation"
-        grant = Grant(bucket, inside, "icefloe-probe", seconds=SHORTEST_SECONDS)
+        grant = Grant(bucket, (inside,), "icefloe-probe", seconds=SHORTEST_SECONDS)
         try:
             await self._vendor.vend(grant, secret, random.token_hex(16))
         except IcefloeError:

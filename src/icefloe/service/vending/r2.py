@@ -30,7 +30,7 @@ def temporary_access(grant: Grant, parent_key_id: str) -> dict[str, Any]:
 
     >>> from icefloe.catalog.model import Bucket, Platform
     >>> bucket = Bucket("lab", "main", Platform.S3, "data", "era5/")
-    >>> temporary_access(Grant(bucket, "era5/daily/", "ada"), "parent")["prefixes"]
+    >>> temporary_access(Grant(bucket, ("era5/daily/",), "ada"), "parent")["prefixes"]
     ['era5/daily/']
     """
     check_grant(grant)
@@ -44,8 +44,8 @@ def temporary_access(grant: Grant, parent_key_id: str) -> dict[str, Any]:
         "permission": "object-read-write" if writes else "object-read-only",
         "ttlSeconds": grant.seconds,
     }
-    if grant.prefix:
-        request["prefixes"] = [grant.prefix]
+    if "" not in grant.prefixes:
+        request["prefixes"] = list(grant.prefixes)
     return request
 
 
@@ -55,6 +55,10 @@ class R2Vendor:
     def __init__(self, client: httpx.AsyncClient, clock: Callable[[], datetime]) -> None:
         self._client: Final = client
         self._clock: Final = clock
+
+    def divide(self, grant: Grant) -> tuple[Grant, ...]:
+        """Return the grant: a credential may have any number of prefixes."""
+        return (grant,)
 
     async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
         """Return a credential that allows what a grant says, and nothing else."""

@@ -13,6 +13,10 @@ from icefloe.service.vending.grants import Grant, Secret, check_grant
 class StaticVendor:
     """Hands out the keys of a bucket."""
 
+    def divide(self, grant: Grant) -> tuple[Grant, ...]:
+        """Return the grant: the keys are the same for all prefixes."""
+        return (grant,)
+
     async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
         """Return the keys themselves."""
         del external_id
@@ -25,6 +29,10 @@ class StaticVendor:
 
 class AnonymousVendor:
     """Serves buckets that everybody may read."""
+
+    def divide(self, grant: Grant) -> tuple[Grant, ...]:
+        """Return the grant: nothing is made for it."""
+        return (grant,)
 
     async def vend(self, grant: Grant, secret: Secret, external_id: str) -> CredentialAnswer:
         """Return the credential that is none."""
