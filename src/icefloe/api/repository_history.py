@@ -186,10 +186,12 @@ class RepositoryHistory:
         tag: str | None = None,
         snapshot_id: str | None = None,
         plain: bool = False,
+        most: int | None = None,
     ) -> AncestryGraph:
         """Draw the history of a version, or of all branches and tags.
 
-        Print the result to see it as text, with colours unless `plain`.
+        Print the result to see it as text, with colours unless `plain`. With `most`, only the
+        newest versions are drawn.
         """
         from icefloe.api.graph import AncestryGraph
 
@@ -198,7 +200,7 @@ class RepositoryHistory:
             start = await history.resolve(
                 self._context, branch=branch, tag=tag, snapshot_id=snapshot_id
             )
-        return AncestryGraph(await commit_graph(self._context.ledger, start), plain)
+        return AncestryGraph(await commit_graph(self._context.ledger, start, most), plain)
 
     ancestry_graph = blocking(ancestry_graph_async)
 
@@ -222,6 +224,22 @@ class RepositoryHistory:
         return SnapshotInfo.of(await self._context.ledger.entry(parse_snapshot(snapshot_id)))
 
     lookup_snapshot = blocking(lookup_snapshot_async)
+
+    async def find_snapshots_async(self, prefix: str) -> list[SnapshotInfo]:
+        """List the snapshots whose ids begin with some characters, at least 4.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> [version.id for version in repository.find_snapshots("1cec")]
+        ['1CECHNKREP0F1RSTCMT0']
+        """
+        from icefloe.repo.snapshot_info import SnapshotInfo
+
+        return [
+            SnapshotInfo.of(entry) for entry in await history.find_snapshots(self._context, prefix)
+        ]
+
+    find_snapshots = blocking(find_snapshots_async)
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """List the manifests that a snapshot uses."""
