@@ -146,17 +146,22 @@ def checked_saved_name(
     if any(map(has_user, addresses)):
         raise _secret("a user or a password")
     if is_service_url(url) or (is_repository_name(url) and not Path(url).exists()):
-        if options or profile:
-            raise InvalidInputError(
-                "a repository of a service has no options of a storage: the service knows them",
-                ErrorKind.INVALID_CONFIG,
-            )
-        if is_service_url(url):
-            parse_service_url(url)
-        return SavedName(name, url)
+        return _of_service(name, url, options, profile)
     if "://" not in url:
         _refuse_options(options, profile, "a folder")
         return SavedName(name, str(Path(url).expanduser().absolute()))
+    return SavedName(name, _checked_url(url, options, profile), profile)
+
+
+def _of_service(name: str, url: str, options: Mapping[str, str], profile: str | None) -> SavedName:
+    _refuse_options(options, profile, "a repository of a service, which knows its storage,")
+    if is_service_url(url):
+        parse_service_url(url)
+    return SavedName(name, url)
+
+
+def _checked_url(url: str, options: Mapping[str, str], profile: str | None) -> str:
+    """Return the URL of a storage with options behind it."""
     try:
         parts = urlsplit(url)
     except ValueError:  # whose text may repeat a secret
@@ -168,20 +173,19 @@ def checked_saved_name(
         _refuse_options(options, profile, f"a {scheme}:// URL")
     if parts.fragment or (scheme in _PLAIN_SCHEMES and parts.query):
         raise _secret("a query or a fragment")
-    merged = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **options}
-    address = urlunsplit(parts._replace(query=urlencode(merged, safe=":/")))
     if profile is not None and scheme not in _PROFILE_SCHEMES:
         raise InvalidInputError(
-            f"a profile has credentials for S3, not for {scheme}:// URLs",
-            ErrorKind.INVALID_CONFIG,
+            f"a profile has credentials for S3, not for {scheme}:// URLs", ErrorKind.INVALID_CONFIG
         )
     if scheme == "memory":
         raise InvalidInputError(
             "memory:// is empty in each process: there is nothing to name",
             ErrorKind.INVALID_CONFIG,
         )
+    merged = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **options}
+    address = urlunsplit(parts._replace(query=urlencode(merged, safe=":/")))
     spec_from_url(address)  # refuses options that it does not know, secrets among them
-    return SavedName(name, address, profile)
+    return address
 
 
 def _refuse_options(options: Mapping[str, str], profile: str | None, kind: str) -> None:
@@ -192,7 +196,7 @@ def _refuse_options(options: Mapping[str, str], profile: str | None, kind: str) 
 
 def _secret(part: str) -> InvalidInputError:
     return InvalidInputError(
-        f"an address with {part} is not saved, because it may be a secret: leave it out. Credentials"
-        " come from the environment",
+        f"an address with {part} is not saved, because it may be a secret: leave it out."
+        " Credentials come from the environment",
         ErrorKind.INVALID_CREDENTIALS,
     )

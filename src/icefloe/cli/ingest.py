@@ -14,6 +14,7 @@ from icefloe.cli.common import (
     INTERRUPTED,
     Place,
     echo,
+    is_quiet,
     open_repository,
     place_of,
     show_json,
@@ -263,7 +264,7 @@ def running_job(master: str | None, *, as_json: bool) -> Iterator[tuple[Any, Any
 
     try:
         with jobs.session_while(master) as spark, jobs.terminal_progress() as on_progress:
-            yield spark, on_progress
+            yield spark, None if is_quiet.get() else on_progress
     except KeyboardInterrupt:
         echo("interrupted: nothing was committed", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,13 +16,10 @@ from icefloe.cli.common import (
     open_repository,
     present,
     progress_bar,
+    read_config,
     show_json,
     show_table,
 )
-from icefloe.errors import ErrorKind, InvalidInputError
-
-if TYPE_CHECKING:
-    from icefloe.config import RepositoryConfig
 
 _Branch = Annotated[str, typer.Option(help="The branch to read.")]
 
@@ -103,7 +100,7 @@ def rewrite(
 
     Example: icefloe manifests rewrite ./repo --branch main
     """
-    repository = open_repository(url, None if config is None else _read(config), writes=True)
+    repository = open_repository(url, None if config is None else read_config(config), writes=True)
     with progress_bar("rewriting manifests") as on_progress:
         new = repository.rewrite_manifests(
             message,
@@ -114,14 +111,3 @@ def rewrite(
     if save:
         repository.save_config()
     echo(new)
-
-
-def _read(path: Path) -> RepositoryConfig:
-    from icefloe.format.config_file import decode_config_yaml
-
-    try:
-        return decode_config_yaml(path.read_bytes())
-    except OSError as reason:
-        raise InvalidInputError(
-            f"cannot read the configuration: {reason}", ErrorKind.INVALID_CONFIG
-        ) from reason

@@ -40,6 +40,10 @@ _PAIRS: Final = [a + b for a in _LETTERS.tobytes().decode() for b in _LETTERS.to
 """Two digits at a time: every chunk that is read has its id written out, one by one."""
 
 
+SHOWN_LENGTH: Final = 20
+"""The number of characters of the id of a file."""
+
+
 def encode_ids(raw: NDArray[np.uint8]) -> NDArray[np.bytes_]:
     """Turn an (n, width) byte matrix into n base32 strings."""
     bits = np.unpackbits(raw, axis=1)
