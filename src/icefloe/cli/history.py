@@ -71,7 +71,8 @@ def log(
         start = choose_version(repository, version, as_of).snapshot_id
     drawing = repository.ancestry_graph(snapshot_id=start, plain=not is_coloured(), most=max_rows)
     if not as_json:
-        typer.echo(str(drawing))  # which has colours, and only printable text otherwise
+        # It has colours, and only printable text otherwise.
+        typer.echo(str(drawing), color=is_coloured())
         if not drawing.graph.is_complete:
             echo("… older versions are not shown; --max-rows shows more", err=True)
         return

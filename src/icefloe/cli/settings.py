@@ -110,7 +110,7 @@ def show_config(
         show_json({"settings": settings, "changed": sorted(changed)})
         return
     rows = [
-        (key, _shortened(_shown(value)), "" if key in changed else "default")
+        (key, shown_setting(value), "" if key in changed else "default")
         for key, value in settings.items()
     ]
     show_table(("setting", "value", "note"), rows)
@@ -242,7 +242,9 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _shortened(text: str) -> str:
+def shown_setting(value: Any) -> str:
+    """Write the value of a setting for a table; long ones are left to JSON."""
+    text = _shown(value)
     return text if len(text) <= _LONGEST_VALUE else "…  (see --json)"
 
 
@@ -400,21 +402,28 @@ def _found_container(config: RepositoryConfig, text: str) -> VirtualChunkContain
 
 
 def _store(url_prefix: str, given: Mapping[str, Any]) -> AnyObjectStoreConfig:
-    from icefloe.config.stores import azure_store, s3_store
+    from icefloe.config.stores import STORES_OF_SCHEME, azure_store, s3_store
     from icefloe.pipeline.files.sources import container_at
 
     scheme = url_prefix.partition(":")[0].lower()
+    # For a scheme of one's own, a server like S3 has the buckets.
+    is_s3 = scheme == "s3" or ("://" in url_prefix and scheme not in STORES_OF_SCHEME)
     s3_options = {"--region", "--endpoint-url", "--allow-http", "--force-path-style"}
-    allowed = s3_options if scheme == "s3" else {"--account"} if scheme in _AZURE else set[str]()
+    allowed = s3_options if is_s3 else {"--account"} if scheme in _AZURE else set[str]()
     if unfit := given.keys() - allowed:
         raise _unfit(f"{', '.join(sorted(unfit))} cannot be given for {scheme}:// URLs")
-    if scheme == "s3":
+    if is_s3:
         arguments = {option[2:].replace("-", "_"): value for option, value in given.items()}
         return s3_store(s3_compatible="--endpoint-url" in given, **arguments)
     if scheme in _AZURE:
         if "--account" not in given:
             raise _unfit(f"a container for {scheme}:// URLs needs --account")
         return azure_store(account=given["--account"])
+    if scheme == "tigris":
+        raise _unfit(
+            "a container for tigris:// URLs is added in Python: use"
+            " RepositoryConfig.set_virtual_chunk_container"
+        )
     return container_at(url_prefix).store
 
 

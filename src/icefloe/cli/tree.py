@@ -54,8 +54,10 @@ def tree(
     chosen = choose_version(repository, version, as_of)
     session = repository.readonly_session(snapshot_id=chosen.snapshot_id)
     shown = Version(chosen.name, chosen.kind, session, {})
-    top = find_node(shown, "/" + group.strip("/")).path
+    top = "/" + group.strip("/")
     paths = _paths(shown, top, depth)
+    if not paths and top != _ROOT:
+        find_node(shown, top)  # raises the error that names it
     nodes = [find_node(shown, path) for path in paths[:max_rows]]
     hidden = len(paths) - len(nodes)
     if as_json:
@@ -68,6 +70,8 @@ def tree(
         )
         return
     _draw(nodes, top)
+    if not nodes:
+        echo("this version has no groups and no arrays", err=True)
     if hidden:
         echo(f"… and {hidden} more nodes; --max-rows shows more", err=True)
 
@@ -165,6 +169,8 @@ def status(
 
     Example: icefloe status ./repo
     """
+    from icefloe.cli.settings import shown_setting
+
     repository = open_repository(url, anonymous=anonymous)
     found = _status(repository)
     if as_json:
@@ -189,7 +195,8 @@ def status(
         )  # fmt: skip
     if found["settings"]:
         echo("")
-        show_table(("setting", "value"), list(found["settings"].items()))
+        settings = [(key, shown_setting(value)) for key, value in found["settings"].items()]
+        show_table(("setting", "value"), settings)
 
 
 def _status(repository: Repository) -> dict[str, Any]:

@@ -36,10 +36,12 @@ _WORDS: Final = tuple(
             r"set on_change='(warn|off)' on its container",
             r"set the container again, with `icefloe container add` and --on-change \1",
         ),
+        (r"^endpoint_url (?=must|')", "--endpoint-url "),
         (r"move it with reset_branch", "move it with `icefloe branch reset`"),
         (r"on_misfit='skip'", "--skip-misfits"),
         (r"on_changed='(\w+)'", r"--changed \1"),
         (r"\(memory_per_task\)", "(--memory)"),
+        (r"\(drop=\.\.\.\)", "(--drop NAME)"),
         (
             r", choose another prefix, or pass check_clean_root=False",
             ", or choose another prefix",

@@ -49,7 +49,7 @@ def regions(coordinates: Coordinates, most: int | None = None) -> Regions:
 
 def joined(firsts: Ints, ends: Ints, most: int | None = None) -> Regions:
     """Join boxes that touch, as far as they make boxes again; no two may be the same."""
-    if firsts.shape[1] == 0:  # the only chunk of an array without dimensions
+    if len(firsts) == 0 or firsts.shape[1] == 0:  # an array without dimensions has one chunk
         return Regions(firsts[:1], ends[:1])
     for axis in reversed(range(firsts.shape[1])):
         firsts, ends = _joined_along(firsts, ends, axis)
