@@ -1,5 +1,6 @@
 """`icefloe access` and `icefloe dependencies`: the foreign objects that a repository needs."""
 
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
@@ -49,7 +50,14 @@ def access(
         report = repository.describe_access(**version, on_progress=on_progress)
     present(report, as_json=as_json)
     if report.how_to_open is not None and not as_json:
-        echo(f"to read everything:\n{report.how_to_open}")
+        prefixes = [
+            container.url_prefix
+            for container in report.containers
+            if container.is_used and container.needs is not None
+        ]
+        options = " ".join(f"--authorize {quote(prefix)}" for prefix in prefixes)
+        echo(f"to read everything with a command:\n{options}")
+        echo(f"to read everything in Python:\n{report.how_to_open}")
 
 
 def dependencies(

@@ -94,8 +94,9 @@ async def _find(backend: Backend, name: str) -> str:
     from icefloe.format.layout import MANIFESTS_PREFIX, SNAPSHOTS_PREFIX, TRANSACTIONS_PREFIX
     from icefloe.repo.history import LEAST_PREFIX
 
-    if LEAST_PREFIX <= len(name) < SHOWN_LENGTH and (prefix := IdPrefix.parse(name)) is not None:
-        name = await _complete(backend, name, prefix)
+    beginning = IdPrefix.parse(name)
+    if LEAST_PREFIX <= len(name) < SHOWN_LENGTH and beginning is not None:
+        name = await _complete(backend, name, beginning)
     SnapshotId.parse(name)  # teaches what an id looks like when this is none
     for prefix in (SNAPSHOTS_PREFIX, MANIFESTS_PREFIX, TRANSACTIONS_PREFIX):
         try:
@@ -112,7 +113,7 @@ async def _find(backend: Backend, name: str) -> str:
 async def _complete(backend: Backend, text: str, prefix: IdPrefix) -> str:
     """Find the snapshot whose id begins so; the text itself if there is none."""
     from icefloe.cli.versions import ambiguous
-    from icefloe.format.ids import SHOWN_LENGTH, SnapshotId
+    from icefloe.format.ids import SHOWN_LENGTH, IdPrefix, SnapshotId
     from icefloe.format.layout import SNAPSHOTS_PREFIX
 
     names = [
@@ -120,8 +121,8 @@ async def _complete(backend: Backend, text: str, prefix: IdPrefix) -> str:
         async for batch in backend.list(SNAPSHOTS_PREFIX)
         for info in batch
         if len(name := info.key.rpartition("/")[2]) == SHOWN_LENGTH
-        and name.isalnum()
-        and prefix.fits(SnapshotId.parse(name))
+        and (whole := IdPrefix.parse(name)) is not None
+        and prefix.fits(SnapshotId(whole.raw))
     ]
     if len(names) > 1:
         raise ambiguous(text, sorted(names), "give more characters")

@@ -227,8 +227,7 @@ COMMANDS: Final = (
             LazyCommand(
                 "add",
                 "settings:add_container",
-                "Let a repository refer to files below a URL; one with the same prefix is"
-                " replaced.",
+                "Allow a repository to refer to files below a URL.",
             ),
             LazyCommand(
                 "remove",
@@ -797,10 +796,10 @@ class _AllCommands(TyperGroup):
             assert command.name is not None
             command.rich_help_panel = panels.get(command.name)
         order = {name: number for number, name in enumerate(panels)}
-        for command in sorted(
+        for listed in sorted(
             COMMANDS, key=lambda command: order.get(str(command.name), len(order))
         ):
-            self.add_command(command)
+            self.add_command(listed)
 
 
 app = typer.Typer(
@@ -850,7 +849,7 @@ VerboseOption = Annotated[
         count=True,
         show_default=False,
         callback=_note_log,
-        help="Log what is done to standard error; -vv logs more.",
+        help="Log events, such as commits and retries, to standard error; -vv logs more.",
         rich_help_panel=_SHARED,
     ),
 ]

@@ -330,9 +330,9 @@ def add_container(
     ] = "strict",
     as_json: JsonOption = False,
 ) -> None:
-    """Let a repository refer to files below a URL; one with the same prefix is replaced.
+    """Allow a repository to refer to files below a URL.
 
-    Readers still have to authorise the place, with --authorize or in Python.
+    A container with the same prefix is replaced. Readers still have to authorise the place, with --authorize or in Python.
 
     Example: icefloe container add ./repo s3://era5/ --region us-east-1
     """
@@ -401,7 +401,7 @@ def _found_container(config: RepositoryConfig, text: str) -> VirtualChunkContain
     return found
 
 
-def _store(url_prefix: str, given: Mapping[str, Any]) -> AnyObjectStoreConfig:
+def _store(url_prefix: str, options: Mapping[str, Any]) -> AnyObjectStoreConfig:
     from icefloe.config.stores import STORES_OF_SCHEME, azure_store, s3_store
     from icefloe.pipeline.files.sources import container_at
 
@@ -410,15 +410,15 @@ def _store(url_prefix: str, given: Mapping[str, Any]) -> AnyObjectStoreConfig:
     is_s3 = scheme == "s3" or ("://" in url_prefix and scheme not in STORES_OF_SCHEME)
     s3_options = {"--region", "--endpoint-url", "--allow-http", "--force-path-style"}
     allowed = s3_options if is_s3 else {"--account"} if scheme in _AZURE else set[str]()
-    if unfit := given.keys() - allowed:
-        raise _unfit(f"{', '.join(sorted(unfit))} cannot be given for {scheme}:// URLs")
+    if unfit := options.keys() - allowed:
+        raise _unfit(f"{', '.join(sorted(unfit))} cannot be options for {scheme}:// URLs")
     if is_s3:
-        arguments = {option[2:].replace("-", "_"): value for option, value in given.items()}
-        return s3_store(s3_compatible="--endpoint-url" in given, **arguments)
+        arguments = {option[2:].replace("-", "_"): value for option, value in options.items()}
+        return s3_store(s3_compatible="--endpoint-url" in options, **arguments)
     if scheme in _AZURE:
-        if "--account" not in given:
+        if "--account" not in options:
             raise _unfit(f"a container for {scheme}:// URLs needs --account")
-        return azure_store(account=given["--account"])
+        return azure_store(account=options["--account"])
     if scheme == "tigris":
         raise _unfit(
             "a container for tigris:// URLs is added in Python: use"

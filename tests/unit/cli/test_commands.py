@@ -128,16 +128,13 @@ def test_the_log_is_chosen_before_or_behind_the_command(
     options: list[str],
     level: int,
 ) -> None:
-    from icefloe.cli import settings
-
     seen = []
 
     def look(url: str) -> bool:
         seen.append((logging.getLogger("icefloe").level, is_quiet.get()))
-        return is_of_service(url)
+        return False
 
-    is_of_service = settings.is_of_service
-    monkeypatch.setattr(settings, "is_of_service", look)
+    monkeypatch.setattr("icefloe.cli.settings.is_of_service", look)
     command = ["create", str(tmp_path / "repo")]
     arguments = [*options, *command] if is_before else [*command, *options]
     assert CliRunner().invoke(app, arguments).exit_code == 0

@@ -47,8 +47,8 @@ def joined_boxes(boxes: Sequence[Box], most: int = MOST_BOXES) -> tuple[Box, ...
     return _boxes(joined(edges[:, :, 0], edges[:, :, 1], most))
 
 
-def _boxes(found: Regions) -> tuple[Box, ...]:
-    return tuple(map(tuple, found.pairs()))
+def _boxes(covering: Regions) -> tuple[Box, ...]:
+    return tuple(map(tuple, covering.pairs()))
 
 
 class Harm(StrEnum):
