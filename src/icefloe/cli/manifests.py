@@ -84,7 +84,9 @@ def rewrite(
     url: RepositoryArgument,
     *,
     branch: Annotated[str, typer.Option(help="The branch to commit to.")] = "main",
-    message: Annotated[str, typer.Option("--message", "-m")] = "rewrite manifests",
+    message: Annotated[
+        str, typer.Option("--message", "-m", help="The message of the commit.")
+    ] = "rewrite manifests",
     amend: Annotated[bool, typer.Option("--amend", help="Replace the newest commit.")] = False,
     config: Annotated[
         Path | None,

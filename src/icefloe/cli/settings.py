@@ -332,7 +332,8 @@ def add_container(
 ) -> None:
     """Allow a repository to refer to files below a URL.
 
-    A container with the same prefix is replaced. Readers still have to authorise the place, with --authorize or in Python.
+    A container with the same prefix is replaced. Readers still have to authorise the place, with
+    --authorize or in Python.
 
     Example: icefloe container add ./repo s3://era5/ --region us-east-1
     """
@@ -411,7 +412,7 @@ def _store(url_prefix: str, options: Mapping[str, Any]) -> AnyObjectStoreConfig:
     s3_options = {"--region", "--endpoint-url", "--allow-http", "--force-path-style"}
     allowed = s3_options if is_s3 else {"--account"} if scheme in _AZURE else set[str]()
     if unfit := options.keys() - allowed:
-        raise _unfit(f"{', '.join(sorted(unfit))} cannot be options for {scheme}:// URLs")
+        raise _unfit(f"{', '.join(sorted(unfit))} cannot be given for {scheme}:// URLs")
     if is_s3:
         arguments = {option[2:].replace("-", "_"): value for option, value in options.items()}
         return s3_store(s3_compatible="--endpoint-url" in options, **arguments)
