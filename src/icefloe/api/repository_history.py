@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe.effects import AsyncCloseableIterator, blocking, iterate_blocking
 from icefloe.errors import ErrorKind
@@ -66,6 +66,30 @@ class RepositoryHistory:
         return str(await self._context.ledger.branch_tip(_checked_name(branch)))
 
     lookup_branch = blocking(lookup_branch_async)
+
+    async def branch_versions_async(self) -> dict[str, SnapshotInfo]:
+        """Return the newest version of each branch, by the names of the branches.
+
+        >>> import icefloe
+        >>> repository = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> repository.branch_versions()["main"].message
+        'Repository initialized'
+        """
+        return await self._versions("branches")
+
+    branch_versions = blocking(branch_versions_async)
+
+    async def tag_versions_async(self) -> dict[str, SnapshotInfo]:
+        """Return the version that each tag names, by the names of the tags."""
+        return await self._versions("tags")
+
+    tag_versions = blocking(tag_versions_async)
+
+    async def _versions(self, refs: Literal["branches", "tags"]) -> dict[str, SnapshotInfo]:
+        from icefloe.repo.snapshot_info import SnapshotInfo
+
+        entries = await history.named_versions(self._context, refs)
+        return {name: SnapshotInfo.of(entry) for name, entry in entries.items()}
 
     async def reset_branch_async(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from icefloe.api.repository import Repository
+    from icefloe.repo.snapshot_info import SnapshotInfo
 
 BranchArgument = Annotated[str, typer.Argument(help="The name of the branch.")]
 TagArgument = Annotated[str, typer.Argument(help="The name of the tag.")]
@@ -41,10 +42,11 @@ def list_branches(
 
     Example: icefloe branch list ./repo
     """
-    repository = open_repository(url, anonymous=anonymous)
-    names = sorted(repository.list_branches())
-    heads = {name: repository.lookup_branch(name) for name in names}
-    _show_refs(repository, heads, "branch", as_json=as_json)
+    versions = open_repository(url, anonymous=anonymous).branch_versions()
+    if as_json:
+        show_json({"branches": version_entries(versions)})
+    else:
+        show_versions("branch", versions)
 
 
 def create_branch(
@@ -134,9 +136,11 @@ def list_tags(
 
     Example: icefloe tag list ./repo
     """
-    repository = open_repository(url, anonymous=anonymous)
-    targets = {name: repository.lookup_tag(name) for name in sorted(repository.list_tags())}
-    _show_refs(repository, targets, "tag", as_json=as_json)
+    versions = open_repository(url, anonymous=anonymous).tag_versions()
+    if as_json:
+        show_json({"tags": version_entries(versions)})
+    else:
+        show_versions("tag", versions)
 
 
 def create_tag(
@@ -184,22 +188,21 @@ def delete_tag(
     )
 
 
-def _show_refs(
-    repository: Repository, refs: Mapping[str, str], kind: str, *, as_json: bool
-) -> None:
-    versions = {name: repository.lookup_snapshot(snapshot) for name, snapshot in refs.items()}
-    if as_json:
-        entries = [
-            {
-                "name": name,
-                "snapshot_id": version.id,
-                "written_at": version.written_at.isoformat(),
-                "message": version.message,
-            }
-            for name, version in versions.items()
-        ]
-        show_json({"branches" if kind == "branch" else "tags": entries})
-        return
+def version_entries(versions: Mapping[str, SnapshotInfo]) -> list[dict[str, Any]]:
+    """Describe the versions of branches or tags, ready for JSON."""
+    return [
+        {
+            "name": name,
+            "snapshot_id": version.id,
+            "written_at": version.written_at.isoformat(),
+            "message": version.message,
+        }
+        for name, version in versions.items()
+    ]
+
+
+def show_versions(kind: str, versions: Mapping[str, SnapshotInfo]) -> None:
+    """Print the versions of branches or tags as a table."""
     rows = [
         (
             name,

@@ -17,14 +17,15 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
-from icefloe.cli.versions import MAIN, OptionalVersionArgument, choose_version, short_id
+from icefloe.cli.versions import MAIN, OptionalVersionArgument, choose_version
 from icefloe.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from icefloe.api.repository import Repository
     from icefloe.format.nodes import Node
+    from icefloe.repo.snapshot_info import SnapshotInfo
     from icefloe.web.versions import Version
 
 _ROOT: Final = "/"
@@ -169,98 +170,70 @@ def status(
 
     Example: icefloe status ./repo
     """
-    from icefloe.cli.settings import shown_setting
+    from icefloe.cli.refs import show_versions, version_entries
+    from icefloe.cli.settings import changed_settings, shown_setting
 
     repository = open_repository(url, anonymous=anonymous)
-    found = _status(repository)
+    name, reason = _availability(repository)
+    branches: dict[str, SnapshotInfo] = {}
+    counts: dict[str, int] = {}
+    if name != "offline":  # then nothing else can be read
+        branches = repository.branch_versions()
+        counts = _counts(repository, branches)
+    settings = changed_settings(repository)
     if as_json:
-        show_json(found)
+        show_json(
+            {
+                "spec_version": int(repository.spec_version),
+                "status": name,
+                "reason": reason,
+                "branches": version_entries(branches),
+                "counts": counts,
+                "settings": settings,
+            }
+        )
         return
     facts = [
-        ("spec version", found["spec_version"]),
-        ("status", found["status"]),
-        *((name, number) for name, number in found["counts"].items() if number is not None),
+        ("spec version", str(int(repository.spec_version))),
+        ("status", name if reason is None else f"{name}: {reason}"),
+        *((kind, str(count)) for kind, count in counts.items()),
     ]
-    if found["reason"]:
-        facts.insert(2, ("reason", found["reason"]))
-    show_table(("repository", url), [(name.replace("_", " "), str(fact)) for name, fact in facts])
-    if found["branches"]:
+    show_table(("repository", url), facts)
+    if branches:
         echo("")
-        columns = ("name", "snapshot_id", "written_at", "message")
-        rows = [[entry[column] for column in columns] for entry in found["branches"]]
-        show_table(
-            ("branch", "version", "written", "message"),
-            [(name, short_id(head), when[:16].replace("T", " "), message.partition("\n")[0])
-             for name, head, when, message in rows],
-        )  # fmt: skip
-    if found["settings"]:
+        show_versions("branch", branches)
+    if settings:
         echo("")
-        settings = [(key, shown_setting(value)) for key, value in found["settings"].items()]
-        show_table(("setting", "value"), settings)
+        rows = [(key, shown_setting(value)) for key, value in settings.items()]
+        show_table(("setting", "value"), rows)
 
 
-def _status(repository: Repository) -> dict[str, Any]:
-    """Gather the facts; of a repository that is offline, those that can be read."""
-    from icefloe.api.status import RepoAvailability
-    from icefloe.cli.settings import changed_settings
-
-    is_offline = False
-    name, reason = "online", None
-    if repository.spec_version > 1:
-        state = repository.status
-        name, reason = state.availability.name.replace("_", "-"), state.limited_availability_reason
-        is_offline = state.availability == RepoAvailability.offline
-    counts: dict[str, int | None] = {}
-    branches: list[dict[str, Any]] = []
-    if not is_offline:
-        heads = {name: repository.lookup_branch(name) for name in repository.list_branches()}
-        for branch in sorted(heads, key=lambda branch: (branch != MAIN, branch)):
-            info = repository.lookup_snapshot(heads[branch])
-            branches.append(
-                {
-                    "name": branch,
-                    "snapshot_id": info.id,
-                    "written_at": info.written_at.isoformat(),
-                    "message": info.message,
-                }
-            )
-        counts = _counts(repository, heads.get(MAIN))
-    return {
-        "spec_version": int(repository.spec_version),
-        "status": name,
-        "reason": reason,
-        "branches": branches,
-        "counts": counts,
-        "settings": changed_settings(repository),
-    }
+def _availability(repository: Repository) -> tuple[str, str | None]:
+    """Return whether a repository takes changes, and why not; spec 1 has no such status."""
+    if repository.spec_version == 1:
+        return "online", None
+    state = repository.status
+    return state.availability.name.replace("_", "-"), state.limited_availability_reason
 
 
-def _counts(repository: Repository, head: str | None) -> dict[str, int | None]:
-    """Count branches, tags and versions, and the arrays and chunks of the branch main."""
+def _counts(repository: Repository, branches: Mapping[str, SnapshotInfo]) -> dict[str, int]:
+    """Count branches, tags and versions, and the groups, arrays and chunks of the branch main."""
     from icefloe.format.nodes import ArrayNode
     from icefloe.web.versions import Version
 
-    counts: dict[str, int | None] = {
-        "branches": len(repository.list_branches()),
-        "tags": len(repository.list_tags()),
-        # In spec 1 each version is a file of its own, and counting would read all of them.
-        "versions": None,
-        "groups": None,
-        "arrays": None,
-        "manifests": None,
-        "chunks": None,
-    }
-    if repository.spec_version > 1:
-        counts["versions"] = len(repository.ancestry_graph().graph.rows)
-    if head is None:
+    counts = {"branches": len(branches), "tags": len(repository.list_tags())}
+    if repository.spec_version > 1:  # in spec 1, counting would read a file for each version
+        listed = repository.inspect_repo_info(max_rows=0)
+        counts["versions"] = listed["snapshots_left_out"]
+    if MAIN not in branches:
         return counts
-    session = repository.readonly_session(snapshot_id=head)
-    tree_ = Version(MAIN, "branch", session, {}).state.tree
-    kinds = [isinstance(node, ArrayNode) for node in tree_.below(_ROOT)]
-    manifests = repository.list_manifest_files(head)
+    session = repository.readonly_session(snapshot_id=branches[MAIN].id)
+    nodes = Version(MAIN, "branch", session, {}).state.tree.below(_ROOT)
+    is_array = [isinstance(node, ArrayNode) for node in nodes]
+    manifests = repository.list_manifest_files(branches[MAIN].id)
     return counts | {
-        "groups": len(kinds) - sum(kinds),
-        "arrays": sum(kinds),
+        "groups": len(is_array) - sum(is_array),
+        "arrays": sum(is_array),
         "manifests": len(manifests),
         "chunks": sum(manifest.num_chunk_refs for manifest in manifests),
     }

@@ -7,9 +7,9 @@ columns so that no two share a column at the same height, and each joins another
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
-from icefloe.effects import both
+from icefloe.effects import both, map_concurrently
 from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError, SnapshotNotFoundError
 from icefloe.format.ids import IdPrefix, SnapshotId
 from icefloe.format.repo_info import MAIN_BRANCH
@@ -18,6 +18,7 @@ from icefloe.format.snapshot_table import SnapshotEntry
 from icefloe.records import Record
 from icefloe.repo.context import RepoContext
 from icefloe.repo.ledger import Ledger
+from icefloe.repo.repo_changes import require_readable, snapshot_entry
 
 
 class GraphRow(Record):
@@ -260,6 +261,22 @@ def require_one_version(
         )
 
 
+async def named_versions(
+    context: RepoContext, refs: Literal["branches", "tags"]
+) -> dict[str, SnapshotEntry]:
+    """Look up the versions of all branches or of all tags; in spec 2 with a single look."""
+    ledger = context.ledger
+    repo = await ledger.repo()
+    if repo is not None:
+        require_readable(repo)
+        named = repo.branches if refs == "branches" else repo.tags
+        return {name: snapshot_entry(repo, named[name]) for name in sorted(named)}
+    named = await (ledger.branches() if refs == "branches" else ledger.tags())
+    limit = context.config.max_concurrent_requests
+    entries = await map_concurrently(ledger.entry, [*named.values()], limit=limit)
+    return dict(sorted(zip(named, entries, strict=True)))
+
+
 LEAST_PREFIX: Final = 4
 """The number of characters that tell snapshots apart, at the least."""
 
@@ -281,8 +298,8 @@ async def find_snapshots(context: RepoContext, prefix: str) -> list[SnapshotEntr
         lines = await history_lines(context.ledger)
         entries = [entry for line in lines for entry in line if pattern.fits(entry.id)]
         return sorted(entries, key=lambda entry: entry.id)
-    rows = pattern.rows(repo.snapshots.ids)
-    return [await context.ledger.entry(snapshot) for snapshot in rows]
+    require_readable(repo)
+    return [snapshot_entry(repo, snapshot) for snapshot in pattern.rows(repo.snapshots.ids)]
 
 
 def parse_snapshot(text: str | SnapshotId | None) -> SnapshotId:
