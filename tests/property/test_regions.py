@@ -33,6 +33,7 @@ def test_regions_hold_the_chunks_and_nothing_else(mask: Any, random: Any) -> Non
     assert len(covered) == len(set(covered))
     assert set(covered) == {tuple(chunk) for chunk in chunks.tolist()}
     assert found.is_exact
+    assert regions(chunks).pairs() == boxes
     assert boxes == sorted(boxes, key=lambda box: [first for first, _ in box])
 
 
@@ -101,6 +102,16 @@ def test_elements_of_regular_chunks(length: int, size: int) -> None:
     for chunk in range(count):
         [[start, stop]] = elements_of([(chunk, chunk + 1)], runs)
         assert list(range(start, stop)) == [e for e in range(length) if e // size == chunk]
+
+
+@given(GRIDS)
+def test_chunks_far_apart_are_joined_alike(mask: Any) -> None:
+    """Two chunks at the ends of a huge grid leave no room for single numbers."""
+    chunks = positions(mask)
+    near = regions(chunks).pairs()
+    corner = np.full((1, mask.ndim), 2**32 - 1, np.uint32)
+    far = regions(np.concatenate([chunks, corner])).pairs()
+    assert far == [*near, [(2**32 - 1, 2**32)] * mask.ndim]
 
 
 def test_grids_of_no_known_kind_have_no_elements() -> None:

@@ -7,13 +7,16 @@ positions behind its last ones. Millions of chunks become boxes without an objec
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, islice
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 import numpy as np
 
 from icefloe.format.chunk_table import Coordinates
 from icefloe.format.columns import Ints
 from icefloe.records import Record
+
+_LARGEST_NUMBER: Final = 2**62
 
 
 class Regions(Record, eq=False):
@@ -43,21 +46,56 @@ def regions(coordinates: Coordinates, most: int | None = None) -> Regions:
     >>> regions(np.array([[0, 1], [0, 2], [1, 1], [1, 2], [5, 0]], np.uint32)).pairs()
     [[(0, 2), (1, 3)], [(5, 6), (0, 1)]]
     """
-    firsts = _distinct(coordinates.astype(np.int64))
-    return joined(firsts, firsts + 1, most)
+    firsts, ends = _runs(coordinates)
+    return _joined(firsts, ends, range(coordinates.shape[1] - 1), most)
 
 
 def joined(firsts: Ints, ends: Ints, most: int | None = None) -> Regions:
     """Join boxes that touch, as far as they make boxes again; no two may be the same."""
+    return _joined(firsts, ends, range(firsts.shape[1]), most)
+
+
+def _joined(firsts: Ints, ends: Ints, axes: range, most: int | None) -> Regions:
     if len(firsts) == 0 or firsts.shape[1] == 0:  # an array without dimensions has one chunk
         return Regions(firsts[:1], ends[:1])
-    for axis in reversed(range(firsts.shape[1])):
+    for axis in reversed(axes):
         firsts, ends = _joined_along(firsts, ends, axis)
     is_exact = most is None or len(firsts) <= most
     if not is_exact:
         firsts, ends = firsts.min(axis=0, keepdims=True), ends.max(axis=0, keepdims=True)
     order = np.lexsort(firsts.T[::-1])
     return Regions(firsts[order], ends[order], is_exact)
+
+
+def _runs(coordinates: Coordinates) -> tuple[Ints, Ints]:
+    """Return the runs of chunks along the last dimension; the same chunk may come twice.
+
+    A chunk is a single number here, which is quick to sort and to compare. Mostly there is nothing
+    to sort: the chunks of a commit are in order.
+    """
+    if len(coordinates) == 0 or coordinates.shape[1] == 0:
+        firsts = coordinates.astype(np.int64)
+        return firsts, firsts + 1
+    low = coordinates.min(axis=0).astype(np.int64)
+    extents = coordinates.max(axis=0).astype(np.int64) - low + 1
+    if prod(extents.tolist()) > _LARGEST_NUMBER:
+        firsts = np.unique(coordinates.astype(np.int64), axis=0)
+        return _joined_along(firsts, firsts + 1, firsts.shape[1] - 1)
+    numbers = np.zeros(len(coordinates), np.int64)
+    for axis, extent in enumerate(extents.tolist()):
+        numbers *= extent
+        numbers += coordinates[:, axis]
+        numbers -= low[axis]
+    if len(numbers) > 1 and not (numbers[1:] > numbers[:-1]).all():
+        numbers = np.unique(numbers)
+    starts = np.ones(len(numbers), np.bool_)
+    starts[1:] = (numbers[1:] != numbers[:-1] + 1) | (numbers[1:] % extents[-1] == 0)
+    rows = np.flatnonzero(starts)
+    last_rows = np.append(rows[1:], len(numbers)) - 1
+    shape = tuple(extents.tolist())
+    firsts = np.stack(np.unravel_index(numbers[rows], shape), axis=1) + low
+    ends = np.stack(np.unravel_index(numbers[last_rows], shape), axis=1) + low + 1
+    return firsts, ends
 
 
 def _joined_along(firsts: Ints, ends: Ints, axis: int) -> tuple[Ints, Ints]:
@@ -79,16 +117,6 @@ def _joined_along(firsts: Ints, ends: Ints, axis: int) -> tuple[Ints, Ints]:
     longer = ends[rows]
     longer[:, axis] = ends[last_rows, axis]
     return firsts[rows], longer
-
-
-def _distinct(firsts: Ints) -> Ints:
-    """Return the rows of a matrix in order, each once."""
-    if firsts.shape[1] == 0 or len(firsts) < 2:
-        return firsts
-    firsts = firsts[np.lexsort(firsts.T[::-1])]
-    is_new = np.ones(len(firsts), np.bool_)
-    is_new[1:] = (firsts[1:] != firsts[:-1]).any(axis=1)
-    return firsts[is_new]
 
 
 class ChunkRuns(Record):
