@@ -15,6 +15,7 @@ from icefloe.cli.common import place_of
 from icefloe.cli.main import EXIT_CODES, app
 from icefloe.errors import InvalidInputError, NotFoundError
 from icefloe.storage.specs import S3Spec
+from tests.support.servers import S3Endpoint
 
 WRONG = EXIT_CODES[InvalidInputError]
 
@@ -179,3 +180,27 @@ def test_a_damaged_file_is_explained(names_file: Path, content: str) -> None:
     result = run("log", "cube")
     assert result.exit_code == WRONG
     assert "correct or delete the file" in " ".join(result.stderr.split())
+
+
+@pytest.mark.server
+def test_a_name_with_options_opens_a_bucket(
+    s3_endpoint: S3Endpoint, prefix: str, monkeypatch: pytest.MonkeyPatch, names_file: Path
+) -> None:
+    credentials = names_file.parents[1] / "credentials"
+    credentials.parent.mkdir(exist_ok=True)
+    credentials.write_text(
+        f"[lab]\naws_access_key_id = {s3_endpoint.access_key_id}\n"
+        f"aws_secret_access_key = {s3_endpoint.secret_access_key}\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    monkeypatch.setenv("AWS_PROFILE", "")  # so that it is put back afterwards
+    monkeypatch.delenv("AWS_PROFILE")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    url = f"s3://{s3_endpoint.bucket}/{prefix}"
+    options = ("--region", s3_endpoint.region, "--endpoint-url", s3_endpoint.url, "--allow-http")
+    added = run("config", "add", "cube", url, *options, "--force-path-style", "--profile", "lab")
+    assert added.exit_code == 0, added.output
+    assert run("create", "cube").exit_code == 0
+    assert run("tag", "create", "cube", "v1", "1cec").exit_code == 0
+    assert found("log", "cube")["versions"][0]["tags"] == ["v1"]
+    assert s3_endpoint.secret_access_key not in names_file.read_text()
