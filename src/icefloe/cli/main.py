@@ -347,7 +347,7 @@ COMMANDS: Final = (
             LazyCommand(
                 "show",
                 "manifests:show",
-                "List the manifests of a branch: arrays, references, bytes; the largest first.",
+                "List the manifests of a version: arrays, references, bytes; the largest first.",
             ),
             LazyCommand(
                 "suggest",

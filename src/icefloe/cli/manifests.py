@@ -9,7 +9,11 @@ import typer
 
 from icefloe.cli.common import (
     AnonymousOption,
+    AsOfOption,
     JsonOption,
+    LookAtBranchOption,
+    LookAtSnapshotOption,
+    LookAtTagOption,
     MaxRowsOption,
     RepositoryArgument,
     echo,
@@ -20,6 +24,7 @@ from icefloe.cli.common import (
     show_json,
     show_table,
 )
+from icefloe.cli.versions import version_options
 
 _Branch = Annotated[str, typer.Option(help="The branch to read.")]
 
@@ -27,20 +32,25 @@ _Branch = Annotated[str, typer.Option(help="The branch to read.")]
 def show(
     url: RepositoryArgument,
     *,
-    branch: _Branch = "main",
+    branch: LookAtBranchOption = None,
+    tag: LookAtTagOption = None,
+    snapshot: LookAtSnapshotOption = None,
+    as_of: AsOfOption = None,
     max_rows: MaxRowsOption = 100,
     as_json: JsonOption = False,
     anonymous: AnonymousOption = False,
 ) -> None:
-    """List the manifests of a branch: arrays, references, bytes; the largest first.
+    """List the manifests of a version: arrays, references, bytes; the largest first.
 
     Example: icefloe manifests show ./repo
     """
     from icefloe.maintenance.layout.survey import LAYOUT_HEADINGS
 
     repository = open_repository(url, anonymous=anonymous)
+    version = version_options(repository, branch, tag, snapshot, as_of)
     manifest_layout = sorted(
-        repository.manifest_layout(branch), key=lambda manifest: (-manifest.size_bytes, manifest.id)
+        repository.manifest_layout(**version),
+        key=lambda manifest: (-manifest.size_bytes, manifest.id),
     )
     if as_json:
         show_json(

@@ -5,11 +5,17 @@ has options and commands instead.
 """
 
 import re
+from collections.abc import Callable
 from typing import Final
+
+
+def _as_options(names: re.Match[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names[0].split(", "))
+
 
 _CREDENTIALS: Final = r"authorize_virtual_chunk_access=icefloe\.containers_credentials"
 
-_WORDS: Final = tuple(
+_WORDS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]] = tuple(
     (re.compile(python), shell)
     for python, shell in (
         (
@@ -37,6 +43,7 @@ _WORDS: Final = tuple(
             r"set the container again, with `icefloe container add` and --on-change \1",
         ),
         (r"^endpoint_url (?=must|')", "--endpoint-url "),
+        (r"(?<=takes no options: )[a-z_, ]+", _as_options),
         (r"move it with reset_branch", "move it with `icefloe branch reset`"),
         (r"on_misfit='skip'", "--skip-misfits"),
         (r"on_changed='(\w+)'", r"--changed \1"),

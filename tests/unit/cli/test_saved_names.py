@@ -145,10 +145,10 @@ def test_secrets_are_refused_and_not_repeated(names_file: Path, arguments: tuple
         (("-x", "s3://bucket/x"), ""),
         (("x", "ftp://host/x"), "'ftp'"),
         (("x", "memory://"), "nothing to name"),
-        (("x", "./repo", "--region", "here"), "takes no options: region"),
+        (("x", "./repo", "--region", "here"), "takes no options: --region"),
         (("x", "gs://bucket/x", "--profile", "lab"), "not for gs://"),
         (("x", "gs://bucket/x", "--region", "here"), "region"),
-        (("x", "org/name", "--anonymous"), "takes no options: anonymous"),
+        (("x", "org/name", "--anonymous"), "takes no options: --anonymous"),
     ],
 )
 def test_names_that_are_wrong(names_file: Path, arguments: tuple[str, ...], message: str) -> None:

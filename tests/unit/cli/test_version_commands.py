@@ -278,6 +278,9 @@ def test_options_take_beginnings_of_ids_and_moments(stored: Path, tmp_path: Path
         cloned = icefloe.Repository.open(icefloe.local_filesystem_storage(str(target)))
         expected = head(stored, "try") if "try" in options else tag
         assert cloned.lookup_branch("main") == expected
+    for options in (("--snapshot", tag[:8]), ("--tag", "v1"), ("--as-of", written_at)):
+        manifests = found("manifests", "show", stored, *options)
+        assert sum(manifest["references"] for manifest in manifests) == 5
     assert run("dependencies", stored, "--snapshot", tag[:8]).exit_code == 0
     assert run("access", stored, "--as-of", written_at).exit_code == 0
     missing = failure(NotFoundError, "access", stored, "--snapshot", "ZZZZZZ")
