@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from icefloe.catalog.handles import is_repository_name, is_service_url, parse_service_url
-from icefloe.catalog.logins import user_folder, write_private
+from icefloe.catalog.logins import current_service, user_folder, write_private
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NotFoundError
 from icefloe.records import Record
 from icefloe.reports import JsonReady
@@ -32,7 +32,7 @@ class SavedName(Record, JsonReady):
 
     name: str
     url: str
-    """A path, a URL with its options, or `org/name` of a service."""
+    """An absolute path, a URL with its options, or the URL of a repository of a service."""
     profile: str | None = None
     """The profile of the AWS tools whose credentials are used."""
 
@@ -145,19 +145,18 @@ def checked_saved_name(
     addresses = [*([url] if "://" in url else []), *options.values()]
     if any(map(has_user, addresses)):
         raise _secret("a user or a password")
-    if is_service_url(url) or (is_repository_name(url) and not Path(url).exists()):
-        return _of_service(name, url, options, profile)
+    if is_repository_name(url) and not Path(url).exists():
+        # A name that is kept says which service knows it: the next login may be at another one.
+        service = current_service()
+        url = url if service is None else f"icefloe://{service.partition('://')[2]}/{url}"
+    if is_service_url(url):
+        parse_service_url(url)
+        _refuse_options(options, profile, "a repository of a service, which knows its storage,")
+        return SavedName(name, url)
     if "://" not in url:
         _refuse_options(options, profile, "a folder")
         return SavedName(name, str(Path(url).expanduser().absolute()))
     return SavedName(name, _checked_url(url, options, profile), profile)
-
-
-def _of_service(name: str, url: str, options: Mapping[str, str], profile: str | None) -> SavedName:
-    _refuse_options(options, profile, "a repository of a service, which knows its storage,")
-    if is_service_url(url):
-        parse_service_url(url)
-    return SavedName(name, url)
 
 
 def _checked_url(url: str, options: Mapping[str, str], profile: str | None) -> str:

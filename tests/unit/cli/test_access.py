@@ -51,6 +51,7 @@ def test_it_lists_containers_needs_and_counts(place: str) -> None:
     ]
     assert "reached with the endpoint 'https://lab.example'" in result.stdout
     assert "icefloe.Repository.open(" in result.stdout
+    assert "to read everything with a command:\n--authorize " in result.stdout
 
 
 def test_json_holds_the_same(place: str) -> None:

@@ -71,7 +71,7 @@ def test_a_name_stands_for_a_repository_in_all_commands(tmp_path: Path, names_fi
     assert stat.S_IMODE(names_file.parent.stat().st_mode) == 0o700
 
 
-def test_list_and_remove(tmp_path: Path) -> None:
+def test_list_and_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("config", "list") == {"names": []}
     options = ("--region", "eu-west-1", "--endpoint", "https://s3.example.org", "--anonymous")
     added = found("config", "add", "era5", "s3://climate/era5", *options)
@@ -81,11 +81,14 @@ def test_list_and_remove(tmp_path: Path) -> None:
         "&anonymous=true",
         "profile": None,
     }
+    assert run("config", "add", "folder", "some-org/sst").exit_code == 0
+    monkeypatch.setenv("ICEFLOE_SERVICE", "https://data.example.org")
     assert run("config", "add", "lab", "some-org/sst").exit_code == 0
     assert run("config", "add", "here", ".").exit_code == 0
     listed = {entry["name"]: entry for entry in found("config", "list")["names"]}
     assert listed["era5"] == added
-    assert listed["lab"]["url"] == "some-org/sst"
+    assert listed["folder"]["url"] == str(tmp_path / "work" / "some-org" / "sst")
+    assert listed["lab"]["url"] == "icefloe://data.example.org/some-org/sst"
     assert listed["here"]["url"] == str(tmp_path / "work")
     assert "era5" in run("config", "list").stdout
     taken = run("config", "add", "era5", "s3://other/x")
@@ -95,7 +98,7 @@ def test_list_and_remove(tmp_path: Path) -> None:
     assert found("config", "remove", "era5")["url"] == "s3://other/x"
     gone = run("config", "remove", "era5")
     assert gone.exit_code == EXIT_CODES[NotFoundError]
-    assert "known are: here, lab" in gone.stderr
+    assert "known are: folder, here, lab" in gone.stderr
 
 
 def test_the_options_of_a_name_reach_the_storage() -> None:
@@ -148,7 +151,8 @@ def test_secrets_are_refused_and_not_repeated(names_file: Path, arguments: tuple
         (("x", "./repo", "--region", "here"), "takes no options: --region"),
         (("x", "gs://bucket/x", "--profile", "lab"), "not for gs://"),
         (("x", "gs://bucket/x", "--region", "here"), "region"),
-        (("x", "org/name", "--anonymous"), "takes no options: --anonymous"),
+        (("x", "icefloe://host/org/name", "--anonymous"), "takes no options: --anonymous"),
+        (("x", "icefloe://host/org"), "org"),
     ],
 )
 def test_names_that_are_wrong(names_file: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -165,6 +169,16 @@ def test_a_name_that_is_also_a_folder_is_refused() -> None:
     assert result.exit_code == WRONG
     assert "write ./cube" in " ".join(result.stderr.split())
     assert run("log", "./cube").exit_code == 0
+
+
+def test_a_copy_does_not_go_to_a_service() -> None:
+    assert run("config", "add", "lab", "icefloe://data.example.org/org/name").exit_code == 0
+    assert run("create", "./cube").exit_code == 0
+    for command in ("clone", "export"):
+        result = run(command, "./cube", "lab")
+        assert result.exit_code == 2
+        assert "a repository of a service" in " ".join(result.stderr.replace("│", "").split())
+    assert not Path("lab").exists()
 
 
 def test_without_a_name_a_word_is_a_folder() -> None:

@@ -22,6 +22,10 @@ from icefloe.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from icefloe.format.ids import SnapshotId
+from icefloe.format.repo_info import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot_table import SnapshotTable
+from icefloe.records import replace
 
 FIRST = "1CECHNKREP0F1RSTCMT0"
 ID = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{20}\b|\b(?!20)[0-9A-HJKMNP-TV-Z]{8}\b")
@@ -202,13 +206,16 @@ def test_an_ambiguous_version_lists_the_candidates(place: Path) -> None:
     for number in range(2):
         session = repository.writable_session("main")
         forged.append(session.commit(f"no. {number}", allow_empty=True))
-    shared = _with_equal_beginnings(place, forged)
+    twin = SnapshotId(SnapshotId.parse(forged[0]).raw[:8] + bytes(4))
+    shared = [forged[0], _renamed(place, forged[1], twin)]
     message = failure(InvalidInputError, "tree", place, shared[0][:8])
     assert "(ambiguous-version)" in message
     assert all(snapshot_id in message for snapshot_id in shared)
     assert "give more characters" in message
     assert failure(InvalidInputError, "inspect", place, shared[0][:8]).count(shared[0][:8]) > 2
     assert found("show", place, shared[0])["id"] == shared[0]
+    (place / "snapshots" / f"{shared[0][:8]}UUUUUUUUUUUU").touch()  # no id
+    assert run("inspect", place, shared[0][:18], "--max-rows", 0).exit_code == 0
     repository = open_or_create(place)
     repository.create_branch("both", shared[0])
     repository.create_tag("both", shared[1])
@@ -217,30 +224,36 @@ def test_an_ambiguous_version_lists_the_candidates(place: Path) -> None:
     assert f"the tag, at {shared[1]}" in message
 
 
-def _with_equal_beginnings(place: Path, ids: list[str]) -> list[str]:
-    """Give two snapshots ids that begin alike, which chance would do in years."""
-    from icefloe.format.ids import SnapshotId
-    from icefloe.format.repo_info import decode_repo_info, encode_repo_info
-    from icefloe.format.snapshot_table import SnapshotTable
-    from icefloe.records import replace
+def test_what_is_both_an_id_and_a_moment_is_ambiguous(place: Path) -> None:
+    new = open_or_create(place).writable_session("main").commit("new", allow_empty=True)
+    renamed = _renamed(place, new, SnapshotId.parse("1200D" + "0" * 15))
+    message = failure(InvalidInputError, "show", place, "1200d")
+    assert renamed in message
+    assert "write main@1200d" in message
+    assert found("log", place, "1200d0")["versions"][0]["id"] == renamed
+    assert "no snapshot as old as" in failure(NotFoundError, "show", place, "main@1200d")
 
+
+def _renamed(place: Path, snapshot_id: str, new: SnapshotId) -> str:
+    """Give a snapshot another id, which chance would do in years."""
     repo = decode_repo_info((place / "repo").read_bytes())
-    first, second = (SnapshotId.parse(snapshot_id) for snapshot_id in ids)
-    twin = SnapshotId(first.raw[:8] + bytes(4))
+    old = SnapshotId.parse(snapshot_id)
     entries = [repo.snapshots.entry(row) for row in range(len(repo.snapshots.ids))]
     renamed = [
         replace(
             entry,
-            id=twin if entry.id == second else entry.id,
-            parent=twin if entry.parent == second else entry.parent,
+            id=new if entry.id == old else entry.id,
+            parent=new if entry.parent == old else entry.parent,
         )
         for entry in entries
     ]
-    branches = {name: twin if tip == second else tip for name, tip in repo.branches.items()}
+    branches = {name: new if tip == old else tip for name, tip in repo.branches.items()}
     forged = replace(repo, history=SnapshotTable.from_entries(renamed), branches=branches)
     (place / "repo").write_bytes(encode_repo_info(forged))
-    shutil.copy(place / "snapshots" / ids[1], place / "snapshots" / str(twin))
-    return [ids[0], str(twin)]
+    for folder in ("snapshots", "transactions"):
+        if (place / folder / snapshot_id).exists():
+            shutil.copy(place / folder / snapshot_id, place / folder / str(new))
+    return str(new)
 
 
 @pytest.mark.parametrize("name", ["nosuch", "ZZZZZZZZ", "2026-13-45", "main@yesterday"])
